@@ -1,0 +1,50 @@
+# Sets up and delegates, one line each; `python -m ...` in .venv does the same.
+PYTHON ?= python3.11
+BIN := .venv/bin
+READY := .venv/ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: repro test check flow ui annotate sync format image-steps clean setup
+
+repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
+	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
+
+test: $(READY)  ## all tests that fit in ten minutes
+	@python -m pytest
+
+check: $(READY)  ## formatting, lint, strict types, floors
+	@ruff format --check .
+	@ruff check .
+	@mypy
+	@lint-imports
+
+flow: $(READY)  ## the same pipeline as a Prefect flow, without a server
+	@python -m flows.rlhf
+
+ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
+	@python -m flows.serve
+
+annotate: $(READY)  ## the labelling page
+	@python -m feedback serve
+
+sync: $(READY)  ## send to MLflow what has not arrived yet
+	@python -m tasks.sync
+
+image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty folder
+	@python -m pytest -m slow tests/integration/test_dockerfile.py
+
+format: $(READY)  ## format and mend what can be mended
+	@ruff format . && ruff check --fix .
+
+clean:  ## remove outputs and working files; DVC's cache and .venv stay
+	@rm -rf .work/*/staging models results reports data/prepared data/rounds
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' was not found. Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' is $$($(PYTHON) -V 2>&1)." >&2; exit 2; }
+	@echo "Setting up .venv (a few minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)

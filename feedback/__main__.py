@@ -1,0 +1,152 @@
+"""`python -m feedback`: the labelling page and everything around it.
+
+serve     opens the page            token    lets a person in
+publish   puts pairs on the page    status   says how far the rounds are
+export    takes judgments out       import   takes judgments in
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from feedback import commands
+from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.judgments import JudgmentError
+
+_STORE_HELP = "database of the page: a file, or a SQLAlchemy URL (default: %(default)s)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 done, 2 bad input, 5 the round waits for people."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    given = _parser().parse_args(arguments)
+    try:
+        return int(given.run(given))
+    except MissingJudgmentsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 5
+    except (JudgmentError, ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except SQLAlchemyError as error:
+        sys.stderr.write(f"store {given.store}: {str(error).splitlines()[0]}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m feedback",
+        description="The labelling page: people compare two answers, blind.",
+    )
+    commands_of = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands_of)
+    _add_publish(commands_of)
+    _add_token(commands_of)
+    _add_status(commands_of)
+    _add_exchange(commands_of)
+    return parser
+
+
+def _add(
+    to: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str
+) -> argparse.ArgumentParser:
+    command = to.add_parser(name, help=help_text, description=help_text)
+    store = os.environ.get("RLHF_FEEDBACK_STORE", LabelParams().store)
+    command.add_argument("--store", default=store, help=_STORE_HELP)
+    return command
+
+
+def _add_serve(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "serve", "Open the labelling page on this machine.")
+    command.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    command.add_argument("--port", type=int, default=8765, help="port (default: %(default)s)")
+    command.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further host name that the page may be opened by",
+    )
+    command.add_argument("--guidelines", type=Path, help="Markdown shown beside the pairs")
+    command.add_argument(
+        "--lease-minutes", type=float, default=10, help="time for a pair (default: %(default)s)"
+    )
+    command.add_argument(
+        "--gold-rate", type=float, default=0.1, help="share of gold items (default: %(default)s)"
+    )
+    command.add_argument(
+        "--repeat-rate", type=float, default=0.04, help="share of repeats (default: %(default)s)"
+    )
+    command.add_argument(
+        "--prefect-url",
+        default=os.environ.get("PREFECT_API_URL"),
+        help="Prefect's API, told when a round is complete (default: $PREFECT_API_URL)",
+    )
+    command.set_defaults(run=commands.serve)
+
+
+def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "publish", "Put the pairs of a round, or gold items, on the page.")
+    command.add_argument("--round", dest="round_key", help="round, such as r1")
+    command.add_argument(
+        "--comparisons",
+        type=Path,
+        help="its pairs (default: data/rounds/ROUND/comparisons.jsonl)",
+    )
+    command.add_argument(
+        "--overlap", type=int, default=1, help="people per pair (default: %(default)s)"
+    )
+    command.add_argument(
+        "--gold",
+        type=Path,
+        help='gold items instead: JSON Lines of {"prompt", "response_a", "response_b", "gold"}',
+    )
+    command.set_defaults(run=commands.publish)
+
+
+def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "token", "Let a person in: prints a new token, which ends the one before.")
+    command.add_argument("name", help="the annotator")
+    command.add_argument("--lead", action="store_true", help="sees the overview too")
+    command.add_argument("--resume", action="store_true", help="end this person's pause instead")
+    command.set_defaults(run=commands.token)
+
+
+def _add_status(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "status", "Say how far the rounds are and who needs a word.")
+    command.add_argument("--round", dest="round_key", help="only this one; exits 5 while it waits")
+    command.set_defaults(run=commands.status)
+
+
+def _add_exchange(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "export", "Take the judgments of a round out.")
+    command.add_argument("--round", dest="round_key", required=True, help="round, such as r1")
+    command.add_argument(
+        "--format",
+        dest="form",
+        choices=("judgments", "trl", "label-studio", "csv"),
+        default="judgments",
+        help="default: %(default)s",
+    )
+    command.add_argument("--out", type=Path, required=True, help="file to write")
+    command.set_defaults(run=commands.export)
+    command = _add(to, "import", "Take judgments that were given elsewhere in.")
+    command.add_argument("file", type=Path, help="file to read")
+    command.add_argument("--round", dest="round_key", required=True, help="round, such as r1")
+    command.add_argument(
+        "--format",
+        dest="form",
+        choices=("judgments", "trl", "label-studio"),
+        default="judgments",
+        help="default: %(default)s",
+    )
+    command.set_defaults(run=commands.take_in)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

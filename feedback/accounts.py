@@ -1,0 +1,139 @@
+"""Who may label: annotators, their tokens and the sessions of their browsers.
+
+Tokens and session ids are 256 random bits and stored as sha256 only: whoever reads the database
+cannot sign in with what it holds. (A slow hash is for guessable passwords; these are not.)
+"""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from feedback import schema
+from feedback.database import now_ms
+from feedback.events import record
+
+SESSION_MS = 30 * 24 * 3600 * 1000
+"""A browser stays signed in for thirty days."""
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who is signed in."""
+
+    annotator_id: str
+    role: str
+    """annotator or lead."""
+    paused_reason: str | None
+    csrf: str | None
+    """What a browser must send with each change; null for a bearer token, which no page can send
+    without knowing it."""
+
+
+def new_token(connection: Connection, annotator_id: str, *, role: str = "annotator") -> str:
+    """Makes the annotator if need be, and a token that replaces the one before.
+
+    Raises:
+        ValueError: the name is empty, longer than 64 characters or has control characters.
+    """
+    if not _NAME.fullmatch(annotator_id):
+        raise ValueError(f"annotator is {annotator_id!r}, expected 1 to 64 printable characters")
+    token = secrets.token_urlsafe(32)
+    people = schema.annotators
+    mine = people.c.annotator_id == annotator_id
+    held = connection.execute(select(people.c.annotator_id).where(mine)).first()
+    values = {"role": role, "token_hash": _hash(token)}
+    if held is None:
+        row = {"annotator_id": annotator_id, "created_ms": now_ms(), "judged_from_label": 0}
+        row |= {"kind": "human"}
+        connection.execute(insert(people).values(**row, **values))
+    else:
+        connection.execute(update(people).where(mine).values(**values))
+        mine_too = schema.sessions.c.annotator_id == annotator_id
+        connection.execute(delete(schema.sessions).where(mine_too))
+    record(connection, "token", annotator_id=annotator_id, role=role)
+    return token
+
+
+def by_token(connection: Connection, token: str) -> Person | None:
+    """The annotator who has this token."""
+    people = schema.annotators
+    row = connection.execute(select(people).where(people.c.token_hash == _hash(token))).first()
+    if row is None:
+        return None
+    return Person(
+        annotator_id=row.annotator_id, role=row.role, paused_reason=row.paused_reason, csrf=None
+    )
+
+
+def open_session(connection: Connection, annotator_id: str) -> str:
+    """Signs a browser in; returns the secret for its cookie."""
+    session = secrets.token_urlsafe(32)
+    connection.execute(delete(schema.sessions).where(schema.sessions.c.expires_ms < now_ms()))
+    connection.execute(
+        insert(schema.sessions).values(
+            session_hash=_hash(session),
+            annotator_id=annotator_id,
+            csrf=secrets.token_urlsafe(32),
+            expires_ms=now_ms() + SESSION_MS,
+        )
+    )
+    return session
+
+
+def by_session(connection: Connection, session: str) -> Person | None:
+    """The annotator whose browser has this cookie."""
+    people, sessions = schema.annotators, schema.sessions
+    query = (
+        select(people, sessions.c.csrf)
+        .join(sessions, sessions.c.annotator_id == people.c.annotator_id)
+        .where(sessions.c.session_hash == _hash(session), sessions.c.expires_ms > now_ms())
+    )
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    return Person(
+        annotator_id=row.annotator_id,
+        role=row.role,
+        paused_reason=row.paused_reason,
+        csrf=row.csrf,
+    )
+
+
+def close_session(connection: Connection, session: str) -> None:
+    """Signs a browser out."""
+    connection.execute(
+        delete(schema.sessions).where(schema.sessions.c.session_hash == _hash(session))
+    )
+
+
+def pause(connection: Connection, annotator_id: str, reason: str) -> None:
+    """Gives this person no further pairs; what they are at is freed."""
+    people, table = schema.annotators, schema.assignments
+    connection.execute(
+        update(people).where(people.c.annotator_id == annotator_id).values(paused_reason=reason)
+    )
+    mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
+    connection.execute(update(table).where(*mine).values(state="free"))
+    record(connection, "pause", annotator_id=annotator_id, reason=reason)
+
+
+def resume(connection: Connection, annotator_id: str) -> None:
+    """Lets this person go on; quality looks only at what they answer from now on."""
+    people, labels = schema.annotators, schema.labels
+    newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
+    last = connection.execute(newest).scalar() or 0
+    connection.execute(
+        update(people)
+        .where(people.c.annotator_id == annotator_id)
+        .values(paused_reason=None, judged_from_label=last)
+    )
+    record(connection, "resume", annotator_id=annotator_id)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8")).hexdigest()

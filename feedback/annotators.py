@@ -1,0 +1,251 @@
+"""Who judges pairs: simulated annotators who follow a rubric, and files of judgments.
+
+Every annotator, people included (`feedback.people`), has one method, `judge(pairs)`: it returns all
+judgments of these pairs, or raises `MissingJudgmentsError` with what is still missing. It never
+waits and never makes a judgment up.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from feedback.judgments import Choice, Judgment, Pair, latest, oriented, read_judgments
+
+Score = Callable[[str, str], float]
+"""Gold score of (prompt, response); a higher one is better."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelParams:
+    """Section `label` of params.yaml."""
+
+    annotators: Literal["rubric", "file", "people"] = "rubric"
+    """Who judges: simulated annotators with the gold rubric, a judgments file, or people."""
+    overlap: int = 1
+    """Judgments per pair, each by another annotator; at least 1."""
+    simulated: int = 4
+    """rubric: number of simulated annotators, sim-1 ... sim-n; at least `overlap`."""
+    tau: float = 1.0
+    """rubric: temperature of Bradley-Terry noise, in gold points; P(a) = sigmoid((a - b) / tau)."""
+    tie_band: float = 0.0
+    """rubric: a perceived difference below this many gold points is a tie; 0 = never a tie."""
+    flip: float = 0.0
+    """rubric: probability, 0 to 1, that a choice is written down the wrong way round."""
+    file: str | None = None
+    """file: path of the judgments (JSON Lines), relative to the repository root."""
+    store: str = ".work/feedback/feedback.db"
+    """people: the labelling server's database, a path relative to the repository root or a
+    SQLAlchemy URL."""
+
+    def __post_init__(self) -> None:
+        """Refuses impossible combinations, naming the dotted key."""
+        for wrong, message in (
+            (self.overlap < 1, f"label.overlap is {self.overlap}, expected at least 1"),
+            (
+                self.annotators == "rubric" and self.simulated < self.overlap,
+                f"label.simulated is {self.simulated}, expected at least label.overlap "
+                f"({self.overlap}): a pair goes to as many different annotators",
+            ),
+            (not self.tau > 0, f"label.tau is {self.tau}, expected more than 0"),
+            (
+                self.tie_band < 0,
+                f"label.tie_band is {self.tie_band}, expected 0 or more",
+            ),
+            (not 0 <= self.flip <= 1, f"label.flip is {self.flip}, expected 0 to 1"),
+            (
+                self.annotators == "file" and not self.file,
+                "label.file is missing, and label.annotators is file",
+            ),
+        ):
+            if wrong:
+                raise ValueError(message)
+
+
+class MissingJudgmentsError(RuntimeError):
+    """The judgments of a round are not complete; the stage that asked exits 5 and is run again."""
+
+    def __init__(self, round_key: str, *, missing: int, wanted: int, note: str = "") -> None:
+        """`missing` of `wanted` judgments are not there; `note` says where they come from."""
+        self.round_key, self.missing, self.wanted = round_key, missing, wanted
+        text = f"round {round_key} waits for {missing} of {wanted} judgments"
+        super().__init__(f"{text}; {note}" if note else text)
+
+
+class Annotator(Protocol):
+    """Anyone who judges pairs."""
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
+        """All judgments of these pairs, in their order, or MissingJudgmentsError."""
+        ...
+
+
+class RubricAnnotator:
+    """Simulated annotators who perceive the gold difference with logistic noise (Bradley-Terry).
+
+    perceived = gold(a) - gold(b) + tau * logit(u), u uniform in (0, 1), so that
+    P(perceived > 0) = sigmoid((gold(a) - gold(b)) / tau). The sign is the choice, the size the
+    strength. u depends on seed, annotator and content of the pair alone: the same pair always gets
+    the same label, whatever else is asked and whichever answer comes first.
+    """
+
+    STRENGTH_STEPS = (1.0, 2.0, 4.0)
+    """Perceived differences, in gold points, from which the strength is 2, 3 and 4."""
+
+    def __init__(self, score: Score, params: LabelParams, *, seed: int, rubric: str) -> None:
+        """`rubric` identifies the scoring function (a hash of its code) in `annotator_version`."""
+        self._score, self._params, self._seed = score, params, seed
+        content = [rubric, seed, params.tau, params.tie_band, params.flip]
+        self.version = _sha256(json.dumps(content))[:16]
+        self._names = [f"sim-{number}" for number in range(1, params.simulated + 1)]
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
+        """`overlap` judgments of each pair."""
+        return [self._judge_one(pair, name) for pair in pairs for name in self._annotators_of(pair)]
+
+    def _annotators_of(self, pair: Pair) -> list[str]:
+        # Rendezvous hashing: who judges a pair does not depend on the other pairs of the round.
+        ranked = sorted(self._names, key=lambda name: self._uniform(pair, name, "assign"))
+        return sorted(ranked[: self._params.overlap], key=self._names.index)
+
+    def _judge_one(self, pair: Pair, name: str) -> Judgment:
+        perceived = self._perceived(pair, name)
+        choice: Choice = "a" if perceived > 0 else "b"
+        strength: int | None = 1 + sum(abs(perceived) >= step for step in self.STRENGTH_STEPS)
+        if abs(perceived) < self._params.tie_band:
+            choice, strength = "tie", None
+        return Judgment.of(
+            pair,
+            annotator_id=name,
+            kind="rubric",
+            annotator_version=self.version,
+            choice=choice,
+            strength=strength,
+            shown_order="AB" if self._uniform(pair, name, "side") < 0.5 else "BA",
+        )
+
+    def _perceived(self, pair: Pair, name: str) -> float:
+        """The noisy difference gold(a) - gold(b), in gold points; its sign is turned by `flip`."""
+        if not isinstance(pair.prompt, str):
+            raise TypeError(
+                f"pair {pair.pair_id}: the rubric scores text prompts, this one has messages; "
+                "expected label.annotators file or people"
+            )
+        gold_a = self._score(pair.prompt, pair.response_a)
+        gold_b = self._score(pair.prompt, pair.response_b)
+        u = self._uniform(pair, name, "noise")
+        noise = self._params.tau * math.log(u / (1 - u))
+        # The noise belongs to the answers, not to their places.
+        turned = 1 if pair.response_a <= pair.response_b else -1
+        perceived = gold_a - gold_b + turned * noise
+        return -perceived if self._uniform(pair, name, "flip") < self._params.flip else perceived
+
+    def _uniform(self, pair: Pair, name: str, use: str) -> float:
+        """A number in (0, 1), a function of seed, annotator, pair and use."""
+        digest = _sha256(f"{self._seed}/{name}/{pair.pair_id}/{use}")
+        # 52 bits: with the half added, neither end can be reached by rounding.
+        return (int(digest[:13], 16) + 0.5) / 2**52
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A judgment that was not taken, and why."""
+
+    judgment_id: str
+    pair_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a source holds for a round."""
+
+    judgments: list[Judgment]
+    refused: list[Refusal]
+    missing: int
+    """Judgments that are still to come."""
+
+
+class FileAnnotator:
+    """Judgments that somebody else wrote into a JSON Lines file.
+
+    The file may hold several rounds. A judgment counts for a pair by its content, in whichever
+    round it was given; one that names this round and a pair that the round does not contain is
+    refused.
+    """
+
+    def __init__(self, path: Path, params: LabelParams) -> None:
+        """Reads nothing yet."""
+        self._path, self._params = path, params
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
+        """At least `overlap` judgments of each pair.
+
+        Raises:
+            MissingJudgmentsError: some are not in the file.
+            JudgmentError: the file is missing or a line of it is no judgment.
+        """
+        collected = self.collect(pairs)
+        for refusal in collected.refused:
+            _log.warning(
+                "%s: judgment %s refused: %s",
+                self._path,
+                refusal.judgment_id,
+                refusal.reason,
+            )
+        if collected.missing:
+            note = f"expected in {self._path}"
+            if collected.refused:
+                note += f", where {len(collected.refused)} were refused"
+            raise MissingJudgmentsError(
+                pairs[0].round,
+                missing=collected.missing,
+                wanted=len(pairs) * self._params.overlap,
+                note=note,
+            )
+        return collected.judgments
+
+    def collect(self, pairs: Sequence[Pair]) -> Collected:
+        """What the file holds for these pairs, what is refused and how many are missing."""
+        return sort_out(latest(read_judgments(self._path)), pairs, overlap=self._params.overlap)
+
+
+def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:
+    """Puts judgments to the pairs they belong to, in the order of the pairs."""
+    known = {pair.pair_id: pair for pair in pairs}
+    rounds = {pair.round for pair in pairs}
+    taken: dict[str, dict[str, Judgment]] = {key: {} for key in known}
+    refused: list[Refusal] = []
+    for judgment in judgments:
+        pair = known.get(judgment.pair_id)
+        if pair is not None:
+            turned = oriented(judgment, pair)
+            _keep(taken[pair.pair_id], turned, this_round=judgment.round == pair.round)
+        elif judgment.round in rounds:
+            reason = f"round {judgment.round} does not contain the pair {judgment.pair_id}"
+            refused.append(
+                Refusal(
+                    judgment_id=judgment.judgment_id,
+                    pair_id=judgment.pair_id,
+                    reason=reason,
+                )
+            )
+    ordered = [taken[key][name] for key in known for name in sorted(taken[key])]
+    missing = sum(max(0, overlap - len(found)) for found in taken.values())
+    return Collected(judgments=ordered, refused=refused, missing=missing)
+
+
+def _keep(found: dict[str, Judgment], judgment: Judgment, *, this_round: bool) -> None:
+    """One judgment per annotator: that of this round goes before one from an earlier round."""
+    if this_round or judgment.annotator_id not in found:
+        found[judgment.annotator_id] = judgment
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

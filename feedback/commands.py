@@ -1,0 +1,241 @@
+"""What the commands of `python -m feedback` do."""
+
+import argparse
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from sqlalchemy import Connection, select
+
+from feedback import accounts, rounds, schema
+from feedback.annotators import MissingJudgmentsError
+from feedback.assignments import ServeParams
+from feedback.database import Database
+from feedback.events import record
+from feedback.exchange import from_trl, to_csv, to_trl
+from feedback.importing import take
+from feedback.judgments import (
+    Judgment,
+    JudgmentError,
+    Pair,
+    json_rows,
+    pair_id,
+    read_judgments,
+    read_pairs,
+    to_lines,
+)
+from feedback.label_studio import CONFIG, from_tasks, to_tasks
+from feedback.lead import lead_view
+from feedback.people import HOW_TO_OPEN
+from feedback.quality import QualityParams
+from feedback.server import LOCAL_HOSTS, ServerParams, create_app
+from feedback.standing import judgments_of, pairs_of
+
+
+def serve(given: argparse.Namespace) -> int:
+    """Serves the page until it is interrupted."""
+    with (
+        socket.create_server((given.host, given.port)) as listener,
+        _opened(given.store) as database,
+    ):
+        address = f"http://{given.host}:{listener.getsockname()[1]}"
+        app = create_app(database, _server_params(given, address), serve=_serve_params(given))
+        _say(f"The labelling page: {_first_link(database, address)}")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _server_params(given: argparse.Namespace, address: str) -> ServerParams:
+    params: dict[str, Any] = {"prefect_url": given.prefect_url or None, "page_url": address}
+    if given.guidelines is not None:
+        params["guidelines"] = given.guidelines
+    return ServerParams(hosts=(*LOCAL_HOSTS, given.host, *given.allow_host), **params)
+
+
+def _serve_params(given: argparse.Namespace) -> ServeParams:
+    return ServeParams(
+        lease_ms=round(given.lease_minutes * 60_000),
+        gold_rate=given.gold_rate,
+        repeat_rate=given.repeat_rate,
+    )
+
+
+def _first_link(database: Database, address: str) -> str:
+    """The address; with a token while nobody has one, so that the first person gets in at once."""
+    with database.writing() as connection:
+        people = schema.annotators
+        somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
+        if connection.execute(somebody).first() is not None:
+            return f"{address} (a token for somebody: python -m feedback token NAME)"
+        token = accounts.new_token(connection, "me", role="lead")
+    return f"{address}/login#token={token} (this link signs you in as 'me')"
+
+
+def publish(given: argparse.Namespace) -> int:
+    """Publishes a round, or adds gold items."""
+    with _opened(given.store) as database:
+        if given.gold is not None:
+            gold = _read_gold(given.gold)
+            with database.writing() as connection:
+                _refuse_if_in_round(connection, given.gold, [pair for pair, _ in gold])
+                choices = {pair.pair_id: choice for pair, choice in gold}
+                rounds.add_pairs(connection, [pair for pair, _ in gold], choices)
+            _say(f"{len(gold)} gold items")
+            return 0
+        if given.round_key is None:
+            raise ValueError("publish: expected --round or --gold")
+        default = Path("data/rounds") / given.round_key / "comparisons.jsonl"
+        path = given.comparisons or default
+        pairs = read_pairs(path)
+        _refuse_other_rounds(path, pairs, given.round_key)
+        with database.writing() as connection:
+            done = rounds.publish(connection, pairs, overlap=given.overlap)
+    _say(
+        f"round {given.round_key}: {done.added} pairs added, {done.kept} kept, "
+        f"{done.removed} no longer in it"
+    )
+    return 0
+
+
+def token(given: argparse.Namespace) -> int:
+    """Prints a token, or ends a pause."""
+    with _opened(given.store) as database, database.writing() as connection:
+        if given.resume:
+            accounts.resume(connection, given.name)
+            _say(f"{given.name} may go on")
+        else:
+            role = "lead" if given.lead else "annotator"
+            _say(accounts.new_token(connection, given.name, role=role))
+    return 0
+
+
+def status(given: argparse.Namespace) -> int:
+    """Prints rounds and people."""
+    with _opened(given.store) as database, database.reading() as connection:
+        view = lead_view(connection, QualityParams())
+    shown = [one for one in view["rounds"] if given.round_key in (None, one.round)]
+    if given.round_key is not None and not shown:
+        raise ValueError(f"round {given.round_key} is not published")
+    for one in shown:
+        state = "complete" if one.complete else f"waits for {one.missing} of {one.wanted} judgments"
+        _say(f"round {one.round}: {one.settled} of {one.pairs} pairs settled, {state}")
+    for row in view["people"]:
+        flags = [*row["flags"], *([f"paused: {row['paused']}"] if row["paused"] else [])]
+        _say(f"{row['name']}: {row['answers']} answers; {', '.join(flags) or 'fine'}")
+    waiting = [one for one in shown if not one.complete]
+    if given.round_key is not None and waiting:
+        (one,) = waiting
+        raise MissingJudgmentsError(
+            one.round, missing=one.missing, wanted=one.wanted, note=HOW_TO_OPEN
+        )
+    return 0
+
+
+def export(given: argparse.Namespace) -> int:
+    """Writes the judgments of a round."""
+    with _opened(given.store) as database, database.writing() as connection:
+        pairs = pairs_of(
+            connection, rounds.round_pair_ids(connection, given.round_key), given.round_key
+        )
+        if not pairs:
+            raise ValueError(f"round {given.round_key} is not published")
+        judgments = judgments_of(connection, pairs)
+        _write_atomically(given.out, _formatted(given.form, pairs, judgments))
+        record(connection, "export", round_key=given.round_key, form=given.form, n=len(judgments))
+    if given.form == "label-studio":
+        given.out.with_suffix(".config.xml").write_text(CONFIG, encoding="utf-8")
+    _say(f"{given.out}: {len(judgments)} judgments of {len(pairs)} pairs")
+    return 0
+
+
+def take_in(given: argparse.Namespace) -> int:
+    """Reads judgments into the store; says which are refused and why."""
+    judgments = _read(given.form, given.file, given.round_key)
+    with _opened(given.store) as database, database.writing() as connection:
+        done = take(connection, judgments, given.round_key)
+    for refusal in done.refused:
+        sys.stderr.write(f"refused {refusal.judgment_id}: {refusal.reason}\n")
+    _say(f"{done.taken} judgments taken, {done.known} known, {len(done.refused)} refused")
+    return 2 if done.refused and not done.taken and not done.known else 0
+
+
+def _formatted(form: str, pairs: list[Pair], judgments: list[Judgment]) -> str:
+    by_id = {pair.pair_id: pair for pair in pairs}
+    if form == "trl":
+        return to_lines(to_trl(judgments, by_id))
+    if form == "csv":
+        return to_csv(judgments, by_id)
+    if form == "label-studio":
+        return json.dumps(to_tasks(pairs, judgments), ensure_ascii=False, indent=1) + "\n"
+    return to_lines([judgment.to_json() for judgment in judgments])
+
+
+def _read(form: str, path: Path, round_key: str) -> list[Judgment]:
+    if form == "trl":
+        return from_trl(list(json_rows(path)), round_key, source=path.stem[:64])
+    if form == "judgments":
+        return read_judgments(path)
+    try:
+        return from_tasks(json.loads(path.read_text(encoding="utf-8")), round_key)
+    except json.JSONDecodeError as error:
+        raise JudgmentError(f"{path}: not JSON ({error.msg})") from error
+
+
+def _read_gold(path: Path) -> list[tuple[Pair, str]]:
+    gold = []
+    for where, row in json_rows(path):
+        if row.get("gold") not in ("a", "b"):
+            raise JudgmentError(f"{where}: gold is {row.get('gold')!r}, expected a or b")
+        content = {name: row.get(name) for name in ("prompt", "response_a", "response_b")}
+        key = pair_id(*(str(content[name]) for name in content))
+        if isinstance(content["prompt"], list):
+            key = pair_id(content["prompt"], str(row["response_a"]), str(row["response_b"]))
+        pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
+        gold.append((pair, str(row["gold"])))
+    return gold
+
+
+def _refuse_if_in_round(connection: Connection, path: Path, pairs: list[Pair]) -> None:
+    for pair in pairs:
+        rows = schema.round_pairs
+        query = select(rows.c.round).where(rows.c.pair_id == pair.pair_id)
+        key = connection.execute(query).scalar()
+        if key is not None:
+            raise JudgmentError(f"{path}: pair {pair.pair_id} is a pair of round {key} already")
+
+
+def _refuse_other_rounds(path: Path, pairs: list[Pair], round_key: str) -> None:
+    for pair in pairs:
+        if pair.round != round_key:
+            raise JudgmentError(f"{path}: pair {pair.pair_id} is of round {pair.round!r}")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+@contextmanager
+def _opened(store: str) -> Iterator[Database]:
+    database = Database(store)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

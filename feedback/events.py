@@ -1,0 +1,33 @@
+"""The append-only log of what happened: serve, label, undo, expire, publish, export, pause."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, insert
+
+from feedback import schema
+from feedback.database import now_ms
+
+
+def record(
+    connection: Connection,
+    kind: str,
+    *,
+    annotator_id: str | None = None,
+    round_key: str | None = None,
+    pair_id: str | None = None,
+    assignment_id: str | None = None,
+    **detail: Any,
+) -> None:
+    """Adds one line to the log, in the transaction that did the thing."""
+    connection.execute(
+        insert(schema.events).values(
+            at_ms=now_ms(),
+            kind=kind,
+            annotator_id=annotator_id,
+            round=round_key,
+            pair_id=pair_id,
+            assignment_id=assignment_id,
+            detail=json.dumps(detail, ensure_ascii=False) if detail else None,
+        )
+    )

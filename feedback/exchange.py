@@ -1,0 +1,108 @@
+"""Judgments in other people's formats: TRL preference rows and a table for spreadsheets."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from feedback.judgments import Judgment, JudgmentError, Pair, pair_id, text_hash
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A cell that begins like this is a formula to a spreadsheet."""
+
+
+def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dict[str, Any]]:
+    """One row of TRL's preference format for each judgment that prefers an answer.
+
+    Explicit prompt; text, or messages where the prompt has messages. Ties, both bad and skips have
+    no chosen answer and are left out.
+    """
+    rows = []
+    for judgment in judgments:
+        if judgment.choice not in ("a", "b"):
+            continue
+        pair = pairs[judgment.pair_id]
+        chosen, rejected = pair.response_a, pair.response_b
+        if judgment.choice == "b":
+            chosen, rejected = rejected, chosen
+        rows.append(
+            {
+                "prompt": pair.prompt,
+                "chosen": _completion(pair, chosen),
+                "rejected": _completion(pair, rejected),
+                "pair_id": judgment.pair_id,
+                "round": judgment.round,
+                "annotator_id": judgment.annotator_id,
+                "strength": judgment.strength,
+            }
+        )
+    return rows
+
+
+def from_trl(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], round_key: str, *, source: str
+) -> list[Judgment]:
+    """Judgments from rows of TRL's preference format; `source` judges where no name is given.
+
+    Raises:
+        JudgmentError: a row without prompt, chosen or rejected; says where.
+    """
+    return [_from_trl_row(where, row, round_key, source) for where, row in rows]
+
+
+def _from_trl_row(where: str, row: Mapping[str, Any], round_key: str, source: str) -> Judgment:
+    prompt = row.get("prompt")
+    if not isinstance(prompt, str | list):
+        raise JudgmentError(f"{where}: prompt is {prompt!r}, expected a text or messages")
+    chosen, rejected = (_plain(where, row, name) for name in ("chosen", "rejected"))
+    pair = Pair(
+        pair_id=pair_id(prompt, chosen, rejected),
+        round=round_key,
+        prompt=prompt,
+        response_a=chosen,
+        response_b=rejected,
+    )
+    strength = row.get("strength")
+    return Judgment.of(
+        pair,
+        annotator_id=str(row.get("annotator_id", source)),
+        kind="import",
+        annotator_version="trl",
+        choice="a",
+        strength=strength if strength in (1, 2, 3, 4) else None,
+        shown_order="AB",
+        answer_a=text_hash(chosen),
+    )
+
+
+def _completion(pair: Pair, response: str) -> str | list[dict[str, str]]:
+    if isinstance(pair.prompt, str):
+        return response
+    return [{"role": "assistant", "content": response}]
+
+
+def _plain(where: str, row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        value = value[0].get("content")
+    if not isinstance(value, str):
+        raise JudgmentError(f"{where}: {name} is {value!r}, expected a text or one message")
+    return value
+
+
+def to_csv(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> str:
+    """A table to look at, not to read back: cells that look like formulas get a quote in front."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b"])
+    for judgment in judgments:
+        pair = pairs[judgment.pair_id]
+        cells: list[object] = [judgment.pair_id, judgment.annotator_id, judgment.choice]
+        cells += [judgment.strength, judgment.reason]
+        cells += [pair.prompt, pair.response_a, pair.response_b]
+        writer.writerow(["" if cell is None else _harmless(str(cell)) for cell in cells])
+    return table.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell

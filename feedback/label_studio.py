@@ -1,0 +1,159 @@
+"""Label Studio: tasks and results both ways, with the labelling configuration that fits them.
+
+Label Studio shows sides as they come, so they are shuffled here, by the content of the pair. Which
+answer stood on the left is read from the task's texts when it comes back.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from feedback.judgments import Choice, Judgment, JudgmentError, Pair, pair_id, text_hash
+
+CONFIG = """<View>
+  <Header value="Which answer is better?"/>
+  <Text name="prompt" value="$prompt"/>
+  <Pairwise name="pref" toName="a,b"/>
+  <Text name="a" value="$left"/>
+  <Text name="b" value="$right"/>
+  <Choices name="neither" toName="prompt" choice="single" showInline="true">
+    <Choice value="tie"/>
+    <Choice value="both_bad"/>
+  </Choices>
+  <Rating name="strength" toName="prompt" maxRating="4"/>
+</View>
+"""
+"""The labelling configuration; sides are named a and b there because it wants names."""
+
+
+def to_tasks(pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
+    """One task per pair, with the judgments that exist as annotations."""
+    given: dict[str, list[Judgment]] = {pair.pair_id: [] for pair in pairs}
+    for judgment in judgments:
+        given[judgment.pair_id].append(judgment)
+    return [_task(pair, given[pair.pair_id]) for pair in pairs]
+
+
+def _swapped(pair: Pair) -> bool:
+    """By lot, but the same in every export: a bit of the id, which does not know the sides."""
+    first_is_a = pair.response_a <= pair.response_b
+    return (int(pair.pair_id, 16) % 2 == 0) != first_is_a
+
+
+def _task(pair: Pair, judgments: Sequence[Judgment]) -> dict[str, Any]:
+    left, right = pair.response_a, pair.response_b
+    swapped = _swapped(pair)
+    if swapped:
+        left, right = right, left
+    prompt = pair.prompt if isinstance(pair.prompt, str) else json.dumps(pair.prompt)
+    data = {"prompt": prompt, "left": left, "right": right}
+    data |= {"pair_id": pair.pair_id, "round": pair.round}
+    return {"data": data, "annotations": [_annotation(one, swapped) for one in judgments]}
+
+
+def _annotation(judgment: Judgment, swapped: bool) -> dict[str, Any]:
+    result: list[dict[str, Any]] = []
+    if judgment.choice in ("a", "b"):
+        side = "left" if (judgment.choice == "a") != swapped else "right"
+        result.append(_result("pref", "a,b", "pairwise", {"selected": side}))
+    elif judgment.choice != "skip":
+        result.append(_result("neither", "prompt", "choices", {"choices": [judgment.choice]}))
+    if judgment.strength is not None:
+        result.append(_result("strength", "prompt", "rating", {"rating": judgment.strength}))
+    return {
+        "completed_by": {"email": judgment.annotator_id},
+        "was_cancelled": judgment.choice == "skip",
+        "ground_truth": False,
+        "lead_time": None if judgment.latency_ms is None else judgment.latency_ms / 1000,
+        "result": result,
+    }
+
+
+def _result(name: str, to: str, kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"from_name": name, "to_name": to, "type": kind, "value": value}
+
+
+def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
+    """Judgments from an export in Label Studio's JSON form; annotations without an answer are none.
+
+    Raises:
+        JudgmentError: not such an export, or a task without the texts that we put in.
+    """
+    if not isinstance(tasks, list):
+        raise JudgmentError(f"Label Studio: {type(tasks).__name__}, expected a list of tasks")
+    judgments = []
+    for number, task in enumerate(tasks, start=1):
+        pair = _pair(f"Label Studio: task {number}", task, round_key)
+        for annotation in task.get("annotations") or []:
+            judgment = _judgment(pair, annotation)
+            if judgment is not None:
+                judgments.append(judgment)
+    return judgments
+
+
+def _pair(where: str, task: object, round_key: str) -> Pair:
+    data = task.get("data") if isinstance(task, dict) else None
+    if not isinstance(data, dict):
+        raise JudgmentError(f"{where} has no data")
+    for name in ("prompt", "left", "right"):
+        if not isinstance(data.get(name), str):
+            raise JudgmentError(f"{where}: data.{name} is {data.get(name)!r}, expected a text")
+    prompts = [data["prompt"]]
+    if data["prompt"].startswith("["):
+        prompts.append(_messages(data["prompt"]))
+    ids = [pair_id(prompt, data["left"], data["right"]) for prompt in prompts]
+    wanted = data.get("pair_id", ids[0])
+    if wanted not in ids:
+        raise JudgmentError(f"{where}: the texts are not those of pair {wanted!r}")
+    return Pair(
+        pair_id=wanted,
+        round=round_key,
+        prompt=prompts[ids.index(wanted)],
+        response_a=data["left"],
+        response_b=data["right"],
+    )
+
+
+def _messages(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        # A prompt that only looks like messages.
+        return text
+
+
+def _judgment(pair: Pair, annotation: Mapping[str, Any]) -> Judgment | None:
+    choice, strength = _answer(annotation)
+    if choice is None:
+        return None
+    seconds = annotation.get("lead_time")
+    return Judgment.of(
+        pair,
+        annotator_id=_name(annotation.get("completed_by")),
+        kind="import",
+        annotator_version="label-studio",
+        choice=choice,
+        strength=strength if choice in ("a", "b") else None,
+        shown_order="AB",
+        answer_a=text_hash(pair.response_a),
+        latency_ms=None if seconds is None else round(1000 * seconds),
+    )
+
+
+def _answer(annotation: Mapping[str, Any]) -> tuple[Choice | None, int | None]:
+    if annotation.get("was_cancelled"):
+        return "skip", None
+    values = {one.get("from_name"): one.get("value", {}) for one in annotation.get("result", [])}
+    strength = values.get("strength", {}).get("rating")
+    selected = values.get("pref", {}).get("selected")
+    neither = (values.get("neither", {}).get("choices") or [None])[0]
+    if neither in ("tie", "both_bad"):
+        return neither, None
+    choices: dict[object, Choice] = {"left": "a", "right": "b"}
+    return choices.get(selected), strength if strength in (1, 2, 3, 4) else None
+
+
+def _name(completed_by: object) -> str:
+    if isinstance(completed_by, dict):
+        completed_by = completed_by.get("email") or completed_by.get("id")
+    return f"label-studio-{completed_by}" if isinstance(completed_by, int) else str(completed_by)

@@ -1,0 +1,83 @@
+"""Tells Prefect that a round is complete, as an event that a deployment's trigger waits for.
+
+Plain HTTP to Prefect's `POST /api/events`: this package knows nothing else of Prefect. An event is
+sent until Prefect has taken it, also after a restart of the server; a round is marked as announced
+only then.
+"""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, select, update
+
+from feedback import schema
+from feedback.database import Database, now_ms
+from feedback.events import record
+
+EVENT = "rlhf.feedback.round-complete"
+"""For `expect` of a deployment trigger; the event's resource is `rlhf.feedback.<round>`."""
+_TIMEOUT_S = 10
+
+
+def unannounced(connection: Connection) -> list[str]:
+    """Rounds that are complete and of which nobody has been told."""
+    rounds, rows = schema.rounds, schema.round_pairs
+    query = (
+        select(rounds.c.round)
+        .join(rows, rows.c.round == rounds.c.round)
+        .where(rounds.c.notified_ms.is_(None), rows.c.active == 1)
+        .group_by(rounds.c.round)
+        .having(func.min(rows.c.settled) == 1)
+        .order_by(rounds.c.round)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def announce(database: Database, prefect_url: str, page_url: str) -> list[str]:
+    """Sends an event for every complete round that has none yet; returns these rounds.
+
+    Raises:
+        OSError: Prefect cannot be reached or refuses; what it did not take is sent next time.
+    """
+    with database.reading() as connection:
+        keys = unannounced(connection)
+    for key in keys:
+        _post(f"{prefect_url.rstrip('/')}/events", [event_of(key, page_url)])
+        with database.writing() as connection:
+            told = update(schema.rounds).where(schema.rounds.c.round == key)
+            connection.execute(told.values(notified_ms=now_ms()))
+            record(connection, "announce", round_key=key)
+    return keys
+
+
+def event_of(key: str, page_url: str) -> dict[str, Any]:
+    """The event in the form of Prefect's API."""
+    return {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.now(tz=UTC).isoformat(),
+        "event": EVENT,
+        "resource": {
+            "prefect.resource.id": f"rlhf.feedback.{key}",
+            "prefect.resource.name": f"judgments of round {key}",
+        },
+        "related": [],
+        "payload": {"round": key, "page": page_url},
+    }
+
+
+def _post(url: str, body: object) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise urllib.error.URLError(f"{url} is no http address")
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+            pass
+    except http.client.HTTPException as error:
+        raise urllib.error.URLError(f"no proper reply: {error!r}") from error

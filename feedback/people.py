@@ -1,0 +1,53 @@
+"""People as annotators: pairs go to the labelling page, judgments come from its store."""
+
+import os
+from collections.abc import Sequence
+
+from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.database import Database
+from feedback.judgments import Judgment, Pair
+from feedback.rounds import progress, publish
+from feedback.standing import judgments_of
+
+HOW_TO_OPEN = "open the page with `make annotate` (python -m feedback serve)"
+
+
+class PeopleAnnotator:
+    """Asks people, who answer when they can."""
+
+    def __init__(self, params: LabelParams, *, page: str = "http://127.0.0.1:8765") -> None:
+        """`page` is where people open it.
+
+        The store is `params.store`, or what the variable RLHF_FEEDBACK_STORE names: workspaces of
+        the flow have folders of their own and share one labelling server.
+        """
+        self._params, self._page = params, page
+        self._store = os.environ.get("RLHF_FEEDBACK_STORE", params.store)
+
+    def publish(self, pairs: Sequence[Pair]) -> None:
+        """Puts the pairs of a round on the page; the same pairs again change nothing."""
+        database = Database(self._store)
+        try:
+            with database.writing() as connection:
+                publish(connection, pairs, overlap=self._params.overlap)
+        finally:
+            database.close()
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
+        """All judgments of the round, once every pair is settled.
+
+        Raises:
+            MissingJudgmentsError: people have not answered all pairs; says how to open the page.
+        """
+        self.publish(pairs)
+        key = pairs[0].round
+        database = Database(self._store)
+        try:
+            with database.reading() as connection:
+                now = next(one for one in progress(connection) if one.round == key)
+                if now.complete:
+                    return judgments_of(connection, pairs)
+        finally:
+            database.close()
+        note = f"{HOW_TO_OPEN} at {self._page}"
+        raise MissingJudgmentsError(key, missing=now.missing, wanted=now.wanted, note=note)

@@ -1,0 +1,221 @@
+"""How well annotators judge: gold items, agreement, sides, speed, repeats; who needs a word."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from feedback.noise import Vote, noise_evidence
+from feedback.statistics import Share, binomial_two_sided, cohen_kappa, krippendorff_alpha
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityParams:
+    """When an annotator is flagged, and when paused."""
+
+    noise_alpha: float = 0.12
+    """A person is flagged as noisy when the evidence is above log(1 / noise_alpha). By Wald's
+    argument a careful person ever gets there with at most this probability."""
+    side_p: float = 0.0001
+    """P value of the left-side rate against one half below which it is flagged."""
+    fast_share: float = 0.5
+    """Share of answers given faster than one can read, from which it is flagged."""
+    least: int = 20
+    """Answers before sides and speed are looked at."""
+    base_ms: int = 800
+    """Nobody sees and answers a pair in less, however short it is."""
+    characters_per_second: float = 120.0
+    """Four times the speed of a fast reader; answers given faster were not read."""
+    pause_below: float = 0.7
+    """Gold accuracy: a person whose interval lies wholly below is paused; 0 = never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A standing label with what quality needs of its pair."""
+
+    annotator_id: str
+    pair_id: str
+    purpose: str
+    choice: str
+    strength: int | None
+    left: bool | None
+    """Whether the chosen answer stood on the left; null for ties and the like."""
+    visible_ms: int | None
+    characters: int
+    """Length of the prompt and both answers together."""
+    gold: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """One annotator's table row."""
+
+    annotator_id: str
+    answers: int
+    gold: Share
+    peers: Share
+    repeats: Share
+    left: Share
+    left_p: float
+    fast: Share
+    median_seconds: float | None
+    noise: float
+    """Log likelihood ratio, noisy against careful."""
+    flags: tuple[str, ...]
+    pause: str | None
+    """Why this person is to be paused, else null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How much annotators agree with each other."""
+
+    raw: Share
+    """Of all pairs of answers to the same pair."""
+    alpha: float | None
+    kappa: float | None
+    """Mean of Cohen's kappa over all two annotators with twenty pairs in common."""
+
+
+_Units = dict[str, dict[str, Answer]]
+"""pair -> annotator -> answer; gold items, repeats and skips left out."""
+
+
+def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Quality]:
+    """The quality of everybody who answered, by name."""
+    units, noise = _units(answers), _evidence(answers)
+    mine: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        mine[answer.annotator_id].append(answer)
+    return [
+        _judge_one(name, mine[name], (units, noise.get(name, 0.0)), params) for name in sorted(mine)
+    ]
+
+
+def agreement(answers: Sequence[Answer]) -> Agreement:
+    """Agreement of all annotators on the pairs (gold, repeats and skips left out)."""
+    units = [list(unit.values()) for unit in _units(answers).values()]
+    both = [x.choice == y.choice for unit in units for x, y in combinations(unit, 2)]
+    return Agreement(
+        raw=Share(sum(both), len(both)),
+        alpha=krippendorff_alpha([[answer.choice for answer in unit] for unit in units]),
+        kappa=_mean_kappa(answers),
+    )
+
+
+def _mean_kappa(answers: Sequence[Answer], least: int = 20) -> float | None:
+    common: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for unit in _units(answers).values():
+        for first, second in combinations(sorted(unit), 2):
+            common[first, second].append((unit[first].choice, unit[second].choice))
+    kappas = [
+        cohen_kappa([x for x, _ in both], [y for _, y in both])
+        for both in common.values()
+        if len(both) >= least
+    ]
+    known = [kappa for kappa in kappas if kappa is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _units(answers: Sequence[Answer]) -> _Units:
+    units: _Units = defaultdict(dict)
+    for answer in answers:
+        if answer.purpose == "label" and answer.choice != "skip":
+            units[answer.pair_id][answer.annotator_id] = answer
+    return units
+
+
+def _evidence(answers: Sequence[Answer]) -> dict[str, float]:
+    votes = [
+        Vote(answer.annotator_id, answer.pair_id, answer.choice == "a", answer.strength)
+        for answer in answers
+        if answer.choice in ("a", "b")
+    ]
+    gold = {answer.pair_id: answer.gold for answer in answers if answer.gold is not None}
+    return noise_evidence(votes, gold)
+
+
+def _gold(answers: Sequence[Answer]) -> Share:
+    hits = [
+        answer.choice == answer.gold
+        for answer in answers
+        if answer.purpose == "gold" and answer.choice != "skip"
+    ]
+    return Share(sum(hits), len(hits))
+
+
+def _repeats(answers: Sequence[Answer], units: _Units) -> Share:
+    same = [
+        answer.choice == units[answer.pair_id][answer.annotator_id].choice
+        for answer in answers
+        if answer.purpose == "repeat"
+        and answer.choice != "skip"
+        and answer.annotator_id in units.get(answer.pair_id, {})
+    ]
+    return Share(sum(same), len(same))
+
+
+def _peers(name: str, units: _Units) -> Share:
+    same = [
+        unit[name].choice == answer.choice
+        for unit in units.values()
+        if name in unit
+        for answer in unit.values()
+        if answer.annotator_id != name
+    ]
+    return Share(sum(same), len(same))
+
+
+def _judge_one(
+    name: str, answers: Sequence[Answer], seen: tuple[_Units, float], params: QualityParams
+) -> Quality:
+    units, noise = seen
+    sides = [answer.left for answer in answers if answer.left is not None]
+    timed = [answer for answer in answers if answer.visible_ms is not None]
+    quality = Quality(
+        annotator_id=name,
+        answers=len(answers),
+        gold=_gold(answers),
+        peers=_peers(name, units),
+        repeats=_repeats(answers, units),
+        left=Share(sum(sides), len(sides)),
+        left_p=binomial_two_sided(sum(sides), len(sides)),
+        fast=Share(sum(_too_fast(answer, params) for answer in timed), len(timed)),
+        median_seconds=_median_seconds(timed),
+        noise=noise,
+        flags=(),
+        pause=None,
+    )
+    return _with_flags(quality, params)
+
+
+def _with_flags(quality: Quality, params: QualityParams) -> Quality:
+    flags = []
+    if quality.noise > math.log(1 / params.noise_alpha):
+        flags.append("noisy")
+    if quality.left.n >= params.least and quality.left_p < params.side_p:
+        flags.append("prefers the left" if quality.left.mean > 0.5 else "prefers the right")
+    if quality.fast.n >= params.least and quality.fast.mean > params.fast_share:
+        flags.append("too fast")
+    pause = None
+    if quality.gold.n and quality.gold.high < params.pause_below:
+        pause = (
+            f"{quality.gold.hits:g} of {quality.gold.n} known answers right, "
+            f"expected {params.pause_below:.0%} at least"
+        )
+    values = {name: getattr(quality, name) for name in Quality.__slots__}
+    return Quality(**(values | {"flags": tuple(flags), "pause": pause}))
+
+
+def _too_fast(answer: Answer, params: QualityParams) -> bool:
+    assert answer.visible_ms is not None
+    reading_ms = 1000 * answer.characters / params.characters_per_second
+    return answer.visible_ms < params.base_ms + reading_ms
+
+
+def _median_seconds(timed: Sequence[Answer]) -> float | None:
+    times = [answer.visible_ms / 1000 for answer in timed if answer.visible_ms is not None]
+    return statistics.median(times) if times else None

@@ -1,0 +1,192 @@
+"""Rounds of pairs in the store: publish them, see how far they are, take the judgments out."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, exists, func, select, update
+
+from feedback import schema
+from feedback.database import now_ms
+from feedback.events import record
+from feedback.judgments import Pair
+from feedback.standing import answers, chunks, column_in
+from feedback.votes import votes_needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a round is."""
+
+    round: str
+    pairs: int
+    settled: int
+    """Pairs that want no further answer."""
+    judgments: int
+    missing: int
+    """Answers still wanted, third votes included."""
+
+    @property
+    def wanted(self) -> int:
+        """Answers that the round needs in all, as far as is known."""
+        return self.judgments + self.missing
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pair is settled."""
+        return self.settled == self.pairs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What publishing changed."""
+
+    added: int
+    kept: int
+    removed: int
+
+
+def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> Published:
+    """Makes `pairs` the content of their round; the same pairs again change nothing.
+
+    Pairs that the round no longer contains are closed; pairs that it contains already, or that were
+    judged in another round, keep their judgments.
+
+    Raises:
+        ValueError: no pairs, or pairs of several rounds.
+    """
+    keys = {pair.round for pair in pairs}
+    if len(keys) != 1:
+        raise ValueError(f"expected the pairs of one round, found {sorted(keys)}")
+    (key,) = keys
+    _upsert_round(connection, key, overlap)
+    add_pairs(connection, pairs)
+    rows = schema.round_pairs
+    held = connection.execute(select(rows.c.pair_id, rows.c.active).where(rows.c.round == key))
+    before = {row.pair_id: row.active for row in held}
+    wanted = {pair.pair_id for pair in pairs}
+    fresh = sorted(wanted - set(before))
+    if fresh:
+        connection.execute(rows.insert(), [_round_row(key, pair_id) for pair_id in fresh])
+    gone = [pair_id for pair_id, active in before.items() if active and pair_id not in wanted]
+    back = [pair_id for pair_id, active in before.items() if not active and pair_id in wanted]
+    _set_active(connection, key, back, 1)
+    _set_active(connection, key, gone, 0)
+    _free_leases(connection, gone)
+    settle(connection, sorted(wanted))
+    result = Published(
+        added=len(fresh) + len(back), kept=len(wanted) - len(fresh) - len(back), removed=len(gone)
+    )
+    if result.added or result.removed:
+        touched = update(schema.rounds).where(schema.rounds.c.round == key)
+        connection.execute(touched.values(notified_ms=None))
+        record(connection, "publish", round_key=key, added=result.added, removed=result.removed)
+    return result
+
+
+def add_pairs(
+    connection: Connection, pairs: Iterable[Pair], gold: dict[str, str] | None = None
+) -> None:
+    """Stores pairs that are not stored yet; `gold` maps pair ids to right choices."""
+    by_id = {pair.pair_id: pair for pair in pairs}
+    known = set(column_in(connection, schema.pairs.c.pair_id, list(by_id)))
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "content": json.dumps([pair.prompt, pair.response_a, pair.response_b]),
+            "gold": (gold or {}).get(pair.pair_id),
+            "created_ms": now_ms(),
+        }
+        for pair in by_id.values()
+        if pair.pair_id not in known
+    ]
+    if rows:
+        connection.execute(schema.pairs.insert(), rows)
+
+
+def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
+    """Brings `settled` of these pairs up to date, in all rounds that contain them."""
+    people = active_people(connection)
+    found = answers(connection, pair_ids)
+    rows, rounds = schema.round_pairs, schema.rounds
+    query = select(rows.c.round, rows.c.pair_id, rows.c.settled, rounds.c.overlap).join(
+        rounds, rounds.c.round == rows.c.round
+    )
+    for chunk in chunks(pair_ids):
+        for row in connection.execute(query.where(rows.c.pair_id.in_(chunk))).all():
+            need = votes_needed(found[row.pair_id], overlap=row.overlap, people=people)
+            settled = int(need == 0)
+            if settled != row.settled:
+                connection.execute(
+                    update(rows)
+                    .where(rows.c.round == row.round, rows.c.pair_id == row.pair_id)
+                    .values(settled=settled)
+                )
+
+
+def active_people(connection: Connection) -> int:
+    """Annotators who may be asked for a third vote; leads and paused ones are not counted."""
+    people = schema.annotators
+    query = select(func.count()).where(people.c.paused_reason.is_(None))
+    return int(connection.execute(query.where(people.c.role == "annotator")).scalar_one())
+
+
+def progress(connection: Connection) -> list[Progress]:
+    """All rounds, in the order in which they were published."""
+    rounds = schema.rounds
+    query = select(rounds.c.round, rounds.c.overlap).order_by(rounds.c.published_ms, rounds.c.round)
+    return [_progress(connection, row.round, row.overlap) for row in connection.execute(query)]
+
+
+def _progress(connection: Connection, key: str, overlap: int) -> Progress:
+    people = active_people(connection)
+    found = answers(connection, round_pair_ids(connection, key))
+    needs = [votes_needed(choices, overlap=overlap, people=people) for choices in found.values()]
+    return Progress(
+        round=key,
+        pairs=len(found),
+        settled=needs.count(0),
+        judgments=sum(len(choices) for choices in found.values()),
+        missing=sum(needs),
+    )
+
+
+def round_pair_ids(connection: Connection, key: str) -> list[str]:
+    """The pairs that the round contains now, in the order in which they are served."""
+    rows = schema.round_pairs
+    query = select(rows.c.pair_id).where(rows.c.round == key, rows.c.active == 1)
+    return list(connection.execute(query.order_by(rows.c.position)).scalars())
+
+
+def _upsert_round(connection: Connection, key: str, overlap: int) -> None:
+    rounds = schema.rounds
+    held = connection.execute(select(rounds.c.overlap).where(rounds.c.round == key)).first()
+    if held is None:
+        row = {"round": key, "overlap": overlap, "published_ms": now_ms(), "notified_ms": None}
+        connection.execute(rounds.insert(), [row])
+    elif held.overlap != overlap:
+        connection.execute(update(rounds).where(rounds.c.round == key).values(overlap=overlap))
+
+
+def _round_row(key: str, pair_id: str) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{key}/{pair_id}".encode()).digest()
+    position = int.from_bytes(digest[:6], "big")
+    return {"round": key, "pair_id": pair_id, "position": position, "active": 1, "settled": 0}
+
+
+def _set_active(connection: Connection, key: str, pair_ids: Sequence[str], active: int) -> None:
+    rows = schema.round_pairs
+    for chunk in chunks(pair_ids):
+        where = (rows.c.round == key, rows.c.pair_id.in_(chunk))
+        connection.execute(update(rows).where(*where).values(active=active))
+
+
+def _free_leases(connection: Connection, pair_ids: Sequence[str]) -> None:
+    """Nobody is kept at a pair that no round contains any more."""
+    table, rows = schema.assignments, schema.round_pairs
+    contained = exists().where(rows.c.pair_id == table.c.pair_id, rows.c.active == 1)
+    for chunk in chunks(pair_ids):
+        where = (table.c.pair_id.in_(chunk), table.c.state == "open", ~contained)
+        connection.execute(update(table).where(*where).values(state="free"))

@@ -1,0 +1,158 @@
+"""The tables of the labelling store, the same on SQLite and PostgreSQL.
+
+Times are milliseconds since 1970, UTC. `labels` and `events` are append-only: triggers refuse every
+change and every deletion, whoever connects.
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+)
+
+metadata = MetaData()
+
+_Key = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only for INTEGER."""
+
+pairs = Table(
+    "pairs",
+    metadata,
+    Column("pair_id", String(16), primary_key=True),
+    Column("content", Text, nullable=False, comment="JSON: [prompt, response_a, response_b]"),
+    Column("gold", String(8), comment="the right choice of a gold item, else null"),
+    Column("created_ms", BigInteger, nullable=False),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("round", String(64), primary_key=True),
+    Column("overlap", Integer, nullable=False),
+    Column("published_ms", BigInteger, nullable=False),
+    Column("notified_ms", BigInteger, comment="when its completeness was announced, else null"),
+)
+
+round_pairs = Table(
+    "round_pairs",
+    metadata,
+    Column("round", String(64), ForeignKey("rounds.round"), primary_key=True),
+    Column("pair_id", String(16), ForeignKey("pairs.pair_id"), primary_key=True),
+    Column("position", BigInteger, nullable=False, comment="a hash: says nothing of the sampler"),
+    Column("active", Integer, nullable=False, comment="0: the round no longer contains the pair"),
+    Column("settled", Integer, nullable=False, comment="1: no further answer is wanted"),
+)
+Index(
+    "round_pairs_todo",
+    round_pairs.c.round,
+    round_pairs.c.active,
+    round_pairs.c.settled,
+    round_pairs.c.position,
+)
+Index("round_pairs_pair", round_pairs.c.pair_id)
+
+annotators = Table(
+    "annotators",
+    metadata,
+    Column("annotator_id", String(64), primary_key=True),
+    Column("role", String(16), nullable=False, comment="annotator, lead or source"),
+    Column("kind", String(16), nullable=False, comment="human, or what was imported"),
+    Column("token_hash", String(64), nullable=False, unique=True),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("paused_reason", Text, comment="null: active"),
+    Column("judged_from_label", _Key, nullable=False, comment="quality looks at later labels only"),
+)
+
+assignments = Table(
+    "assignments",
+    metadata,
+    Column("assignment_id", String(32), primary_key=True, comment="random: says nothing"),
+    Column("pair_id", String(16), ForeignKey("pairs.pair_id"), nullable=False),
+    Column("round", String(64), ForeignKey("rounds.round"), nullable=False),
+    Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
+    Column("purpose", String(8), nullable=False, comment="label, gold or repeat"),
+    Column("swap", Integer, nullable=False, comment="1: response_b is shown on the left"),
+    Column("state", String(8), nullable=False, comment="open, done or free"),
+    Column("revision", Integer, nullable=False, comment="of its newest label, 0 = none yet"),
+    Column("lease_until_ms", BigInteger, nullable=False),
+    Column("served_ms", BigInteger, nullable=False),
+    UniqueConstraint("pair_id", "annotator_id", "purpose"),
+)
+Index("assignments_pair", assignments.c.pair_id, assignments.c.purpose, assignments.c.state)
+Index("assignments_mine", assignments.c.annotator_id, assignments.c.state)
+Index("assignments_lease", assignments.c.state, assignments.c.lease_until_ms)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("label_id", _Key, primary_key=True, autoincrement=True),
+    Column("assignment_id", String(32), ForeignKey("assignments.assignment_id"), nullable=False),
+    Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("choice", String(9), nullable=False, comment="a choice, or withdrawn"),
+    Column("strength", Integer),
+    Column("reason", Text),
+    Column("visible_ms", BigInteger),
+    Column("submission_key", String(64), nullable=False),
+    Column("guideline_hash", String(16), nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("assignment_id", "revision"),
+    UniqueConstraint("annotator_id", "submission_key"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("event_id", _Key, primary_key=True, autoincrement=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("annotator_id", String(64)),
+    Column("round", String(64)),
+    Column("pair_id", String(16)),
+    Column("assignment_id", String(32)),
+    Column("detail", Text),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_hash", String(64), primary_key=True),
+    Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
+    Column("csrf", String(64), nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+)
+
+_PG_FUNCTION = """
+CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger AS $$
+BEGIN RAISE EXCEPTION 'append-only'; END $$ LANGUAGE plpgsql
+"""
+
+
+def _protect(table: Table, connection: Connection, **_: Any) -> None:
+    """Adds the triggers that refuse every change and deletion in a table that was just made."""
+    bodies = {
+        "sqlite": "BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+        "postgresql": "FOR EACH ROW EXECUTE FUNCTION refuse_change()",
+    }
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(_PG_FUNCTION)
+    for operation in ("UPDATE", "DELETE"):
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER {table.name}_no_{operation.lower()} BEFORE {operation} "
+            f"ON {table.name} {bodies[connection.dialect.name]}"
+        )
+
+
+for _table in (labels, events):
+    event.listen(_table, "after_create", _protect)

@@ -1,0 +1,112 @@
+"""The judgments that stand: of every finished assignment its newest revision."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from feedback import schema
+from feedback.judgments import Judgment, Pair, oriented, text_hash
+
+_MOST_BOUND = 500
+"""Values per IN list; SQLite's smallest limit is 999."""
+
+
+def stored_pair(row: Row[Any], round_key: str) -> Pair:
+    """The pair of a row with `pair_id` and `content`."""
+    prompt, response_a, response_b = json.loads(row.content)
+    return Pair(
+        pair_id=row.pair_id,
+        round=round_key,
+        prompt=prompt,
+        response_a=response_a,
+        response_b=response_b,
+    )
+
+
+def answers(connection: Connection, pair_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The standing choices on each pair (gold checks and repeats left out)."""
+    found: dict[str, list[str]] = {pair_id: [] for pair_id in pair_ids}
+    for row in standing_labels(connection, pair_ids):
+        found[row.pair_id].append(row.choice)
+    return found
+
+
+def standing_labels(connection: Connection, pair_ids: Sequence[str]) -> list[Row[Any]]:
+    """The newest revision of each finished assignment on these pairs, but gold and repeats."""
+    labels, assignments, people = schema.labels, schema.assignments, schema.annotators
+    query = (
+        select(assignments.c.pair_id, assignments.c.swap, people.c.kind, labels)
+        .select_from(assignments)
+        .join(labels, labels.c.assignment_id == assignments.c.assignment_id)
+        .join(people, people.c.annotator_id == labels.c.annotator_id)
+        .where(
+            labels.c.revision == assignments.c.revision,
+            assignments.c.state == "done",
+            assignments.c.purpose == "label",
+        )
+        .order_by(labels.c.label_id)
+    )
+    return [
+        row
+        for chunk in chunks(pair_ids)
+        for row in connection.execute(query.where(assignments.c.pair_id.in_(chunk)))
+    ]
+
+
+def pairs_of(connection: Connection, pair_ids: Sequence[str], round_key: str) -> list[Pair]:
+    """The stored content of these pairs, in this order."""
+    found = {
+        row.pair_id: stored_pair(row, round_key)
+        for chunk in chunks(pair_ids)
+        for row in connection.execute(select(schema.pairs).where(schema.pairs.c.pair_id.in_(chunk)))
+    }
+    return [found[key] for key in pair_ids]
+
+
+def judgments_of(connection: Connection, pairs: Sequence[Pair]) -> list[Judgment]:
+    """The standing judgments of these pairs, in their order, then by annotator."""
+    labels: dict[str, list[Row[Any]]] = {pair.pair_id: [] for pair in pairs}
+    for row in standing_labels(connection, list(labels)):
+        labels[row.pair_id].append(row)
+    content = {pair.pair_id: pair for pair in pairs_of(connection, list(labels), "")}
+    return [
+        oriented(_judgment(row, content[pair.pair_id]), pair)
+        for pair in pairs
+        for row in sorted(labels[pair.pair_id], key=lambda row: str(row.annotator_id))
+    ]
+
+
+def _judgment(row: Row[Any], stored: Pair) -> Judgment:
+    at = datetime.fromtimestamp(row.created_ms / 1000, tz=UTC)
+    return Judgment.of(
+        stored,
+        annotator_id=row.annotator_id,
+        kind=row.kind,
+        annotator_version=row.guideline_hash,
+        choice=row.choice,
+        strength=row.strength,
+        shown_order="BA" if row.swap else "AB",
+        revision=row.revision,
+        answer_a=text_hash(stored.response_a),
+        created_at=at.isoformat(timespec="milliseconds"),
+        latency_ms=row.visible_ms,
+        reason=row.reason,
+        guideline_hash=row.guideline_hash,
+    )
+
+
+def column_in(connection: Connection, column: Any, values: Sequence[str]) -> list[str]:
+    """Those of `values` that the column holds."""
+    return [
+        found
+        for chunk in chunks(values)
+        for found in connection.execute(select(column).where(column.in_(chunk))).scalars()
+    ]
+
+
+def chunks(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    """`values` in pieces that fit into one IN list."""
+    return (values[start : start + _MOST_BOUND] for start in range(0, len(values), _MOST_BOUND))

@@ -1,0 +1,208 @@
+// The labelling page: shows what the server gives, sends sides back, never goes on before it is saved.
+const $ = (id) => document.getElementById(id);
+const csrf = document.querySelector('meta[name="csrf"]').content;
+const SIDES = ["left", "right"];
+const PARTS = ["prompt", "left", "right"];
+
+let task = null; // the pair on screen
+let side = null; // the chosen side, before the strength
+let busy = false; // a request is under way: keys wait
+let raw = false;
+let seen = 0; // milliseconds for which the pair was visible
+let since = 0; // when it last became visible
+
+const watchTime = () => {
+  const now = performance.now();
+  if (since) seen += now - since;
+  since = document.visibilityState === "visible" ? now : 0;
+};
+document.addEventListener("visibilitychange", watchTime);
+
+const say = (text) => { $("live").textContent = text; };
+const trouble = (text) => { $("trouble").textContent = text; $("trouble").hidden = !text; };
+
+async function post(path, body) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
+    body: JSON.stringify(body ?? {}),
+  });
+  const given = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.replace("/login");
+  return { status: answer.status, given };
+}
+
+// The same request until the server has answered it: it carries a key, so it is written once.
+async function persist(path, body) {
+  for (let wait = 250; ; wait = Math.min(2 * wait, 4000)) {
+    try {
+      const result = await post(path, body);
+      if (result.status < 500) return result;
+    } catch { /* the network: try again */ }
+    trouble("Not saved yet: the server does not answer. Trying again; please leave this page open.");
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+async function during(work) {
+  if (busy) return;
+  busy = true;
+  document.body.setAttribute("aria-busy", "true");
+  try { await work(); } finally { busy = false; document.body.removeAttribute("aria-busy"); }
+}
+
+function choose(chosen) {
+  side = chosen;
+  for (const name of SIDES) {
+    $(`${name}-card`).classList.toggle("chosen", name === side);
+    document.querySelector(`[data-choice="${name}"]`).setAttribute("aria-pressed", String(name === side));
+  }
+  for (const button of $("strengths").children) button.disabled = side === null;
+  $("strengths").classList.toggle("waiting", side !== null);
+  if (side) say(`Answer ${side === "left" ? 1 : 2} chosen. How much better, 1 to 4?`);
+}
+
+function fill() {
+  for (const part of PARTS) {
+    const box = $(part);
+    const plain = task[`${part}_raw`];
+    const asText = raw && plain !== null;
+    box.classList.toggle("raw", asText);
+    // The server has cleaned this HTML, and the page's policy runs no script but ours.
+    if (asText) box.textContent = plain; else box.innerHTML = task[part];
+  }
+}
+
+function show(given) {
+  $("count").textContent = given.round
+    ? `${given.mine} by you · ${given.settled} of ${given.pairs} pairs of round ${given.round}`
+    : `${given.mine} by you`;
+  $("bar").max = given.pairs || 1;
+  $("bar").value = given.settled;
+  const fresh = given.task?.assignment_id !== task?.assignment_id;
+  task = given.task ?? null;
+  $("work").hidden = !task;
+  $("message").hidden = Boolean(task);
+  if (!task) return rest(given);
+  if (fresh) { seen = 0; since = 0; watchTime(); scrollTo(0, 0); }
+  fill();
+  choose(null);
+  $("prompt-title").focus({ preventScroll: true });
+}
+
+function rest(given) {
+  const paused = given.state === "paused";
+  $("message-title").textContent = paused ? "You are paused" : "Nothing left for you";
+  $("message-text").textContent = paused
+    ? `Please talk to the person who runs this round. Reason: ${given.reason}`
+    : "Thank you. New pairs may come when others have answered, or with the next round.";
+  $("message-title").focus();
+}
+
+const load = () => during(async () => {
+  const { status, given } = await persist("/api/task");
+  if (status === 200) { trouble(""); show(given); } else trouble(given.detail ?? `Error ${status}`);
+});
+
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (n) => n.toString(16).padStart(2, "0")).join("");
+
+const send = (choice, strength, reason) => during(async () => {
+  watchTime();
+  const { status, given } = await persist("/api/judgments", {
+    assignment_id: task.assignment_id, choice, strength: strength ?? null,
+    reason: reason || null, visible_ms: Math.round(seen), key: newKey(),
+  });
+  if (status === 200) { trouble(""); say("Saved. Next pair."); show(given); return; }
+  const why = typeof given.detail === "string" ? given.detail : `error ${status}`;
+  const next = await persist("/api/task");
+  if (next.status === 200) show(next.given);
+  trouble(`Not taken: ${why}.`);
+});
+
+const undo = () => during(async () => {
+  const { status, given } = await persist("/api/undo", { key: newKey() });
+  if (status !== 200) { trouble(`Not undone: ${given.detail ?? status}.`); return; }
+  trouble(given.undone ? "" : "There is nothing more to take back.");
+  task = null;
+  show(given);
+  if (given.undone) say("Taken back. Judge this pair again.");
+});
+
+function askReason() {
+  $("reason").value = "";
+  $("skip-dialog").showModal();
+}
+function skip(reason) {
+  if (!reason.trim()) { $("reason").focus(); return; }
+  $("skip-dialog").close();
+  send("skip", null, reason);
+}
+
+function pick(choice) {
+  if (!task || busy) return;
+  if (SIDES.includes(choice)) choose(choice);
+  else if (choice === "skip") askReason();
+  else send(choice);
+}
+function rate(strength) {
+  if (task && side && !busy) send(side, strength);
+}
+
+function toggleGuidelines() {
+  const hidden = ($("guidelines").hidden = !$("guidelines").hidden);
+  $("show-guidelines").setAttribute("aria-expanded", String(!hidden));
+}
+function toggleRaw() {
+  raw = !raw;
+  $("raw").setAttribute("aria-pressed", String(raw));
+  if (task) fill();
+}
+function toggleTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+}
+
+const KEYS = {
+  ArrowLeft: () => pick("left"), ArrowRight: () => pick("right"),
+  t: () => pick("tie"), b: () => pick("both_bad"), s: () => pick("skip"),
+  1: () => rate(1), 2: () => rate(2), 3: () => rate(3), 4: () => rate(4),
+  Enter: () => rate(null), Escape: () => choose(null), u: undo,
+  g: toggleGuidelines, r: toggleRaw, d: toggleTheme, "?": () => $("help-dialog").showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (document.querySelector("dialog[open]")) return;
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  // Enter on a focused button presses that button; on the one of the chosen side it saves.
+  const control = event.target.closest("button, a, summary");
+  if (key === "Enter" && control && !(side && control.dataset.choice === side)) return;
+  if (!(key in KEYS)) return;
+  event.preventDefault();
+  KEYS[key]();
+});
+$("skip-dialog").addEventListener("keydown", (event) => {
+  const reason = $("skip-dialog").querySelectorAll("[data-reason]")[Number(event.key) - 1];
+  const writing = event.target === $("reason") && $("reason").value !== "";
+  if (reason && !writing) { event.preventDefault(); skip(reason.dataset.reason); }
+  if (event.key === "Enter" && event.target === $("reason") && !event.shiftKey) { event.preventDefault(); skip($("reason").value); }
+});
+$("skip-form").addEventListener("submit", (event) => { event.preventDefault(); skip($("reason").value); });
+$("skip-cancel").addEventListener("click", () => $("skip-dialog").close());
+
+for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => pick(button.dataset.choice));
+for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength)));
+for (const button of document.querySelectorAll("[data-reason]")) button.addEventListener("click", () => skip(button.dataset.reason));
+$("undo").addEventListener("click", undo);
+$("again").addEventListener("click", load);
+$("show-guidelines").addEventListener("click", toggleGuidelines);
+$("raw").addEventListener("click", toggleRaw);
+$("theme").addEventListener("click", toggleTheme);
+$("show-help").addEventListener("click", () => $("help-dialog").showModal());
+$("logout").addEventListener("click", async () => { await post("/api/logout"); location.replace("/login"); });
+
+const theme = localStorage.getItem("theme");
+if (theme) document.documentElement.dataset.theme = theme;
+load();

@@ -1,0 +1,128 @@
+"""What people see of a run in Prefect besides its log: the figures, and the way to MLflow."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+
+from flows.environment import mlflow_ui
+from tasks.sent import load_sent
+from tasks.shipping import spools, tracking_uri
+
+NONE = "-"
+
+
+def publish_results(results: Mapping[str, Any], round_key: str) -> None:
+    """The table `rounds`: one row per policy so far, as it stands after `round_key`.
+
+    Args:
+        results: from `tasks.summary.build_results`.
+        round_key: the round that has just been evaluated.
+    """
+    create_table_artifact(
+        table=round_rows(results),
+        key="rounds",
+        description=f"After round {round_key}: held-out prompts, 95 % intervals. "
+        "Reward model: accuracy on the newest policy's pairs before and after retraining.",
+    )
+
+
+def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per policy: gold score, win rate, KL, accuracy of its round's reward model."""
+    rewards = {model["round"]: model for model in results["reward_models"]}
+    return [
+        {
+            "policy": policy["name"],
+            "gold score (of 10)": _estimate(policy["gold"], 2),
+            "win rate vs SFT": _estimate(policy["win_rate_vs_sft"], 3),
+            "KL to SFT (nats)": _estimate(policy["kl"], 2),
+            "reward model before": _estimate(reward.get("accuracy_before"), 3),
+            "reward model after": _estimate(reward.get("accuracy_after"), 3),
+        }
+        for policy in results["policies"]
+        for reward in [rewards.get(policy["name"], {})]
+    ]
+
+
+class RunLinks:
+    """Links to the MLflow runs of an execution, each published once, when MLflow knows the run.
+
+    They need the address of MLflow's UI (`flows.environment.mlflow_ui`); without, there are none.
+    """
+
+    def __init__(self, root: Path, execution: str) -> None:
+        """Links to the runs of `execution` in the workspace `root`."""
+        self._root = root
+        self._execution = execution
+        self._published: set[str] = set()
+
+    def publish(self) -> None:
+        """Publish those that have come to be known since the last call."""
+        address = mlflow_ui(self._root)
+        if address is None:
+            return
+        for stage, run in mlflow_runs(self._root, self._execution).items():
+            if stage not in self._published:
+                self._published.add(stage)
+                create_link_artifact(
+                    link=run_link(address, run),
+                    link_text=f"{stage} in MLflow",
+                    key=f"mlflow-{artifact_key(stage)}",
+                )
+
+
+def publish_runs(root: Path, execution: str) -> None:
+    """The page `mlflow-runs`: all MLflow runs of this execution, and how to open them."""
+    if runs := mlflow_runs(root, execution):
+        page = runs_in_markdown(runs, tracking_uri(root), mlflow_ui(root))
+        create_markdown_artifact(page, key="mlflow-runs")
+
+
+def mlflow_runs(root: Path, execution: str) -> dict[str, str]:
+    """Stage -> id of its MLflow run, for the stages of `execution` that MLflow knows by now."""
+    runs = {}
+    for folder in spools(root):
+        start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
+        run = load_sent(folder, tracking_uri(root)).run
+        if start["execution"] == execution and run:
+            runs[str(start["stage"])] = run
+    return runs
+
+
+def runs_in_markdown(runs: Mapping[str, str], uri: str, address: str | None) -> str:
+    """A table of the runs, and above it the command that opens MLflow where no UI is known."""
+    rows = "".join(
+        f"| {stage} | {f'[{run}]({run_link(address, run)})' if address else f'`{run}`'} |\n"
+        for stage, run in runs.items()
+    )
+    table = f"| stage | MLflow run |\n|---|---|\n{rows}"
+    if address is not None:
+        return table
+    return f"`make ui` shows them (or `mlflow ui --backend-store-uri {uri}`).\n\n{table}"
+
+
+def run_link(address: str, run: str) -> str:
+    """The page of a run; MLflow's UI finds the experiment by itself."""
+    return f"{address}/#/runs/{run}"
+
+
+def artifact_key(stage: str) -> str:
+    """`ppo-r1` of `ppo@r1`: Prefect's keys have lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", stage.lower()).strip("-")
+
+
+def _estimate(estimate: Mapping[str, float] | None, digits: int) -> str:
+    """`0.851 [0.829, 0.873]`."""
+    if estimate is None:
+        return NONE
+    mean = f"{estimate['mean']:.{digits}f}"
+    if "low" not in estimate or "high" not in estimate:
+        return mean
+    return f"{mean} [{estimate['low']:.{digits}f}, {estimate['high']:.{digits}f}]"

@@ -1,0 +1,88 @@
+"""`python -m flows.rlhf`: the flow in this process, with a Prefect server of its own if need be.
+
+The server starts while this process imports Prefect, and ends with it; its UI can be looked at
+meanwhile. Where `make ui` runs, or `PREFECT_API_URL` is set, that server is used instead.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows import servers
+from flows.environment import environment
+from flows.workspace import WorkspaceBusyError, refuse_if_busy
+from tasks.params import ParamsError, load_params
+from tasks.preflight import check_inputs
+
+EXIT_CODES = {"BadInput": 2, "Stopped": 3, "Blocked": 4, "Waiting": 5}
+"""By the name of the flow's final state, as for every entry point; of others 0 or 1."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.rlhf",
+        description="Run the pipeline in this folder as a Prefect flow, in this process.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 training stopped itself, 4 the data gate "
+        "blocked, 5 waiting for people, 1 anything else.",
+    )
+    parser.parse_args(argv)
+    root = Path.cwd()
+    os.environ.update(environment(root))
+    try:
+        check_inputs(load_params(root / "params.yaml"), root)
+        refuse_if_busy(root)
+        return _run_flow(root)
+    except ParamsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except (WorkspaceBusyError, servers.ServerError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_flow(root: Path) -> int:
+    with _prefect_server() as wait_for_server:
+        # Imported here: Prefect takes the settings made above when it is imported, and the server
+        # starts meanwhile.
+        from prefect.logging.handlers import APILogHandler  # noqa: PLC0415
+
+        from flows.rlhf import rlhf  # noqa: PLC0415
+
+        wait_for_server()
+        try:
+            state = rlhf(workspace=root, return_state=True)
+        finally:
+            # Lines are sent every two seconds; to a server that has gone for a minute.
+            APILogHandler().flush()
+    _say(f"{state.name}: {state.message}")
+    return EXIT_CODES.get(state.name or "", 0 if state.is_completed() else 1)
+
+
+@contextmanager
+def _prefect_server() -> Iterator[Callable[[], None]]:
+    """A Prefect server for this process's settings; yields what waits until it works."""
+    if os.environ.get("PREFECT_API_URL"):
+        yield lambda: None
+    elif (running := servers.running_servers(os.environ)) is not None:
+        prefect, mlflow = running
+        os.environ["PREFECT_API_URL"] = f"{prefect}/api"
+        os.environ.setdefault("RLHF_MLFLOW_UI", mlflow)
+        _say(f"This run in Prefect: {prefect}")
+        yield lambda: servers.wait_for_prefect(prefect)
+    else:
+        # Not the default one: two flows that start together would both find it free.
+        with servers.prefect_server(servers.any_free_port(), os.environ) as server:
+            os.environ["PREFECT_API_URL"] = f"{server.url}/api"
+            _say(f"This run in Prefect, while it lasts: {server.url}")
+            yield server.wait
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,170 @@
+"""The pipeline as a Prefect flow: plan the graph, run each stage, sum up each round.
+
+DVC remembers what is done, Prefect conducts: a task is `dvc repro --single-item STAGE`, and a
+stage that is done costs half a second. So the flow can be started again at any time (by a person,
+a schedule or an event), and goes on where the last run of it came to.
+
+`python -m flows.rlhf` runs it in this process (`flows.local`).
+"""
+# As a program, settings must be made before Prefect is imported: hence `local.main` comes first.
+
+import sys
+
+from flows import local
+
+if __name__ == "__main__":
+    sys.exit(local.main())
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import Task, flow, get_run_logger, runtime, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed, Failed
+
+from flows.artifacts import RunLinks, publish_results, publish_runs
+from flows.crashed import report_crash
+from flows.graph import GraphError, PlannedStage, plan
+from flows.stages import Ending, How, run_stage
+from flows.workspace import WorkspaceBusyError, sole_use
+from tasks.execution import Execution, save_execution
+from tasks.output_tags import tag_outputs
+from tasks.params import Params, ParamsError, load_params
+from tasks.preflight import check_inputs
+from tasks.repro import write_summary
+from tasks.result_table import result_table
+from tasks.shipping import Shipper
+from tasks.summary import build_results, read_outcomes
+
+SHIPPING_SECONDS = 60.0
+INTERRUPTED_SHIPPING_SECONDS = 3.0
+"""Prefect kills a cancelled flow after 30 seconds; most of them are for the stage's checkpoint."""
+STATE_NAMES: dict[How, str] = {
+    "ran": "Completed",
+    "unchanged": "Unchanged",
+    "cached": "Cached",
+    "waiting": "Waiting",
+    "blocked": "Blocked",
+    "stopped": "Stopped",
+    "bad_input": "BadInput",
+    "failed": "Failed",
+    "killed": "Killed",
+    "refused": "Refused",
+}
+"""How a stage ended -> the name of its task's state. The flow ends in the state of the stage that
+did not go through; `Completed` by type up to `Waiting`, `Failed` below."""
+WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
+WORTH_A_RETRY = {"Failed", "Killed"}
+"""A crash or a lack of memory may not come twice, and the stage resumes from its checkpoint.
+What a stage says of its input, of the data or of the training will be the same the second time."""
+
+
+@flow(name="rlhf", persist_result=False, description="SFT, then rounds of feedback and PPO.")
+def rlhf(workspace: Path = Path()) -> State[None]:
+    """Bring the pipeline in `workspace` up to date; the state says how far it came and why."""
+    root = workspace.resolve()
+    flow_run = str(runtime.flow_run.id)
+    try:
+        params = load_params(root / "params.yaml")
+        check_inputs(params, root)
+        stages = plan(root)
+        with sole_use(root, flow_run) as died_in_here:
+            if died_in_here is not None:
+                report_crash(died_in_here)
+            links = RunLinks(root, flow_run)
+            with _execution(root, flow_run, params, links):
+                return run_all(stages, root, flow_run, params, links)
+    except (ParamsError, GraphError) as error:
+        return Failed(name="BadInput", message=str(error))
+    except WorkspaceBusyError as error:
+        return Failed(name="Busy", message=str(error))
+
+
+def run_all(
+    stages: list[PlannedStage], root: Path, execution: str, params: Params, links: RunLinks
+) -> State[None]:
+    """Run the stages in order up to the first that does not go through; the flow's final state.
+
+    One after the other, also where the graph would allow two at once: there is one accelerator.
+    """
+    get_run_logger().info("%s", plan_line(stages))
+    for planned in stages:
+        state = stage(planned.name, root, execution, return_state=True)
+        if state.name not in WENT_THROUGH:
+            return State(
+                type=state.type,
+                name=state.name,
+                message=f"{planned.name}: {state.message or 'gave no reason'}",
+            )
+        if planned.ends_round and planned.round is not None:
+            publish_results(figures(root, params), planned.round)
+            links.publish()
+    return Completed(message=f"All {len(stages)} stages are up to date.")
+
+
+def plan_line(stages: list[PlannedStage]) -> str:
+    """The plan for the log, with a star where a stage uses the accelerator."""
+    names = ", ".join(f"{planned.name}{'*' if planned.gpu else ''}" for planned in stages)
+    return f"{len(stages)} stages (* on the accelerator where there is one): {names}"
+
+
+def second_try_can_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    """Whether a stage that ended in `state` deserves its one retry."""
+    return state.name in WORTH_A_RETRY
+
+
+@task(
+    task_run_name="{name}",
+    retries=1,
+    retry_delay_seconds=1,
+    retry_condition_fn=second_try_can_help,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+def stage(name: str, root: Path, execution: str) -> State[None]:
+    """One DVC stage; how it ended becomes the name of the state."""
+    ending = run_stage(name, root, execution=execution, logger=get_run_logger())
+    return task_state(ending)
+
+
+def task_state(ending: Ending) -> State[None]:
+    """The Prefect state that shows how a stage ended."""
+    well = ending.how in ("ran", "unchanged", "cached", "waiting")
+    return (Completed if well else Failed)(
+        name=STATE_NAMES[ending.how], message=ending.message or None
+    )
+
+
+def figures(root: Path, params: Params) -> dict[str, Any]:
+    """The results of all rounds so far."""
+    return build_results(root, list(params.rounds), seed=params.run.seed, test_policy=params.final)
+
+
+@contextmanager
+def _execution(root: Path, flow_run: str, params: Params, links: RunLinks) -> Iterator[None]:
+    """Ship to MLflow beside the work; afterwards write the summary, however the work ended."""
+    started = time.monotonic()
+    shipper = Shipper(root)
+    patience = INTERRUPTED_SHIPPING_SECONDS
+    try:
+        yield
+        patience = SHIPPING_SECONDS
+    finally:
+        arrived = shipper.close(patience)
+        if any(outcome["execution"] == flow_run for outcome in read_outcomes(root)):
+            # Finished for `make repro`, which would else go on in this execution.
+            execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
+            execution.seconds = time.monotonic() - started
+            save_execution(root, execution)
+        summary = write_summary(root, params)
+    if arrived:
+        tag_outputs(root)
+    else:
+        get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
+    links.publish()
+    publish_runs(root, flow_run)
+    get_run_logger().info("\n%s", result_table(summary))

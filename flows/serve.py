@@ -1,0 +1,150 @@
+"""`python -m flows.serve` (`make ui`): Prefect and MLflow to look at, and the flow to schedule.
+
+Starts Prefect's server, MLflow's UI over the local store, and the process that runs the flow when
+the Prefect UI asks for it; prints the addresses; ends all of it on Ctrl-C or SIGTERM. Everything
+listens on 127.0.0.1 only.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from flows import servers
+from flows.environment import environment, mlflow_ui
+from flows.servers import Child, Server, ServerError
+from tasks.shipping import tracking_uri
+
+DEPLOYMENT = "rlhf/rounds"
+RUNNER_GRACE_SECONDS = 35.0
+"""For a flow run to end with us; most of them are for the running stage's checkpoint."""
+
+
+class StoppedError(Exception):
+    """A signal asked us to end."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.serve",
+        description="Serve Prefect's UI, MLflow's UI and the flow of this folder on 127.0.0.1.",
+    )
+    parser.add_argument("--prefect-port", type=int, metavar="N", help="else 4200 or a free one")
+    parser.add_argument("--mlflow-port", type=int, metavar="N", help="else 5000 or a free one")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        serve(Path.cwd(), prefect_port=args.prefect_port, mlflow_port=args.mlflow_port)
+    except ServerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except StoppedError:
+        _say("Stopped.")
+    return 0
+
+
+def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> None:
+    """Start everything, say where it is, and watch it until a signal comes.
+
+    Raises:
+        ServerError: a port is taken, or one of the processes has ended.
+    """
+    os.environ.update(environment(root))
+    port = choose_port(prefect_port, servers.PREFECT_PORT, "Prefect")
+    with ExitStack() as running:
+        mlflow = _mlflow(running, root, mlflow_port)
+        prefect = running.enter_context(servers.prefect_server(port, os.environ))
+        os.environ["PREFECT_API_URL"] = f"{prefect.url}/api"
+        _say("Starting ...")
+        for server in [prefect, *mlflow]:
+            server.wait()
+        runner = running.enter_context(
+            servers.running(
+                "The process that runs the flow",
+                [sys.executable, "-m", "flows.deployment"],
+                env={**os.environ, "PREFECT_RUNNER_POLL_FREQUENCY": "3"},
+                log=Path(os.environ["PREFECT_HOME"]) / "runner.log",
+                grace_seconds=RUNNER_GRACE_SECONDS,
+            )
+        )
+        page = deployment_page(prefect.url, runner)
+        _say(addresses(prefect.url, page, mlflow_ui(root) or tracking_uri(root)))
+        _watch([prefect.child, *(server.child for server in mlflow), runner])
+
+
+def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
+    """MLflow's UI over the local store; none where the tracking server has its own."""
+    if mlflow_ui(root) is not None:
+        return []
+    port = choose_port(port, servers.MLFLOW_PORT, "MLflow")
+    log = root / ".work" / "mlflow" / "server.log"
+    server = running.enter_context(servers.mlflow_server(port, os.environ, log=log))
+    os.environ["RLHF_MLFLOW_UI"] = server.url
+    return [server]
+
+
+def choose_port(asked: int | None, default: int, name: str) -> int:
+    """The port that was asked for, else the default, else a free one, saying so.
+
+    Raises:
+        ServerError: the port that was asked for is taken.
+    """
+    if asked is not None:
+        if not servers.is_free(asked):
+            raise ServerError(f"port {asked} is taken: choose another one for {name}, or none")
+        return asked
+    port = servers.free_port(default)
+    if port != default:
+        _say(f"Port {default} is taken; {name} listens on {port} instead.")
+    return port
+
+
+def deployment_page(prefect: str, runner: Child) -> str:
+    """The deployment's page in the UI, as soon as the runner has registered it.
+
+    Raises:
+        ServerError: the runner has ended.
+    """
+    url = f"{prefect}/api/deployments/name/{DEPLOYMENT}"
+    while (found := servers.fetch_json(url)) is None:
+        runner.check()
+        time.sleep(0.2)
+    return f"{prefect}/deployments/deployment/{found['id']}"
+
+
+def addresses(prefect: str, deployment: str, mlflow: str) -> str:
+    """What to open in a browser, and how to stop."""
+    return (
+        f"Prefect  {prefect}\n"
+        f"MLflow   {mlflow}\n"
+        f"Flow     {deployment}\n"
+        "         (run it or switch on its schedule there)\n"
+        "Ctrl-C stops all three; a stage that runs keeps its checkpoint."
+    )
+
+
+def _watch(children: Sequence[Child]) -> None:
+    while True:
+        for child in children:
+            child.check()
+        time.sleep(1.0)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise StoppedError
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

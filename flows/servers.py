@@ -1,0 +1,201 @@
+"""The servers that people look at, on 127.0.0.1, as children of this process."""
+
+import fcntl
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from flows import processes
+
+HOST = "127.0.0.1"
+PREFECT_PORT = 4200
+MLFLOW_PORT = 5000
+PREFECT_HEALTH = "/api/health"
+START_SECONDS = 180.0
+"""Until we give up on a server; a first start fills a database and takes 10 seconds or more."""
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerError(Exception):
+    """A server that cannot be started or has ended; the message says where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process of ours that runs beside us."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    """What it writes, for when it does not work."""
+
+    def check(self) -> None:
+        """Do nothing while it runs.
+
+        Raises:
+            ServerError: it has ended.
+        """
+        if self.process.poll() is not None:
+            raise ServerError(f"{self.name} has ended; see {self.log}")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A child that listens on 127.0.0.1."""
+
+    child: Child
+    url: str
+    """Its address, without a slash at the end."""
+    health: str
+    """Path that answers 200 once it works."""
+
+    def wait(self) -> None:
+        """Return when it works.
+
+        Raises:
+            ServerError: it ended, or took longer than `START_SECONDS`.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not is_healthy(self.url + self.health):
+            self.child.check()
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.child.name} does not answer; see {self.child.log}")
+            time.sleep(0.05)
+
+
+@contextmanager
+def running(
+    name: str, command: list[str], *, env: Mapping[str, str], log: Path, grace_seconds: float = 10.0
+) -> Iterator[Child]:
+    """Run `command` in the current folder for as long as the context lasts."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = processes.start(command, cwd=Path.cwd(), env=env, output=output)
+    try:
+        yield Child(name, process, log)
+    finally:
+        processes.end(process, grace_seconds=grace_seconds)
+
+
+@contextmanager
+def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
+    """Prefect's server and UI with the history in `PREFECT_HOME`; `wait` for it before use.
+
+    Raises:
+        ServerError: that history is served already. SQLite does not bear two servers.
+    """
+    home = Path(env["PREFECT_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    address = url(port)
+    with (home / "server.lock").open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ServerError(f"Prefect's server already runs at {lock.readline()}") from None
+        lock.truncate(0)
+        lock.write(f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
+        lock.flush()
+        command = [sys.executable, "-m", "prefect", "server", "start", "--analytics-off"]
+        command += ["--host", HOST, "--port", str(port), "--log-level", "WARNING"]
+        settings = {**env, "PREFECT_API_URL": f"{address}/api"}
+        log = home / "server.log"
+        with running("Prefect's server", command, env=settings, log=log) as child:
+            yield Server(child, address, PREFECT_HEALTH)
+
+
+def running_servers(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Addresses of Prefect's server over this `PREFECT_HOME` and of MLflow's UI beside it.
+
+    None where no server runs; the second is empty where no UI does.
+    """
+    path = Path(env["PREFECT_HOME"]) / "server.lock"
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return lock.readline().strip(), lock.readline().strip()
+    return None
+
+
+def wait_for_prefect(address: str) -> None:
+    """Return when the server that another process has started works.
+
+    Raises:
+        ServerError: it took longer than `START_SECONDS`.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while not is_healthy(address + PREFECT_HEALTH):
+        if time.monotonic() > deadline:
+            raise ServerError(f"Prefect's server at {address} does not answer")
+        time.sleep(0.1)
+
+
+@contextmanager
+def mlflow_server(port: int, env: Mapping[str, str], *, log: Path) -> Iterator[Server]:
+    """MLflow's UI over the store at `MLFLOW_TRACKING_URI`; `wait` for it before use."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
+    command += ["--backend-store-uri", env["MLFLOW_TRACKING_URI"], "--workers", "1"]
+    # Its job runner is eight more processes of 245 MB that nothing here uses.
+    settings = {**env, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with running("MLflow's UI", command, env=settings, log=log) as child:
+        yield Server(child, url(port), "/health")
+
+
+def url(port: int) -> str:
+    """Address of a server of ours, without a slash at the end."""
+    return f"http://{HOST}:{port}"
+
+
+def free_port(wanted: int) -> int:
+    """`wanted` where nobody listens there, else a port that is free."""
+    return wanted if is_free(wanted) else any_free_port()
+
+
+def any_free_port() -> int:
+    """A port that nobody is likely to take before a server comes up on it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def is_healthy(page: str) -> bool:
+    """Whether a server answers with 200. Asks no proxy."""
+    try:
+        with _DIRECT.open(page, timeout=5) as response:
+            return int(response.status) == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def fetch_json(page: str) -> Any:
+    """What a server answers, None where it has nothing (or cannot be reached)."""
+    try:
+        with _DIRECT.open(page, timeout=5) as response:
+            return json.load(response)
+    except (OSError, http.client.HTTPException):
+        return None

@@ -1,0 +1,187 @@
+"""One DVC stage in a subprocess: its lines in the log, its ending told apart.
+
+`dvc repro --single-item STAGE` says by its exit code only whether all went well. Why it did not is
+in the stage's `.work/<stage>/outcome.json`, or, where the stage could not write one any more, in
+DVC's last words.
+"""
+
+import json
+import logging
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows import processes
+from flows.environment import stage_environment
+
+GRACE_SECONDS = 25.0
+"""For a stage to write its checkpoint; Prefect kills the whole flow 30 seconds after a cancel."""
+
+How = Literal[
+    "ran", "unchanged", "cached", "waiting", "blocked", "stopped", "bad_input", "failed", "killed",
+    "refused",
+]  # fmt: skip
+"""ran, unchanged (nothing to do), cached (an earlier result was restored): all is well.
+waiting (for people), blocked (by the data gate), stopped (training stopped itself), bad_input,
+failed: the stage said so. killed: a signal ended it. refused: DVC could not run it at all."""
+
+HOW_BY_EXIT_CODE: dict[int, How] = {2: "bad_input", 3: "stopped", 4: "blocked", 5: "waiting"}
+
+_CHATTER = re.compile(
+    r"To track the changes with git, run:|To enable auto staging, run:|Use `dvc push` to send"
+    r"|\s+git add |\s+dvc config core.autostage"
+)
+"""DVC's advice after every single stage."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_EXIT_CODE = re.compile(r"^ERROR: failed to reproduce .*, exited with (-?\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stage ended."""
+
+    how: How
+    message: str = ""
+    """What people should know, one line; empty where there is nothing to add."""
+
+
+def run_stage(
+    stage: str, root: Path, *, execution: str, logger: logging.Logger | logging.LoggerAdapter[Any]
+) -> Ending:
+    """Bring one DVC stage up to date; call it in the main thread.
+
+    Where an exception comes from outside (Ctrl-C, a cancelled flow), DVC and the stage are asked
+    to end, given `GRACE_SECONDS` to write a checkpoint, killed, and the exception goes on.
+
+    Args:
+        stage: DVC's name of it.
+        root: the workspace, with dvc.yaml.
+        execution: id of the pipeline execution, the parent run in MLflow.
+        logger: gets each line that DVC and the stage write.
+    """
+    outcome_file = root / ".work" / stage / "outcome.json"
+    before = _read(outcome_file)
+    process = processes.start(
+        # A stage waits a moment for a `dvc status` in another terminal; two runs of one stage
+        # never wait for each other: DVC refuses the second.
+        [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage],
+        cwd=root,
+        env=stage_environment(root, execution),
+        output=subprocess.PIPE,
+    )
+    said: deque[str] = deque(maxlen=200)
+    try:
+        for line in _readable(process):
+            said.append(line)
+            logger.log(_level(line), "%s", line)
+        code = process.wait()
+    except BaseException:
+        _stop(process, logger)
+        raise
+    after = _read(outcome_file)
+    # An outcome from an earlier run says nothing about this one.
+    outcome = json.loads(after) if after and after != before else None
+    return ending(stage, code, outcome, list(said))
+
+
+def ending(stage: str, code: int, outcome: dict[str, Any] | None, said: list[str]) -> Ending:
+    """How the stage ended, from all that is known of it.
+
+    Args:
+        stage: DVC's name of it.
+        code: exit code of `dvc`.
+        outcome: what the stage wrote during this run, None where it wrote nothing.
+        said: the last lines of DVC and the stage.
+    """
+    if code == 0:
+        return Ending(_how_well(stage, said))
+    if outcome is not None and outcome["status"] not in ("done", "interrupted"):
+        return Ending(outcome["status"], outcome["message"])
+    if outcome is not None and outcome["status"] == "interrupted":
+        return Ending("killed", f"{stage} was asked to end from outside; its checkpoint is kept")
+    return _ending_in_dvcs_words(stage, code, said)
+
+
+def _how_well(stage: str, said: list[str]) -> How:
+    if f"Stage '{stage}' didn't change, skipping" in said:
+        return "unchanged"
+    if any(line.startswith(f"Stage '{stage}' is cached - skipping run") for line in said):
+        return "cached"
+    return "ran"
+
+
+def _ending_in_dvcs_words(stage: str, code: int, said: list[str]) -> Ending:
+    if code < 0:
+        return Ending("killed", f"dvc was killed by {_signal_name(-code)} while it ran {stage}")
+    for number, line in enumerate(said):
+        if found := _EXIT_CODE.match(line):
+            return _ending_by_exit_code(stage, int(found[1]), said[:number])
+    errors = [line for line in said if line.startswith("ERROR:")]
+    return Ending("refused", (errors or said or [f"dvc exited with {code}"])[-1])
+
+
+def _ending_by_exit_code(stage: str, code: int, said: list[str]) -> Ending:
+    """The stage itself exited with `code`, and wrote no outcome."""
+    # Of a shell, 128 + n stands for signal n.
+    number = -code if code < 0 else code - 128
+    if number > 0:
+        return Ending("killed", f"{stage} was killed by {_signal_name(number)}{_hint(number)}")
+    last_words = said[-1] if said else f"{stage} exited with {code}"
+    return Ending(HOW_BY_EXIT_CODE.get(code, "refused"), last_words)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _hint(number: int) -> str:
+    return "; is the memory used up?" if number == signal.SIGKILL else ""
+
+
+def _readable(process: "subprocess.Popen[bytes]") -> Iterator[str]:
+    """The lines as a log wants them: a bar's last state, no colours, no advice, none blank."""
+    for raw in processes.lines(process):
+        text = raw.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+        line = _ESCAPE.sub("", text).rstrip()
+        if line and not _CHATTER.match(line):
+            yield line
+
+
+def _level(line: str) -> int:
+    if line.startswith("ERROR"):
+        return logging.ERROR
+    return logging.WARNING if line.startswith("WARNING") else logging.INFO
+
+
+def _stop(
+    process: "subprocess.Popen[bytes]", logger: logging.Logger | logging.LoggerAdapter[Any]
+) -> None:
+    """End DVC and the stage, showing what they still say, and leave nobody behind."""
+    processes.signal_group(process, signal.SIGTERM)
+    patience = threading.Timer(GRACE_SECONDS, processes.signal_group, (process, signal.SIGKILL))
+    patience.start()
+    try:
+        # DVC ends at once, the stage after its checkpoint: it is the pipe that tells.
+        for line in _readable(process):
+            logger.info("%s", line)
+    finally:
+        patience.cancel()
+        processes.signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

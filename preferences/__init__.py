@@ -1,0 +1,1 @@
+"""The preference data set: read strictly, made into pairs, split by prompt, let pass or not."""

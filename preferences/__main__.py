@@ -1,0 +1,101 @@
+"""`python -m preferences check PATH` and `python -m preferences convert IN OUT --to FORMAT`.
+
+Exit codes of check: 0 passed, 1 blocked, 2 malformed; of convert: 0 done, 2 malformed.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from preferences.allowing import load_allowed
+from preferences.formats.reading import FORMATS, open_source, read_prompts
+from preferences.formats.writing import OUT_FORMATS, check_name, write_items
+from preferences.judging import JudgmentMismatchError
+from preferences.reader import MalformedDataError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one of the two commands and returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _check(options) if options.command == "check" else _convert(options)
+    except (MalformedDataError, JudgmentMismatchError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m preferences", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="do what the validate stage does, for any file")
+    check.add_argument("path", type=Path, help="a file, or a folder of files")
+    check.add_argument("--format", choices=FORMATS, help="told from the columns if not given")
+    check.add_argument("--report", type=Path, metavar="DIR", help="where the reports and data go")
+    check.add_argument(
+        "--against", type=Path, metavar="HELDOUT", help="prompts that must not be trained on"
+    )
+    check.add_argument("--allow", type=Path, metavar="FILE", help="the allow-list")
+    convert = commands.add_parser("convert", help="write the pairs of a file in another format")
+    convert.add_argument("source", type=Path, metavar="IN")
+    convert.add_argument("target", type=Path, metavar="OUT")
+    convert.add_argument("--to", choices=OUT_FORMATS, required=True)
+    convert.add_argument("--format", choices=FORMATS, help="of IN, told from the columns if absent")
+    return parser
+
+
+def _check(options: argparse.Namespace) -> int:
+    source = open_source(options.path, options.format)
+    items = list(source)
+    prompts = read_prompts(options.against) if options.against else []
+    allowed = load_allowed(options.allow) if options.allow else frozenset()
+    # Great Expectations takes three seconds, which damaged data and convert need not wait for.
+    from preferences.checking import check_items, lines_of  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as scratch:
+        checked = check_items(
+            items,
+            evaluation_prompts=prompts,
+            allowed=allowed,
+            report_dir=options.report or Path(scratch),
+        )
+    verdict = checked.gate.verdict
+    counts = verdict.counts
+    lines = [f"{options.path}: format {source.format}, {counts.rows_in:,} pairs"]
+    if source.left_out:
+        lines.append(f"columns not read: {', '.join(map(ascii, sorted(source.left_out)))}")
+    if source.alone:
+        lines.append(f"completions without an opponent: {source.alone:,}")
+    lines += [
+        f"  {finding.rule:<18} {finding.severity:<10} {len(finding.rows):>9,}"
+        for finding in verdict.findings
+    ]
+    lines.append(
+        f"passed {counts.train:,} train + {counts.heldout:,} held out, set aside "
+        f"{counts.quarantined:,}, ties {counts.ties:,}, skipped {counts.skipped:,}"
+    )
+    lines += lines_of(checked.statistics)
+    lines += [f"blocked: {reason}" for reason in verdict.reasons] or ["verdict: passed"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0 if verdict.passed else 1
+
+
+def _convert(options: argparse.Namespace) -> int:
+    check_name(options.target, options.to)
+    source = open_source(options.source, options.format)
+    # A damaged file is known at its end only, and nothing may be written before.
+    items = list(source)
+    unsettled = write_items(options.target, items, options.to)
+    lost = (
+        ("ties", unsettled.ties),
+        ("skipped", unsettled.skipped),
+        ("completions without an opponent", source.alone),
+    )
+    notes = [f"; {name} left out: {count:,}" for name, count in lost if count]
+    sys.stdout.write(f"{options.target}: {len(items):,} pairs{''.join(notes)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

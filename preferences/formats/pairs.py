@@ -1,0 +1,195 @@
+r"""Formats with one pair per row: ours, TRL's and Anthropic's HH.
+
+- `preferences`: our own rows (`data/README.md`).
+- `trl`: `prompt`, `chosen`, `rejected`, each a text or messages; without `prompt` it is what both
+  sides begin with.
+- `hh`: `chosen` and `rejected` are transcripts with turns of `\n\nHuman:` and `\n\nAssistant:`; the
+  prompt ends with the last `\n\nAssistant:` that both have in common.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from preferences.reader import RowError
+from preferences.records import Preference, Prompt, Row, pair_id, prompt_text, text_hash
+from preferences.schemas import PREFERENCES, Field, Schema
+
+TURN = "\n\nAssistant:"
+
+_EXTRA = (
+    Field(name="prompt_id", filled=True, required=False),
+    Field(name="margin", kind="number", required=False, nullable=True),
+    Field(name="weight", kind="number", required=False, nullable=True, low=0),
+    Field(name="source", required=False, nullable=True),
+    Field(name="round", required=False, nullable=True),
+    Field(name="split", required=False, choices=("train", "heldout")),
+)
+
+OWN = PREFERENCES
+
+TRL = Schema(
+    "preferences of TRL",
+    (
+        Field(name="prompt", kind="prompt", required=False),
+        Field(name="chosen", kind="prompt"),
+        Field(name="rejected", kind="prompt"),
+        *_EXTRA,
+    ),
+    unknown="leave out",
+)
+
+HH = Schema(
+    "transcripts of HH",
+    (Field(name="chosen"), Field(name="rejected"), *_EXTRA),
+    unknown="leave out",
+)
+
+
+def own_from_row(row: Mapping[str, Any]) -> Preference:
+    """A row of ours, whose pair id must be that of its content.
+
+    Raises:
+        RowError: it is not.
+    """
+    preference = Preference.from_row(row)
+    expected = pair_id(preference.prompt, preference.chosen, preference.rejected)
+    if preference.pair_id != expected:
+        raise RowError(f'field "pair_id": expected {expected} for this content')
+    return preference
+
+
+def trl_from_row(row: Mapping[str, Any]) -> Preference:
+    """A row of TRL's, with or without its prompt.
+
+    Raises:
+        RowError: texts and messages are mixed, or an answer is not one message of the assistant.
+    """
+    chosen, rejected = row["chosen"], row["rejected"]
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise RowError('fields "chosen" and "rejected": one is text, the other messages')
+    if "prompt" in row:
+        return preference_of(row, row["prompt"], _answer(chosen), _answer(rejected))
+    if isinstance(chosen, str):
+        start = _common_words(chosen, rejected)
+        return preference_of(row, chosen[:start], chosen[start:], rejected[start:])
+    start = _common_messages(chosen, rejected)
+    return preference_of(row, chosen[:start], _answer(chosen[start:]), _answer(rejected[start:]))
+
+
+def hh_from_row(row: Mapping[str, Any]) -> Preference:
+    """A row of HH's.
+
+    Raises:
+        RowError: the transcripts have no turn of the assistant in common.
+    """
+    chosen, rejected = row["chosen"], row["rejected"]
+    common = _common(chosen, rejected)
+    start = common.rfind(TURN)
+    if start < 0:
+        raise RowError('fields "chosen" and "rejected": no "\\n\\nAssistant:" in common')
+    start += len(TURN)
+    return preference_of(row, chosen[:start], chosen[start:], rejected[start:])
+
+
+def preference_of(row: Mapping[str, Any], prompt: Prompt, chosen: str, rejected: str) -> Preference:
+    """A preference with its ids, and with what `row` says beside the texts."""
+    extra = {field.name: row[field.name] for field in _EXTRA if row.get(field.name) is not None}
+    return Preference(
+        **{"prompt_id": text_hash(prompt_text(prompt)), **extra},
+        pair_id=pair_id(prompt, chosen, rejected),
+        prompt=prompt,
+        chosen=chosen,
+        rejected=rejected,
+    )
+
+
+def trl_to_row(preference: Preference) -> Row:
+    """TRL's explicit form; messages where the prompt has them."""
+    row = preference.to_row()
+    del row["pair_id"]
+    if not isinstance(preference.prompt, str):
+        row |= {side: [assistant(row[side])] for side in ("chosen", "rejected")}
+    return row
+
+
+def trl_messages_to_row(preference: Preference) -> Row:
+    """TRL's explicit form, always messages; a prompt that is text becomes the user's."""
+    return trl_to_row(preference) | {
+        "prompt": messages(preference.prompt),
+        "chosen": [assistant(preference.chosen)],
+        "rejected": [assistant(preference.rejected)],
+    }
+
+
+def trl_implicit_to_row(preference: Preference) -> Row:
+    """TRL's form without a prompt: both sides are whole conversations."""
+    row = trl_messages_to_row(preference)
+    prompt = row.pop("prompt")
+    return row | {side: prompt + row[side] for side in ("chosen", "rejected")}
+
+
+def hh_to_row(preference: Preference) -> Row:
+    """HH's transcripts; a prompt that is not one becomes the human's turn.
+
+    Raises:
+        RowError: the prompt is messages with other turns than of the user and the assistant.
+    """
+    prompt = transcript(preference.prompt)
+    return {"chosen": prompt + preference.chosen, "rejected": prompt + preference.rejected}
+
+
+def transcript(prompt: Prompt) -> str:
+    """The prompt as a transcript that ends where the assistant speaks.
+
+    Raises:
+        RowError: it has turns of others than the user and the assistant.
+    """
+    if isinstance(prompt, str):
+        return prompt if prompt.endswith(TURN) else f"\n\nHuman: {prompt}{TURN} "
+    names = {"user": "Human", "assistant": "Assistant"}
+    others = [turn["role"] for turn in prompt if turn["role"] not in names]
+    if others:
+        raise RowError(f'field "prompt": HH has no turns of {others[0]}')
+    turns = (f"\n\n{names[turn['role']]}: {turn['content']}" for turn in prompt)
+    return "".join(turns) + TURN + " "
+
+
+def messages(prompt: Prompt) -> list[dict[str, str]]:
+    """The prompt as messages."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def assistant(content: str) -> dict[str, str]:
+    """A message of the assistant."""
+    return {"role": "assistant", "content": content}
+
+
+def _answer(value: str | list[dict[str, str]]) -> str:
+    if isinstance(value, str):
+        return value
+    if [turn["role"] for turn in value] != ["assistant"]:
+        roles = ", ".join(turn["role"] for turn in value) or "none"
+        raise RowError(f"expected one message of the assistant as answer, got {roles}")
+    return value[0]["content"]
+
+
+def _common_messages(chosen: list[dict[str, str]], rejected: list[dict[str, str]]) -> int:
+    """Number of messages that both begin with, leaving each at least one."""
+    most = min(len(chosen), len(rejected)) - 1
+    return next((n for n in range(most) if chosen[n] != rejected[n]), most)
+
+
+def _common(one: str, other: str) -> str:
+    """What both texts begin with."""
+    if other.startswith(one):
+        return one
+    return one[: next(n for n, letter in enumerate(one) if other[n : n + 1] != letter)]
+
+
+def _common_words(chosen: str, rejected: str) -> int:
+    """Length of what both begin with, cut back to the white space before the first difference."""
+    common = _common(chosen, rejected)
+    words = common.split()
+    inside = words and not common[-1].isspace()
+    # White space stays with the answers, so that prompt and answer join to what they were.
+    return len((common[: -len(words[-1])] if inside else common).rstrip())

@@ -1,0 +1,168 @@
+"""A file in any known format as one stream of pairs, each with the place it comes from."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from preferences.formats import pairs, unpaired, votes
+from preferences.formats.files import read_records
+from preferences.loading import load_comparisons, load_judgments
+from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError
+from preferences.records import Judgment, Preference, Prompt, Sourced, Voted
+from preferences.schemas import Schema
+
+FormatName = Literal[
+    "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"
+]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+Item = Sourced | Voted
+
+_Parse = Callable[[Mapping[str, Any], str], Iterable[Preference | Voted]]
+_SCHEMAS: dict[FormatName, Schema] = {
+    "preferences": pairs.OWN,
+    "trl": pairs.TRL,
+    "hh": pairs.HH,
+    "scored": votes.SCORED,
+    "votes": votes.VOTES,
+    "label_studio": votes.LABEL_STUDIO,
+    "unpaired": unpaired.UNPAIRED,
+}
+_PARSERS: dict[FormatName, _Parse] = {
+    "preferences": lambda row, _: [pairs.own_from_row(row)],
+    "trl": lambda row, _: [pairs.trl_from_row(row)],
+    "hh": lambda row, _: [pairs.hh_from_row(row)],
+    "scored": votes.scored_from_row,
+    "votes": votes.votes_from_row,
+    "label_studio": votes.label_studio_from_row,
+}
+
+
+@dataclass(slots=True)
+class Source:
+    """A file (or folder) of preference data; iterating reads it, as often as one likes.
+
+    Raises (while iterating):
+        MalformedDataError: at the end, if anything was wrong; use nothing before the end.
+    """
+
+    path: Path
+    format: FormatName
+    left_out: set[str] = field(default_factory=set)
+    """Columns seen that the format does not know and that were not read."""
+    alone: int = 0
+    """Unpaired completions without an opponent."""
+
+    def __iter__(self) -> Iterator[Item]:
+        """The pairs in the order of the file."""
+        problems = Problems()
+        if self.format == "judgments":
+            yield from self._judged()
+        elif self.format == "unpaired":
+            rows, alone = unpaired.pairs_of(self._checked(problems))
+            self.alone = len(alone)
+            yield from rows
+        else:
+            yield from self._parsed(problems)
+        problems.check()
+
+    def _parsed(self, problems: Problems) -> Iterator[Item]:
+        parse = _PARSERS[self.format]
+        for numbered in self._checked(problems):
+            try:
+                for pair in parse(numbered.row, numbered.where):
+                    yield pair if isinstance(pair, Voted) else Sourced(pair, numbered.where)
+            except RowError as error:
+                problems.add(numbered.where, str(error))
+
+    def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
+        """The rows that keep to the schema; also notes what the file itself says is wrong."""
+        schema = _SCHEMAS[self.format]
+        try:
+            for numbered in read_records(self.path):
+                wrong = list(schema.problems(numbered.row))
+                for problem in wrong:
+                    problems.add(numbered.where, problem)
+                if not wrong:
+                    self.left_out.update(schema.others(numbered.row))
+                    yield numbered
+        except MalformedDataError as error:
+            problems.merge(error)
+
+    def _judged(self) -> Iterator[Voted]:
+        """A folder with comparisons.jsonl and judgments.jsonl."""
+        said: dict[str, list[Judgment]] = {}
+        for judgment in load_judgments(self.path / "judgments.jsonl"):
+            said.setdefault(judgment.pair_id, []).append(judgment)
+        for comparison in load_comparisons(self.path / "comparisons.jsonl"):
+            yield Voted(
+                comparison=comparison,
+                judgments=tuple(said.pop(comparison.pair_id, ())),
+                where=f"{self.path}/comparisons.jsonl pair {comparison.pair_id}",
+            )
+        if said:
+            pair = next(iter(said))
+            place = f"{self.path}/judgments.jsonl"
+            raise MalformedDataError([f"{place}: pair {pair} is no comparison of this folder"], 1)
+
+
+def open_source(path: Path, format_name: FormatName | None = None) -> Source:
+    """The data at `path`; the format is told from the first row where none is named.
+
+    Raises:
+        MalformedDataError: there is nothing to read, or the format cannot be told.
+    """
+    return Source(path, format_name or detect(path))
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of the data at `path`, in any format.
+
+    Raises:
+        MalformedDataError: the data cannot be read.
+    """
+    return [
+        item.preference.prompt if isinstance(item, Sourced) else item.comparison.prompt
+        for item in open_source(path)
+    ]
+
+
+def detect(path: Path) -> FormatName:
+    """The format of the data at `path`, by the columns of the first row.
+
+    Raises:
+        MalformedDataError: there is no row, or it is of no known format.
+    """
+    if (path / "judgments.jsonl").is_file():
+        return "judgments"
+    first = next(read_records(path), None)
+    if first is None:
+        raise MalformedDataError([f"{path}: no row to tell the format from"], 1)
+    columns = set(first.row)
+    for name, needed in _TOLD_BY:
+        if needed <= columns:
+            if name == "trl" and _is_transcript(first.row):
+                return "hh"
+            return name
+    found = ", ".join(sorted(columns)) or "none"
+    raise MalformedDataError(
+        [f"{first.where}: columns of no known format ({found[:200]}); name it with --format"], 1
+    )
+
+
+_TOLD_BY: tuple[tuple[FormatName, set[str]], ...] = (
+    ("label_studio", {"data", "annotations"}),
+    ("votes", {"response_a", "response_b", "votes", "workers"}),
+    ("scored", {"responses", "scores"}),
+    ("scored", {"responses", "ranks"}),
+    ("unpaired", {"prompt", "completion", "label"}),
+    ("preferences", {"pair_id", "prompt_id", "prompt", "chosen", "rejected", "split"}),
+    ("trl", {"chosen", "rejected"}),
+)
+
+
+def _is_transcript(row: Mapping[str, Any]) -> bool:
+    sides = (row["chosen"], row["rejected"])
+    return "prompt" not in row and all(
+        isinstance(side, str) and side.startswith("\n\nHuman:") for side in sides
+    )

@@ -1,0 +1,65 @@
+"""TRL's unpaired format: `prompt`, `completion`, `label`, true for a good one and false for a bad.
+
+All good completions of a prompt are preferred to all its bad ones. A completion without an opponent
+gives no pair; it is returned, so that it can be counted.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from preferences.formats.pairs import preference_of
+from preferences.reader import NumberedRow
+from preferences.records import Preference, Row, Sourced, prompt_text
+from preferences.schemas import Field, Schema
+
+UNPAIRED = Schema(
+    "completions",
+    (
+        Field(name="prompt", kind="prompt"),
+        Field(name="completion"),
+        Field(name="label", kind="truth"),
+        Field(name="prompt_id", filled=True, required=False),
+    ),
+    unknown="leave out",
+)
+
+
+def pairs_of(rows: Iterable[NumberedRow]) -> tuple[list[Sourced], list[NumberedRow]]:
+    """The pairs of all prompts in the order of their last completion, and what has no opponent."""
+    groups: dict[str, tuple[list[NumberedRow], list[NumberedRow]]] = {}
+    for numbered in rows:
+        good, bad = groups.setdefault(prompt_text(numbered.row["prompt"]), ([], []))
+        (good if numbered.row["label"] else bad).append(numbered)
+    pairs = [
+        Sourced(
+            preference_of(
+                better.row, better.row["prompt"], better.row["completion"], worse.row["completion"]
+            ),
+            max(better.where, worse.where, key=lambda where: (len(where), where)),
+        )
+        for good, bad in groups.values()
+        for better in good
+        for worse in bad
+    ]
+    alone = [
+        numbered
+        for good, bad in groups.values()
+        if not (good and bad)
+        for numbered in (*good, *bad)
+    ]
+    return pairs, alone
+
+
+def unpaired_to_rows(preferences: Iterable[Preference]) -> Iterator[Row]:
+    """A good and a bad completion per pair; a completion that was written already is left out."""
+    written = set()
+    for preference in preferences:
+        for completion, label in ((preference.chosen, True), (preference.rejected, False)):
+            key = (prompt_text(preference.prompt), completion, label)
+            if key not in written:
+                written.add(key)
+                yield {
+                    "prompt_id": preference.prompt_id,
+                    "prompt": preference.prompt,
+                    "completion": completion,
+                    "label": label,
+                }

@@ -1,0 +1,229 @@
+"""Formats that hold what each person or score said: several answers, votes, Label Studio's tasks.
+
+- `scored`: `prompt`, `responses` (two or more), and `scores` (higher is better) or `ranks` (1 is
+  best). Every two answers are a pair; the difference of the scores is its margin.
+- `votes`: `prompt`, `response_a`, `response_b`, `votes` (a, b, tie, both_bad, skip), `workers`.
+- `label_studio`: an export of the `<Pairwise>` template, one task with its annotations per row;
+  left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from preferences.formats.pairs import preference_of
+from preferences.reader import RowError
+from preferences.records import (
+    Choice,
+    Comparison,
+    Judgment,
+    Preference,
+    Prompt,
+    Row,
+    Voted,
+    compact_json,
+    pair_id,
+    prompt_text,
+    text_hash,
+)
+from preferences.schemas import Field, Schema
+
+CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
+_PROMPT = Field(name="prompt", kind="prompt")
+_ANSWERS = (Field(name="response_a"), Field(name="response_b"))
+_IDS = (
+    Field(name="prompt_id", filled=True, required=False),
+    Field(name="round", required=False, nullable=True),
+)
+
+SCORED = Schema(
+    "scored answers",
+    (
+        _PROMPT,
+        Field(name="responses", kind="list"),
+        Field(name="scores", kind="list", required=False),
+        Field(name="ranks", kind="list", required=False),
+        *_IDS,
+    ),
+    unknown="leave out",
+)
+VOTES = Schema(
+    "votes",
+    (
+        _PROMPT,
+        *_ANSWERS,
+        Field(name="votes", kind="list"),
+        Field(name="workers", kind="list"),
+        *_IDS,
+    ),
+    unknown="leave out",
+)
+LABEL_STUDIO = Schema(
+    "tasks of Label Studio",
+    (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
+    unknown="leave out",
+)
+_TASK = Schema("Label Studio's data", (_PROMPT, *_ANSWERS, *_IDS), unknown="leave out")
+
+
+def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference | Voted]:
+    """All pairs of the answers of a row; equal scores are ties.
+
+    Raises:
+        RowError: there is not one number per answer.
+    """
+    answers, worth = row["responses"], _worth(row)
+    if len(answers) != len(worth) or len(answers) < 2:
+        raise RowError(f"{len(answers)} responses and {len(worth)} scores or ranks, expected 2+")
+    if not all(isinstance(answer, str) for answer in answers):
+        raise RowError('field "responses": expected a list of texts')
+    for one, other in combinations(range(len(answers)), 2):
+        better, worse = (one, other) if worth[one] > worth[other] else (other, one)
+        if worth[one] == worth[other]:
+            yield _voted(row, (answers[one], answers[other]), [("scores", "tie")], where)
+        else:
+            margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
+            preference = preference_of(row, row["prompt"], answers[better], answers[worse])
+            yield Preference.from_row(preference.to_row() | {"margin": margin})
+
+
+def _worth(row: Mapping[str, Any]) -> list[float]:
+    given = [name for name in ("scores", "ranks") if row.get(name) is not None]
+    if len(given) != 1:
+        raise RowError('expected either "scores" or "ranks"')
+    values = row[given[0]]
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        raise RowError(f'field "{given[0]}": expected a list of numbers')
+    return [float(value if given[0] == "scores" else -value) for value in values]
+
+
+def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
+    """The pair of a row with one judgment per worker.
+
+    Raises:
+        RowError: votes and workers do not match, or a vote is none of ours.
+    """
+    votes, workers = row["votes"], row["workers"]
+    if len(votes) != len(workers):
+        raise RowError(f"{len(votes)} votes of {len(workers)} workers")
+    for vote, worker in zip(votes, workers, strict=True):
+        if vote not in CHOICES:
+            raise RowError(f'field "votes": expected one of {", ".join(CHOICES)}')
+        if not isinstance(worker, str) or not worker.strip():
+            raise RowError('field "workers": expected a list of names')
+    if len(set(workers)) != len(workers):
+        raise RowError('field "workers": one votes twice')
+    cast = list(zip(workers, votes, strict=True))
+    yield _voted(row, (row["response_a"], row["response_b"]), cast, where)
+
+
+def votes_to_row(voted: Voted) -> Row:
+    """The row of a pair and its votes."""
+    comparison = voted.comparison
+    return {
+        "prompt_id": comparison.prompt_id,
+        "prompt": comparison.prompt,
+        "response_a": comparison.response_a,
+        "response_b": comparison.response_b,
+        "votes": [judgment.choice for judgment in voted.judgments],
+        "workers": [judgment.annotator_id for judgment in voted.judgments],
+        "round": comparison.round,
+    }
+
+
+def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
+    """The pair of a task with one judgment per annotation.
+
+    Raises:
+        RowError: the task's data are no pair, or an annotation is not of the pairwise kind.
+    """
+    data = row["data"]
+    for problem in _TASK.problems(data):
+        raise RowError(f"data: {problem}")
+    cast = [_annotation(entry, number) for number, entry in enumerate(row["annotations"], start=1)]
+    yield _voted(data, (data["response_a"], data["response_b"]), cast, where)
+
+
+def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
+        raise RowError(f'annotation {number}: expected an object with "result"')
+    # Completed by: a number, or an object with one, as the export's settings have it.
+    who = entry.get("completed_by", f"annotator {number}")
+    worker = str(who.get("id", number) if isinstance(who, dict) else who)
+    if entry.get("was_cancelled"):
+        return worker, "skip"
+    for result in entry["result"]:
+        value = result.get("value", {}) if isinstance(result, dict) else {}
+        if value.get("selected") in ("left", "right"):
+            return worker, "a" if value["selected"] == "left" else "b"
+        for choice in value.get("choices", ()):
+            if choice in ("tie", "both_bad"):
+                return worker, choice
+    raise RowError(f"annotation {number}: no pairwise result (left, right, tie or both_bad)")
+
+
+def label_studio_to_row(voted: Voted) -> Row:
+    """A task with its annotations."""
+    comparison = voted.comparison
+    names = ("pair_id", "prompt_id", "prompt", "response_a", "response_b", "round")
+    return {
+        "data": {name: getattr(comparison, name) for name in names},
+        "annotations": [_to_annotation(judgment) for judgment in voted.judgments],
+    }
+
+
+def _to_annotation(judgment: Judgment) -> Row:
+    result = {"from_name": "pref", "to_name": "a,b", "type": "pairwise", "value": {}}
+    if judgment.choice in ("a", "b"):
+        result["value"] = {"selected": "left" if judgment.choice == "a" else "right"}
+    else:
+        result |= {"type": "choices", "value": {"choices": [judgment.choice]}}
+    skipped = judgment.choice == "skip"
+    return {
+        "completed_by": judgment.annotator_id,
+        "was_cancelled": skipped,
+        "result": [] if skipped else [result],
+    }
+
+
+def voted_of(preference: Preference, where: str) -> Voted:
+    """A preference as one vote of its source; which side is a is decided by the pair's id."""
+    swapped = int(preference.pair_id, 16) % 2 == 1
+    answers = (preference.chosen, preference.rejected)
+    row = {name: getattr(preference, name) for name in ("prompt_id", "prompt", "round")}
+    cast: list[tuple[str, Choice]] = [(preference.source or "import", "b" if swapped else "a")]
+    return _voted(row, answers[::-1] if swapped else answers, cast, where)
+
+
+def _voted(
+    row: Mapping[str, Any],
+    answers: tuple[str, str],
+    cast: Sequence[tuple[str, Choice]],
+    where: str,
+) -> Voted:
+    prompt: Prompt = row["prompt"]
+    identity = pair_id(prompt, *answers)
+    comparison = Comparison(
+        pair_id=identity,
+        round=row.get("round") or "import",
+        prompt_id=row.get("prompt_id") or text_hash(prompt_text(prompt)),
+        prompt=prompt,
+        response_a=answers[0],
+        response_b=answers[1],
+        policy_a="unknown",
+        policy_b="unknown",
+    )
+    judgments = tuple(
+        Judgment(
+            judgment_id=text_hash(compact_json([identity, worker, choice])),
+            pair_id=identity,
+            round=comparison.round,
+            annotator_id=worker,
+            kind="import",
+            choice=choice,
+            revision=1,
+            answer_a=text_hash(answers[0]),
+        )
+        for worker, choice in cast
+    )
+    return Voted(comparison=comparison, judgments=judgments, where=where)

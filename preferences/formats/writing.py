@@ -1,0 +1,128 @@
+"""Pairs out of the house, in any known format."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+from preferences.formats import pairs, unpaired, votes
+from preferences.formats.files import container_of, write_records
+from preferences.formats.reading import Item
+from preferences.judging import judge
+from preferences.reader import MalformedDataError, RowError
+from preferences.records import Judgment, Preference, Row, Sourced, Voted
+
+OutName = Literal[
+    "preferences",
+    "trl",
+    "trl_messages",
+    "trl_implicit",
+    "hh",
+    "unpaired",
+    "scored",
+    "votes",
+    "label_studio",
+    "judgments",
+]
+OUT_FORMATS: tuple[OutName, ...] = get_args(OutName)
+
+_PAIRS: dict[OutName, Callable[[Preference], Row]] = {
+    "preferences": lambda preference: preference.to_row(),
+    "trl": pairs.trl_to_row,
+    "trl_messages": pairs.trl_messages_to_row,
+    "trl_implicit": pairs.trl_implicit_to_row,
+    "hh": pairs.hh_to_row,
+    "scored": lambda preference: _scored(preference),
+}
+_VOTES: dict[OutName, Callable[[Voted], Row]] = {
+    "votes": votes.votes_to_row,
+    "label_studio": votes.label_studio_to_row,
+}
+
+
+class Unsettled:
+    """Counts the pairs that votes leave without a winner, as they pass by."""
+
+    def __init__(self) -> None:
+        """Starts at none."""
+        self.ties = 0
+        self.skipped = 0
+
+    def settle(self, items: Iterable[Item]) -> Iterator[Sourced]:
+        """The items that are, or by majority become, a preference."""
+        for item in items:
+            if isinstance(item, Sourced):
+                yield item
+                continue
+            judged = judge([item.comparison], item.judgments, weights={})
+            self.ties += judged.ties
+            self.skipped += judged.skipped + judged.unjudged
+            for row in judged.rows:
+                yield Sourced(row.preference, item.where)
+
+
+def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
+    """Writes all items to `path`; those without a winner only where the format holds votes.
+
+    Raises:
+        MalformedDataError: a pair cannot be written in this format.
+    """
+    unsettled = Unsettled()
+    if to == "judgments":
+        _write_judgments(path, items)
+    elif to in _VOTES:
+        write = _VOTES[to]
+        write_records(path, (write(as_votes(item)) for item in items))
+    elif to == "unpaired":
+        preferences = (sourced.preference for sourced in unsettled.settle(items))
+        write_records(path, unpaired.unpaired_to_rows(preferences))
+    else:
+        write_records(path, _written(unsettled.settle(items), _PAIRS[to]))
+    return unsettled
+
+
+def as_votes(item: Item) -> Voted:
+    """An item with its votes; a preference has one, of its source."""
+    return item if isinstance(item, Voted) else votes.voted_of(item.preference, item.where)
+
+
+def _written(rows: Iterable[Sourced], write: Callable[[Preference], Row]) -> Iterator[Row]:
+    for sourced in rows:
+        try:
+            yield write(sourced.preference)
+        except RowError as error:
+            raise MalformedDataError([f"{sourced.where}: {error}"], 1) from None
+
+
+def _scored(preference: Preference) -> Row:
+    """Two answers with scores that differ by the margin, or by 1 where there is none."""
+    return {
+        "prompt_id": preference.prompt_id,
+        "prompt": preference.prompt,
+        "responses": [preference.chosen, preference.rejected],
+        "scores": [preference.margin or 1.0, 0.0],
+        "round": preference.round,
+    }
+
+
+def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
+    """A folder with comparisons.jsonl and judgments.jsonl."""
+    voted = [as_votes(item) for item in items]
+    write_records(folder / "comparisons.jsonl", (entry.comparison.to_row() for entry in voted))
+    rows = (_judgment_row(judgment) for entry in voted for judgment in entry.judgments)
+    write_records(folder / "judgments.jsonl", rows)
+
+
+def _judgment_row(judgment: Judgment) -> Row:
+    row = judgment.to_row()
+    extra = {"annotator_version": "unknown", "shown_order": "AB"}
+    return {key: value for key, value in (row | extra).items() if value is not None}
+
+
+def check_name(path: Path, to: OutName) -> None:
+    """Refuses an OUT that cannot hold the format, before anything is read.
+
+    Raises:
+        MalformedDataError: the name is of no known kind of file, or CSV for nested rows.
+    """
+    if to != "judgments" and container_of(path) == "csv" and to == "label_studio":
+        raise MalformedDataError([f"{path}: Label Studio's tasks do not fit into CSV"], 1)

@@ -1,0 +1,178 @@
+"""Judgments become preferences: one vote per annotator, a majority decides, ties are set aside."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from preferences.records import (
+    Choice,
+    Comparison,
+    Judgment,
+    Preference,
+    Sourced,
+    pair_id,
+    text_hash,
+)
+
+Outcome = Literal["a", "b", "tie", "skip"]
+
+_MIRROR: dict[Choice, Choice] = {"a": "b", "b": "a"}
+_STRENGTH_STEPS = 3
+"""Strengths 1 to 4 are three steps: margins 0, 1/3, 2/3, 1, as Llama 2's reward models use them."""
+
+
+class JudgmentMismatchError(ValueError):
+    """Judgments and comparisons that do not belong together (callers exit 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Fresh preferences, and what became of the comparisons that gave none."""
+
+    rows: tuple[Sourced, ...]
+    ties: int = 0
+    """Called equal or equally bad, or no majority for either answer."""
+    skipped: int = 0
+    """Everyone who saw it skipped it."""
+    unjudged: int = 0
+    """Nobody has judged it."""
+
+    @property
+    def compared(self) -> int:
+        """Number of comparisons that this accounts for."""
+        return len(self.rows) + self.ties + self.skipped + self.unjudged
+
+
+def judge(
+    comparisons: Sequence[Comparison],
+    judgments: Iterable[Judgment],
+    *,
+    weights: Mapping[str, float],
+) -> Judged:
+    """The preferences that `judgments` give on `comparisons`, in the order of the comparisons.
+
+    A vote counts with the weight of its annotator's kind (1 where `weights` names none). The
+    preference's weight is the mean weight of the votes for the winner, its margin their mean
+    strength. All preferences are on the train side until the gate splits them.
+
+    Raises:
+        JudgmentMismatchError: a pair occurs twice, its id is not that of its content, or a judgment
+            is about another pair.
+    """
+    pairs = _by_id(comparisons)
+    votes: dict[str, list[Judgment]] = defaultdict(list)
+    for judgment in latest(judgments):
+        if judgment.pair_id not in pairs:
+            raise JudgmentMismatchError(
+                f"judgment {judgment.judgment_id}: pair {judgment.pair_id} is none of the "
+                f"{len(pairs):,} comparisons of this round"
+            )
+        votes[judgment.pair_id].append(oriented(judgment, pairs[judgment.pair_id]))
+    rows, counts = [], Counter[str]()
+    for comparison in comparisons:
+        cast = votes[comparison.pair_id]
+        outcome = decide(cast, weights=weights) if cast else "unjudged"
+        counts[outcome] += 1
+        if outcome in ("a", "b"):
+            winning = [vote for vote in cast if vote.choice == outcome]
+            preference = _preference(comparison, winning, weights)
+            rows.append(Sourced(preference, f"comparison {comparison.pair_id}"))
+    return Judged(
+        rows=tuple(rows), ties=counts["tie"], skipped=counts["skip"], unjudged=counts["unjudged"]
+    )
+
+
+def decide(votes: Sequence[Judgment], *, weights: Mapping[str, float]) -> Outcome:
+    """The side with more than half of the weight of all votes that did not skip, else a tie.
+
+    Skipped, if nobody did anything else or all votes weigh nothing.
+    """
+    scores: dict[str, float] = defaultdict(float)
+    for vote in votes:
+        if vote.choice != "skip":
+            scores[vote.choice] += weights.get(vote.kind, 1.0)
+    total = sum(scores.values())
+    if not total:
+        return "skip"
+    if 2 * scores["a"] > total:
+        return "a"
+    return "b" if 2 * scores["b"] > total else "tie"
+
+
+def latest(judgments: Iterable[Judgment]) -> list[Judgment]:
+    """The newest revision of each annotator's judgment of each pair, in order of appearance.
+
+    Raises:
+        JudgmentMismatchError: one revision says two different things.
+    """
+    newest: dict[tuple[str, str], Judgment] = {}
+    for judgment in judgments:
+        key = (judgment.pair_id, judgment.annotator_id)
+        known = newest.get(key)
+        if known and known.revision == judgment.revision and known != judgment:
+            raise JudgmentMismatchError(
+                f"judgments {known.judgment_id} and {judgment.judgment_id}: both are revision "
+                f"{judgment.revision} of annotator {judgment.annotator_id} on {judgment.pair_id}"
+            )
+        if known is None or known.revision < judgment.revision:
+            newest[key] = judgment
+    return list(newest.values())
+
+
+def oriented(judgment: Judgment, comparison: Comparison) -> Judgment:
+    """`judgment` with a meaning `response_a`, also if the answers have traded places since.
+
+    Raises:
+        JudgmentMismatchError: it was given for other answers.
+    """
+    was = judgment.answer_a
+    if was is None or was == text_hash(comparison.response_a):
+        return judgment
+    if was != text_hash(comparison.response_b):
+        raise JudgmentMismatchError(
+            f"judgment {judgment.judgment_id}: answer_a is no answer of pair {judgment.pair_id}"
+        )
+    return replace(judgment, choice=_MIRROR.get(judgment.choice, judgment.choice))
+
+
+def _by_id(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+    pairs: dict[str, Comparison] = {}
+    for number, comparison in enumerate(comparisons, start=1):
+        expected = pair_id(comparison.prompt, comparison.response_a, comparison.response_b)
+        if comparison.pair_id != expected:
+            raise JudgmentMismatchError(
+                f"comparison {number}: pair_id is {comparison.pair_id}, expected {expected} "
+                "for this content"
+            )
+        if comparison.pair_id in pairs:
+            raise JudgmentMismatchError(
+                f"comparison {number}: pair {comparison.pair_id} is there already"
+            )
+        pairs[comparison.pair_id] = comparison
+    return pairs
+
+
+def _preference(
+    comparison: Comparison, winning: Sequence[Judgment], weights: Mapping[str, float]
+) -> Preference:
+    answers = {"a": comparison.response_a, "b": comparison.response_b}
+    choice = winning[0].choice
+    return Preference(
+        pair_id=comparison.pair_id,
+        prompt_id=comparison.prompt_id,
+        prompt=comparison.prompt,
+        chosen=answers[choice],
+        rejected=answers["b" if choice == "a" else "a"],
+        margin=_margin(winning),
+        weight=sum(weights.get(vote.kind, 1.0) for vote in winning) / len(winning),
+        source="+".join(sorted({vote.kind for vote in winning})),
+        round=comparison.round,
+    )
+
+
+def _margin(winning: Sequence[Judgment]) -> float:
+    strengths = [vote.strength for vote in winning if vote.strength is not None]
+    if not strengths:
+        return 0.0
+    return sum(strength - 1 for strength in strengths) / (_STRENGTH_STEPS * len(strengths))

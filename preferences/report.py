@@ -1,0 +1,156 @@
+"""What the gate writes down: the verdict for programs, the quarantine, a summary for people.
+
+No times and no machine names, so the same data give the same bytes. The summary holds counts and
+names of rules, and no text of the data.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from preferences.params import Severity
+from preferences.records import Row, Sourced, compact_json
+from preferences.rules import RULES
+
+REASONS = {rule.name: rule.reason for rule in RULES}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule found."""
+
+    rule: str
+    severity: Severity
+    rows: tuple[int, ...]
+    """Indexes of the rows that break the rule."""
+    allowed: int = 0
+    """Further rows that break it and that the allow-list puts back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A row that was set aside."""
+
+    row: int
+    """Its index among all rows, earlier ones first."""
+    rules: tuple[str, ...]
+    """All rules it breaks."""
+    origin: Literal["fresh", "earlier"]
+    sourced: Sourced
+
+    def to_row(self) -> Row:
+        """The line of quarantine.jsonl: why and whence, then the preference as it is."""
+        return {
+            "rules": list(self.rules),
+            "reason": "; ".join(REASONS[rule] for rule in self.rules),
+            "origin": self.origin,
+            "where": self.sourced.where,
+            **self.sourced.preference.to_row(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Where all rows went."""
+
+    fresh: int
+    earlier: int
+    train: int
+    heldout: int
+    fresh_passed: int
+    """Those of train and heldout that are fresh."""
+    quarantined: int
+    ties: int
+    skipped: int
+    unjudged: int
+
+    @property
+    def rows_in(self) -> int:
+        """Comparisons of this round and preferences of earlier ones."""
+        return self.fresh + self.earlier + self.ties + self.skipped + self.unjudged
+
+    @property
+    def rows_out(self) -> int:
+        """What passed, what was set aside, and what gave no preference."""
+        return (
+            self.train + self.heldout + self.quarantined + self.ties + self.skipped + self.unjudged
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the data may train a reward model, and what that rests on."""
+
+    counts: Counts
+    findings: tuple[Finding, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True when nothing blocks."""
+        return not self.reasons
+
+    def to_json(self) -> Row:
+        """The content of verdict.json."""
+        return {
+            "verdict": "passed" if self.passed else "blocked",
+            "reasons": list(self.reasons),
+            "rows": asdict(self.counts),
+            "rules": {
+                finding.rule: {
+                    "severity": finding.severity,
+                    "rows": len(finding.rows),
+                    "allowed": finding.allowed,
+                }
+                for finding in self.findings
+            },
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """The same as flat numbers, for metrics.json."""
+        counts = {f"rows/{name}": float(count) for name, count in asdict(self.counts).items()}
+        rules = {f"rules/{finding.rule}": float(len(finding.rows)) for finding in self.findings}
+        return {"passed": float(self.passed), **counts, **rules}
+
+    def to_markdown(self) -> str:
+        """A short summary, for a Prefect artifact or MLflow."""
+        lines = [f"# Preference data: {'passed' if self.passed else 'BLOCKED'}", ""]
+        lines += [f"- {escaped(reason)}" for reason in self.reasons]
+        lines += ["", "| rows | |", "|---|---:|"]
+        lines += [
+            f"| {name.replace('_', ' ')} | {count:,} |"
+            for name, count in asdict(self.counts).items()
+        ]
+        lines += ["", "| rule | severity | rows | put back | found where |"]
+        lines += ["|---|---|---:|---:|---|"]
+        lines += [
+            f"| {finding.rule} | {finding.severity} | {len(finding.rows):,} "
+            f"| {finding.allowed:,} | {escaped(REASONS[finding.rule])} |"
+            for finding in self.findings
+        ]
+        return "\n".join([*lines, ""])
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown and HTML show as it is, on one line."""
+    text = " ".join(text.split())
+    for character in "\\`*_[]|~":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def write(folder: Path, verdict: Verdict, quarantined: Sequence[Quarantined]) -> None:
+    """Writes verdict.json, quarantine.jsonl and report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    verdict_json = json.dumps(verdict.to_json(), ensure_ascii=False, indent=2)
+    (folder / "verdict.json").write_text(verdict_json + "\n", encoding="utf-8")
+    lines = [compact_json(entry.to_row()) + "\n" for entry in quarantined]
+    (folder / "quarantine.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "report.md").write_text(verdict.to_markdown(), encoding="utf-8")
+
+
+def rows(count: int) -> str:
+    """A number of rows in words."""
+    return "1 row" if count == 1 else f"{count:,} rows"

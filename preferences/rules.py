@@ -1,0 +1,154 @@
+"""The rules of the gate as functions of the table of measures: True where a row keeps the rule."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+_PAIR = ["prompt", "chosen", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One question about each row."""
+
+    name: str
+    reason: str
+    """Why a row that breaks it is set aside, for people."""
+    columns: tuple[str, ...]
+    keeps: Callable[[pd.DataFrame], "pd.Series[bool]"]
+
+
+def filled(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Both answers have something to see."""
+    return (table["chosen_characters"] > 0) & (table["rejected_characters"] > 0)
+
+
+def different(table: pd.DataFrame) -> "pd.Series[bool]":
+    """The answers differ in more than case and white space."""
+    return table["chosen"] != table["rejected"]
+
+
+def consistent(table: pd.DataFrame) -> "pd.Series[bool]":
+    """No row has the same prompt and answers with the opposite label."""
+    pairs = pd.MultiIndex.from_frame(table[_PAIR])
+    swapped = pd.MultiIndex.from_frame(table[["prompt", "rejected", "chosen"]])
+    return ~(pd.Series(pairs.isin(swapped), index=table.index) & different(table))
+
+
+def first(table: pd.DataFrame) -> "pd.Series[bool]":
+    """No row before has the same prompt, answers and label."""
+    return ~table.duplicated(subset=_PAIR, keep="first")
+
+
+def on_one_side(table: pd.DataFrame) -> "pd.Series[bool]":
+    """All rows of the prompt are in train, or all are held out."""
+    sides = table.groupby("prompt")["heldout"]
+    return sides.transform("min") == sides.transform("max")
+
+
+def not_evaluated(table: pd.DataFrame) -> "pd.Series[bool]":
+    """The prompt is no evaluation prompt, or the row is held out and trains nothing."""
+    return ~table["in_evaluation"] | table["heldout"]
+
+
+def without(defect: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
+    """The row does not have this defect."""
+    return lambda table: ~table[defect]
+
+
+def in_order(table: pd.DataFrame) -> "pd.Series[bool]":
+    """The row is on no circle of three or more answers; contradictions are circles of two.
+
+    In the graph of a prompt's answers, with an arrow from better to worse, an arrow is on a circle
+    exactly if both its ends are in one strongly connected component.
+    """
+    arrows = consistent(table) & different(table)
+    ends = [
+        pd.MultiIndex.from_arrays([table["prompt"][arrows], table[side][arrows]])
+        for side in ("chosen", "rejected")
+    ]
+    codes, answers = pd.factorize(ends[0].append(ends[1]))
+    better, worse = np.split(codes, 2)
+    size = (len(answers), len(answers))
+    graph = coo_array((np.ones(len(better), dtype=np.int8), (better, worse)), shape=size)
+    _, component = connected_components(graph, directed=True, connection="strong")
+    keeps = pd.Series(data=True, index=table.index)
+    keeps[arrows] = component[better] != component[worse]
+    return keeps
+
+
+RULES = (
+    Rule(
+        "blank_answers",
+        "an answer has no visible character",
+        ("chosen_characters", "rejected_characters"),
+        filled,
+    ),
+    Rule(
+        "identical_answers",
+        "the answers differ at most in case and white space",
+        ("chosen", "rejected"),
+        different,
+    ),
+    Rule(
+        "contradictions",
+        "the same pair is there with the opposite label",
+        ("prompt", "chosen", "rejected"),
+        consistent,
+    ),
+    Rule(
+        "duplicates",
+        "the same pair with the same label is there before",
+        ("prompt", "chosen", "rejected"),
+        first,
+    ),
+    Rule(
+        "split_leaks",
+        "the prompt is on the train side and on the held-out side",
+        ("prompt", "heldout"),
+        on_one_side,
+    ),
+    Rule(
+        "extra_turns",
+        "an answer goes on to speak for somebody else",
+        ("extra_turn", "prompt"),
+        without("extra_turn"),
+    ),
+    Rule(
+        "damaged_text", "an answer was decoded wrongly", ("damaged", "prompt"), without("damaged")
+    ),
+    Rule(
+        "html_remains",
+        "tags or entities of HTML stand in an answer",
+        ("html", "prompt"),
+        without("html"),
+    ),
+    Rule(
+        "personal_data",
+        "an answer has personal data or an access key",
+        ("personal", "prompt"),
+        without("personal"),
+    ),
+    Rule(
+        "cycles",
+        "answers to the prompt are preferred to each other in a circle",
+        ("prompt", "chosen", "rejected"),
+        in_order,
+    ),
+    Rule(
+        "near_duplicates",
+        "nearly the same row is there before",
+        ("near_duplicate", "prompt"),
+        without("near_duplicate"),
+    ),
+    Rule(
+        "evaluation_leaks",
+        "the prompt trains the reward model and evaluates the policy",
+        ("in_evaluation", "heldout"),
+        not_evaluated,
+    ),
+)

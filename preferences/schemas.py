@@ -1,0 +1,188 @@
+"""What the columns of a JSON Lines file must hold, declared once and checked row by row."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["text", "prompt", "integer", "number", "truth", "object", "list", "any"]
+
+_EXPECTED: dict[Kind, str] = {
+    "text": "text",
+    "prompt": "text or messages",
+    "integer": "an integer",
+    "number": "a number",
+    "truth": "true or false",
+    "object": "an object",
+    "list": "a list",
+    "any": "a value",
+}
+ROLES = ("system", "user", "assistant", "tool")
+MAX_DEPTH = 16
+"""Deepest nesting of lists and objects that a row may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One column."""
+
+    name: str
+    kind: Kind = "text"
+    required: bool = True
+    nullable: bool = False
+    filled: bool = False
+    """Refuse an empty or blank text."""
+    choices: tuple[str, ...] = ()
+    """The only texts allowed, if any are named."""
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """All columns of one kind of file."""
+
+    name: str
+    fields: tuple[Field, ...]
+    unknown: Literal["refuse", "leave out"] = "refuse"
+    """What happens to any other column; data of others often have more than one needs."""
+
+    def problems(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """Everything wrong with one row, each as `field "x": expected ..., got ...`."""
+        for field in self.fields:
+            if field.name in row:
+                for problem in _problems(field, row[field.name]):
+                    yield f'field "{field.name}": {problem}'
+            elif field.required:
+                yield f'field "{field.name}": missing'
+        if self.unknown == "refuse":
+            names = ", ".join(field.name for field in self.fields)
+            for name in self.others(row):
+                yield f"field {shown(name)}: unknown; {self.name} have {names}"
+
+    def others(self, row: Mapping[str, Any]) -> list[str]:
+        """The columns of a row that the schema does not know."""
+        names = {field.name for field in self.fields}
+        return [name for name in row if name not in names]
+
+
+def shown(value: object) -> str:
+    """A value for an error message: null, true, a type's name, or a shortened text in quotes."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        text = value if len(value) <= 40 else value[:40] + "…"
+        # Escaped, so that no control character of the data reaches a terminal.
+        return '"' + text.encode("unicode_escape").decode("ascii") + '"'
+    if isinstance(value, int | float):
+        return str(value)[:40]
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _problems(field: Field, value: object) -> Iterator[str]:
+    if value is None and field.nullable:
+        return
+    if field.kind == "prompt" and not isinstance(value, str):
+        yield from _message_problems(value)
+    elif not _has_kind(field.kind, value):
+        yield f"expected {_EXPECTED[field.kind]}, got {shown(value)}"
+    elif isinstance(value, str):
+        yield from _text_problems(field, value)
+    elif isinstance(value, int | float) and not field.low <= value <= field.high:
+        yield f"expected {field.low:g} to {field.high:g}, got {shown(value)}"
+
+
+def _has_kind(kind: Kind, value: object) -> bool:
+    if isinstance(value, bool):
+        return kind in ("truth", "any")
+    if kind == "number":
+        return isinstance(value, int | float)
+    types = {
+        "text": str,
+        "prompt": str,
+        "integer": int,
+        "truth": bool,
+        "object": dict,
+        "list": list,
+    }
+    return kind == "any" or isinstance(value, types[kind])
+
+
+def _text_problems(field: Field, value: str) -> Iterator[str]:
+    if field.choices and value not in field.choices:
+        yield f"expected one of {', '.join(field.choices)}, got {shown(value)}"
+    if field.filled and not value.strip():
+        yield f"expected text, got {shown(value)}"
+
+
+def _message_problems(value: object) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"expected text or messages, got {shown(value)}"
+        return
+    if not value:
+        yield "expected text or messages, got an empty list"
+    for number, message in enumerate(value, start=1):
+        if not isinstance(message, dict) or set(message) != {"role", "content"}:
+            yield f'message {number}: expected {{"role", "content"}}, got {shown(message)}'
+        elif message["role"] not in ROLES:
+            yield f"message {number}: role is {shown(message['role'])}, not {', '.join(ROLES)}"
+        elif not isinstance(message["content"], str):
+            yield f"message {number}: content: expected text, got {shown(message['content'])}"
+
+
+def _filled(*names: str) -> tuple[Field, ...]:
+    return tuple(Field(name=name, filled=True) for name in names)
+
+
+def _optional(*names: str, kind: Kind = "text") -> tuple[Field, ...]:
+    return tuple(Field(name=name, kind=kind, required=False, nullable=True) for name in names)
+
+
+_PROMPT = Field(name="prompt", kind="prompt")
+
+PROMPTS = Schema("prompts", (*_filled("prompt_id"), _PROMPT))
+
+DEMONSTRATIONS = Schema("demonstrations", (*_filled("prompt_id"), _PROMPT, Field(name="response")))
+
+COMPARISONS = Schema(
+    "comparisons",
+    (
+        *_filled("pair_id", "round", "prompt_id"),
+        _PROMPT,
+        Field(name="response_a"),
+        Field(name="response_b"),
+        *_filled("policy_a", "policy_b"),
+    ),
+)
+
+JUDGMENTS = Schema(
+    "judgments",
+    (
+        *_filled("judgment_id", "pair_id", "round", "annotator_id", "kind"),
+        Field(name="annotator_version"),
+        Field(name="choice", choices=("a", "b", "tie", "both_bad", "skip")),
+        Field(name="strength", kind="integer", required=False, nullable=True, low=1, high=4),
+        Field(name="shown_order", choices=("AB", "BA")),
+        Field(name="revision", kind="integer", low=0),
+        *_optional("answer_a", "created_at", "reason", "rationale", "error", "guideline_hash"),
+        Field(name="p_a", kind="number", required=False, nullable=True, low=0, high=1),
+        *_optional("latency_ms", kind="number"),
+        *_optional("attempt", "seed", kind="integer"),
+        *_optional("criteria", kind="object"),
+    ),
+)
+
+PREFERENCES = Schema(
+    "preferences",
+    (
+        *_filled("pair_id", "prompt_id"),
+        _PROMPT,
+        Field(name="chosen"),
+        Field(name="rejected"),
+        Field(name="margin", kind="number"),
+        Field(name="weight", kind="number", low=0),
+        Field(name="source"),
+        Field(name="round"),
+        Field(name="split", choices=("train", "heldout")),
+    ),
+)

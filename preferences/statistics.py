@@ -1,0 +1,135 @@
+"""Numbers about a preference data set as a whole, each with its 95 % interval where it has one."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from preferences.records import Preference, Voted
+
+_Z95 = 1.959964
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of n cases, with Wilson's 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """For reports."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
+
+
+def share(hits: int, n: int) -> Share | None:
+    """`hits` of `n` with Wilson's score interval (1927); None of nothing."""
+    if n == 0:
+        return None
+    mean, spread = hits / n, _Z95**2 / n
+    centre = (mean + spread / 2) / (1 + spread)
+    half = _Z95 * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
+    return Share(mean, max(0.0, centre - half), min(1.0, centre + half), n)
+
+
+def longer_wins(preferences: Iterable[Preference]) -> Share | None:
+    """How often the longer answer (in characters) is the chosen one; equal lengths left out."""
+    differences = [len(row.chosen) - len(row.rejected) for row in preferences]
+    return share(sum(d > 0 for d in differences), sum(d != 0 for d in differences))
+
+
+def first_wins(voted: Iterable[Voted]) -> Share | None:
+    """How often votes that decide are for answer a; far from one half is a bias of position."""
+    choices = Counter(judgment.choice for entry in voted for judgment in entry.judgments)
+    return share(choices["a"], choices["a"] + choices["b"])
+
+
+Units = Sequence[Mapping[str, str]]
+"""Per pair, what each annotator said; skips left out."""
+
+
+def units_of(voted: Iterable[Voted]) -> list[dict[str, str]]:
+    """The votes per pair, without skips."""
+    return [
+        {vote.annotator_id: vote.choice for vote in entry.judgments if vote.choice != "skip"}
+        for entry in voted
+    ]
+
+
+def krippendorff_alpha(units: Units) -> float | None:
+    """Agreement beyond chance for nominal votes; any number per pair (Krippendorff 2011).
+
+    One minus observed over expected disagreement, over pairs with two votes or more. None where
+    there is nothing to compare, or all say the same and chance cannot be told from agreement.
+    """
+    together: dict[tuple[str, str], float] = defaultdict(float)
+    for unit in units:
+        if len(unit) < 2:
+            continue
+        counts = Counter(unit.values())
+        for one in counts:
+            for other in counts:
+                pairs = counts[one] * (counts[other] - (one == other))
+                together[one, other] += pairs / (len(unit) - 1)
+    totals: dict[str, float] = defaultdict(float)
+    for (one, _), weight in together.items():
+        totals[one] += weight
+    n = sum(totals.values())
+    expected = n * n - sum(total * total for total in totals.values())
+    if n < 2 or not expected:
+        return None
+    observed = sum(weight for (one, other), weight in together.items() if one != other)
+    return 1 - (n - 1) * observed / expected
+
+
+def fleiss_kappa(units: Units) -> float | None:
+    """Agreement beyond chance (Fleiss 1971) over the pairs with the most common number of votes."""
+    sizes = Counter(len(unit) for unit in units if len(unit) >= 2)
+    if not sizes:
+        return None
+    size = max(sizes, key=lambda each: (sizes[each], each))
+    tables = [Counter(unit.values()) for unit in units if len(unit) == size]
+    agreements = [
+        (sum(count * count for count in table.values()) - size) / (size * (size - 1))
+        for table in tables
+    ]
+    shares = Counter[str]()
+    for table in tables:
+        shares.update(table)
+    chance = sum((count / (size * len(tables))) ** 2 for count in shares.values())
+    return None if chance == 1 else (sum(agreements) / len(tables) - chance) / (1 - chance)
+
+
+def cohen_kappa(units: Units, one: str, other: str) -> float | None:
+    """Agreement beyond chance of two annotators on the pairs that both judged (Cohen 1960)."""
+    both = [(unit[one], unit[other]) for unit in units if one in unit and other in unit]
+    if not both:
+        return None
+    observed = sum(a == b for a, b in both) / len(both)
+    left, right = Counter(a for a, _ in both), Counter(b for _, b in both)
+    chance = sum(left[choice] * right[choice] for choice in left) / len(both) ** 2
+    return None if chance == 1 else (observed - chance) / (1 - chance)
+
+
+def agreement_with_others(units: Units) -> dict[str, Share]:
+    """Per annotator, how often they say what most of the others say; undecided others left out."""
+    agreed, judged = Counter[str](), Counter[str]()
+    for unit in units:
+        for who, choice in unit.items():
+            others = Counter(said for name, said in unit.items() if name != who).most_common(2)
+            if others and (len(others) == 1 or others[0][1] > others[1][1]):
+                judged[who] += 1
+                agreed[who] += choice == others[0][0]
+    return {who: found for who in sorted(judged) if (found := share(agreed[who], judged[who]))}
+
+
+def weak_annotators(units: Units) -> list[str]:
+    """Those whose agreement with the others is below that of all, also at its interval's top."""
+    per_annotator = agreement_with_others(units)
+    n = sum(each.n for each in per_annotator.values())
+    if not n:
+        return []
+    overall = sum(each.mean * each.n for each in per_annotator.values()) / n
+    return [who for who, each in per_annotator.items() if each.high < overall]

@@ -1,0 +1,1 @@
+"""The RLHF algorithms on tensors: pure mathematics first, then the loops that use it."""

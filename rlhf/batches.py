@@ -1,0 +1,155 @@
+"""Batches of tensors that belong together, one type for each moment of the algorithm.
+
+A rollout knows scores, a PPO batch knows advantages: a later moment is another type, so no field is
+ever None. Every field is a tensor whose first dimension counts the rows. Prompts are padded on the
+left, responses on the right; masks are bool, True at real tokens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from operator import itemgetter
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rlhf.shapes import (
+    ChosenIds,
+    ChosenMask,
+    PerSequence,
+    PerSequenceFlag,
+    PerToken,
+    PromptIds,
+    PromptMask,
+    RejectedIds,
+    RejectedMask,
+    ResponseIds,
+    ResponseMask,
+    Rows,
+)
+
+# Not `Self`: the shape checker of the tests knows it only in classes that it decorates.
+AnyBatch = TypeVar("AnyBatch", bound="TensorBatch")
+
+
+class BatchShapeError(ValueError):
+    """Tensors that should belong together have different numbers of rows or columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorBatch:
+    """The algebra of batches: length, selection, device, splitting and joining."""
+
+    def __post_init__(self) -> None:
+        """Refuse fields with different numbers of rows."""
+        rows = {name: value.shape[0] for name, value in self._tensors().items()}
+        if len(set(rows.values())) > 1:
+            raise BatchShapeError(
+                f"{type(self).__name__}: expected equal numbers of rows, found {rows}"
+            )
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self._tensors().values())))
+
+    def select(self: AnyBatch, rows: Rows) -> AnyBatch:
+        """The rows with these indices, in their order, or those where a bool mask is True."""
+        return self._map(lambda tensor: tensor[rows])
+
+    def to(self: AnyBatch, device: torch.device | str) -> AnyBatch:
+        """The same batch on another device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def split(self: AnyBatch, size: int) -> Iterator[AnyBatch]:
+        """Consecutive parts of `size` rows; the last one may be smaller."""
+        if size < 1:
+            raise ValueError(f"size: expected 1 row or more, found {size}")
+        for start in range(0, len(self), size):
+            yield self._map(itemgetter(slice(start, start + size)))
+
+    @classmethod
+    def concat(cls: type[AnyBatch], parts: Sequence[AnyBatch]) -> AnyBatch:
+        """The rows of all parts in one batch.
+
+        Raises `BatchShapeError` on no parts and on parts whose padded widths differ: a batch
+        knows no padding id, so whoever pads does it to one width.
+        """
+        if not parts:
+            raise BatchShapeError(f"{cls.__name__}.concat: expected a part, found none")
+        names = [field.name for field in fields(cls)]
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        for name, tensors in columns.items():
+            widths = {tuple(tensor.shape[1:]) for tensor in tensors}
+            if len(widths) > 1:
+                found = sorted(widths)
+                raise BatchShapeError(
+                    f"{cls.__name__}.concat: expected equal widths of {name}, found {found}"
+                )
+        return cls(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _map(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+        return type(self)(**{name: change(tensor) for name, tensor in self._tensors().items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout(TensorBatch):
+    """Responses sampled from the policy, scored by all four models, before any shaping."""
+
+    prompt_ids: PromptIds
+    prompt_mask: PromptMask
+    response_ids: ResponseIds
+    response_mask: ResponseMask
+    logprobs: PerToken
+    """Of the sampled tokens under the policy that sampled them."""
+    ref_logprobs: PerToken
+    values: PerToken
+    scores: PerSequence
+    ended: PerSequenceFlag
+    """Whether the response has its end token (or was cut off)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOBatch(TensorBatch):
+    """What the PPO update reads: the tokens of a rollout and what was made of its scores."""
+
+    prompt_ids: PromptIds
+    prompt_mask: PromptMask
+    response_ids: ResponseIds
+    response_mask: ResponseMask
+    old_logprobs: PerToken
+    old_values: PerToken
+    advantages: PerToken
+    returns: PerToken
+
+    def trimmed(self) -> "PPOBatch":
+        """The same tokens without the columns that are padding in every row."""
+        first = int(self.prompt_mask.any(dim=0).long().argmax())
+        columns = torch.arange(self.response_mask.shape[1], device=self.response_mask.device)
+        width = int(torch.where(self.response_mask.any(dim=0), columns + 1, 0).amax())
+        return PPOBatch(
+            prompt_ids=self.prompt_ids[:, first:],
+            prompt_mask=self.prompt_mask[:, first:],
+            response_ids=self.response_ids[:, :width],
+            response_mask=self.response_mask[:, :width],
+            old_logprobs=self.old_logprobs[:, :width],
+            old_values=self.old_values[:, :width],
+            advantages=self.advantages[:, :width],
+            returns=self.returns[:, :width],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceBatch(TensorBatch):
+    """Pairs of whole sequences (prompt and response), padded on the right."""
+
+    chosen_ids: ChosenIds
+    chosen_mask: ChosenMask
+    rejected_ids: RejectedIds
+    rejected_mask: RejectedMask
+    margins: PerSequence
+    """Score difference that the label asks for; 0 for a plain comparison."""
+    weights: PerSequence
+    """How much the pair counts; 1 for a plain comparison."""

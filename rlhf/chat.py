@@ -1,0 +1,58 @@
+"""Text to token ids and back: prompts by the chat template, answers with their end token."""
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message]
+
+
+class TokenizerError(ValueError):
+    """The tokenizer cannot be used: no end-of-sequence token, or padding that equals it."""
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
+    """Refuse a tokenizer in which the end of an answer cannot be told from padding.
+
+    Raises:
+        TokenizerError: no end token, no pad token, or one id for both.
+    """
+    if tokenizer.eos_token_id is None:
+        raise TokenizerError(f"{source}: the tokenizer has no end-of-sequence token (eos_token)")
+    if tokenizer.pad_token_id is None:
+        raise TokenizerError(f"{source}: the tokenizer has no pad token; add one that is not eos")
+    if tokenizer.pad_token_id == tokenizer.eos_token_id:
+        raise TokenizerError(
+            f"{source}: pad and end-of-sequence are the same token "
+            f"({tokenizer.eos_token!r}, id {tokenizer.eos_token_id}); "
+            "give the tokenizer a pad token of its own"
+        )
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt, ready for the answer to follow.
+
+    A tokenizer with a chat template gets the prompt as messages with the generation prompt
+    appended; one without takes plain text as it is.
+    """
+    if tokenizer.chat_template is None:
+        if not isinstance(prompt, str):
+            raise TokenizerError("a prompt of messages needs a tokenizer with a chat template")
+        return list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
+    """Token ids of an answer with the end token, which is trained and scored like any other."""
+    ids = list(tokenizer(response, add_special_tokens=False)["input_ids"])
+    return [*ids, tokenizer.eos_token_id]
+
+
+def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The answer's text without special tokens."""
+    text = tokenizer.decode(list(ids), skip_special_tokens=True)
+    assert isinstance(text, str)
+    return text

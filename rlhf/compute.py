@@ -1,0 +1,44 @@
+"""Where and how precisely tensors are computed: device, threads, precision."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device and the precision of forward passes; weights and optimiser stay float32."""
+
+    device: torch.device
+    precision: Precision
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Forward passes below run in the chosen precision (no-op for float32)."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device of that name; `auto` is the first GPU where there is one, else the CPU.
+
+    Raises:
+        ValueError: `cuda` asked for and absent.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("run.device is 'cuda', but torch sees no GPU; use 'auto' or 'cpu'")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def make_deterministic(threads: int) -> None:
+    """Fix the number of threads and refuse kernels whose result depends on scheduling."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)

@@ -1,0 +1,83 @@
+"""Measuring a policy on held-out prompts: answers, exact KL to the reference, length, diversity."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from rlhf.compute import Compute
+from rlhf.generation import sample_all
+from rlhf.kl import full_kl
+from rlhf.masked import sequence_sums
+from rlhf.models import response_logits
+from rlhf.padding import pad_left, pad_right
+from rlhf.params.evaluate import EvaluateParams
+from rlhf.rollouts import TokenIds
+from rlhf.seeding import Seeds
+
+
+@torch.no_grad()
+def answer(
+    policy: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    params: EvaluateParams,
+    tokens: TokenIds,
+    *,
+    compute: Compute,
+    seeds: Seeds,
+) -> list[list[int]]:
+    """One sampled answer per prompt as token ids, the end token kept."""
+    with compute.autocast():
+        return sample_all(
+            policy,
+            prompts,
+            params.sampling,
+            eos_id=tokens.eos,
+            pad_id=tokens.pad,
+            batch_size=params.batch_size,
+            generator=seeds.torch("evaluate", "sampling", device=compute.device),
+        )
+
+
+@torch.no_grad()
+def kl_to_reference(
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    params: EvaluateParams,
+    tokens: TokenIds,
+    *,
+    compute: Compute,
+) -> list[float]:
+    """KL(policy || reference) of each answer, in nats, exact over the vocabulary at every token.
+
+    Summed over the tokens of answers that the policy sampled: an unbiased estimate of the KL
+    between the two distributions over answers, with less noise than log-ratios.
+    """
+    result: list[float] = []
+    for start in range(0, len(prompts), params.batch_size):
+        rows = slice(start, start + params.batch_size)
+        batch = [
+            tensor.to(compute.device)
+            for tensor in (
+                *pad_left(prompts[rows], tokens.pad),
+                *pad_right(answers[rows], tokens.pad),
+            )
+        ]
+        with compute.autocast():
+            logits = response_logits(policy, *batch)
+            ref_logits = response_logits(reference, *batch)
+        divergence = full_kl(logits, ref_logits, temperature=params.sampling.temperature)
+        result += sequence_sums(divergence, batch[3]).tolist()
+    return result
+
+
+def distinct_ngrams(texts: Sequence[str], n: int) -> float:
+    """Share of different word n-grams among all of them, 0 to 1 (Li et al. 2016)."""
+    grams = [
+        tuple(words[i : i + n])
+        for words in (text.split() for text in texts)
+        for i in range(len(words) - n + 1)
+    ]
+    return len(set(grams)) / len(grams) if grams else 0.0

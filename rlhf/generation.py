@@ -1,0 +1,142 @@
+"""Sampling answers with a key-value cache; rows that are finished leave the batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from rlhf.models import language_model_head
+from rlhf.padding import pad_left, position_ids
+from rlhf.params.sampling import SamplingParams
+from rlhf.shapes import PromptIds, PromptMask, ResponseIds, ResponseMask
+
+
+class Responses(NamedTuple):
+    """Sampled answers, padded right."""
+
+    response_ids: ResponseIds
+    response_mask: ResponseMask
+    ended: Tensor
+    """(batch,) bool: the answer ends with the end token, rather than at the length limit."""
+
+    def rows(self) -> list[list[int]]:
+        """Token ids of each answer without padding; the end token is kept."""
+        ids, mask = self.response_ids.cpu(), self.response_mask.cpu()
+        return [ids[i][mask[i]].tolist() for i in range(len(ids))]
+
+
+def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
+    """Logits (batch, vocab) with all but the top-k / top-p tokens at minus infinity.
+
+    The most likely token always stays (Holtzman et al. 2020 for top-p).
+    """
+    if top_k > 0:
+        kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p < 1.0:
+        ordered, index = logits.sort(dim=-1, descending=True)
+        probabilities = ordered.softmax(dim=-1)
+        reached_before = probabilities.cumsum(dim=-1) - probabilities >= top_p
+        reached_before[..., 0] = False
+        drop = torch.zeros_like(reached_before).scatter(-1, index, reached_before)
+        logits = logits.masked_fill(drop, float("-inf"))
+    return logits
+
+
+@torch.no_grad()
+def sample_responses(
+    lm: PreTrainedModel,
+    prompt_ids: PromptIds,
+    prompt_mask: PromptMask,
+    params: SamplingParams,
+    *,
+    eos_id: int,
+    pad_id: int,
+    generator: torch.Generator,
+) -> Responses:
+    """One answer per prompt; everything after the first end token is padding.
+
+    The generator must live on the model's device.
+    """
+    rows, device = len(prompt_ids), prompt_ids.device
+    ids = torch.full((rows, params.max_new_tokens), pad_id, dtype=torch.int64, device=device)
+    mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    active = torch.arange(rows, device=device)
+    seen, step_ids, positions = prompt_mask, torch.where(prompt_mask, prompt_ids, 0), None
+    cache = DynamicCache(config=lm.config)
+    for step in range(params.max_new_tokens):
+        positions = position_ids(seen)[:, -step_ids.shape[1] :]
+        output = lm.base_model(
+            input_ids=step_ids,
+            attention_mask=seen.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        logits = language_model_head(lm, output.last_hidden_state[:, -1])
+        tokens = _draw(
+            logits,
+            params,
+            banned=eos_id if step < params.min_new_tokens else None,
+            generator=generator,
+        )
+        ids[active, step], mask[active, step] = tokens, True
+        stopped = tokens == eos_id
+        ended[active[stopped]] = True
+        going = (~stopped).nonzero().squeeze(1)
+        if len(going) == 0:
+            break
+        if len(going) < len(active):
+            cache.batch_select_indices(going)
+        active, seen = active[going], seen[going]
+        seen = torch.cat([seen, seen.new_ones(len(going), 1)], dim=1)
+        step_ids = tokens[going].unsqueeze(1)
+    width = int(mask.any(dim=0).sum())
+    return Responses(ids[:, :width], mask[:, :width], ended)
+
+
+def _draw(
+    logits: Tensor, params: SamplingParams, *, banned: int | None, generator: torch.Generator
+) -> Tensor:
+    logits = logits / params.temperature
+    if banned is not None:
+        logits[:, banned] = float("-inf")
+    logits = filter_logits(logits, top_k=params.top_k, top_p=params.top_p)
+    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(1)
+
+
+def sample_all(
+    lm: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    *,
+    eos_id: int,
+    pad_id: int,
+    batch_size: int,
+    generator: torch.Generator,
+) -> list[list[int]]:
+    """Answers as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
+
+    Prompts of similar length share a batch.
+    """
+    device = next(lm.parameters()).device
+    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+    answers: list[list[int]] = [[] for _ in prompts]
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        ids, mask = pad_left([prompts[row] for row in chosen], pad_id)
+        responses = sample_responses(
+            lm,
+            ids.to(device),
+            mask.to(device),
+            params,
+            eos_id=eos_id,
+            pad_id=pad_id,
+            generator=generator,
+        )
+        for row, answer in zip(chosen, responses.rows(), strict=True):
+            answers[row] = answer
+    return answers

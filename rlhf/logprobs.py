@@ -1,0 +1,59 @@
+"""Log-probabilities and entropy of a policy's tokens.
+
+    log π(a_t) = z_{t,a_t} / T - log Σ_v exp(z_{t,v} / T)
+    H_t        = - Σ_v π(v) log π(v)
+
+The same temperature T divides the logits in sampling, in old, new and reference log-probabilities
+and in the entropy: one policy, one distribution. Half-precision logits are read in float32. Token
+ids in the padding must be legal ids (0 will do); what is computed there is for a mask to drop.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from rlhf.masked import accumulation_dtype
+from rlhf.shapes import Logits, PerToken, ResponseIds
+
+
+class TokenLogprobs(NamedTuple):
+    """What one log-softmax tells about every response position."""
+
+    logprobs: PerToken
+    entropy: PerToken
+
+
+def token_logprobs(logits: Logits, token_ids: ResponseIds, *, temperature: float) -> PerToken:
+    """Log-probability of each token under the policy, in nats."""
+    return _pick(log_policy(logits, temperature=temperature), token_ids)
+
+
+def entropy(logits: Logits, *, temperature: float) -> PerToken:
+    """Entropy of the policy at each position, in nats: between 0 and log(vocabulary)."""
+    return _entropy(log_policy(logits, temperature=temperature))
+
+
+def token_logprobs_and_entropy(
+    logits: Logits, token_ids: ResponseIds, *, temperature: float
+) -> TokenLogprobs:
+    """Log-probability of each token and entropy at each position, from one log-softmax."""
+    log_probabilities = log_policy(logits, temperature=temperature)
+    return TokenLogprobs(_pick(log_probabilities, token_ids), _entropy(log_probabilities))
+
+
+def log_policy(logits: Logits, *, temperature: float) -> Logits:
+    """Log-probability of every token of the vocabulary at each position, in nats."""
+    if not temperature > 0:
+        raise ValueError(f"temperature: expected a number above 0, found {temperature}")
+    wide = logits.to(accumulation_dtype(logits))
+    return torch.log_softmax(wide / temperature, dim=-1)
+
+
+def _pick(log_probabilities: Logits, token_ids: ResponseIds) -> PerToken:
+    return log_probabilities.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+
+
+def _entropy(log_probabilities: Logits) -> PerToken:
+    # A forbidden token has log-probability -inf; it adds p log p = 0, where 0 · inf would be NaN.
+    finite = log_probabilities.masked_fill(log_probabilities == -torch.inf, 0.0)
+    return -(log_probabilities.exp() * finite).sum(dim=-1)

@@ -1,0 +1,274 @@
+"""The models: a policy with its value function, and a reward model with its score normaliser.
+
+All are hub folders in safetensors. The reward model is a sequence classifier with one label, so any
+library can load it; its normaliser travels in `config.json` as `score_mean` and `score_std`. A
+policy's value head lies beside its weights in `value_head.safetensors`.
+"""
+
+import copy
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rlhf.chat import check_tokenizer
+from rlhf.padding import position_ids
+from rlhf.shapes import (
+    AttentionMask,
+    Logits,
+    PerSequence,
+    PerToken,
+    PromptIds,
+    PromptMask,
+    ResponseIds,
+    ResponseMask,
+    TokenIds,
+)
+
+VALUE_HEAD = "value_head.safetensors"
+
+
+class ModelFolderError(ValueError):
+    """A folder that was named as a model does not hold one."""
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer, checked for an end token that differs from padding."""
+    require_model_folder(folder)
+    tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder))
+    check_tokenizer(tokenizer, source=str(folder))
+    return tokenizer
+
+
+def require_model_folder(folder: Path) -> None:
+    """Raise ModelFolderError unless the folder looks like a model in the hub's format."""
+    if not folder.is_dir():
+        raise ModelFolderError(f"{folder}: no such model folder")
+    if not (folder / "config.json").is_file():
+        raise ModelFolderError(f"{folder}: not a model folder in the hub's format (no config.json)")
+    if not list(folder.glob("*.safetensors")):
+        raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
+
+
+def load_policy(folder: Path, device: torch.device) -> PreTrainedModel:
+    """A causal language model in float32, in evaluation mode: dropout stays off everywhere."""
+    require_model_folder(folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    return cast(PreTrainedModel, model.to(device).eval())
+
+
+def sequence_hidden(trunk: nn.Module, ids: TokenIds, mask: AttentionMask) -> Tensor:
+    """Hidden states (batch, sequence, hidden) with positions counted over real tokens only.
+
+    Ids under padding are replaced by 0, a legal id whatever the pad id is.
+    """
+    output = trunk(
+        input_ids=torch.where(mask, ids, 0),
+        attention_mask=mask.long(),
+        position_ids=position_ids(mask),
+        use_cache=False,
+    )
+    return cast(Tensor, output.last_hidden_state)
+
+
+class PolicyOutput(NamedTuple):
+    """What the policy says about a batch of answers."""
+
+    logits: Logits
+    values: PerToken
+
+
+class ActorCritic(nn.Module):
+    """A policy and its value function, on one trunk or on two.
+
+    With a shared trunk one forward pass gives logits and values. A separate value trunk costs a
+    second pass and keeps the value loss away from the policy's weights.
+    """
+
+    def __init__(self, lm: PreTrainedModel, value_head: nn.Linear, value_trunk: nn.Module | None):
+        """Join the parts; `value_trunk=None` shares the policy's trunk."""
+        super().__init__()
+        self.lm = lm
+        self.value_head = value_head
+        self.value_trunk = value_trunk
+
+    def forward(
+        self,
+        prompt_ids: PromptIds,
+        prompt_mask: PromptMask,
+        response_ids: ResponseIds,
+        response_mask: ResponseMask,
+    ) -> PolicyOutput:
+        """Logits of every answer token and the value of the state before it.
+
+        Position `prompt + t - 1` predicts answer token t, so both are read one step early.
+        """
+        ids = torch.cat([prompt_ids, response_ids], dim=1)
+        mask = torch.cat([prompt_mask, response_mask], dim=1)
+        before = slice(prompt_ids.shape[1] - 1, -1)
+        hidden = sequence_hidden(self.lm.base_model, ids, mask)[:, before]
+        if self.value_trunk is None:
+            value_hidden = hidden
+        else:
+            value_hidden = sequence_hidden(self.value_trunk, ids, mask)[:, before]
+        values = self.value_head(value_hidden).squeeze(-1)
+        return PolicyOutput(language_model_head(self.lm, hidden), values.float())
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """The weights the policy loss trains (and the value loss, where the trunk is shared)."""
+        return list(self.lm.parameters())
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """The weights that only the value loss trains."""
+        trunk = [] if self.value_trunk is None else list(self.value_trunk.parameters())
+        return [*trunk, *self.value_head.parameters()]
+
+
+def language_model_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Logits in float32 from hidden states, for the positions asked for only."""
+    head = lm.get_output_embeddings()
+    assert isinstance(head, nn.Module), f"{type(lm).__name__} has no output embeddings"
+    return cast(Tensor, head(hidden)).float()
+
+
+def response_logits(
+    lm: PreTrainedModel,
+    prompt_ids: PromptIds,
+    prompt_mask: PromptMask,
+    response_ids: ResponseIds,
+    response_mask: ResponseMask,
+) -> Logits:
+    """Logits that predict every answer token, (batch, response, vocab)."""
+    ids = torch.cat([prompt_ids, response_ids], dim=1)
+    mask = torch.cat([prompt_mask, response_mask], dim=1)
+    hidden = sequence_hidden(lm.base_model, ids, mask)
+    return language_model_head(lm, hidden[:, prompt_ids.shape[1] - 1 : -1])
+
+
+class RewardModel(nn.Module):
+    """A scalar score for a prompt with its answer, normalised on reference answers.
+
+    score = (head(hidden at the last real token) - mean) / std
+    """
+
+    def __init__(self, classifier: PreTrainedModel):
+        """Wrap a one-label sequence classifier; its config may carry the normaliser."""
+        super().__init__()
+        self.classifier = classifier
+
+    @property
+    def mean(self) -> float:
+        """Mean raw score of the reference answers (0 before the normaliser is fitted)."""
+        return float(getattr(self.classifier.config, "score_mean", 0.0))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the raw scores of the reference answers (1 before fitting)."""
+        return float(getattr(self.classifier.config, "score_std", 1.0))
+
+    def set_normaliser(self, mean: float, std: float) -> None:
+        """Store the normaliser; raises ValueError for a spread that is not positive."""
+        if not std > 0:
+            raise ValueError(f"the reward model gives every reference answer one score (std {std})")
+        self.classifier.config.score_mean = mean
+        self.classifier.config.score_std = std
+
+    @property
+    def head(self) -> nn.Linear:
+        """The scalar head, (1, hidden)."""
+        return cast(nn.Linear, self.classifier.score)
+
+    def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+        """Scores before normalisation, read at each row's last real token."""
+        hidden = sequence_hidden(self.classifier.base_model, ids, mask)
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        last = torch.where(mask, positions, -1).amax(dim=1)
+        rows = torch.arange(ids.shape[0], device=ids.device)
+        return cast(Tensor, self.head(hidden[rows, last])).squeeze(-1).float()
+
+    def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+        """Normalised scores; padding on either side changes nothing."""
+        return (self.raw_scores(ids, mask) - self.mean) / self.std
+
+    def save(self, folder: Path) -> None:
+        """Write the hub folder, normaliser included."""
+        self.classifier.save_pretrained(folder)
+
+
+def load_reward_model(
+    folder: Path, device: torch.device, generator: torch.Generator
+) -> RewardModel:
+    """A reward model from its own folder, or a fresh one on a causal model's trunk.
+
+    A fresh head is drawn from N(0, 1/sqrt(hidden + 1)) (Stiennon et al. 2020); it has no bias.
+    """
+    require_model_folder(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=1, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
+    reward_model = RewardModel(cast(PreTrainedModel, model))
+    if not is_reward_model(folder):
+        weight = reward_model.head.weight
+        noise = torch.randn(weight.shape, generator=generator)
+        weight.data.copy_(noise / (weight.shape[1] + 1) ** 0.5)
+    return reward_model.to(device).eval()
+
+
+def is_reward_model(folder: Path) -> bool:
+    """Whether the folder holds a reward model of ours (its normaliser is in the config)."""
+    require_model_folder(folder)
+    return '"score_std"' in (folder / "config.json").read_text(encoding="utf-8")
+
+
+def build_actor_critic(
+    lm: PreTrainedModel, *, reward_model: RewardModel | None, separate: bool
+) -> ActorCritic:
+    """A policy with a value function that starts at zero or at the reward model's score.
+
+    From a reward model, the value at an answer's end token is its normalised score at step 0.
+    A separate trunk is a copy of the reward model's, or of the policy's where none is given.
+    """
+    hidden_size = lm.get_input_embeddings().weight.shape[1]
+    head = nn.Linear(hidden_size, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    if reward_model is not None:
+        head.weight.data.copy_(reward_model.head.weight.data / reward_model.std)
+        head.bias.data.fill_(-reward_model.mean / reward_model.std)
+    trunk = None
+    if separate:
+        source = lm if reward_model is None else reward_model.classifier
+        trunk = copy.deepcopy(source.base_model)
+    device = next(lm.parameters()).device
+    return ActorCritic(lm, head, trunk).to(device).eval()
+
+
+def save_value_function(model: ActorCritic, folder: Path) -> None:
+    """Write the value head (and its trunk, where it has one) beside the policy's weights."""
+    tensors = {f"head.{name}": value for name, value in model.value_head.state_dict().items()}
+    if model.value_trunk is not None:
+        tensors |= {f"trunk.{key}": value for key, value in model.value_trunk.state_dict().items()}
+    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / VALUE_HEAD)
+
+
+def load_value_function(model: ActorCritic, folder: Path) -> None:
+    """Read back what `save_value_function` wrote; the shapes must agree."""
+    tensors = load_file(folder / VALUE_HEAD)
+    head = {key[5:]: value for key, value in tensors.items() if key.startswith("head.")}
+    trunk = {key[6:]: value for key, value in tensors.items() if key.startswith("trunk.")}
+    model.value_head.load_state_dict(head)
+    if (model.value_trunk is not None) != bool(trunk):
+        raise ModelFolderError(f"{folder / VALUE_HEAD}: shared and separate value models differ")
+    if model.value_trunk is not None:
+        model.value_trunk.load_state_dict(trunk)

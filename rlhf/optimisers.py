@@ -1,0 +1,117 @@
+"""The small training step that every loop shares: schedule, clipping, finite check, optimisers."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlhf.muon import Muon
+from rlhf.params.optimiser import OptimiserParams
+
+
+class NonFiniteError(ArithmeticError):
+    """A gradient is NaN or infinite; raised before any weight is touched."""
+
+
+def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
+    """Fraction of the peak learning rate at a step that counts from 0."""
+    if step < params.warmup_steps:
+        return (step + 1) / params.warmup_steps
+    if params.schedule == "constant":
+        return 1.0
+    progress = (step - params.warmup_steps) / max(1, total - params.warmup_steps)
+    left = 1 - progress if params.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return params.final_fraction + (1 - params.final_fraction) * left
+
+
+class Optimiser:
+    """AdamW, or Muon with AdamW, behind one `step` that clips, checks and schedules."""
+
+    def __init__(self, params: OptimiserParams, weights: Iterable[tuple[str, nn.Parameter]]):
+        """Take named weights; embeddings, heads, vectors and norms never go to Muon."""
+        self.params = params
+        named = [(name, weight) for name, weight in weights if weight.requires_grad]
+        self.weights = [weight for _, weight in named]
+        matrices = [w for name, w in named if params.name == "muon" and _is_hidden(name, w)]
+        chosen = {id(weight) for weight in matrices}
+        rest = [(name, weight) for name, weight in named if id(weight) not in chosen]
+        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
+        if matrices:
+            muon = Muon(matrices, lr=params.muon_lr, weight_decay=params.weight_decay)
+            self._optimisers.append((muon, params.muon_lr))
+        groups = [
+            {"params": [w for _, w in rest if w.ndim >= 2], "weight_decay": params.weight_decay},
+            {"params": [w for _, w in rest if w.ndim < 2], "weight_decay": 0.0},
+        ]
+        adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=params.lr,
+            betas=(params.beta1, params.beta2),
+            eps=params.eps,
+            fused=True,
+        )
+        self._optimisers.append((adamw, params.lr))
+
+    def step(self, factor: float) -> float:
+        """Clip, check, step at `factor` of the peak rate, zero; returns the norm before clipping.
+
+        Raises:
+            NonFiniteError: the global gradient norm is not finite; no weight has changed.
+        """
+        norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
+        if not math.isfinite(norm):
+            raise NonFiniteError(f"the global gradient norm is {norm}; no weight was changed")
+        for optimiser, peak in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = peak * factor
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        return norm
+
+    def discard(self) -> None:
+        """Forget the gradients without a step."""
+        for weight in self.weights:
+            weight.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments of all optimisers."""
+        return {str(i): opt.state_dict() for i, (opt, _) in enumerate(self._optimisers)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        for index, (optimiser, _) in enumerate(self._optimisers):
+            optimiser.load_state_dict(state[str(index)])
+
+
+def _is_hidden(name: str, weight: nn.Parameter) -> bool:
+    outside = ("embed", "lm_head", "wte", "wpe", "score", "value_head")
+    return weight.ndim == 2 and not any(part in name for part in outside)
+
+
+class Training:
+    """A model in training: its optimiser and how many steps are done. What a checkpoint holds.
+
+    Every loop derives its data order from named seeds, so that these three are its whole state.
+    """
+
+    def __init__(self, model: nn.Module, optimiser: Optimiser):
+        """Start at step 0."""
+        self.model = model
+        self.optimiser = optimiser
+        self.step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser moments and step."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step = state["step"]

@@ -1,0 +1,35 @@
+"""The embedded base model."""
+
+from dataclasses import dataclass, field
+
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.ranges import Count, Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedModelParams:
+    """Size and training of the embedded model."""
+
+    vocabulary_size: Count = 1280
+    """Upper bound; merging stops earlier when no pair is left."""
+    layers: Count = 2
+    """Transformer blocks."""
+    hidden_size: Count = 128
+    """Width of the residual stream."""
+    heads: Count = 4
+    """Attention heads."""
+    mlp_size: Count = 384
+    """Width inside the gated MLP."""
+    max_positions: Count = 256
+    """Longest sequence in tokens."""
+    rope_theta: Positive = 10_000.0
+    """Base of the rotary position frequencies."""
+    steps: Count = 300
+    """Optimiser steps."""
+    batch_size: Count = 16
+    """Sequences per step."""
+    sequence_length: Count = 96
+    """Tokens per sequence."""
+    optimiser: OptimiserParams = field(
+        default_factory=lambda: OptimiserParams(name="muon", lr=5e-3, muon_lr=1e-2)
+    )

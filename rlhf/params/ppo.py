@@ -1,0 +1,114 @@
+"""What steers a PPO round, and which combinations make no sense."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlhf.params.kl import AdaptiveKLParams, KLEstimator
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from rlhf.params.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOParams:
+    """One PPO round (Schulman et al. 2017; Ziegler et al. 2019 for its use on language models)."""
+
+    iterations: CountOrZero = 16
+    """Rollouts, each followed by an update."""
+    rollout_size: Count = 128
+    """Prompts per rollout."""
+    epochs: Count = 2
+    """Passes over each rollout."""
+    minibatches: Count = 2
+    """Optimiser steps per pass."""
+    micro_batch_size: Count = 128
+    """Answers per forward pass; changes memory, never the gradient."""
+    max_prompt_tokens: Count = 96
+    """Longer prompts are left out and counted."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    optimiser: OptimiserParams = field(
+        default_factory=lambda: OptimiserParams(lr=6e-4, schedule="constant", warmup_steps=12)
+    )
+    """Of the policy (and the shared trunk)."""
+    value_optimiser: OptimiserParams = field(
+        default_factory=lambda: OptimiserParams(lr=1e-3, schedule="constant", warmup_steps=0)
+    )
+    """Of the value head and the separate value trunk."""
+    value_model: Literal["shared", "separate"] = "shared"
+    """Whether the value function has a trunk of its own."""
+    value_init: Literal["zero", "reward"] = "zero"
+    """Start the value function at 0 or at the reward model's score."""
+    value_carry: bool = True
+    """Rounds after the first go on with the value function of the round before."""
+    value_warmup_iterations: CountOrZero = 0
+    """Rollouts at the start that train the value function only."""
+    value_epochs: Count | None = None
+    """Passes of the value function over each rollout; null means as many as the policy's."""
+    kl_coef: NonNegative = 0.05
+    """Penalty per nat of KL to the reference."""
+    kl_estimator: KLEstimator = "k1"
+    """Per-token estimator of the penalty."""
+    kl_adaptive: AdaptiveKLParams | None = None
+    """Ziegler's controller on nats per answer; null keeps `kl_coef` fixed."""
+    kl_budget: Positive | None = None
+    """End the round when a rollout's mean KL per answer is above this many nats."""
+    kl_alarm: Positive = 1.0
+    """Stop when the mean k1 per answer falls below minus this: sampling and scoring then differ."""
+    target_approx_kl: Positive | None = None
+    """Skip the rest of an update when a pass moves the policy further than this per token."""
+    gamma: Fraction = 1.0
+    """Discount per token."""
+    lam: Fraction = 0.95
+    """Decay of generalised advantage estimation."""
+    whiten_advantages: bool = True
+    """Advantages to mean 0 and variance 1 over the rollout."""
+    whiten_rewards: bool = False
+    """Rewards to variance 1 over the rollout, their mean kept."""
+    score_clip: Positive | None = None
+    """Clip normalised scores to plus or minus this."""
+    missing_end: Literal["subtract", "replace"] = "subtract"
+    """What happens to the score of an answer that was cut at the length limit."""
+    missing_end_penalty: NonNegative = 1.0
+    """Subtracted from the score, or its replacement with a minus sign."""
+    length_penalty: NonNegative = 0.0
+    """Subtracted from the score per answer token."""
+    clip_range: Positive = 0.2
+    """The ratio's gain ends at 1 plus or minus this."""
+    dual_clip: Positive | None = None
+    """Cap of the loss at this multiple of a negative advantage (Ye et al. 2020); above 1."""
+    value_clip_range: Positive | None = None
+    """Clip of the value's change per rollout; null for none."""
+    value_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Impossible combinations, as (key, what is wrong)."""
+        if not self.sampling.is_plain():
+            yield (
+                "sampling",
+                (
+                    "top_k, top_p and min_new_tokens must be 0, 1 and 0 for PPO: it must score the "
+                    "very distribution that it samples from"
+                ),
+            )
+        if self.rollout_size % self.minibatches:
+            yield (
+                "minibatches",
+                (
+                    f"rollout_size {self.rollout_size} cannot be cut into {self.minibatches} equal "
+                    "minibatches"
+                ),
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            yield "dual_clip", f"must be above 1, found {self.dual_clip}"
+        if self.value_epochs is not None and self.value_epochs < self.epochs:
+            yield (
+                "value_epochs",
+                (
+                    f"{self.value_epochs} is below epochs ({self.epochs}); the value function is "
+                    "trained at least as often as the policy"
+                ),
+            )

@@ -1,0 +1,23 @@
+"""Supervised fine-tuning."""
+
+from dataclasses import dataclass, field
+
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.ranges import Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SFTParams:
+    """Supervised fine-tuning."""
+
+    epochs: Count = 1
+    """Passes over the demonstrations."""
+    batch_size: Count = 16
+    """Demonstrations per optimiser step."""
+    micro_batch_size: Count = 64
+    """Demonstrations per forward pass; changes memory, never the gradient."""
+    max_tokens: Count = 192
+    """Longer demonstrations (prompt and answer) are left out and counted."""
+    optimiser: OptimiserParams = field(
+        default_factory=lambda: OptimiserParams(name="muon", lr=2e-3, muon_lr=5e-3)
+    )

@@ -1,0 +1,177 @@
+"""Reward-model training: Bradley-Terry on pairs of answers.
+
+Christiano et al. 2017; Stiennon et al. 2020 for language models.
+
+    P(chosen > rejected) = sigmoid(score(chosen) - score(rejected))
+
+The loss is the weighted mean over the pairs of an optimiser step. After training, scores are
+normalised to mean 0 and standard deviation 1 on answers of the reference policy; the normaliser is
+stored with the weights and is part of every score from then on.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.chat import Prompt, encode_prompt, encode_response
+from rlhf.compute import Compute
+from rlhf.losses import PreferenceLoss, preference_loss
+from rlhf.models import RewardModel
+from rlhf.optimisers import Training, schedule_factor
+from rlhf.padding import length_buckets, pad_right
+from rlhf.params.reward import RewardParams
+from rlhf.seeding import Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """Token ids of a prompt with either answer."""
+
+    chosen: list[int]
+    rejected: list[int]
+    margin: float
+    weight: float
+
+    def __len__(self) -> int:
+        """Tokens of the longer side."""
+        return max(len(self.chosen), len(self.rejected))
+
+
+@dataclass(frozen=True, slots=True)
+class RewardMetrics:
+    """One optimiser step of reward-model training."""
+
+    loss: float
+    accuracy: float
+    margin: float
+    grad_norm: float
+
+
+class Encoder:
+    """Encodes prompts with answers for the reward model, each prompt once."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        """Use the policy's tokenizer, so that ids mean the same to both."""
+        assert isinstance(tokenizer.pad_token_id, int)
+        self._tokenizer = tokenizer
+        self.pad_id = tokenizer.pad_token_id
+        self._prompts: dict[str, list[int]] = {}
+
+    def encode(self, prompt: Prompt, response: str) -> list[int]:
+        """Token ids of the prompt, the answer and the end token."""
+        key = prompt if isinstance(prompt, str) else repr(prompt)
+        if key not in self._prompts:
+            self._prompts[key] = encode_prompt(self._tokenizer, prompt)
+        return [*self._prompts[key], *encode_response(self._tokenizer, response)]
+
+
+def total_steps(num_pairs: int, params: RewardParams) -> int:
+    """Optimiser steps of the whole training."""
+    return params.epochs * -(-num_pairs // params.batch_size)
+
+
+def train(
+    training: Training,
+    pairs: Sequence[EncodedPair],
+    params: RewardParams,
+    *,
+    pad_id: int,
+    compute: Compute,
+    seeds: Seeds,
+) -> Iterator[RewardMetrics]:
+    """Train on pairs; yields each optimiser step."""
+    total = total_steps(len(pairs), params)
+    per_epoch = total // params.epochs
+    lengths = [len(pair) for pair in pairs]
+    for epoch in range(training.step // per_epoch, params.epochs):
+        batches = length_buckets(lengths, params.batch_size, seeds.torch("reward", "order", epoch))
+        for batch in batches[training.step - epoch * per_epoch :]:
+            chosen = [pairs[row] for row in batch]
+            loss, accuracy, margin = _backward(training, chosen, params, pad_id, compute)
+            factor = schedule_factor(params.optimiser, training.step, total)
+            norm = training.optimiser.step(factor)
+            training.step += 1
+            yield RewardMetrics(loss, accuracy, margin, norm)
+
+
+def _backward(
+    training: Training,
+    pairs: Sequence[EncodedPair],
+    params: RewardParams,
+    pad_id: int,
+    compute: Compute,
+) -> tuple[float, float, float]:
+    """Backward over micro-batches; each counts by its share of the step's label weight."""
+    assert isinstance(training.model, RewardModel)
+    total_weight = sum(pair.weight for pair in pairs)
+    sums = [0.0, 0.0, 0.0]
+    for start in range(0, len(pairs), params.micro_batch_size):
+        micro = pairs[start : start + params.micro_batch_size]
+        share = sum(pair.weight for pair in micro) / total_weight
+        with compute.autocast():
+            result = pair_loss(training.model, micro, params, pad_id=pad_id)
+        (result.loss * share).backward()
+        for index, value in enumerate(result):
+            sums[index] += value.item() * share
+    return sums[0], sums[1], sums[2]
+
+
+def pair_loss(
+    model: RewardModel, pairs: Sequence[EncodedPair], params: RewardParams, *, pad_id: int
+) -> PreferenceLoss:
+    """Bradley-Terry loss on raw scores; both sides go through the model in one forward pass."""
+    device = model.head.weight.device
+    rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    ids, mask = pad_right(rows, pad_id)
+    scores = model.raw_scores(ids.to(device), mask.to(device))
+    chosen, rejected = scores.split(len(pairs))
+    return preference_loss(
+        chosen,
+        rejected,
+        margins=torch.tensor([pair.margin for pair in pairs], device=device),
+        weights=torch.tensor([pair.weight for pair in pairs], device=device),
+        label_smoothing=params.label_smoothing,
+        centring_coef=params.centring_coef,
+    )
+
+
+@torch.no_grad()
+def score_rows(
+    model: RewardModel,
+    rows: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    compute: Compute,
+    batch_size: int = 256,
+) -> list[float]:
+    """Normalised scores of token rows, in their order; rows of similar length share a batch."""
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    scores: Tensor = torch.empty(len(rows))
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        ids, mask = pad_right([rows[row] for row in chosen], pad_id)
+        with compute.autocast():
+            batch = model(ids.to(compute.device), mask.to(compute.device))
+        scores[chosen] = batch.cpu()
+    values: list[float] = scores.tolist()
+    return values
+
+
+def fit_normaliser(
+    model: RewardModel,
+    rows: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    compute: Compute,
+) -> None:
+    """Set the normaliser so that these rows (reference answers) score mean 0, deviation 1.
+
+    Fitting twice changes nothing: it starts from raw scores.
+    """
+    model.set_normaliser(0.0, 1.0)
+    raw = score_rows(model, rows, pad_id=pad_id, compute=compute)
+    model.set_normaliser(statistics.fmean(raw), statistics.pstdev(raw))

@@ -1,0 +1,98 @@
+"""Rollouts: answers of the policy with everything PPO needs to know about them, computed once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from rlhf.batches import Rollout
+from rlhf.compute import Compute
+from rlhf.generation import Responses, sample_responses
+from rlhf.logprobs import token_logprobs
+from rlhf.models import ActorCritic, RewardModel, response_logits
+from rlhf.padding import pad_left
+from rlhf.params.sampling import SamplingParams
+
+
+class PPOModels(NamedTuple):
+    """The models of a PPO round."""
+
+    actor: ActorCritic
+    """Policy and value function; the only one that is trained."""
+    reference: PreTrainedModel
+    """The policy that KL is measured to (SFT)."""
+    reward_model: RewardModel
+
+
+class TokenIds(NamedTuple):
+    """The ids that generation has to know."""
+
+    eos: int
+    pad: int
+
+
+@torch.no_grad()
+def collect_rollout(
+    models: PPOModels,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    tokens: TokenIds,
+    *,
+    micro_batch_size: int,
+    compute: Compute,
+    generator: torch.Generator,
+) -> Rollout:
+    """Sample one answer per prompt and score it.
+
+    Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
+    the first ratio of the update is exactly 1. The reward model reads the ids the policy emitted.
+    """
+    ids, mask = pad_left(prompts, tokens.pad)
+    ids, mask = ids.to(compute.device), mask.to(compute.device)
+    with compute.autocast():
+        responses = sample_responses(
+            models.actor.lm,
+            ids,
+            mask,
+            sampling,
+            eos_id=tokens.eos,
+            pad_id=tokens.pad,
+            generator=generator,
+        )
+    parts = [
+        _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling, compute)
+        for rows in torch.arange(len(prompts), device=compute.device).split(micro_batch_size)
+    ]
+    return Rollout.concat(parts)
+
+
+def _rows(responses: Responses, rows: torch.Tensor) -> Responses:
+    return Responses(*(tensor[rows] for tensor in responses))
+
+
+def _score(
+    models: PPOModels,
+    prompt_ids: torch.Tensor,
+    prompt_mask: torch.Tensor,
+    responses: Responses,
+    sampling: SamplingParams,
+    compute: Compute,
+) -> Rollout:
+    batch = (prompt_ids, prompt_mask, responses.response_ids, responses.response_mask)
+    with compute.autocast():
+        output = models.actor(*batch)
+        ref_logits = response_logits(models.reference, *batch)
+        scores = models.reward_model(torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1))
+    ids, temperature = responses.response_ids, sampling.temperature
+    return Rollout(
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        response_ids=ids,
+        response_mask=responses.response_mask,
+        logprobs=token_logprobs(output.logits, ids, temperature=temperature),
+        ref_logprobs=token_logprobs(ref_logits, ids, temperature=temperature),
+        values=output.values,
+        scores=scores,
+        ended=responses.ended,
+    )

@@ -1,0 +1,64 @@
+"""Checks that the real job makes of itself before and after training; a failed one names itself."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from rlhf.models import response_logits
+from rlhf.padding import pad_left, pad_right
+from rlhf.rollouts import PPOModels, TokenIds
+
+TOLERANCE = 1e-3
+"""Largest difference of a score or logit that two paddings may make (float32 gives about 1e-6)."""
+
+
+class SelfCheckError(RuntimeError):
+    """A property that training relies on does not hold."""
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all weights, to see that nothing has changed them."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def check_models(
+    models: PPOModels,
+    prompts: Sequence[Sequence[int]],
+    tokens: TokenIds,
+    *,
+    starts_at_reference: bool,
+) -> None:
+    """Check the models of a round on a few prompts.
+
+    Raises:
+        SelfCheckError: pad equals end; the reward model depends on padding; or the policy differs
+            from the reference although the round starts from it.
+    """
+    if tokens.pad == tokens.eos:
+        raise SelfCheckError(f"self-check 'pad differs from end' failed: both are {tokens.eos}")
+    device = next(models.reference.parameters()).device
+    rows = [[*prompt, tokens.eos] for prompt in prompts]
+    narrow = [tensor.to(device) for tensor in pad_right(rows, tokens.pad)]
+    wide = [tensor.to(device) for tensor in pad_left([*rows, [tokens.eos] * 99], tokens.pad)]
+    scores = models.reward_model(*narrow)
+    shift = (scores - models.reward_model(*wide)[: len(rows)]).abs().max().item()
+    if not shift <= TOLERANCE * max(1.0, scores.abs().max().item()):
+        raise SelfCheckError(
+            f"self-check 'the reward model is invariant to padding' failed: moved by {shift}"
+        )
+    if starts_at_reference:
+        ids, mask = (tensor.to(device) for tensor in pad_left(prompts, tokens.pad))
+        batch = (ids, mask, ids[:, -1:], torch.ones_like(ids[:, -1:], dtype=torch.bool))
+        gap = models.actor(*batch).logits - response_logits(models.reference, *batch)
+        if not gap.abs().max().item() <= 1e-6:
+            raise SelfCheckError(
+                "self-check 'the policy equals the reference at step 0' failed: logits differ by "
+                f"{gap.abs().max().item()}"
+            )

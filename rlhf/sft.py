@@ -1,0 +1,109 @@
+"""Supervised fine-tuning on demonstrations: next-token loss on the answer, end token included.
+
+The loss is the mean over all answer tokens of an optimiser step, so that neither micro-batching
+nor padding changes a gradient.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf.chat import Prompt, encode_prompt, encode_response
+from rlhf.compute import Compute
+from rlhf.losses import language_model_loss
+from rlhf.models import language_model_head, sequence_hidden
+from rlhf.optimisers import Training, schedule_factor
+from rlhf.padding import length_buckets, pad_right
+from rlhf.params.sft import SFTParams
+from rlhf.seeding import Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A tokenised demonstration."""
+
+    prompt: list[int]
+    response: list[int]
+
+    def __len__(self) -> int:
+        """Tokens of prompt and answer together."""
+        return len(self.prompt) + len(self.response)
+
+
+@dataclass(frozen=True, slots=True)
+class SFTMetrics:
+    """One optimiser step of supervised fine-tuning."""
+
+    loss: float
+    grad_norm: float
+    tokens: int
+
+
+def encode_examples(
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[Prompt, str]], max_tokens: int
+) -> tuple[list[Example], int]:
+    """Tokenised demonstrations and how many were left out as too long."""
+    examples = [
+        Example(encode_prompt(tokenizer, prompt), encode_response(tokenizer, response))
+        for prompt, response in pairs
+    ]
+    kept = [example for example in examples if len(example) <= max_tokens]
+    return kept, len(examples) - len(kept)
+
+
+def total_steps(num_examples: int, params: SFTParams) -> int:
+    """Optimiser steps of the whole training."""
+    return params.epochs * -(-num_examples // params.batch_size)
+
+
+def train(
+    training: Training,
+    examples: Sequence[Example],
+    params: SFTParams,
+    *,
+    pad_id: int,
+    compute: Compute,
+    seeds: Seeds,
+) -> Iterator[SFTMetrics]:
+    """Train on answers only; yields each optimiser step."""
+    total = total_steps(len(examples), params)
+    lengths = [len(example) for example in examples]
+    per_epoch = total // params.epochs
+    for epoch in range(training.step // per_epoch, params.epochs):
+        batches = length_buckets(lengths, params.batch_size, seeds.torch("sft", "order", epoch))
+        for batch in batches[training.step - epoch * per_epoch :]:
+            chosen = [examples[row] for row in batch]
+            tokens = sum(len(example.response) for example in chosen)
+            loss = 0.0
+            for start in range(0, len(chosen), params.micro_batch_size):
+                micro = chosen[start : start + params.micro_batch_size]
+                loss += _backward(training, micro, tokens, pad_id=pad_id, compute=compute)
+            factor = schedule_factor(params.optimiser, training.step, total)
+            norm = training.optimiser.step(factor)
+            training.step += 1
+            yield SFTMetrics(loss, norm, tokens)
+
+
+def response_loss(
+    model: PreTrainedModel, examples: Sequence[Example], *, tokens: int, pad_id: int
+) -> torch.Tensor:
+    """Sum of answer-token losses divided by `tokens`, a scalar."""
+    device = next(model.parameters()).device
+    ids, mask = pad_right([[*e.prompt, *e.response] for e in examples], pad_id)
+    from_response = torch.arange(ids.shape[1]) >= torch.tensor([[len(e.prompt)] for e in examples])
+    ids, mask, trained = ids.to(device), mask.to(device), (from_response & mask).to(device)
+    hidden = sequence_hidden(model.base_model, ids, mask)[:, :-1]
+    logits = language_model_head(model, hidden)
+    return language_model_loss(logits, ids[:, 1:], trained[:, 1:], normaliser=tokens)
+
+
+def _backward(
+    training: Training, examples: Sequence[Example], tokens: int, *, pad_id: int, compute: Compute
+) -> float:
+    assert isinstance(training.model, PreTrainedModel)
+    with compute.autocast():
+        loss = response_loss(training.model, examples, tokens=tokens, pad_id=pad_id)
+    loss.backward()
+    return loss.item()

@@ -1,0 +1,47 @@
+"""Names for the tensor shapes of this package.
+
+The aliases are ordinary annotations. Under pytest every function of `rlhf` is checked against them
+(`--jaxtyping-packages=rlhf,beartype.beartype`); in production they cost nothing. Every mask is
+bool, and True means a real token.
+"""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+PromptIds = Int[Tensor, "batch prompt"]
+"""Token ids of prompts, padded on the left."""
+PromptMask = Bool[Tensor, "batch prompt"]
+"""True at the real tokens of a prompt."""
+ResponseIds = Int[Tensor, "batch response"]
+"""Token ids of responses, padded on the right."""
+ResponseMask = Bool[Tensor, "batch response"]
+"""True at the real tokens of a response, its end token included."""
+TokenIds = Int[Tensor, "batch sequence"]
+"""Token ids of whole sequences (prompt and response)."""
+AttentionMask = Bool[Tensor, "batch sequence"]
+"""True at the real tokens of a whole sequence."""
+PerToken = Float[Tensor, "batch response"]
+"""One number for each response token; what stands behind the mask has no meaning."""
+PerSequence = Float[Tensor, "batch"]
+"""One number for each sequence."""
+PerSequenceFlag = Bool[Tensor, "batch"]
+"""One yes or no for each sequence."""
+Logits = Float[Tensor, "batch response vocab"]
+"""Unnormalised log-probabilities: position t predicts response token t."""
+Scalar = Float[Tensor, ""]
+"""A single number."""
+Values = Float[Tensor, "*shape"]
+"""Numbers of any shape, to go with a `Mask` of the same one."""
+Mask = Bool[Tensor, "*shape"]
+"""True at the numbers that count."""
+RowIndex = Int[Tensor, "batch"]
+"""One position for each sequence, from 0."""
+Rows = Int[Tensor, "rows"] | Bool[Tensor, "rows"]
+"""A choice of rows: their indices, or True at each chosen one."""
+SequenceLogits = Float[Tensor, "batch sequence vocab"]
+"""Unnormalised log-probabilities: position t predicts label t of a whole sequence."""
+ChosenIds = Int[Tensor, "batch chosen"]
+ChosenMask = Bool[Tensor, "batch chosen"]
+RejectedIds = Int[Tensor, "batch rejected"]
+RejectedMask = Bool[Tensor, "batch rejected"]
+"""Whole sequences (prompt and response) of a pair, padded on the right, with their masks."""

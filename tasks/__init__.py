@@ -1,0 +1,1 @@
+"""The stages of the pipeline: one module per DVC stage, files in, files out."""

@@ -1,0 +1,106 @@
+"""Stage `base`: the model everything starts from, pre-trained here or taken as it is."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from preferences.reader import read_rows
+from preferences.schemas import DEMONSTRATIONS
+from rlhf import pretrain
+from rlhf.models import load_policy, load_tokenizer
+from rlhf.optimisers import Optimiser, Training
+from tasks.corpus import read_corpus
+from tasks.metrics_file import write_metrics
+from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
+from tasks.outcome import StageEnd
+from tasks.progress import Progress
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+INPUTS = ("data/prepared",)
+
+
+def run(stage: Stage) -> None:
+    """Pre-train the embedded model, or take one in the hub's own format."""
+    if stage.params.base.model is None:
+        model, tokenizer, metrics = _pretrain(stage)
+    else:
+        model, tokenizer, metrics = _take(stage)
+    folder = write_model(stage, model, tokenizer, "models/base")
+    seal_model(stage, folder)
+    results = stage.staging.directory("results/base")
+    write_metrics(results, metrics)
+    stage.write_history(results)
+    stage.final(metrics)
+    stage.keep(Output("artifact", Path("results/base")))
+
+
+def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    params = stage.params.base.embedded
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    documents = read_corpus(Path("data/prepared/corpus.jsonl"))
+    if not documents:
+        raise StageEnd(
+            "bad_input",
+            "data/prepared/corpus.jsonl: no document to pre-train the embedded model "
+            "on; give prepare.files.corpus, or a model of your own in base.model",
+        )
+    demonstrations = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)
+    texts = [*documents, *(f"{row['prompt']} {row['response']}" for row in demonstrations)]
+    tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
+    model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
+    rows = pretrain.pack_documents(tokenizer, documents, params.sequence_length)
+    if len(rows) < params.batch_size:
+        raise StageEnd(
+            "bad_input",
+            f"data/prepared/corpus.jsonl: {len(documents)} documents fill {len(rows)} "
+            f"sequences of {params.sequence_length} tokens; one batch needs {params.batch_size}",
+        )
+    training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    progress = Progress(stage.name, params.steps, "steps")
+    loss = float("nan")
+    for metrics in pretrain.train(training, rows, params, compute=compute, seeds=seeds):
+        loss = metrics.loss
+        stage.log(training.step, {"loss": loss, "grad_norm": metrics.grad_norm})
+        progress.step(loss=loss)
+    progress.close()
+    return (
+        model,
+        tokenizer,
+        {
+            "loss": loss,
+            "parameters": model.num_parameters(),
+            "vocabulary": len(tokenizer),
+            "tokens": params.steps * params.batch_size * params.sequence_length,
+        },
+    )
+
+
+def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    params = stage.params.base
+    assert params.model is not None
+    folder = Path(params.model)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(params.model, revision=params.revision))
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
+    compute = start_compute(stage.params.run)
+    tokenizer = load_tokenizer(folder)
+    model = load_policy(folder, compute.device)
+    return (
+        model,
+        tokenizer,
+        {
+            "parameters": model.num_parameters(),
+            "vocabulary": len(tokenizer),
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("base", run, inputs=INPUTS, errors=ERRORS))

@@ -1,0 +1,231 @@
+"""Stages `baseline`, `evaluate@K` and `test`: a policy on prompts it was not trained on.
+
+Every policy answers with the same random stream, so that equal policies give equal answers.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf import reward
+from rlhf.chat import decode_response
+from rlhf.compute import Compute
+from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
+from rlhf.intervals import mean_interval, win_rate
+from rlhf.models import load_policy, load_reward_model, load_tokenizer
+from rlhf.rollouts import TokenIds
+from rlhf.seeding import Seeds
+from tasks.gold import gold_scores
+from tasks.metrics_file import write_metrics
+from tasks.models import ERRORS, encode_prompts, load_prompts, start_compute, token_ids
+from tasks.progress import Progress
+from tasks.publishing import write_json_lines
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+BASELINE_INPUTS = ("data/prepared", "models/sft")
+ROUND_INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/policy",
+                "models/rounds/{key}/reward")  # fmt: skip
+TEST_INPUTS = ("data/prepared", "models/sft", "models/rounds/{final}/policy",
+               "models/rounds/{final}/reward")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A policy's answers to the prompts of a split, one per prompt."""
+
+    texts: list[str]
+    ids: list[list[int]]
+    finished: list[bool]
+    gold: list[float] | None
+    """Gold scores, where the prompts are the embedded ones."""
+
+
+class Bench:
+    """Prompts, tokenizer and settings that all policies of a stage share."""
+
+    def __init__(self, stage: Stage, split: str, *, passes: int):
+        """Load the split's prompts and the SFT policy; `passes` over them will be made in all."""
+        self._params = stage.params.evaluate
+        self.compute: Compute = start_compute(stage.params.run)
+        self._seeds = Seeds(stage.params.run.seed)
+        self._tokenizer = load_tokenizer(Path("models/sft"))
+        self.tokens: TokenIds = token_ids(self._tokenizer)
+        rows = load_prompts(Path(f"data/prepared/prompts/{split}.jsonl"))
+        kept, encoded, self.too_long = encode_prompts(
+            rows, self._tokenizer, self._params.max_prompt_tokens
+        )
+        self.rows = kept[: self._params.prompts]
+        self.prompts = encoded[: self._params.prompts]
+        self._progress = Progress(stage.name, passes, "passes")
+        self.sft = load_policy(Path("models/sft"), self.compute.device)
+
+    def answers(self, folder: Path) -> Answers:
+        """Let a policy answer all prompts."""
+        policy = load_policy(folder, self.compute.device)
+        ids = answer(
+            policy,
+            self.prompts,
+            self._params,
+            self.tokens,
+            compute=self.compute,
+            seeds=self._seeds,
+        )
+        self._progress.step()
+        texts = [decode_response(self._tokenizer, row) for row in ids]
+        finished = [row[-1] == self.tokens.eos for row in ids]
+        return Answers(texts, ids, finished, self._gold(texts, finished))
+
+    def _gold(self, texts: Sequence[str], finished: Sequence[bool]) -> list[float] | None:
+        return gold_scores([row["prompt"] for row in self.rows], texts, finished)
+
+    def scores(self, answers: Answers, reward_model: Path) -> list[float]:
+        """Normalised scores of a reward model for the very tokens of the answers."""
+        model = load_reward_model(reward_model, self.compute.device, torch.Generator())
+        rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, answers.ids, strict=True)]
+        scores = reward.score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
+        self._progress.step()
+        return scores
+
+    def kl(self, answers: Answers, folder: Path) -> list[float]:
+        """Exact KL to SFT of each answer, in nats."""
+        kl = kl_to_reference(
+            load_policy(folder, self.compute.device),
+            self.sft,
+            self.prompts,
+            answers.ids,
+            self._params,
+            self.tokens,
+            compute=self.compute,
+        )
+        self._progress.step()
+        return kl
+
+    def close(self) -> None:
+        """End the progress bar."""
+        self._progress.close()
+
+
+def run_baseline(stage: Stage) -> None:
+    """Measure SFT on the held-out prompts."""
+    bench = Bench(stage, "heldout", passes=1)
+    sft = bench.answers(Path("models/sft"))
+    bench.close()
+    _publish(stage, "results/baseline", _figures("sft", bench, sft, sft, None, None), [])
+
+
+def run_round(stage: Stage) -> None:
+    """Measure the round's policy on the held-out prompts, against SFT and the round before."""
+    key = str(stage.round_key)
+    bench = Bench(stage, "heldout", passes=6)
+    previous = bench.answers(Path(stage.round.policy))
+    _measure(stage, bench, key, f"results/evaluate/{key}", name=key, previous=previous)
+
+
+def run_test(stage: Stage) -> None:
+    """Measure the final policy on the test prompts, once."""
+    bench = Bench(stage, "test", passes=5)
+    final = stage.params.final
+    _measure(stage, bench, final, "results/test", name=final, previous=None)
+
+
+def _measure(
+    stage: Stage, bench: Bench, key: str, out: str, *, name: str, previous: Answers | None
+) -> None:
+    folder, judge = Path(f"models/rounds/{key}/policy"), Path(f"models/rounds/{key}/reward")
+    sft, ours = bench.answers(Path("models/sft")), bench.answers(folder)
+    scores, sft_scores = bench.scores(ours, judge), bench.scores(sft, judge)
+    figures = _figures(name, bench, ours, sft, previous, bench.kl(ours, folder))
+    bench.close()
+    figures["proxy"] = {"mean": statistics.fmean(scores)}
+    if ours.gold is None:
+        figures["win_rate_vs_sft"] = win_rate(scores, sft_scores).as_dict()
+        figures["win_rate_judge"] = "reward_model"
+    samples = [
+        {
+            "prompt_id": row["prompt_id"],
+            "prompt": row["prompt"],
+            "sft": sft.texts[i],
+            "response": ours.texts[i],
+            "gold_sft": None if sft.gold is None else round(sft.gold[i], 4),
+            "gold": None if ours.gold is None else round(ours.gold[i], 4),
+            "score": round(scores[i], 4),
+        }
+        for i, row in enumerate(bench.rows)
+    ]
+    _publish(stage, out, figures, samples)
+
+
+def _figures(
+    name: str,
+    bench: Bench,
+    ours: Answers,
+    sft: Answers,
+    previous: Answers | None,
+    kl: list[float] | None,
+) -> dict[str, Any]:
+    lengths = [float(len(ids)) for ids in ours.ids]
+    gold = ours.gold
+    return {
+        "policy": name,
+        "gold": None if gold is None else mean_interval(gold).as_dict(),
+        "win_rate_vs_sft": _wins(ours, sft),
+        "win_rate_vs_previous": None if previous is None else _wins(ours, previous),
+        "win_rate_judge": "gold",
+        "kl": mean_interval([0.0] * len(lengths) if kl is None else kl).as_dict(),
+        "proxy": {"mean": None},
+        "length": {"mean": statistics.fmean(lengths)},
+        "finished": statistics.fmean(float(end) for end in ours.finished),
+        "distinct_2": distinct_ngrams(ours.texts, 2),
+        "too_long": bench.too_long,
+    }
+
+
+def _wins(ours: Answers, theirs: Answers) -> dict[str, float] | None:
+    if ours.gold is None or theirs.gold is None:
+        return None
+    return win_rate(ours.gold, theirs.gold).as_dict()
+
+
+def _publish(
+    stage: Stage, path: str, figures: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
+) -> None:
+    folder = stage.staging.directory(path)
+    write_metrics(folder, figures)
+    write_json_lines(folder / "samples.jsonl", samples)
+    stage.final(figures)
+    stage.keep(Output("artifact", Path(path)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`--policy sft` is the stage `baseline`, `--policy final` is `test`, else `--round KEY`."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.evaluate", description=main.__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--policy", choices=["sft", "final"])
+    which.add_argument("--round", help="key of the round in params.yaml")
+    options = parser.parse_args(arguments)
+    if options.round is not None:
+        return run_stage(
+            "evaluate",
+            run_round,
+            inputs=ROUND_INPUTS,
+            arguments=arguments,
+            per_round=True,
+            errors=ERRORS,
+        )
+    body, name, inputs = (
+        (run_baseline, "baseline", BASELINE_INPUTS)
+        if options.policy == "sft"
+        else (run_test, "test", TEST_INPUTS)
+    )
+    return run_stage("evaluate", body, name=name, inputs=inputs, arguments=[], errors=ERRORS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

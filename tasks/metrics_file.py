@@ -1,0 +1,12 @@
+"""`metrics.json`: a stage's final figures, readable and deterministic."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Write the figures; NaN and infinity are refused, since JSON has neither."""
+    text = json.dumps(metrics, ensure_ascii=False, indent=2, allow_nan=False)
+    (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")

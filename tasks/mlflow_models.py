@@ -1,0 +1,139 @@
+"""Logs a model folder in the hub's format as an MLflow model, without loading it.
+
+`mlflow.transformers.log_model` wants the model in memory: five seconds of imports, a second
+serialisation, and with transformers 5 its path form fails. The folder that it would write is
+simple, so we write it: an `MLmodel` description with the `transformers` and `python_function`
+flavours, the weights and configuration under `model/`, the tokenizer under
+`components/tokenizer/`. MLflow alone loads it again in any process
+(`mlflow.transformers.load_model`, `mlflow.pyfunc.load_model`); a test holds that.
+
+Only safetensors, JSON and text are taken along: nothing in it can run code.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from mlflow.entities import LoggedModelOutput
+from mlflow.models import Model
+
+from tasks.mlflow_store import Store
+
+ModelKind = Literal["policy", "reward_model"]
+
+SAFE_SUFFIXES = {".safetensors", ".json", ".txt", ".jinja", ".model"}
+TOKENIZER_FILES = ("tokeniz", "special_tokens", "added_tokens", "vocab", "merges", "chat_template")
+REQUIREMENTS = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "accelerate")
+TASKS: Mapping[ModelKind, tuple[str, str]] = {
+    "policy": ("text-generation", "TextGenerationPipeline"),
+    "reward_model": ("text-classification", "TextClassificationPipeline"),
+}
+PREDICT_CONFIG: Mapping[ModelKind, Mapping[str, object]] = {
+    "policy": {},
+    # Scores as the model gives them; the pipeline would squash them by a sigmoid.
+    "reward_model": {"function_to_apply": "none"},
+}
+
+
+def log_model(
+    store: Store, run_id: str, kind: ModelKind, folder: Path, tags: Mapping[str, str]
+) -> str:
+    """Log the hub-format model in `folder` as an output of a run; the logged model's id.
+
+    A model that an interrupted call left behind half-sent is deleted first.
+
+    Raises:
+        FileNotFoundError: `folder` has no config.json.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    _drop_unfinished(store, run_id, tags["rlhf.output"])
+    params = {key: str(value) for key, value in config.items() if key.startswith("score_")}
+    model = store.client.create_logged_model(
+        store.experiment,
+        name=kind,
+        source_run_id=run_id,
+        tags=dict(tags),
+        params=params,
+        model_type=kind,
+    )
+    with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
+        _write_folder(Path(draft), kind, folder, config["architectures"][0])
+        _describe(kind, config["architectures"][0], run_id, model.model_id).save(
+            str(Path(draft) / "MLmodel")
+        )
+        store.client.log_model_artifacts(model.model_id, draft)
+    store.client.finalize_logged_model(model.model_id, "READY")
+    store.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    return str(model.model_id)
+
+
+def _drop_unfinished(store: Store, run_id: str, output: str) -> None:
+    models = store.client.search_logged_models(
+        [store.experiment], filter_string=f"source_run_id = '{run_id}'"
+    )
+    for model in models:
+        if model.tags.get("rlhf.output") == output:
+            store.client.delete_logged_model(model.model_id)
+
+
+def _describe(kind: ModelKind, architecture: str, run_id: str, model_id: str) -> Model:
+    """The MLmodel description with both flavours."""
+    task, pipeline = TASKS[kind]
+    flavor: dict[str, Any] = {
+        "task": task,
+        "instance_type": pipeline,
+        "pipeline_model_type": architecture,
+        "source_model_name": kind,
+        "model_binary": "model",
+        "components": ["tokenizer"],
+        "tokenizer_type": "AutoTokenizer",
+    }
+    model = Model(run_id=run_id, model_id=model_id)
+    model.add_flavor("transformers", transformers_version=_version("transformers"), **flavor)
+    model.add_flavor(
+        "python_function",
+        loader_module="mlflow.transformers",
+        python_version=platform.python_version(),
+        env={"virtualenv": "python_env.yaml"},
+        model_binary="model",
+        **({"config": dict(PREDICT_CONFIG[kind])} if PREDICT_CONFIG[kind] else {}),
+    )
+    return model
+
+
+def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str) -> None:
+    """Everything of the MLflow model but its description. Weights are linked where possible."""
+    (draft / "components" / "tokenizer").mkdir(parents=True)
+    (draft / "model").mkdir()
+    for source in sorted(folder.iterdir()):
+        if source.suffix not in SAFE_SUFFIXES:
+            continue
+        _link_or_copy(source, draft / "model" / source.name)
+        if source.name.startswith(TOKENIZER_FILES):
+            _link_or_copy(source, draft / "components" / "tokenizer" / source.name)
+    packages = "".join(f"{name}=={_version(name)}\n" for name in REQUIREMENTS)
+    (draft / "requirements.txt").write_text(packages, encoding="utf-8")
+    (draft / "python_env.yaml").write_text(
+        f"python: {platform.python_version()}\ndependencies:\n- -r requirements.txt\n",
+        encoding="utf-8",
+    )
+    (draft / "README.txt").write_text(
+        f"{kind} ({architecture}), weights in the hub's format under model/.\n", encoding="utf-8"
+    )
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)

@@ -1,0 +1,277 @@
+"""Sends one spool to MLflow: run, parameters, inputs, curves, and when it has ended the rest.
+
+Every step is noted in `sent.json` as soon as MLflow has confirmed it, and harmless to repeat, so
+an interruption between any two lines costs a repetition and makes no duplicate.
+"""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    Metric,
+    Param,
+    RunTag,
+)
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks.mlflow_models import log_model
+from tasks.mlflow_store import Store, connect, execution_run, mlflow_key, stage_run
+from tasks.sent import Sent, load_sent, save_sent
+from tasks.tracking import is_live, read_finish
+
+METRICS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
+PARAM_LENGTH = 6000
+REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
+"""Answers of a tracking server that concern this spool only: the next one may still be taken."""
+
+
+class TrackingError(Exception):
+    """MLflow did not take a spool: unreachable, or it refuses what is in it."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        """Keep the first line of `message`."""
+        super().__init__(message.strip().split("\n")[0][:300])
+        self.refused = refused
+
+
+def send(folder: Path, *, uri: str, models: bool) -> None:
+    """Send what of the spool in `folder` has not arrived at `uri` yet.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    with _named_errors():
+        _Sender(folder, connect(uri), load_sent(folder, uri)).send(models=models)
+
+
+def send_output_tags(
+    uri: str, run: str, models: Mapping[str, str], outs: Mapping[str, str]
+) -> None:
+    """Tag a run, and the models it logged, with the DVC hashes of its outputs.
+
+    Args:
+        uri: of the tracking store.
+        run: id of the run.
+        models: output path -> id of the logged model.
+        outs: output path -> hash.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    with _named_errors():
+        client = connect(uri).client
+        tags = [RunTag(mlflow_key(f"dvc.out.{path}"), digest) for path, digest in outs.items()]
+        client.log_batch(run, tags=tags)
+        for path, model in models.items():
+            if path in outs:
+                client.set_logged_model_tags(model, {"dvc.path": path, "dvc.md5": outs[path]})
+
+
+class _Sender:
+    """One spool, the store it goes to, and how far it has got."""
+
+    def __init__(self, folder: Path, store: Store, sent: Sent) -> None:
+        self.folder = folder
+        self.store = store
+        self.client = store.client
+        self.sent = sent
+        self.start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
+        self.tags = _run_tags(self.start)
+
+    def send(self, *, models: bool) -> None:
+        if not self.sent.run:
+            with _runs_lock(self.folder.parents[1]):
+                self.sent.run = stage_run(self.store, self.start, self.tags).info.run_id
+            self._note()
+        if not self.sent.described:
+            self._describe()
+        # Read before the metrics: what was logged before the end is sent before the end.
+        finish, live = read_finish(self.folder), is_live(self.folder)
+        self._send_metrics()
+        if finish is None:
+            self._set_status("RUNNING" if live else "KILLED")
+            return
+        if finish["ended_ms"] != self.sent.ended_ms:
+            self._finish(finish)
+        if models and not self.sent.models_done:
+            self._send_models(finish)
+
+    def _describe(self) -> None:
+        params = {mlflow_key(k): str(v)[:PARAM_LENGTH] for k, v in self.start["params"].items()}
+        self._send_params(self.sent.run, params)
+        tags = [RunTag(mlflow_key(key), value) for key, value in self.tags.items()]
+        self.client.log_batch(self.sent.run, tags=tags)
+        if datasets := _datasets(self.start):
+            self.client.log_inputs(self.sent.run, datasets)
+        # The parent gets the parameters of all its stages, so that executions can be compared.
+        parent = execution_run(self.store, self.start, self.tags)
+        known = parent.data.params
+        self._send_params(
+            parent.info.run_id, {key: value for key, value in params.items() if key not in known}
+        )
+        self.sent.described = True
+        self._note()
+
+    def _send_params(self, run: str, params: Mapping[str, str]) -> None:
+        entries = [Param(key, value) for key, value in sorted(params.items())]
+        for first in range(0, len(entries), PARAMS_PER_BATCH):
+            self.client.log_batch(run, params=entries[first : first + PARAMS_PER_BATCH])
+
+    def _send_metrics(self) -> None:
+        """Send complete lines from the noted offset on."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        batch: list[Metric] = []
+        with path.open("rb") as lines:
+            lines.seek(self.sent.metrics)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                points = _points(json.loads(line))
+                if batch and len(batch) + len(points) > METRICS_PER_BATCH:
+                    self._send_batch(batch)
+                    batch = []
+                batch += points
+                self.sent.metrics += len(line)
+        if batch:
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: list[Metric]) -> None:
+        self.client.log_batch(self.sent.run, metrics=batch)
+        self._note()
+
+    def _finish(self, finish: Mapping[str, Any]) -> None:
+        """Final metrics, small artifacts and the status; models come after."""
+        ended, status = finish["ended_ms"], finish["status"]
+        finals = finish["metrics"].items()
+        step = _last_step(self.folder / "metrics.jsonl")
+        own = [Metric(mlflow_key(key), value, ended, step) for key, value in finals]
+        stage = self.start["stage"]
+        shared = [Metric(mlflow_key(f"{stage}/{key}"), value, ended, 0) for key, value in finals]
+        parent = self._parent()
+        for run, metrics in ((self.sent.run, own), (parent, shared)):
+            for first in range(0, len(metrics), METRICS_PER_BATCH):
+                self.client.log_batch(run, metrics=metrics[first : first + METRICS_PER_BATCH])
+        for output in finish["outputs"]:
+            if output["kind"] == "artifact":
+                self._send_artifact(self.folder / output["kept"])
+        self.client.set_terminated(self.sent.run, status, ended)
+        self.client.set_terminated(parent, status, ended)
+        self.sent.status, self.sent.ended_ms = status, ended
+        self.sent.models_done = all(entry["kind"] == "artifact" for entry in finish["outputs"])
+        self._note()
+        self._drop_links()
+
+    def _send_artifact(self, path: Path) -> None:
+        if path.is_dir():
+            self.client.log_artifacts(self.sent.run, str(path), artifact_path=path.name)
+        else:
+            self.client.log_artifact(self.sent.run, str(path))
+
+    def _send_models(self, finish: Mapping[str, Any]) -> None:
+        for output in finish["outputs"]:
+            path, kind = output["path"], output["kind"]
+            if kind == "artifact" or path in self.sent.models:
+                continue
+            tags = {"rlhf.output": path, "rlhf.stage": self.start["stage"]}
+            folder = self.folder / output["kept"]
+            self.sent.models[path] = log_model(self.store, self.sent.run, kind, folder, tags)
+            self._note()
+        self.sent.models_done = True
+        self._note()
+        self._drop_links()
+
+    def _drop_links(self) -> None:
+        """The outputs are kept for as long as something of them may be left to send."""
+        if self.sent.models_done:
+            shutil.rmtree(self.folder / "outputs", ignore_errors=True)
+
+    def _set_status(self, status: str) -> None:
+        """Say that the stage runs (again), or that it was killed and could not say so itself."""
+        if self.sent.status == status:
+            return
+        for run in (self.sent.run, self._parent()):
+            if status == "RUNNING":
+                self.client.update_run(run, status=status)
+            else:
+                self.client.set_terminated(run, status)
+        self.sent.status = status
+        self._note()
+
+    def _parent(self) -> str:
+        return str(execution_run(self.store, self.start, self.tags).info.run_id)
+
+    def _note(self) -> None:
+        save_sent(self.folder, self.sent)
+
+
+def _run_tags(start: Mapping[str, Any]) -> dict[str, str]:
+    """All tags of a stage's run: its own, its inputs' hashes, and what MLflow's UI looks for."""
+    stage, tags = start["stage"], {key: str(value) for key, value in start["tags"].items()}
+    hashes = {f"dvc.in.{path}": digest for path, digest in start["inputs"].items()}
+    source = {"mlflow.source.name": f"tasks.{stage.split('@')[0]}", "mlflow.source.type": "LOCAL"}
+    if "git.commit" in tags:
+        source["mlflow.source.git.commit"] = tags["git.commit"]
+    return {**source, **hashes, **tags, "dvc.stage": stage}
+
+
+def _datasets(start: Mapping[str, Any]) -> list[DatasetInput]:
+    """The inputs below data/, each with DVC's hash as its digest.
+
+    Not `mlflow.data.from_pandas`: its digest sees the first 10,000 rows only.
+    """
+    return [
+        DatasetInput(
+            Dataset(path, digest, source_type="local", source=json.dumps({"uri": path})),
+            tags=[InputTag("mlflow.data.context", start["stage"])],
+        )
+        for path, digest in sorted(start["inputs"].items())
+        if path.startswith("data/") and digest
+    ]
+
+
+def _points(row: Mapping[str, Any]) -> list[Metric]:
+    return [
+        Metric(mlflow_key(key), value, row["time"], row["step"])
+        for key, value in row["metrics"].items()
+    ]
+
+
+def _last_step(metrics: Path) -> int:
+    """The largest step in metrics.jsonl, 0 where nothing was logged."""
+    if not metrics.exists():
+        return 0
+    lines = metrics.read_bytes().splitlines()
+    return max((int(json.loads(line)["step"]) for line in lines), default=0)
+
+
+@contextmanager
+def _runs_lock(spool: Path) -> Iterator[None]:
+    """Processes that ship different spools do not make the same parent run twice."""
+    with (spool / "runs.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        raise TrackingError(str(error), refused=error.error_code in REFUSALS) from error
+    except (requests.RequestException, SQLAlchemyError, ConnectionError) as error:
+        raise TrackingError(str(error), refused=False) from error
+    except OSError as error:  # an artifact that cannot be read or written
+        raise TrackingError(str(error), refused=True) from error

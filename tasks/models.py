@@ -1,0 +1,92 @@
+"""What the stages that train or run models share: where to compute, and model folders on disk."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from preferences.reader import read_rows
+from preferences.schemas import PROMPTS
+from rlhf.chat import TokenizerError, encode_prompt
+from rlhf.compute import Compute, choose_device, make_deterministic
+from rlhf.models import ModelFolderError
+from rlhf.optimisers import NonFiniteError
+from rlhf.rollouts import TokenIds
+from rlhf.seeding import Seeds
+from tasks.outcome import StageEnd, Status
+from tasks.params import RunParams
+from tasks.publishing import write_manifest
+from tasks.stage import Stage
+
+ERRORS: Mapping[type[Exception], Status] = {
+    ModelFolderError: "bad_input",
+    TokenizerError: "bad_input",
+    NonFiniteError: "stopped",
+}
+"""How the library's errors end a stage."""
+
+
+def start_compute(run: RunParams) -> Compute:
+    """Fix threads and determinism, silence the libraries' own progress bars."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        device = choose_device(run.device)
+    except ValueError as error:
+        raise StageEnd("bad_input", str(error)) from None
+    make_deterministic(run.threads)
+    return Compute(device, run.precision)
+
+
+def seeds_of(stage: Stage) -> Seeds:
+    """The stage's random streams; each round has its own."""
+    seeds = Seeds(stage.params.run.seed)
+    return seeds if stage.round_key is None else Seeds(seeds.named("round", stage.round_key))
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase) -> TokenIds:
+    """The ids that generation has to know."""
+    assert isinstance(tokenizer.eos_token_id, int)
+    assert isinstance(tokenizer.pad_token_id, int)
+    return TokenIds(tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+def write_model(
+    stage: Stage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str
+) -> Path:
+    """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last."""
+    folder = stage.staging.directory(path)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def seal_model(stage: Stage, folder: Path) -> None:
+    """Write the manifest of a complete model folder."""
+    write_manifest(
+        folder, params=stage.own_params, inputs=stage.inputs, environment=stage.environment()
+    )
+
+
+def load_prompts(path: Path) -> list[dict[str, Any]]:
+    """Rows of a prompts file: `prompt_id` and `prompt`."""
+    return read_rows(path, PROMPTS)
+
+
+def encode_prompts(
+    rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, max_tokens: int
+) -> tuple[list[Mapping[str, Any]], list[list[int]], int]:
+    """Prompts within the limit, their token ids, and how many were left out as too long.
+
+    Raises:
+        StageEnd: no prompt is left.
+    """
+    encoded = [(row, encode_prompt(tokenizer, row["prompt"])) for row in rows]
+    kept = [(row, ids) for row, ids in encoded if len(ids) <= max_tokens]
+    if not kept:
+        raise StageEnd("bad_input", f"none of {len(rows)} prompts has at most {max_tokens} tokens")
+    return [row for row, _ in kept], [ids for _, ids in kept], len(encoded) - len(kept)

@@ -1,0 +1,95 @@
+"""Rules of params.yaml that go across fields and sections: what makes no sense together."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf.params.base import EmbeddedModelParams
+
+Problem = tuple[str, str]
+"""Dotted key, and what is wrong with it."""
+
+
+def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
+    """Impossible combinations in the sections that are sound by themselves.
+
+    Args:
+        sections: name -> value of its type; those with a wrong type or value are left out, and
+            with them the rules that need them.
+        folder: what relative paths start from.
+    """
+    if (ppo := sections.get("ppo")) is not None:
+        yield from ((f"ppo.{key}", text) for key, text in ppo.problems())
+    if (base := sections.get("base")) is not None:
+        yield from _base_problems(base.model, base.revision, folder)
+        yield from _embedded_problems(base.embedded)
+    yield from _data_problems(sections)
+    if (rounds := sections.get("rounds")) is not None:
+        yield from _round_problems(rounds)
+        if rounds and (final := sections.get("final")) not in (None, *rounds):
+            yield "final", f"{final!r} is not one of the rounds: {', '.join(rounds)}"
+
+
+def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
+    prepare, base, sample = (sections.get(name) for name in ("prepare", "base", "sample"))
+    if prepare is None:
+        return
+    if prepare.files is None:
+        if sample is not None and sample.pairs > prepare.train_prompts:
+            yield (
+                "sample.pairs",
+                f"{sample.pairs} is above prepare.train_prompts ({prepare.train_prompts})",
+            )
+        return
+    if prepare.files.heldout_fraction + prepare.files.test_fraction >= 1:
+        yield "prepare.files", "heldout_fraction and test_fraction leave no training prompts"
+    if prepare.files.corpus is None and base is not None and base.model is None:
+        yield (
+            "prepare.files.corpus",
+            "required to pre-train the embedded model; or name a model of your own in base.model",
+        )
+
+
+def _base_problems(model: str | None, revision: str | None, folder: Path) -> Iterator[Problem]:
+    if model is None or (folder / model).is_dir():
+        return
+    if model.startswith((".", "/")):
+        yield "base.model", f"{model}: no such model folder"
+    elif revision is None:
+        yield "base.revision", "required with a model that is not a local folder"
+
+
+def _embedded_problems(embedded: EmbeddedModelParams) -> Iterator[Problem]:
+    if embedded.hidden_size % embedded.heads:
+        yield (
+            "base.embedded.heads",
+            f"hidden_size {embedded.hidden_size} cannot be cut into {embedded.heads} heads",
+        )
+    elif embedded.hidden_size // embedded.heads % 2:
+        yield "base.embedded.heads", "hidden_size / heads must be even for rotary positions"
+    if embedded.sequence_length > embedded.max_positions:
+        yield (
+            "base.embedded.sequence_length",
+            f"{embedded.sequence_length} is above max_positions ({embedded.max_positions})",
+        )
+
+
+def _round_problems(rounds: Mapping[str, Any]) -> Iterator[Problem]:
+    """A round may start from SFT or from what an earlier round makes."""
+    if not rounds:
+        yield "rounds", "at least one round is needed"
+    known = {
+        "policy": ["models/sft"],
+        "reward_model": ["models/sft"],
+        "preferences": ["data/prepared/preferences"],
+    }
+    for key, entry in rounds.items():
+        if not key.isidentifier():
+            yield f"rounds.{key}", "a round's key is letters, digits and underscores"
+        for name, paths in known.items():
+            value = getattr(entry, name)
+            if value not in paths:
+                yield f"rounds.{key}.{name}", f"{value!r} is none of {', '.join(paths)}"
+        known["policy"].append(f"models/rounds/{key}/policy")
+        known["reward_model"].append(f"models/rounds/{key}/reward")
+        known["preferences"].append(f"data/rounds/{key}/preferences")

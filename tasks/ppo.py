@@ -1,0 +1,188 @@
+"""Stage `ppo`: a PPO round from the round's policy, with the newest reward model."""
+
+import random
+import statistics
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.batches import Rollout
+from rlhf.chat import decode_response
+from rlhf.models import (
+    VALUE_HEAD,
+    ActorCritic,
+    build_actor_critic,
+    load_policy,
+    load_reward_model,
+    load_tokenizer,
+    load_value_function,
+    save_value_function,
+)
+from rlhf.named_seeds import named_random
+from rlhf.ppo import Iteration, PPOMetrics, PPOTraining, TrainingStopped, train
+from rlhf.rollouts import PPOModels
+from rlhf.self_checks import SelfCheckError, check_models, fingerprint
+from tasks.gold import gold_scores
+from tasks.metrics_file import write_metrics
+from tasks.models import (
+    ERRORS,
+    encode_prompts,
+    load_prompts,
+    seal_model,
+    seeds_of,
+    start_compute,
+    token_ids,
+    write_model,
+)
+from tasks.outcome import StageEnd
+from tasks.progress import Progress
+from tasks.publishing import write_json_lines
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward")
+
+SAMPLES = 4
+"""Answers of each rollout that are kept to be read."""
+
+
+def run(stage: Stage) -> None:
+    """Train the policy by PPO and write it with its value function."""
+    params, key = stage.params.ppo, stage.round_key
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    folder = Path(stage.round.policy)
+    tokenizer = load_tokenizer(folder)
+    tokens = token_ids(tokenizer)
+    reward_model = load_reward_model(
+        Path(f"models/rounds/{key}/reward"), compute.device, torch.Generator()
+    )
+    models = PPOModels(
+        actor=_actor(stage, folder, reward_model, compute.device),
+        reference=load_policy(Path("models/sft"), compute.device),
+        reward_model=reward_model,
+    )
+    rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
+    named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
+    _, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
+    frozen = fingerprint(models.reference), fingerprint(reward_model)
+    at_start = str(folder) == "models/sft"
+    with compute.autocast():
+        check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
+    training = PPOTraining(models, params)
+    progress = Progress(stage.name, params.iterations, "iterations")
+    samples: list[dict[str, Any]] = []
+    last: PPOMetrics | None = None
+    for result in train(training, prompts, params, tokens, compute=compute, seeds=seeds):
+        last = result.metrics
+        figures = curves(last) | gold_curve(result.rollout, tokenizer)
+        stage.log(training.iteration, figures)
+        samples += _samples(result, training.iteration, tokenizer)
+        progress.step(
+            score=last.score, kl=last.kl, clip=last.clip_fraction, ev=last.explained_variance
+        )
+    progress.close()
+    if frozen != (fingerprint(models.reference), fingerprint(reward_model)):
+        raise StageEnd("stopped", "self-check 'reference and reward model unchanged' failed")
+    target = write_model(stage, models.actor.lm, tokenizer, f"models/rounds/{key}/policy")
+    save_value_function(models.actor, target)
+    seal_model(stage, target)
+    metrics = {
+        "round": key,
+        "iterations": training.iteration,
+        "too_long": too_long,
+        **({} if last is None else curves(last)),
+    }
+    results = stage.staging.directory(f"results/ppo/{key}")
+    write_metrics(results, metrics)
+    stage.write_history(results)
+    write_json_lines(results / "samples.jsonl", samples)
+    stage.final(metrics)
+    stage.keep(
+        Output("policy", Path(f"models/rounds/{key}/policy")),
+        Output("artifact", Path(f"results/ppo/{key}")),
+    )
+
+
+def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
+    """The round's policy with its value function: that of the round before, where there is one."""
+    params = stage.params.ppo
+    actor = build_actor_critic(
+        load_policy(folder, device),
+        reward_model=reward_model if params.value_init == "reward" else None,
+        separate=params.value_model == "separate",
+    )
+    if params.value_carry and (folder / VALUE_HEAD).is_file():
+        load_value_function(actor, folder)
+    return actor
+
+
+def curves(metrics: PPOMetrics) -> dict[str, float]:
+    """Figures of an iteration under the names that OpenAI's code gave them."""
+    values = asdict(metrics)
+    return {name: values[field] for field, name in CURVES.items()}
+
+
+CURVES: Mapping[str, str] = {
+    "score": "objective/score",
+    "kl": "objective/kl",
+    "kl_coef": "objective/kl_coef",
+    "reward": "objective/reward",
+    "entropy": "objective/entropy",
+    "length": "objective/length",
+    "finished": "objective/finished",
+    "clipped_scores": "objective/clipped_scores",
+    "policy_loss": "policy/loss",
+    "approx_kl": "policy/approx_kl",
+    "clip_fraction": "policy/clip_fraction",
+    "ratio": "policy/ratio",
+    "grad_norm": "policy/grad_norm",
+    "value_loss": "value/loss",
+    "value_clip_fraction": "value/clip_fraction",
+    "explained_variance": "value/explained_variance",
+    "value_grad_norm": "value/grad_norm",
+    "optimiser_steps": "optimiser_steps",
+    "tokens": "tokens",
+}
+
+
+def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    """Mean gold score of a rollout, which training never sees; nothing without a rubric."""
+    prompts = _texts(rollout.prompt_ids, rollout.prompt_mask, tokenizer)
+    answers = _texts(rollout.response_ids, rollout.response_mask, tokenizer)
+    gold = gold_scores(prompts, answers, rollout.ended.tolist())
+    return {} if gold is None else {"objective/gold": statistics.fmean(gold)}
+
+
+def _texts(ids: torch.Tensor, mask: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Each row's real tokens as text."""
+    rows = zip(ids.cpu(), mask.cpu(), strict=True)
+    return [decode_response(tokenizer, row[kept].tolist()) for row, kept in rows]
+
+
+def _samples(
+    result: Iteration, iteration: int, tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """Some answers of the rollout, with what they scored."""
+    rollout = result.rollout
+    chosen = random.Random(iteration).sample(range(len(rollout)), min(SAMPLES, len(rollout)))
+    kept = rollout.select(torch.tensor(chosen, device=rollout.scores.device))
+    rows = zip(
+        _texts(kept.prompt_ids, kept.prompt_mask, tokenizer),
+        _texts(kept.response_ids, kept.response_mask, tokenizer),
+        kept.scores.tolist(),
+        strict=True,
+    )
+    return [
+        {"iteration": iteration, "prompt": prompt, "response": answer, "score": round(score, 4)}
+        for prompt, answer, score in rows
+    ]
+
+
+if __name__ == "__main__":
+    errors = {**ERRORS, TrainingStopped: "stopped", SelfCheckError: "stopped"}
+    sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=errors))

@@ -1,0 +1,124 @@
+"""Stage `prepare`: prompts, demonstrations, corpus and the preferences one starts with.
+
+Generates the embedded support desk, or takes your own files (`prepare.files`). All data sets are
+written with `datasets`, as JSON Lines.
+"""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from data.support_desk.corpus import sample_document
+from data.support_desk.splits import sample_requests
+from data.support_desk.templates import Split
+from data.support_desk.writers import sample_writer, write_response
+from preferences.reader import MalformedDataError, read_rows
+from preferences.schemas import DEMONSTRATIONS, PREFERENCES, PROMPTS
+from preferences.splitting import split_of
+from rlhf.named_seeds import named_random
+from tasks.outcome import StageEnd
+from tasks.params import FilesParams, PrepareParams
+from tasks.progress import track
+from tasks.stage import Stage, run_stage
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def run(stage: Stage) -> None:
+    """Write the data sets of the pipeline."""
+    datasets.disable_progress_bars()
+    folder = stage.staging.directory("data/prepared")
+    params = stage.params.prepare
+    if params.files is None:
+        _support_desk(folder, params, stage.params.run.seed)
+    else:
+        _own_files(folder, params.files)
+
+
+def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
+    counts: dict[Split, int] = {
+        "train": params.train_prompts,
+        "heldout": params.heldout_prompts,
+        "test": params.test_prompts,
+    }
+    for split, count in counts.items():
+        requests = sample_requests(split, count, named_random(seed, "prepare", "prompts", split))
+        _write(folder / "prompts" / f"{split}.jsonl", [_prompt(r.text) for r in requests])
+    writing = named_random(seed, "prepare", "writers")
+    asked = sample_requests(
+        "train", params.demonstrations, named_random(seed, "prepare", "demonstrations")
+    )
+    demonstrations = [
+        {**_prompt(r.text), "response": write_response(r, sample_writer(writing), writing)}
+        for r in track(asked, "prepare", len(asked), "demonstrations")
+    ]
+    _write(folder / "demonstrations.jsonl", demonstrations)
+    documents = named_random(seed, "prepare", "corpus")
+    count = params.corpus_documents
+    numbers = track(range(count), "prepare", count, "documents")
+    corpus = [{"text": sample_document(documents)} for _ in numbers]
+    _write(folder / "corpus.jsonl", corpus)
+    _write_preferences(folder, [])
+
+
+def _own_files(folder: Path, files: FilesParams) -> None:
+    prompts = read_rows(_existing("prompts", files.prompts), PROMPTS)
+    parts: dict[str, list[Mapping[str, Any]]] = {"train": [], "heldout": [], "test": []}
+    for row in prompts:
+        parts[_split_of(row["prompt"], files)].append(row)
+    for split, rows in parts.items():
+        if not rows:
+            raise StageEnd("bad_input", f"{files.prompts}: no prompt falls into split {split}")
+        _write(folder / "prompts" / f"{split}.jsonl", rows)
+    demonstrations = read_rows(_existing("demonstrations", files.demonstrations), DEMONSTRATIONS)
+    _write(folder / "demonstrations.jsonl", demonstrations)
+    if files.corpus is None:
+        _write(folder / "corpus.jsonl", [])
+    else:
+        shutil.copyfile(_existing("corpus", files.corpus), folder / "corpus.jsonl")
+    preferences: Rows = []
+    if files.preferences is not None:
+        preferences = read_rows(_existing("preferences", files.preferences), PREFERENCES)
+    _write_preferences(folder, preferences)
+
+
+def _split_of(prompt: Any, files: FilesParams) -> str:
+    """Test, then held out, then train, each by a hash of the prompt."""
+    outside = files.test_fraction + files.heldout_fraction
+    if split_of(prompt, heldout_fraction=files.test_fraction) == "heldout":
+        return "test"
+    return "heldout" if split_of(prompt, heldout_fraction=outside) == "heldout" else "train"
+
+
+def _existing(key: str, path: str) -> Path:
+    if not Path(path).is_file():
+        raise StageEnd("bad_input", f"prepare.files.{key}: {path}: no such file")
+    return Path(path)
+
+
+def _prompt(text: str) -> dict[str, str]:
+    return {"prompt_id": hashlib.sha256(text.encode()).hexdigest()[:16], "prompt": text}
+
+
+def _write_preferences(folder: Path, rows: Rows) -> None:
+    for split in ("train", "heldout"):
+        chosen = [row for row in rows if row["split"] == split]
+        _write(folder / "preferences" / f"{split}.jsonl", chosen)
+
+
+def _write(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not rows:
+        path.touch()
+        return
+    table = datasets.Dataset.from_list([dict(row) for row in rows])
+    table.to_json(path, force_ascii=False)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("prepare", run, errors={MalformedDataError: "bad_input"}))

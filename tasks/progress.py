@@ -1,0 +1,62 @@
+"""Progress for people: a bar with rate and remaining time in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Counts steps of a known total and shows them with the newest figures."""
+
+    def __init__(self, name: str, total: int, unit: str, done: int = 0):
+        """Show nothing yet; `done` steps were made before."""
+        self._name, self._total, self._unit = name, total, unit
+        self._first = self._done = done
+        self._started = self._shown = time.monotonic()
+        self._bar = (
+            tqdm(total=total, initial=done, desc=name, unit=unit, file=sys.stderr, leave=True)
+            if sys.stderr.isatty()
+            else None
+        )
+
+    def step(self, count: int = 1, **figures: float) -> None:
+        """Note `count` more steps; a plain line comes out every ten seconds and at the end."""
+        self._done += count
+        text = "  ".join(f"{name} {value:+.3g}" for name, value in figures.items())
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(count)
+            return
+        now = time.monotonic()
+        if now - self._shown < LINE_EVERY_SECONDS and self._done < self._total:
+            return
+        self._shown = now
+        elapsed = now - self._started
+        rate = (self._done - self._first) / elapsed if elapsed else 0.0
+        left = (self._total - self._done) / rate if rate else 0.0
+        sys.stderr.write(
+            f"{self._name:<12} {self._done}/{self._total} {self._unit}  {text}  "
+            f"{rate:.3g} {self._unit}/s, {left:.0f} s left\n"
+        )
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def track(items: Iterable[Item], name: str, total: int, unit: str) -> Iterator[Item]:
+    """Pass items on and show how many of them are done."""
+    progress = Progress(name, total, unit)
+    for item in items:
+        yield item
+        progress.step()
+    progress.close()

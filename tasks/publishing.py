@@ -1,0 +1,120 @@
+"""Outputs appear whole or not at all: written to a staging folder, then renamed into place."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+class Staging:
+    """A folder in which a stage's outputs are built before any of them is visible."""
+
+    def __init__(self, root: Path, folder: Path):
+        """Start with an empty folder on the outputs' file system."""
+        self._root, self._folder = root, folder
+        self._outputs: list[str] = []
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    def file(self, path: str) -> Path:
+        """Where to write an output file that is to appear at `path`."""
+        self._outputs.append(path)
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def directory(self, path: str) -> Path:
+        """Where to write an output folder that is to appear at `path`."""
+        target = self.file(path)
+        target.mkdir(exist_ok=True)
+        return target
+
+    def publish(self) -> list[Path]:
+        """Flush every file to the disk and rename every output into place."""
+        published = []
+        for path in self._outputs:
+            source, target = self._folder / path, self._root / path
+            _sync(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.is_dir():
+                shutil.rmtree(target)
+            source.replace(target)
+            _sync_folder(target.parent)
+            published.append(target)
+        shutil.rmtree(self._folder)
+        return published
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    params: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    environment: Mapping[str, Any],
+) -> None:
+    """Describe a model folder: its files with size and sha256, and all it was made from."""
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    manifest = {
+        "files": files,
+        "inputs": dict(sorted(inputs.items())),
+        "params": dict(params),
+        "environment": dict(environment),
+    }
+    write_json_lines(folder / MANIFEST, [manifest], indent=1)
+
+
+def sha256(path: Path) -> str:
+    """The file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def model_hash(folder: Path) -> str:
+    """The sha256 of a model folder's manifest: one name for weights, params and inputs."""
+    return sha256(folder / MANIFEST)[:16]
+
+
+def write_json_lines(
+    path: Path, rows: Sequence[Mapping[str, Any]], indent: int | None = None
+) -> None:
+    """One JSON object a row, letters as they are, keys in their order."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+
+
+def write_history(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Per-step figures as CSV; a figure that a step does not have stays empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [",".join(names)]
+    lines += [",".join(_cell(row.get(name)) for name in names) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.8g}"
+
+
+def _sync(path: Path) -> None:
+    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

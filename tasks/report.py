@@ -1,0 +1,69 @@
+"""The stage `report`: the figures of all rounds as `results.json` and one page, `index.html`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks.report_data import read_curves, read_labels, read_lineage, read_samples
+from tasks.report_page import ReportData, render_page
+from tasks.stage import Stage, run_stage
+from tasks.summary import build_results
+from tasks.tracking import Output
+
+INPUTS = ("results", "models", "data/rounds")
+
+
+def run(stage: Stage) -> None:
+    """Draw together what all stages have measured."""
+    page = stage.staging.file("reports/index.html")
+    figures = stage.staging.file("reports/results.json")
+    build_report(
+        stage.root,
+        list(stage.params.rounds),
+        stage.params.final,
+        page.parent,
+        seed=stage.params.run.seed,
+        samples=stage.params.report.samples,
+    )
+    stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, figures)))
+
+
+def build_report(
+    root: Path, rounds: Sequence[str], final: str, out: Path, *, seed: int, samples: int = 12
+) -> None:
+    """Write `results.json` and `index.html` into the folder `out`.
+
+    Rounds that have not run yet are left out; the same files give the same bytes.
+
+    Args:
+        root: the workspace, with `results/`, `models/` and `data/`.
+        rounds: keys of all rounds, in their order.
+        final: the round whose policy is shown and was tested.
+        out: an existing folder.
+        seed: of the run.
+        samples: how many held-out prompts are shown with their answers.
+
+    Raises:
+        MetricsError: a metrics file is not a JSON object.
+    """
+    results = build_results(root, rounds, seed=seed, test_policy=final)
+    shown, total = read_samples(root, final, samples)
+    page = render_page(
+        ReportData(
+            results=results,
+            final=final,
+            curves=read_curves(root, rounds),
+            samples=shown,
+            samples_total=total,
+            lineage=read_lineage(root, rounds),
+            labels=read_labels(root, rounds),
+        )
+    )
+    text = json.dumps(results, ensure_ascii=False, indent=1) + "\n"
+    (out / "results.json").write_text(text, encoding="utf-8")
+    (out / "index.html").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("report", run, inputs=INPUTS))

@@ -1,0 +1,171 @@
+"""What the report shows, read from the files of the stages: curves, samples, lineage."""
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric over all rounds, which lie one after the other on a common axis of steps."""
+
+    points: tuple[tuple[float, float], ...]
+    """(step since the start of the first round, value); steps without a value are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The curves of PPO in all rounds that have run."""
+
+    spans: tuple[tuple[str, float, float], ...]
+    """(round, first step, end) on the common axis."""
+    by_metric: Mapping[str, Curve]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One held-out prompt with the answers before and after."""
+
+    prompt: str
+    before: str
+    after: str
+    gold_before: float | None
+    gold_after: float | None
+    score: float | None
+    """The reward model's score of the answer after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or folder that a model was made from."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode:
+    """One model and where it comes from, as its manifest tells."""
+
+    path: str
+    column: str
+    """`base`, `sft` or the round."""
+    kind: str
+    """`policy` or `reward`."""
+    weights: str
+    """sha256 over the weight files."""
+    inputs: tuple[Source, ...]
+
+
+def read_curves(root: Path, rounds: Sequence[str]) -> Curves:
+    """The rounds' `results/ppo/<round>/history.csv`, laid one after the other."""
+    spans: list[tuple[str, float, float]] = []
+    points: dict[str, list[tuple[float, float]]] = {}
+    offset = 0.0
+    for key in rounds:
+        rows = _read_csv(root / "results" / "ppo" / key / "history.csv")
+        if not rows:
+            continue
+        steps = [float(row["step"]) for row in rows]
+        for step, row in zip(steps, rows, strict=True):
+            for name, text in row.items():
+                value = _number(text)
+                if name != "step" and value is not None:
+                    points.setdefault(name, []).append((offset + step - steps[0], value))
+        end = offset + steps[-1] - steps[0] + 1
+        spans.append((key, offset, end))
+        offset = end
+    return Curves(tuple(spans), {name: Curve(tuple(found)) for name, found in points.items()})
+
+
+def read_samples(root: Path, final: str, count: int) -> tuple[list[Sample], int]:
+    """At most `count` samples of the final policy, from the largest gain to the largest loss.
+
+    Evenly spaced, so that the choice flatters nobody; without gold, in the file's order.
+    Also returns how many there are in all.
+    """
+    path = root / "results" / "evaluate" / final / "samples.jsonl"
+    if not path.exists():
+        return [], 0
+    lines = path.read_text(encoding="utf-8").splitlines()
+    samples = [_sample(json.loads(line)) for line in lines if line.strip()]
+    if all(s.gold_before is not None and s.gold_after is not None for s in samples):
+        samples.sort(key=lambda s: (s.gold_before or 0.0) - (s.gold_after or 0.0))
+    count = min(count, len(samples))
+    picks = [round(i * (len(samples) - 1) / max(count - 1, 1)) for i in range(count)]
+    return [samples[pick] for pick in picks], len(samples)
+
+
+def read_lineage(root: Path, rounds: Sequence[str]) -> list[ModelNode]:
+    """The models that exist, in the order in which they were made."""
+    places = [("base", "policy", "models/base"), ("sft", "policy", "models/sft")]
+    for key in rounds:
+        places.append((key, "reward", f"models/rounds/{key}/reward"))
+        places.append((key, "policy", f"models/rounds/{key}/policy"))
+    found = [_node(root, column, kind, path) for column, kind, path in places]
+    return [node for node in found if node is not None]
+
+
+def read_labels(root: Path, rounds: Sequence[str]) -> dict[str, tuple[Source, int]]:
+    """Round -> its judgments file (hash as DVC has it) and how many judgments it holds."""
+    labels = {}
+    for key in rounds:
+        path = root / "data" / "rounds" / key / "judgments.jsonl"
+        if path.exists():
+            content = path.read_bytes()
+            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            source = Source(path.relative_to(root).as_posix(), digest)
+            labels[key] = (source, content.count(b"\n"))
+    return labels
+
+
+def _node(root: Path, column: str, kind: str, path: str) -> ModelNode | None:
+    manifest = root / path / "manifest.json"
+    if not manifest.exists():
+        return None
+    record = json.loads(manifest.read_text(encoding="utf-8"))
+    weights = hashlib.sha256()
+    for name, entry in sorted(record["files"].items()):
+        if name.endswith(".safetensors"):
+            weights.update(f"{name} {entry['sha256']}\n".encode())
+    inputs = (Source(source, str(digest)) for source, digest in sorted(record["inputs"].items()))
+    return ModelNode(path, column, kind, weights.hexdigest(), tuple(inputs))
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    return Sample(
+        prompt=_as_text(row["prompt"]),
+        before=str(row["sft"]),
+        after=str(row["response"]),
+        gold_before=row.get("gold_sft"),
+        gold_after=row.get("gold"),
+        score=row.get("score"),
+    )
+
+
+def _as_text(prompt: object) -> str:
+    """A prompt as text; a conversation as one paragraph for each message."""
+    if isinstance(prompt, str):
+        return prompt
+    assert isinstance(prompt, list)
+    return "\n\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _number(text: str | None) -> float | None:
+    """A finite number, None for an empty field or one that is not finite."""
+    if not text:
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None

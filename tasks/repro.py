@@ -1,0 +1,167 @@
+"""`python -m tasks.repro [--variant NAME]` (`make repro`): the whole pipeline, then its figures.
+
+Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
+`reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
+2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waits for people, 143 or 130
+interrupted (call again to go on), 1 anything else.
+"""
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.dvc_process import DvcProcess
+from tasks.execution import Execution, begin_execution, last_execution, save_execution
+from tasks.output_tags import tag_outputs
+from tasks.params import Params, ParamsError, load_params
+from tasks.result_table import result_table, time_lines
+from tasks.shipping import Shipper, tracking_uri
+from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
+from tasks.tracking import git_commit, now_ms, write_json
+from tasks.variants import VariantError, prepare_workspace
+
+SHIPPING_DEADLINE_SECONDS = 60.0
+WORDS = {
+    "bad_input": "found bad input",
+    "stopped": "stopped itself",
+    "blocked": "was blocked by the data gate",
+    "waiting": "waits for people",
+    "failed": "failed",
+    "interrupted": "was interrupted; run again to go on from its checkpoint",
+}
+
+
+class Ended(NamedTuple):
+    """How a call of the driver ended."""
+
+    code: int
+    message: str
+    """For stderr, empty when all is well."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.repro", description=__doc__)
+    parser.add_argument("--variant", metavar="NAME", help="lay params/NAME.yaml over params.yaml")
+    variant: str | None = parser.parse_args(argv).variant
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    root = Path.cwd()
+    try:
+        workspace = _workspace(root, variant)
+        params = load_params(workspace / "params.yaml")
+    except (ParamsError, VariantError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    # A variant has its own folders, but one MLflow: that of the main checkout.
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    environment = _environment(os.environ)
+    if _up_to_date(workspace, environment):
+        sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
+        ended = Ended(0, "")
+    else:
+        ended = _run(workspace, environment, variant)
+    summary = write_summary(workspace, params)
+    if ended.code in (0, 5):
+        sys.stdout.write(_closing_words(summary, workspace.relative_to(root)))
+    if ended.message:
+        sys.stderr.write(f"{ended.message}\n")
+    return ended.code
+
+
+def _workspace(root: Path, variant: str | None) -> Path:
+    if not (root / "dvc.yaml").exists():
+        raise VariantError(f"{root}: no dvc.yaml here; run this from the repository root")
+    return root if variant is None else prepare_workspace(root, variant)
+
+
+def _environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What dvc and its stages see."""
+    # Stages call `python`: the one that runs us, whether or not its environment is activated.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
+    quiet = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "RLHF_SHIPPER": "driver"}
+    return {**base, **quiet, "PATH": path}
+
+
+def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:
+    """Ask DVC; on any doubt (also an error, which `dvc repro` will explain) the answer is no."""
+    command = [sys.executable, "-m", "dvc", "status", "--quiet"]
+    done = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _run(workspace: Path, environment: dict[str, str], variant: str | None) -> Ended:
+    execution = begin_execution(workspace, variant)
+    started, started_ms = time.monotonic(), now_ms()
+    dvc = DvcProcess(
+        ["repro"], folder=workspace, environment=environment | {"RLHF_EXECUTION": execution.id}
+    )
+    shipper = Shipper(workspace)
+    code = dvc.wait()
+    ended = _how_it_ended(workspace, execution, code, dvc.signalled, started_ms)
+    execution.seconds += time.monotonic() - started
+    execution.unfinished = ended.code != 0
+    save_execution(workspace, execution)
+    if shipper.close(SHIPPING_DEADLINE_SECONDS):
+        tag_outputs(workspace)
+    else:
+        sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
+    return ended
+
+
+def _how_it_ended(
+    workspace: Path, execution: Execution, code: int, signalled: int | None, since_ms: int
+) -> Ended:
+    """DVC says 255 for everything; the stage's own outcome says what happened."""
+    outcomes = [
+        outcome
+        for outcome in read_outcomes(workspace)
+        if outcome["execution"] == execution.id and outcome["ended_ms"] >= since_ms
+    ]
+    if code == 0 and signalled is None:
+        return Ended(0, "")
+    if bad := [outcome for outcome in outcomes if outcome["code"] != 0]:
+        last = bad[-1]
+        words = WORDS.get(last["status"], last["status"])
+        return Ended(last["code"], f"{last['stage']} {words}: {last['message']}".rstrip(": "))
+    if signalled is not None:
+        return Ended(128 + signalled, "Interrupted; run again to go on.")
+    return Ended(1, "dvc repro failed; its message is above.")
+
+
+def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
+    """Write `reports/summary.json` from what has run so far, and return it."""
+    results = build_results(
+        workspace, list(params.rounds), seed=params.run.seed, test_policy=params.final
+    )
+    execution = last_execution(workspace)
+    summary = build_summary(
+        results,
+        commit=git_commit(workspace),
+        machine=Machine(cpu=cpu_name(), threads=params.run.threads),
+        total_seconds=execution.seconds if execution else 0.0,
+        outcomes=read_outcomes(workspace),
+    )
+    (workspace / "reports").mkdir(exist_ok=True)
+    write_json(workspace / "reports" / "summary.json", summary)
+    return summary
+
+
+def _closing_words(summary: dict[str, Any], workspace: Path) -> str:
+    places = {
+        "Report": str(workspace / "reports" / "index.html"),
+        "Figures": str(workspace / "reports" / "summary.json"),
+        "MLflow, Prefect": "make ui",
+        "Label by hand": "make annotate",
+    }
+    lines = "".join(f"{name:<16}{place}\n" for name, place in places.items())
+    return f"{result_table(summary)}\n{time_lines(summary['seconds'])}\n{lines}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Stage `reward`: the reward model, trained on all labels so far, measured on the newest."""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data.support_desk.requests import parse_request
+from data.support_desk.rubric import score_response
+from preferences.loading import load_comparisons, load_preferences
+from preferences.records import Comparison, Preference
+from rlhf import reward
+from rlhf.calibration import expected_calibration_error, negative_log_likelihood
+from rlhf.compute import Compute
+from rlhf.intervals import proportion_interval
+from rlhf.models import RewardModel, is_reward_model, load_reward_model, load_tokenizer
+from rlhf.optimisers import Optimiser, Training
+from rlhf.reward import Encoder
+from tasks.metrics_file import write_metrics
+from tasks.models import ERRORS, seal_model, seeds_of, start_compute, token_ids, write_model
+from tasks.outcome import StageEnd
+from tasks.progress import Progress
+from tasks.publishing import model_hash
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+INPUTS = (
+    "models/sft",
+    "{reward_model}",
+    "data/rounds/{key}/comparisons.jsonl",
+    "data/rounds/{key}/preferences",
+)
+
+
+def run(stage: Stage) -> None:
+    """Train on all preferences so far, or copy the model the round starts from."""
+    params, key = stage.params.reward, stage.round_key
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    start = Path(stage.round.reward_model)
+    tokenizer = load_tokenizer(start)
+    encoder, pad = Encoder(tokenizer), token_ids(tokenizer).pad
+    model = load_reward_model(start, compute.device, seeds.torch("reward", "head"))
+    folder = Path(f"data/rounds/{key}/preferences")
+    train = [row.preference for row in load_preferences(folder / "train.jsonl")]
+    heldout = [row.preference for row in load_preferences(folder / "heldout.jsonl")]
+    fresh = [row for row in heldout if row.round == key]
+    before = _accuracy(model, encoder, fresh, pad, compute) if is_reward_model(start) else None
+    metrics: dict[str, Any] = {"round": key, "pairs": len(train), "accuracy_before": before}
+    if params.retrain or not is_reward_model(start):
+        metrics |= _train(stage, model, encoder, train, compute)
+        comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
+        _normalise(model, encoder, comparisons, pad, compute)
+    metrics |= _measure(model, encoder, fresh, heldout, pad, compute)
+    target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
+    seal_model(stage, target)
+    results = stage.staging.directory(f"results/reward/{key}")
+    write_metrics(results, metrics)
+    stage.write_history(results)
+    stage.final(metrics)
+    stage.keep(
+        Output("reward_model", Path(f"models/rounds/{key}/reward")),
+        Output("artifact", Path(f"results/reward/{key}")),
+    )
+
+
+def _train(
+    stage: Stage,
+    model: RewardModel,
+    encoder: Encoder,
+    rows: Sequence[Preference],
+    compute: Compute,
+) -> dict[str, Any]:
+    params = stage.params.reward
+    pairs = [
+        reward.EncodedPair(
+            encoder.encode(row.prompt, row.chosen),
+            encoder.encode(row.prompt, row.rejected),
+            row.margin,
+            row.weight,
+        )
+        for row in rows
+    ]
+    kept = [pair for pair in pairs if len(pair) <= params.max_tokens and pair.weight > 0]
+    if not kept:
+        raise StageEnd(
+            "bad_input",
+            f"none of {len(rows)} preferences has at most {params.max_tokens} tokens "
+            "(reward.max_tokens) and a weight above 0",
+        )
+    training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    progress = Progress(stage.name, reward.total_steps(len(kept), params), "steps")
+    seeds, pad = seeds_of(stage), encoder.pad_id
+    for step in reward.train(training, kept, params, pad_id=pad, compute=compute, seeds=seeds):
+        stage.log(
+            training.step,
+            {
+                "loss": step.loss,
+                "accuracy": step.accuracy,
+                "margin": step.margin,
+                "grad_norm": step.grad_norm,
+            },
+        )
+        progress.step(loss=step.loss, accuracy=step.accuracy)
+    progress.close()
+    return {"too_long": len(pairs) - len(kept)}
+
+
+def _normalise(
+    model: RewardModel,
+    encoder: Encoder,
+    comparisons: Sequence[Comparison],
+    pad: int,
+    compute: Compute,
+) -> None:
+    """Fit the normaliser on SFT's own answers among the round's pairs."""
+    sft = model_hash(Path("models/sft"))
+    rows = [
+        encoder.encode(row.prompt, answer)
+        for row in comparisons
+        for answer, policy in ((row.response_a, row.policy_a), (row.response_b, row.policy_b))
+        if policy == sft
+    ]
+    if len(rows) < 2:
+        raise StageEnd(
+            "bad_input",
+            f"{len(rows)} of the round's answers are by SFT, and the score normaliser "
+            "needs at least 2: raise sample.against_sft",
+        )
+    try:
+        reward.fit_normaliser(model, rows, pad_id=pad, compute=compute)
+    except ValueError as error:
+        raise StageEnd("stopped", f"{error}; look at the labels and reward.optimiser") from None
+
+
+def _measure(
+    model: RewardModel,
+    encoder: Encoder,
+    fresh: Sequence[Preference],
+    heldout: Sequence[Preference],
+    pad: int,
+    compute: Compute,
+) -> dict[str, Any]:
+    older = [row for row in heldout if row.round != (fresh[0].round if fresh else None)]
+    gaps = _gaps(model, encoder, heldout, pad, compute)
+    return {
+        "accuracy_after": _accuracy(model, encoder, fresh, pad, compute),
+        "accuracy_older": _accuracy(model, encoder, older, pad, compute),
+        "heldout_accuracy": statistics.fmean(_hits(gaps)) if gaps else None,
+        "longer_wins": _longer_wins(fresh),
+        "ece": expected_calibration_error(gaps) if gaps else None,
+        "nll": negative_log_likelihood(gaps) if gaps else None,
+        "score_mean": model.mean,
+        "score_std": model.std,
+    }
+
+
+def _gaps(
+    model: RewardModel,
+    encoder: Encoder,
+    rows: Sequence[Preference],
+    pad: int,
+    compute: Compute,
+) -> list[float]:
+    """Raw score of chosen minus rejected, the log-odds that the model gives the label."""
+    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
+    encoded += [encoder.encode(row.prompt, row.rejected) for row in rows]
+    scores = reward.score_rows(model, encoded, pad_id=pad, compute=compute)
+    half = len(rows)
+    return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
+
+
+def _accuracy(
+    model: RewardModel,
+    encoder: Encoder,
+    rows: Sequence[Preference],
+    pad: int,
+    compute: Compute,
+) -> dict[str, float] | None:
+    """How often the model orders a pair as the gold score does, or as its label without one."""
+    rows = [row for row in rows if _gold_sign(row) != 0]
+    if not rows:
+        return None
+    gaps = _gaps(model, encoder, rows, pad, compute)
+    signed = [gap * _gold_sign(row) for gap, row in zip(gaps, rows, strict=True)]
+    return proportion_interval(sum(_hits(signed)), len(rows)).as_dict()
+
+
+def _gold_sign(row: Preference) -> int:
+    """1 where gold agrees with the label, -1 where not, 0 for equal gold; 1 without a rubric."""
+    if not isinstance(row.prompt, str) or parse_request(row.prompt) is None:
+        return 1
+    difference = score_response(row.prompt, row.chosen) - score_response(row.prompt, row.rejected)
+    return (difference > 0) - (difference < 0)
+
+
+def _hits(gaps: Sequence[float]) -> list[float]:
+    return [1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps]
+
+
+def _longer_wins(rows: Sequence[Preference]) -> float | None:
+    """Accuracy of the rule "the longer answer wins", ties half."""
+    rows = [row for row in rows if _gold_sign(row) != 0]
+    gaps = [(len(row.chosen) - len(row.rejected)) * _gold_sign(row) for row in rows]
+    return statistics.fmean(_hits(gaps)) if gaps else None
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("reward", run, inputs=INPUTS, per_round=True, errors=ERRORS))

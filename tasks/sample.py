@@ -1,0 +1,149 @@
+"""Stage `sample`: the newest policy and SFT answer fresh prompts; the answers become pairs."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from preferences.reader import read_rows
+from preferences.records import pair_id
+from preferences.schemas import PREFERENCES
+from rlhf.chat import decode_response
+from rlhf.generation import sample_all
+from rlhf.models import load_policy, load_tokenizer
+from rlhf.named_seeds import named_random
+from tasks.metrics_file import write_metrics
+from tasks.models import (
+    ERRORS,
+    encode_prompts,
+    load_prompts,
+    seeds_of,
+    start_compute,
+    token_ids,
+)
+from tasks.outcome import StageEnd
+from tasks.progress import Progress
+from tasks.publishing import model_hash, write_json_lines
+from tasks.stage import Stage, run_stage
+
+INPUTS = ("data/prepared", "models/sft", "{policy}", "{preferences}")
+
+DRAWS = 2
+"""Answers drawn for each side, so that a pair of identical answers can be drawn again."""
+
+
+def run(stage: Stage) -> None:
+    """Answer prompts that no preference knows yet, and pair the answers blind."""
+    params = stage.params.sample
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    policy, sft = Path(stage.round.policy), Path("models/sft")
+    tokenizer = load_tokenizer(policy)
+    tokens = token_ids(tokenizer)
+    rows = _fresh_prompts(stage)
+    rows, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
+    num_against_sft = round(params.pairs * params.against_sft)
+    progress = Progress(stage.name, 3 * DRAWS, "draws")
+    rows, prompts = rows[: params.pairs], prompts[: params.pairs]
+
+    def answers(folder: Path, which: Sequence[Sequence[int]], name: str) -> list[str]:
+        ids = sample_all(
+            load_policy(folder, compute.device),
+            which,
+            params.sampling,
+            eos_id=tokens.eos,
+            pad_id=tokens.pad,
+            batch_size=params.batch_size,
+            generator=seeds.torch("sample", name, device=compute.device),
+        )
+        progress.step()
+        return [decode_response(tokenizer, row) for row in ids]
+
+    with compute.autocast():
+        first = [answers(policy, prompts, f"first {i}") for i in range(DRAWS)]
+        against = [answers(sft, prompts[:num_against_sft], f"sft {i}") for i in range(DRAWS)]
+        itself = [answers(policy, prompts[num_against_sft:], f"second {i}") for i in range(DRAWS)]
+    progress.close()
+    second = [left + right for left, right in zip(against, itself, strict=True)]
+    names = model_hash(policy), model_hash(sft)
+    comparisons = []
+    for index, row in enumerate(rows):
+        pair = _different([draw[index] for draw in first], [draw[index] for draw in second])
+        if pair is not None:
+            other = names[1] if index < num_against_sft else names[0]
+            comparisons.append(_comparison(stage, row, pair, (names[0], other)))
+    _write(stage, comparisons, unusable=len(rows) - len(comparisons), too_long=too_long)
+
+
+def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
+    """Training prompts without preferences so far, in the round's own random order."""
+    folder = Path(stage.round.preferences)
+    used = {
+        row["prompt_id"]
+        for split in ("train", "heldout")
+        for row in read_rows(folder / f"{split}.jsonl", PREFERENCES)
+    }
+    rows = [
+        row
+        for row in load_prompts(Path("data/prepared/prompts/train.jsonl"))
+        if row["prompt_id"] not in used
+    ]
+    if len(rows) < stage.params.sample.pairs:
+        raise StageEnd(
+            "bad_input",
+            f"data/prepared/prompts/train.jsonl: {len(rows)} prompts are without "
+            f"preferences, and sample.pairs asks for {stage.params.sample.pairs}",
+        )
+    named_random(stage.params.run.seed, "sample", str(stage.round_key)).shuffle(rows)
+    return list(rows)
+
+
+def _different(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
+    """The first two answers that differ and can be judged: not blank, no NUL that no file takes."""
+    for one in filter(_readable, first):
+        for other in filter(_readable, second):
+            if one.split() != other.split():
+                return one, other
+    return None
+
+
+def _readable(answer: str) -> bool:
+    return bool(answer.strip()) and "\0" not in answer
+
+
+def _comparison(
+    stage: Stage, row: Mapping[str, Any], pair: tuple[str, str], policies: tuple[str, str]
+) -> dict[str, Any]:
+    """A comparison; which answer is `a` follows from the pair's id, so sides mean nothing."""
+    prompt, identity = row["prompt"], pair_id(row["prompt"], *pair)
+    swap = int(identity, 16) % 2 == 1
+    (answer_a, answer_b), (policy_a, policy_b) = (
+        (pair[::-1], policies[::-1]) if swap else (pair, policies)
+    )
+    return {
+        "pair_id": identity,
+        "round": stage.round_key,
+        "prompt_id": row["prompt_id"],
+        "prompt": prompt,
+        "response_a": answer_a,
+        "response_b": answer_b,
+        "policy_a": policy_a,
+        "policy_b": policy_b,
+    }
+
+
+def _write(stage: Stage, comparisons: Sequence[Any], *, unusable: int, too_long: int) -> None:
+    if not comparisons:
+        raise StageEnd(
+            "stopped",
+            "no two answers to any prompt differ and can be read; the policy has collapsed",
+        )
+    unique = list({row["pair_id"]: row for row in comparisons}.values())
+    key = stage.round_key
+    write_json_lines(stage.staging.file(f"data/rounds/{key}/comparisons.jsonl"), unique)
+    metrics = {"pairs": len(unique), "unusable": unusable, "too_long": too_long}
+    write_metrics(stage.staging.directory(f"results/sample/{key}"), metrics)
+    stage.final(metrics)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("sample", run, inputs=INPUTS, per_round=True, errors=ERRORS))

@@ -1,0 +1,67 @@
+"""Stage `sft`: supervised fine-tuning of the base model on demonstrations."""
+
+import statistics
+import sys
+from pathlib import Path
+
+from preferences.reader import read_rows
+from preferences.schemas import DEMONSTRATIONS
+from rlhf import sft
+from rlhf.models import load_policy, load_tokenizer
+from rlhf.optimisers import Optimiser, Training
+from tasks.metrics_file import write_metrics
+from tasks.models import (
+    ERRORS,
+    seal_model,
+    seeds_of,
+    start_compute,
+    token_ids,
+    write_model,
+)
+from tasks.outcome import StageEnd
+from tasks.progress import Progress
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+INPUTS = ("models/base", "data/prepared")
+
+
+def run(stage: Stage) -> None:
+    """Train on the completions of the demonstrations."""
+    params = stage.params.sft
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    base = Path("models/base")
+    tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
+    rows = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)
+    pairs = [(row["prompt"], row["response"]) for row in rows]
+    examples, too_long = sft.encode_examples(tokenizer, pairs, params.max_tokens)
+    if not examples:
+        raise StageEnd(
+            "bad_input",
+            f"none of {len(rows)} demonstrations has at most {params.max_tokens} "
+            "tokens (sft.max_tokens)",
+        )
+    training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    progress = Progress(stage.name, sft.total_steps(len(examples), params), "steps")
+    losses: list[float] = []
+    pad = token_ids(tokenizer).pad
+    for step in sft.train(training, examples, params, pad_id=pad, compute=compute, seeds=seeds):
+        losses.append(step.loss)
+        stage.log(training.step, {"loss": step.loss, "grad_norm": step.grad_norm})
+        progress.step(loss=step.loss)
+    progress.close()
+    metrics = {
+        "loss": statistics.fmean(losses[-50:]),
+        "demonstrations": len(examples),
+        "too_long": too_long,
+    }
+    seal_model(stage, write_model(stage, model, tokenizer, "models/sft"))
+    results = stage.staging.directory("results/sft")
+    write_metrics(results, metrics)
+    stage.write_history(results)
+    stage.final(metrics)
+    stage.keep(Output("policy", Path("models/sft")), Output("artifact", Path("results/sft")))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("sft", run, inputs=INPUTS, errors=ERRORS))

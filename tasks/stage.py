@@ -1,0 +1,264 @@
+"""How every stage starts and ends.
+
+A stage module gives `run_stage` its body: a function of a `Stage`. Around it stands all that the
+stages share: parameters are checked, the process dies with its parent, one stage at a time holds
+the machine, metrics go to local files first, outputs appear whole or not at all, and the outcome
+is written down for whoever started it.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from preferences.reader import MalformedDataError
+from tasks.dvc_lock import read_lock
+from tasks.outcome import EXIT_CODES, StageEnd, Status, process_age, write_outcome
+from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
+from tasks.publishing import Staging, write_history
+from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
+
+log = logging.getLogger(__name__)
+
+SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
+
+
+class Stage:
+    """A running stage: its name, parameters, outputs and metrics."""
+
+    def __init__(
+        self,
+        name: str,
+        section_name: str,
+        round_key: str | None,
+        params: Params,
+        inputs: Sequence[str],
+    ):
+        """Made by `run_stage`, in the repository root."""
+        self.name = name
+        self.root = Path.cwd()
+        self.params = params
+        self.round_key = round_key
+        self.own_params = {
+            "run": asdict(params.run),
+            section_name: section(params, section_name),
+        }
+        self.inputs = input_hashes(self.root, fill_paths(inputs, params, round_key))
+        self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
+        self.staging = Staging(self.root, self.root / ".work" / name / "staging")
+        self.history: list[dict[str, float]] = []
+        self._spool: Spool | None = None
+        self._outputs: list[Output] = []
+        self._final: dict[str, float] = {}
+
+    @property
+    def round(self) -> RoundParams:
+        """The round that the stage belongs to."""
+        assert self.round_key is not None
+        return self.params.rounds[self.round_key]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Figures of one step: into history.csv and, by way of the spool, to MLflow."""
+        self.history.append({"step": step, **metrics})
+        assert self._spool is not None
+        self._spool.log(step, metrics)
+
+    def final(self, metrics: Mapping[str, Any]) -> None:
+        """The stage's final figures, nested as in metrics.json."""
+        numbers = {
+            key: float(value)
+            for key, value in flatten(metrics).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self._final |= numbers
+
+    def write_history(self, folder: Path) -> None:
+        """Everything logged so far as `history.csv`."""
+        write_history(folder / "history.csv", self.history)
+
+    def keep(self, *outputs: Output) -> None:
+        """Outputs that MLflow gets, once they are published."""
+        self._outputs += outputs
+
+    def environment(self) -> dict[str, Any]:
+        """What a result may depend on beside code, data and params."""
+        return {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+            "threads": self.params.run.threads,
+            "precision": self.params.run.precision,
+        }
+
+    def open_spool(self) -> None:
+        """Begin to write down what MLflow is to get."""
+        tags = {"git.commit": git_commit(self.root), "round": self.round_key or ""}
+        start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
+        self._spool = open_spool(self.root, start)
+
+    def close_spool(self, status: Status) -> None:
+        """Record how it ended."""
+        if self._spool is not None:
+            outputs = self._outputs if status == "done" else []
+            # A curve's last point is its final value: sent again it would be a point twice.
+            curves = {name for row in self.history for name in row}
+            final = {name: value for name, value in self._final.items() if name not in curves}
+            self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs)
+
+
+def fill_paths(paths: Sequence[str], params: Params, round_key: str | None) -> list[str]:
+    """Paths with `{key}`, the fields of the round, and `{final}` filled in."""
+    fields = asdict(params.rounds[round_key]) if round_key else {}
+    return [path.format(key=round_key, final=params.final, **fields) for path in paths]
+
+
+def input_hashes(root: Path, inputs: Sequence[str]) -> dict[str, str]:
+    """Path -> hash, from dvc.lock, of all that earlier stages made below the given inputs."""
+    produced = {
+        path: digest for locked in read_lock(root).values() for path, digest in locked.outs.items()
+    }
+    return {
+        path: digest
+        for path, digest in sorted(produced.items())
+        if any(path == wanted or path.startswith(f"{wanted}/") for wanted in inputs)
+    }
+
+
+def run_stage(
+    section_name: str,
+    body: Callable[[Stage], None],
+    *,
+    inputs: Sequence[str] = (),
+    name: str | None = None,
+    arguments: Sequence[str] | None = None,
+    per_round: bool = False,
+    errors: Mapping[type[Exception], Status] | None = None,
+) -> int:
+    """Run a stage from its command line and return the exit code.
+
+    Args:
+        section_name: section of params.yaml that steers it.
+        body: does the work; what it raises decides the outcome.
+        inputs: what it reads of earlier stages; `{key}`, `{policy}` ... stand for the round's.
+        name: DVC stage, where it is not the section (`baseline`, `test`).
+        arguments: command line without the program; that of the process by default.
+        per_round: takes `--round KEY`.
+        errors: further exceptions that are the user's to mend, or that end training.
+    """
+    started = time.monotonic() - process_age()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tasks.{section_name}", description=body.__doc__
+    )
+    if per_round:
+        parser.add_argument("--round", required=True, help="key of the round in params.yaml")
+    options = parser.parse_args(arguments)
+    try:
+        params = load_params(Path("params.yaml"))
+        round_key = _round_key(params, options.round) if per_round else None
+    except ParamsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CODES["bad_input"]
+    stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
+    _die_with_parent()
+    with _alone(stage_name):
+        stage = Stage(stage_name, section_name, round_key, params, inputs)
+        known = {**(errors or {}), MalformedDataError: "bad_input", ParamsError: "bad_input"}
+        with _shipping(stage):
+            status, message = _run(stage, body, known)
+            stage.close_spool(status)
+        write_outcome(
+            stage.root, stage_name, status, message, started=started, execution=stage.execution
+        )
+    if status != "done":
+        sys.stderr.write(f"{stage_name}: {message}\n")
+    return EXIT_CODES[status]
+
+
+def _run(
+    stage: Stage, body: Callable[[Stage], None], known: Mapping[type[Exception], Any]
+) -> tuple[Status, str]:
+    try:
+        with _terminated_as_interrupt():
+            stage.open_spool()
+            body(stage)
+            stage.staging.publish()
+    except StageEnd as end:
+        return end.status, str(end)
+    except KeyboardInterrupt:
+        return "interrupted", "interrupted; run it again to go on"
+    except tuple(known) as error:
+        kind = next(kind for kind in known if isinstance(error, kind))
+        return known[kind], str(error)
+    except BaseException as error:
+        traceback.print_exc()
+        return "failed", f"{type(error).__name__}: {error}"
+    return "done", ""
+
+
+def _round_key(params: Params, key: str) -> str:
+    if key not in params.rounds:
+        raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
+    return key
+
+
+def _die_with_parent() -> None:
+    """Get SIGTERM when the parent dies, so that no stage lives on unattended (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a stage the way Ctrl-C does."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _alone(stage: str) -> Iterator[None]:
+    """Hold the machine: one stage at a time; the kernel lets go of the lock on any death."""
+    folder = Path(".work")
+    folder.mkdir(exist_ok=True)
+    with (folder / "stage.lock").open("w") as lock:
+        started = time.monotonic()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (waited := time.monotonic() - started) > 1:
+            log.info("%s waited %.0f s for another stage to end", stage, waited)
+        yield
+
+
+@contextlib.contextmanager
+def _shipping(stage: Stage) -> Iterator[None]:
+    """Ship metrics to MLflow beside the work, unless whoever started the stage does."""
+    if os.environ.get("RLHF_SHIPPER") == "driver":
+        yield
+        return
+    from tasks.shipping import Shipper  # noqa: PLC0415 (costs time that a driver's stages save)
+
+    shipper = Shipper(stage.root, models=False)
+    try:
+        yield
+    finally:
+        shipper.close(deadline_seconds=10)

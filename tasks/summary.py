@@ -1,0 +1,152 @@
+"""The figures of a run in one object: `results.json` (deterministic) and `summary.json`.
+
+`build_results` reads the metrics files of whatever rounds exist. `build_summary` adds what is
+not the same twice: times, memory, the machine. The form is that of `data/README.md`.
+"""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+POLICY_FIELDS = (
+    "gold",
+    "win_rate_vs_sft",
+    "win_rate_judge",
+    "kl",
+    "proxy",
+    "length",
+    "finished",
+    "distinct_2",
+)
+REWARD_FIELDS = (
+    "pairs",
+    "accuracy_before",
+    "accuracy_after",
+    "longer_wins",
+    "ece",
+    "nll",
+    "heldout_accuracy",
+)
+
+
+class MetricsError(Exception):
+    """A metrics file that is not what its stage writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a run took place."""
+
+    cpu: str
+    threads: int
+    """Threads that the stages compute with."""
+
+
+def build_results(
+    root: Path, rounds: Sequence[str], *, seed: int, test_policy: str
+) -> dict[str, Any]:
+    """The figures of every round that has been evaluated so far, in the order of `rounds`.
+
+    A stage that has not run yet is left out of its list; `test` is null until it has run.
+
+    Raises:
+        MetricsError: a metrics file is not a JSON object.
+    """
+    results = root / "results"
+    policies = [("sft", results / "baseline")]
+    policies += [(key, results / "evaluate" / key) for key in rounds]
+    rewards = [(key, results / "reward" / key) for key in rounds]
+    test = read_metrics(results / "test")
+    return {
+        "schema": SCHEMA,
+        "seed": seed,
+        "policies": [
+            {"name": name, **_pick(metrics, POLICY_FIELDS)}
+            for name, folder in policies
+            if (metrics := read_metrics(folder)) is not None
+        ],
+        "reward_models": [
+            {"round": key, **_pick(metrics, REWARD_FIELDS)}
+            for key, folder in rewards
+            if (metrics := read_metrics(folder)) is not None
+        ],
+        "test": test and {"policy": test_policy, **_pick(test, POLICY_FIELDS)},
+    }
+
+
+def build_summary(
+    results: Mapping[str, Any],
+    *,
+    commit: str,
+    machine: Machine,
+    total_seconds: float,
+    outcomes: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """`results` with times in seconds, peak memory in bytes and the machine.
+
+    Args:
+        results: from `build_results`.
+        commit: that was checked out.
+        machine: where it ran.
+        total_seconds: wall-clock seconds of the whole execution.
+        outcomes: of the stages, each as its last run left it (`read_outcomes`).
+    """
+    ran = sorted(outcomes, key=lambda outcome: int(outcome["ended_ms"]))
+    return {
+        "schema": results["schema"],
+        "seed": results["seed"],
+        "commit": commit,
+        "machine": {"cpu": machine.cpu, "threads": machine.threads},
+        "seconds": {
+            "total": round(total_seconds, 1),
+            "stages": {outcome["stage"]: round(outcome["seconds"], 1) for outcome in ran},
+        },
+        "peak_rss_bytes": {outcome["stage"]: outcome["peak_rss_bytes"] for outcome in ran},
+        "policies": results["policies"],
+        "reward_models": results["reward_models"],
+        "test": results["test"],
+    }
+
+
+def read_metrics(folder: Path) -> dict[str, Any] | None:
+    """`metrics.json` of a results folder, None where the stage has not run.
+
+    Raises:
+        MetricsError: the file is not a JSON object.
+    """
+    path = folder / "metrics.json"
+    if not path.exists():
+        return None
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise MetricsError(f"{path}: expected JSON: {error}") from error
+    if not isinstance(metrics, dict):
+        raise MetricsError(f"{path}: expected a JSON object, found {type(metrics).__name__}")
+    return metrics
+
+
+def read_outcomes(root: Path) -> list[dict[str, Any]]:
+    """How each stage ended when it last ran here, oldest first."""
+    paths = (root / ".work").glob("*/outcome.json")
+    outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted(outcomes, key=lambda outcome: int(outcome["ended_ms"]))
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _pick(metrics: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """The fields in their order; null where a stage had nothing to measure them by."""
+    return {field: metrics.get(field) for field in fields}

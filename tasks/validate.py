@@ -1,0 +1,76 @@
+"""Stage `validate`: only preferences that pass the gate may train a reward model."""
+
+import sys
+from pathlib import Path
+
+from preferences.gate import run_gate
+from preferences.judging import JudgmentMismatchError, judge
+from preferences.loading import load_comparisons, load_judgments, load_preferences, load_prompts
+from tasks.metrics_file import write_metrics
+from tasks.outcome import StageEnd
+from tasks.publishing import write_json_lines
+from tasks.stage import Stage, run_stage
+from tasks.tracking import Output
+
+INPUTS = (
+    "data/prepared",
+    "data/rounds/{key}/comparisons.jsonl",
+    "data/rounds/{key}/judgments.jsonl",
+    "{preferences}",
+)
+
+
+def run(stage: Stage) -> None:
+    """Turn judgments into preferences and check them together with all earlier ones."""
+    key, params = stage.round_key, stage.params.validate
+    rounds, prompts = Path(f"data/rounds/{key}"), Path("data/prepared/prompts")
+    judged = judge(
+        load_comparisons(rounds / "comparisons.jsonl"),
+        load_judgments(rounds / "judgments.jsonl"),
+        weights=params.weights,
+    )
+    earlier = [
+        row
+        for split in ("train", "heldout")
+        for row in load_preferences(Path(stage.round.preferences) / f"{split}.jsonl")
+    ]
+    evaluation = [
+        prompt
+        for split in ("heldout", "test")
+        for prompt in load_prompts(prompts / f"{split}.jsonl")
+    ]
+    results = stage.staging.directory(f"results/validate/{key}")
+    result = run_gate(
+        judged,
+        earlier,
+        evaluation,
+        params,
+        report_dir=results,
+        docs_dir=stage.root / ".work" / stage.name / "data_docs",
+    )
+    metrics = result.verdict.metrics()
+    write_metrics(results, metrics)
+    stage.final(metrics)
+    if not result.passed:
+        blocked = stage.root / ".work" / stage.name / "blocked"
+        blocked.mkdir(parents=True, exist_ok=True)
+        for file in results.iterdir():
+            file.replace(blocked / file.name)
+        reasons = "; ".join(result.reasons)
+        raise StageEnd("blocked", f"{reasons}. Report: .work/{stage.name}/blocked/report.md")
+    folder = stage.staging.directory(f"data/rounds/{key}/preferences")
+    for split, rows in (("train", result.train), ("heldout", result.heldout)):
+        write_json_lines(folder / f"{split}.jsonl", [row.to_row() for row in rows])
+    stage.keep(Output("artifact", Path(f"results/validate/{key}")))
+
+
+if __name__ == "__main__":
+    sys.exit(
+        run_stage(
+            "validate",
+            run,
+            inputs=INPUTS,
+            per_round=True,
+            errors={JudgmentMismatchError: "bad_input"},
+        )
+    )

@@ -1,0 +1,133 @@
+"""Variants: `params/<name>.yaml` laid over `params.yaml`, run in a workspace of their own.
+
+The workspace is a git worktree below `.work/variants/`, with the tracked files as they are now,
+uncommitted changes included. It shares DVC's cache, so what a variant has in common with the main
+line is restored instead of run, and keeps its own `.work`, outputs and `dvc.lock` between calls.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from configparser import ConfigParser
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+VARIANTS_FOLDER = Path(".work") / "variants"
+IDENTITY = ("-c", "user.name=rlhf-rounds", "-c", "user.email=rlhf-rounds@localhost")
+
+
+class VariantError(Exception):
+    """A variant that does not exist or cannot be prepared."""
+
+
+def available(root: Path) -> list[str]:
+    """Names of the variants below `params/`."""
+    return sorted(path.stem for path in (root / "params").glob("*.yaml"))
+
+
+def workspaces(root: Path) -> list[Path]:
+    """Workspaces of the variants that have been prepared."""
+    return sorted(path.parent for path in (root / VARIANTS_FOLDER).glob("*/dvc.yaml"))
+
+
+def prepare_workspace(root: Path, name: str) -> Path:
+    """Make or refresh the workspace of variant `name`; its path.
+
+    Raises:
+        VariantError: no such variant, its file is no mapping, or git refuses.
+    """
+    overlay = _read_overlay(root, name)
+    workspace = root / VARIANTS_FOLDER / name
+    _check_out(root, workspace, _snapshot(root))
+    _write_params(workspace / "params.yaml", overlay)
+    _share_cache(root, workspace)
+    return workspace
+
+
+def lay_over(base: Mapping[str, object], overlay: Mapping[str, object]) -> dict[str, object]:
+    """`base` with the values of `overlay`; mappings are merged key by key, all else replaced."""
+    merged = dict(base)
+    for key, value in overlay.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = lay_over(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _read_overlay(root: Path, name: str) -> Mapping[str, object]:
+    path = root / "params" / f"{name}.yaml"
+    if name not in available(root):
+        found = ", ".join(available(root)) or "none"
+        raise VariantError(
+            f"no variant {name!r}: params/{name}.yaml is missing; there are: {found}"
+        )
+    overlay = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    if not isinstance(overlay, Mapping):
+        found_type = type(overlay).__name__
+        raise VariantError(
+            f"params/{name}.yaml: expected a mapping of sections, found {found_type}"
+        )
+    return overlay
+
+
+def _snapshot(root: Path) -> str:
+    """A commit with the tracked files as they are: HEAD, or a stash that no list mentions."""
+    head = _git(root, "rev-parse", "--verify", "HEAD")
+    return _git(root, *IDENTITY, "stash", "create") or head
+
+
+def _check_out(root: Path, workspace: Path, commit: str) -> None:
+    """Bring the tracked files of the workspace to `commit`; ignored ones and dvc.lock stay."""
+    if not (workspace / ".git").exists():
+        _git(root, "worktree", "prune")
+        _git(root, "worktree", "add", "--force", "--detach", str(workspace), commit)
+        return
+    lock = workspace / "dvc.lock"
+    # What this variant has run is recorded there; the main line's lock knows nothing of it.
+    kept = lock.read_bytes() if lock.exists() else None
+    _git(workspace, "checkout", "--force", "--detach", commit)
+    if kept is not None:
+        lock.write_bytes(kept)
+
+
+def _write_params(path: Path, overlay: Mapping[str, object]) -> None:
+    yaml = YAML(typ="safe")
+    yaml.default_flow_style = False
+    # Keep the order: that of the rounds means something. (ruamel's stub says None only.)
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    merged = lay_over(yaml.load(path.read_text(encoding="utf-8")), overlay)
+    with path.open("w", encoding="utf-8") as file:
+        yaml.dump(merged, file)
+
+
+def _share_cache(root: Path, workspace: Path) -> None:
+    """Give the workspace the main checkout's local DVC settings, and its cache."""
+    local = _read_config(root / ".dvc" / "config.local")
+    shared = _read_config(root / ".dvc" / "config")
+    # DVC reads a relative folder as relative to the file that names it.
+    folder = local.get("cache", "dir", fallback=shared.get("cache", "dir", fallback="cache"))
+    if not local.has_section("cache"):
+        local.add_section("cache")
+    local.set("cache", "dir", str((root / ".dvc" / folder).resolve()))
+    target = workspace / ".dvc" / "config.local"
+    target.parent.mkdir(exist_ok=True)
+    with target.open("w", encoding="utf-8") as file:
+        local.write(file)
+
+
+def _read_config(path: Path) -> ConfigParser:
+    config = ConfigParser(interpolation=None)
+    config.read(path, encoding="utf-8")
+    return config
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # No hooks: `dvc install` would check out data at every refresh.
+    command = ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise VariantError(f"git {' '.join(arguments[:2])}: {lines[-1]}")
+    return done.stdout.strip()

@@ -1,0 +1,137 @@
+"""Nothing that somebody writes into a prompt, an answer, a name or a reason becomes active."""
+
+import importlib.util
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback import submissions
+from feedback.assignments import ServeParams, next_task
+from feedback.rendering import text_html
+
+_spec = importlib.util.spec_from_file_location("payloads", Path(__file__).with_name("payloads.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+PAYLOADS: list[str] = _module.PAYLOADS
+
+ACTIVE = (
+    "script, iframe, object, embed, svg, math, img, image, video, audio, link, meta, base, style, "
+    "form, input, select, textarea, button, a[href], template, marquee, [autofocus], [style]"
+)
+FIND_ACTIVE = f"""
+    const boxes = [...document.querySelectorAll(".text, main table, .who, #message p")];
+    const handlers = (node) => [...node.attributes].some((one) => one.name.startsWith("on"));
+    return boxes.flatMap((box) => [...box.querySelectorAll("*")])
+      .filter((node) => node.matches(`{ACTIVE}`) || handlers(node))
+      .filter((node) => !node.matches("button[data-person]"))
+      .map((node) => node.outerHTML);
+"""
+
+
+class Nodes(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, attrs))
+
+
+def test_there_are_sixty_different_payloads() -> None:
+    assert len(set(PAYLOADS)) == len(PAYLOADS) == 60
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_a_payload_becomes_plain_tags_without_attributes(number: int) -> None:
+    for tag, attributes in Nodes(text_html(PAYLOADS[number])).found:
+        assert tag in {"p", "pre", "code", "blockquote", "em", "strong", "br", "h1", "h2"}
+        assert attributes == []
+
+
+def test_no_payload_becomes_active_on_the_labelling_page(
+    browser: Any, site: Any, pair_of: Callable[..., Any], picture: Callable[[str], None]
+) -> None:
+    site.publish(
+        [pair_of(f"{n} {text}", f"left {text}", f"right {text}") for n, text in enumerate(PAYLOADS)]
+    )
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login#token={site.token('<b onclick=1>ana</b>')}")
+    csrf = "return document.querySelector('meta[name=csrf]')?.content"
+    seen = 0
+    for number in range(60):
+        _wait(browser, lambda b: b.execute_script("return !document.body.ariaBusy && " + READY))
+        assert browser.execute_script(FIND_ACTIVE) == []
+        seen += 1
+        if number == 0:
+            assert browser.execute_script(csrf)
+            picture("payload")
+        browser.execute_script("document.getElementById('raw').click()")
+        assert browser.execute_script(FIND_ACTIVE) == []
+        browser.execute_script("document.getElementById('raw').click()")
+        before = len(site.labels())
+        browser.execute_script("document.querySelector('[data-choice=tie]').click()")
+        _wait(browser, lambda _, before=before: len(site.labels()) > before)
+    assert seen == 60
+    assert browser.execute_script("return window.__owned") is None
+
+
+READY = "(!document.getElementById('work').hidden || !document.getElementById('message').hidden)"
+
+
+def test_no_payload_becomes_active_on_the_overview(
+    browser: Any, site: Any, pair_of: Callable[..., Any]
+) -> None:
+    site.publish([pair_of(f"prompt {n}", "x", "y") for n in range(60)])
+    for text in PAYLOADS:
+        name = "".join(one for one in text if one.isprintable())[:64]
+        site.token(name)
+        _skip_once(site, name, reason=text)
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login#token={site.token('lea', 'lead')}")
+    _wait(browser, lambda b: b.current_url == f"{site.address}/")
+    browser.get(f"{site.address}/lead")
+    assert len(browser.find_elements("css selector", "[data-person]")) > 30
+    assert browser.execute_script(FIND_ACTIVE) == []
+    assert browser.execute_script("return window.__owned") is None
+
+
+def test_a_script_that_got_into_the_page_would_not_run(browser: Any, site: Any) -> None:
+    browser.get(f"{site.address}/login")
+    browser.execute_script(
+        """
+        document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.__owned=1'>");
+        const script = document.createElement("script");
+        script.textContent = "window.__owned = 2";
+        document.body.append(script);
+        """
+    )
+    _wait(browser, lambda b: b.execute_script("return document.images[0].complete"))
+    assert browser.execute_script("return window.__owned") is None
+
+
+def _skip_once(site: Any, name: str, reason: str) -> None:
+    with site.database.writing() as connection:
+        task = next_task(connection, name, ServeParams(gold_rate=0, repeat_rate=0))
+        if task is None:
+            return
+        given = submissions.Submission(
+            assignment_id=task.assignment_id,
+            choice="skip",
+            strength=None,
+            reason=reason,
+            visible_ms=1,
+            key="k" * 8,
+            guideline_hash="g",
+        )
+        submissions.submit(connection, name, given)
+
+
+def _wait(browser: Any, condition: Callable[[Any], Any]) -> None:
+    ui = pytest.importorskip("selenium.webdriver.support.ui")
+    ui.WebDriverWait(browser, 15, poll_frequency=0.02).until(condition)

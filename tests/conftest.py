@@ -1,0 +1,40 @@
+"""Fixtures for all tests: one way to compare numbers, one hypothesis profile."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+MAX_TOLERANCE = 1e-3
+
+settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+# Tensors here are tiny: a second thread only waits (7 ms for a log-softmax of 24 numbers).
+torch.set_num_threads(1)
+
+AssertClose = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def assert_close() -> AssertClose:
+    """`assert_close(actual, expected, rtol=..., atol=...)`: equal shapes, and close in float64.
+
+    It refuses tolerances above 1e-3: a test with a loose tolerance cannot fail. NaN is never close.
+    """
+
+    def compare(actual: object, expected: object, *, rtol: float, atol: float) -> None:
+        if not (0 <= rtol <= MAX_TOLERANCE and 0 <= atol <= MAX_TOLERANCE):
+            raise ValueError(f"tolerances: expected 0 to {MAX_TOLERANCE}, found {rtol=} {atol=}")
+        found, wanted = _as_float64(actual), _as_float64(expected)
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol, equal_nan=False)
+
+    return compare
+
+
+def _as_float64(value: object) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().double().numpy()
+    return np.asarray(value, dtype=np.float64)

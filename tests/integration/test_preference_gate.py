@@ -1,0 +1,264 @@
+"""The gate on real Great Expectations, from files to files."""
+
+import json
+import time
+
+import pytest
+
+from preferences import expectations, rules
+from preferences.allowing import load_allowed
+from preferences.expectations import BrokenExpectationError
+from preferences.gate import run_gate
+from preferences.judging import Judged, judge
+from preferences.loading import (
+    load_comparisons,
+    load_judgments,
+    load_preferences,
+    load_prompts,
+)
+from preferences.params import Severities, ValidateParams
+from preferences.records import Preference, Sourced, pair_id
+
+PARAMS = ValidateParams(heldout_fraction=0.25, min_rows=10, max_quarantined_fraction=0.5)
+
+
+def sourced(prompt, chosen, rejected, *, split="train", where="x.jsonl:1"):
+    row = Preference(
+        pair_id=pair_id(prompt, chosen, rejected), prompt_id=f"id of {prompt}", prompt=prompt,
+        chosen=chosen, rejected=rejected, split=split, round="r1", source="human",
+    )  # fmt: skip
+    return Sourced(row, where)
+
+
+def good(count, *, start=0):
+    return [
+        sourced(f"Question {n}?", f"Answer {n}.", f"No idea {n}.")
+        for n in range(start, start + count)
+    ]
+
+
+@pytest.fixture
+def gate(tmp_path):
+    def gate(fresh, earlier=(), evaluation=(), params=PARAMS, **more):
+        judged = fresh if isinstance(fresh, Judged) else Judged(rows=tuple(fresh))
+        return run_gate(judged, earlier, evaluation, params, report_dir=tmp_path, **more)
+
+    return gate
+
+
+def test_good_data_pass_and_every_row_is_there(gate, tmp_path):
+    result = gate(good(100))
+    assert result.passed
+    assert result.reasons == ()
+    assert len(result.train) + len(result.heldout) == 100
+    assert 10 <= len(result.heldout) <= 40
+    assert {row.split for row in result.heldout} == {"heldout"}
+    assert json.loads((tmp_path / "verdict.json").read_text())["verdict"] == "passed"
+    assert (tmp_path / "quarantine.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "rule", "found"),
+    [
+        ([("p", "", "b")], "blank_answers", 1),
+        ([("p", "a", "A ")], "identical_answers", 1),
+        ([("p", "a", "b"), ("p", "b", "a")], "contradictions", 2),
+        ([("p", "a", "b"), ("p", "a", "b")], "duplicates", 1),
+    ],
+)
+def test_each_defect_is_set_aside_with_its_rule_and_the_rest_passes(
+    gate, tmp_path, rows, rule, found
+):
+    planted = [sourced(*row, where=f"x.jsonl:{n}") for n, row in enumerate(rows, start=7)]
+    result = gate([*good(40), *planted])
+    assert result.passed
+    assert [entry.rules for entry in result.quarantined] == [(rule,)] * found
+    assert len(result.train) + len(result.heldout) == 40 + len(rows) - found
+    lines = (tmp_path / "quarantine.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert last["rules"] == [rule]
+    assert last["where"] == f"x.jsonl:{6 + len(rows)}"
+    assert last["chosen"] == rows[-1][1]
+
+
+def test_an_error_blocks_and_says_which_rule(gate):
+    strict = ValidateParams(severities=Severities(blank_answers="error"))
+    result = gate([*good(40), sourced("p", "", "b")], params=strict)
+    assert not result.passed
+    assert result.reasons == ("blank_answers: 1 row where an answer has no visible character",)
+
+
+def test_a_warning_is_counted_and_the_row_passes(gate):
+    lenient = ValidateParams(severities=Severities(duplicates="warn"))
+    result = gate([*good(40), *good(1)], params=lenient)
+    assert result.passed
+    assert result.verdict.to_json()["rules"]["duplicates"] == {
+        "severity": "warn",
+        "rows": 1,
+        "allowed": 0,
+    }
+    assert len(result.train) + len(result.heldout) == 41
+
+
+def test_an_allow_list_puts_back_one_pair_for_one_rule(gate, tmp_path):
+    path = tmp_path / "allow.jsonl"
+    blank = sourced("p", "", "b")
+    entry = {"pair_id": blank.preference.pair_id, "rule": "blank_answers", "why": "silence"}
+    path.write_text(json.dumps(entry))
+    rows = [*good(40), blank, sourced("q", "", "b")]
+    result = gate(rows, allowed=load_allowed(path))
+    assert [entry.sourced.preference.prompt for entry in result.quarantined] == ["q"]
+    assert result.verdict.to_json()["rules"]["blank_answers"]["allowed"] == 1
+    assert len(gate(rows, allowed=frozenset({(entry["pair_id"], "duplicates")})).quarantined) == 2
+
+
+def test_evaluation_prompts_among_the_training_rows_block(gate):
+    result = gate(good(40), evaluation=[f"question {n}?" for n in range(40)])
+    assert not result.passed
+    assert result.reasons[0].startswith("evaluation_leaks: ")
+    assert result.heldout, "held-out rows may be about evaluation prompts"
+
+
+def test_a_prompt_on_both_sides_of_earlier_data_blocks(gate):
+    earlier = [sourced("p", "a", "b"), sourced("p", "c", "d", split="heldout")]
+    result = gate(good(40), earlier)
+    assert [reason.split(":")[0] for reason in result.reasons] == ["split_leaks"]
+
+
+def test_earlier_rows_keep_their_side_and_fresh_rows_of_their_prompts_follow(gate):
+    first = gate(good(60))
+    side = {row.prompt: row.split for row in (*first.train, *first.heldout)}
+    flipped = [
+        sourced(f"Question {n}?", f"Answer {n}.", f"No idea {n}.",
+                split="train" if side[f"Question {n}?"] == "heldout" else "heldout")
+        for n in range(60)
+    ]  # fmt: skip
+    fresh = [sourced(f"Question {n}?", f"Better {n}.", f"Worse {n}.") for n in range(60)]
+    result = gate(fresh, flipped)
+    assert result.passed
+    for row in (*result.train, *result.heldout):
+        assert row.split != side[row.prompt]
+    assert [row.chosen[:6] for row in result.train[:3]] == ["Answer"] * 3, "earlier rows first"
+
+
+def test_a_fresh_copy_of_an_earlier_pair_is_the_one_set_aside(gate):
+    result = gate([*good(40, start=20)], good(40))
+    assert {entry.origin for entry in result.quarantined} == {"fresh"}
+    assert len(result.quarantined) == 20
+
+
+@pytest.mark.parametrize(
+    ("fresh", "reason"),
+    [
+        ([], "no rows: there is no fresh preference"),
+        (good(5), "min_rows: 5 fresh preferences pass, 10 needed"),
+        (
+            [*good(20), *good(20), *good(20)],
+            "max_quarantined_fraction: 40 of 60 fresh preferences set aside, more than 50%",
+        ),
+    ],
+)
+def test_too_few_good_rows_block(gate, fresh, reason):
+    result = gate(fresh)
+    assert not result.passed
+    assert reason in result.reasons
+
+
+def test_no_fresh_rows_block_even_with_earlier_ones(gate):
+    first = gate(good(100))
+    earlier = [Sourced(row, "") for row in (*first.train, *first.heldout)]
+    assert gate([], earlier).reasons == ("no rows: there is no fresh preference",)
+
+
+def test_no_heldout_rows_block_unless_none_are_asked_for(gate):
+    same = [sourced("parcel", f"a{n}", f"b{n}") for n in range(20)]  # on the train side
+    assert "nothing is left to measure" in " ".join(gate(same).reasons)
+    assert gate(same, params=ValidateParams(heldout_fraction=0.0)).passed
+
+
+def test_rows_in_are_rows_out(gate):
+    judged = Judged(rows=(*good(40), *good(3)), ties=5, skipped=2, unjudged=1)
+    counts = gate(judged, good(10, start=90)).verdict.counts
+    assert counts.rows_in == 43 + 10 + 5 + 2 + 1
+    assert counts.train + counts.heldout == 50
+    assert (counts.quarantined, counts.ties) == (3, 5)
+
+
+def test_the_report_is_the_same_bytes_twice_and_shows_no_text_of_the_data(tmp_path):
+    evil = "<script>alert(1)</script>"
+    rows = [*good(30), sourced(evil, evil, evil.upper())]
+    for name in ("one", "two"):
+        run_gate(
+            Judged(rows=tuple(rows)), [], [], PARAMS,
+            report_dir=tmp_path / name, docs_dir=tmp_path / f"{name}_docs",
+        )  # fmt: skip
+    for name in ("verdict.json", "quarantine.jsonl", "report.md"):
+        first = (tmp_path / "one" / name).read_bytes()
+        assert first == (tmp_path / "two" / name).read_bytes()
+        assert (b"script" in first) == (name == "quarantine.jsonl")
+    pages = list((tmp_path / "one_docs").rglob("*.html"))
+    assert pages
+    assert not any("alert(1)" in page.read_text() for page in pages)
+    assert not any("Question 1?" in page.read_text() for page in pages)
+
+
+def test_a_crash_of_an_expectation_is_no_verdict_about_the_data(gate, monkeypatch):
+    def crash(_):
+        raise KeyError("a defect of ours")
+
+    crashing = [
+        rules.Rule(rule.name, rule.reason, rule.columns, crash) if number == 2 else rule
+        for number, rule in enumerate(rules.RULES)
+    ]
+    monkeypatch.setattr(expectations, "_RULES", {rule.name: rule for rule in crashing})
+    with pytest.raises(BrokenExpectationError, match="contradictions crashed"):
+        gate(good(40))
+
+
+def test_six_thousand_rows_take_under_two_seconds_of_the_processor(gate):
+    fresh, earlier = good(1500), good(4500, start=2000)
+    start = time.process_time()
+    assert gate(fresh, earlier, [f"other {n}" for n in range(1000)]).passed
+    assert time.process_time() - start < 2
+
+
+def test_from_the_files_of_a_round_to_the_verdict(gate, tmp_path):
+    def write(name, rows):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    pairs = [(f"Question {n}?", f"Right {n}.", f"Wrong {n}.") for n in range(60)]
+    comparisons = [
+        {
+            "pair_id": pair_id(*pair), "round": "r2", "prompt_id": f"p{n}", "prompt": pair[0],
+            "response_a": pair[1], "response_b": pair[2], "policy_a": "x", "policy_b": "y",
+        }
+        for n, pair in enumerate(pairs)
+    ]  # fmt: skip
+    judgments = [
+        {
+            "judgment_id": f"j{n}", "pair_id": row["pair_id"], "round": "r2",
+            "annotator_id": "sim-1", "kind": "rubric", "annotator_version": "v",
+            "choice": "tie" if n < 10 else "a", "strength": None, "shown_order": "AB",
+            "revision": 1,
+        }
+        for n, row in enumerate(comparisons)
+    ]  # fmt: skip
+    earlier = [entry.preference.to_row() for entry in good(20, start=500)]
+    judged = judge(
+        load_comparisons(write("comparisons.jsonl", comparisons)),
+        load_judgments(write("judgments.jsonl", judgments)),
+        weights={"rubric": 0.5},
+    )
+    prompts = [{"prompt_id": "e", "prompt": "Something else?"}]
+    result = gate(
+        judged,
+        load_preferences(write("earlier.jsonl", earlier)),
+        load_prompts(write("prompts.jsonl", prompts)),
+    )
+    assert result.passed
+    assert result.verdict.counts.ties == 10
+    fresh = [row for row in (*result.train, *result.heldout) if row.round == "r2"]
+    assert len(fresh) == 50
+    assert {(row.chosen[:5], row.weight) for row in fresh} == {("Right", 0.5)}

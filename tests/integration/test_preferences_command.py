@@ -1,0 +1,115 @@
+"""`python -m preferences` in a process of its own, on files of all kinds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from preferences.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+ROWS = [
+    {"prompt": f"Question {n}?", "chosen": f"Answer {n} with words.", "rejected": f"No {n}."}
+    for n in range(60)
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_good_file_passes_and_leaves_report_data_and_quarantine(tmp_path, capsys):
+    rows = [*ROWS, {"prompt": "p", "chosen": "", "rejected": "b", "mood": "grim"}]
+    path = write(tmp_path / "x.jsonl", rows)
+    out = tmp_path / "report"
+    assert main(["check", str(path), "--report", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "format trl, 61 pairs" in said
+    assert "columns not read: 'mood'" in said
+    assert "blank_answers      quarantine         1" in said
+    assert "verdict: passed" in said
+    quarantine = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
+    assert [row["where"] for row in quarantine] == [f"{path}:61"]
+    cleaned = [(out / f"{split}.jsonl").read_text().count("\n") for split in ("train", "heldout")]
+    assert sum(cleaned) == 60
+    assert "longer wins" in (out / "report.md").read_text()
+    assert json.loads((out / "statistics.json").read_text())["longer wins"]["mean"] == 60 / 61
+
+
+def test_a_leak_against_heldout_prompts_blocks_with_the_reason(tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    assert main(["check", str(path), "--against", str(path)]) == 1
+    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
+
+
+def test_votes_are_settled_and_their_agreement_shown(tmp_path, capsys):
+    rows = [
+        {
+            "prompt": f"Question {n}?", "response_a": f"yes {n}", "response_b": f"no {n}",
+            "votes": ["a", "a", "tie" if n < 5 else "a", "b"], "workers": ["x", "y", "z", "bad"],
+        }
+        for n in range(60)
+    ]  # fmt: skip
+    path = write(tmp_path / "x.jsonl", rows)
+    assert main(["check", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "ties 5" in said
+    assert "krippendorff alpha: " in said
+    assert "weak annotators: bad" in said
+
+
+@pytest.mark.parametrize("command", ["check", "convert"])
+def test_a_malformed_file_exits_2_with_one_line_per_problem_and_writes_nothing(tmp_path, command):
+    path = write(tmp_path / "x.jsonl", [*ROWS, {"prompt": "p", "chosen": None, "rejected": "b"}])
+    out = tmp_path / "out.jsonl"
+    more = ["--report", str(out)] if command == "check" else [str(out), "--to", "trl"]
+    run = subprocess.run(
+        [sys.executable, "-m", "preferences", command, str(path), *more],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr == f'{path}:61: field "chosen": expected text or messages, got null\n'
+    assert run.stdout == ""
+    assert not out.exists()
+
+
+def test_convert_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys):
+    lone = {"prompt": "r", "completion": "x", "label": True}
+    rows = [
+        {"prompt": "p", "completion": text, "label": text == "good"} for text in ("good", "bad")
+    ]
+    path = write(tmp_path / "x.jsonl", [*rows, lone])
+    out = tmp_path / "y.csv"
+    assert main(["convert", str(path), str(out), "--to", "trl_messages"]) == 0
+    assert (
+        capsys.readouterr().out == f"{out}: 1 pairs; completions without an opponent left out: 1\n"
+    )
+    assert main(["convert", str(out), str(tmp_path / "z.parquet"), "--to", "trl"]) == 0
+
+
+def test_a_file_name_of_no_known_kind_is_refused_before_reading(tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    assert main(["convert", str(path), str(tmp_path / "x.docx"), "--to", "trl"]) == 2
+    assert "the name ends in none of" in capsys.readouterr().err
+
+
+REAL = ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("hh_helpful", {"blank_answers": 4, "extra_turns": 31, "contradictions": 0}),
+        ("polite_instructions", {"identical_answers": 6, "blank_answers": 0}),
+    ],
+)
+def test_natural_defects_of_real_data_are_found(tmp_path, name, found):
+    path = REAL / name / "preferences.jsonl"
+    if not path.exists():
+        pytest.skip(f"the real data are not beside the project ({path})")
+    main(["check", str(path), "--report", str(tmp_path)])
+    rules = json.loads((tmp_path / "verdict.json").read_text())["rules"]
+    assert {rule: rules[rule]["rows"] for rule in found} == found

@@ -1,0 +1,238 @@
+"""The driver on a real git and DVC repository with two small stages of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.execution import begin_execution, save_execution
+
+REPOSITORY = Path(__file__).parents[2]
+PARAMS = """\
+run: {seed: 5}
+prepare: {}
+base: {}
+sft: {}
+sample: {}
+label: {}
+validate: {}
+reward: {}
+ppo: {}
+evaluate: {}
+report: {}
+rounds:
+  r1: {policy: models/sft, reward_model: models/sft, preferences: data/prepared/preferences}
+final: r1
+"""
+PIPELINE = """\
+stages:
+  baseline:
+    cmd: python stage.py baseline
+    deps: [stage.py, wanted]
+    outs: [results/baseline]
+  evaluate:
+    foreach: ${rounds}
+    do:
+      cmd: python stage.py evaluate@${key}
+      deps: [results/baseline]
+      params: [ppo]
+      outs: ["results/evaluate/${key}"]
+"""
+STAGE = """\
+import ctypes, json, os, signal, sys, time
+from pathlib import Path
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.stage does
+name = sys.argv[1]
+wanted = Path("wanted").read_text().strip()
+work = Path(".work") / name
+work.mkdir(parents=True, exist_ok=True)
+def end(status, code, message):
+    outcome = {"stage": name, "status": status, "code": code, "message": message, "seconds": 0.5,
+               "peak_rss_bytes": 1000, "ended_ms": time.time_ns() // 1_000_000,
+               "execution": os.environ["RLHF_EXECUTION"]}
+    (work / "outcome.json").write_text(json.dumps(outcome))
+    sys.exit(code)
+def interrupted(*_):
+    time.sleep(0.5)  # a checkpoint takes a while
+    end("interrupted", 143, "checkpoint kept")
+signal.signal(signal.SIGTERM, interrupted)
+signal.signal(signal.SIGINT, interrupted)
+assert os.environ["RLHF_SHIPPER"] == "driver"
+if wanted == "hang":
+    (work / "pid").write_text(str(os.getpid()))
+    time.sleep(60)
+if wanted == "blocked" and name != "baseline":
+    end("blocked", 4, "3 contradictory pairs")
+if wanted == "crash":
+    sys.exit(1)
+folder = Path("results") / name.replace("@", "/")
+folder.mkdir(parents=True)
+gold = {"mean": 4.5 if name == "baseline" else 8.25, "low": 4.0, "high": 9.0, "n": 8}
+(folder / "metrics.json").write_text(json.dumps({"policy": name, "gold": gold}))
+end("done", 0, "")
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "dvc.yaml").write_text(PIPELINE)
+    (tmp_path / "stage.py").write_text(STAGE)
+    (tmp_path / "wanted").write_text("success")
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "no_kl.yaml").write_text("ppo: {kl_coef: 0.0}\n")
+    (tmp_path / ".gitignore").write_text(".work\nreports\nresults\n")
+    for command in (
+        ["git", "init", "--quiet"],
+        [sys.executable, "-m", "dvc", "init", "--quiet"],
+        ["git", "add", "--all"],
+        ["git", "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one"],
+    ):
+        subprocess.run(command, cwd=tmp_path, check=True, env=environment())
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    return kept | {"PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1"}
+
+
+def start_driver(root: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tasks.repro", *arguments],
+        cwd=root,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def drive(root: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start_driver(root, *arguments)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path) -> None:
+    code, out, err = drive(root)
+    assert code == 0, err
+    assert ["r1", "8.25"] in [line.split()[:2] for line in out.splitlines()]
+    assert "reports/index.html" in out
+    summary = json.loads((root / "reports" / "summary.json").read_text())
+    assert [policy["name"] for policy in summary["policies"]] == ["sft", "r1"]
+    assert summary["seed"] == 5
+    assert set(summary["seconds"]["stages"]) == {"baseline", "evaluate@r1"}
+    total = summary["seconds"]["total"]
+    assert total > 0
+
+    code, out, err = drive(root)
+    assert code == 0, err
+    assert out.splitlines()[0] == "Nothing to do: all stages are up to date."
+    assert ["r1", "8.25"] in [line.split()[:2] for line in out.splitlines()]
+    again = json.loads((root / "reports" / "summary.json").read_text())
+    assert again["seconds"]["total"] == total
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "message"),
+    [
+        ("blocked", 4, "evaluate@r1 was blocked by the data gate: 3 contradictory pairs"),
+        ("crash", 1, "dvc repro failed; its message is above."),
+    ],
+)
+def test_a_failure_has_the_stages_exit_code_and_its_reason_as_the_last_line(
+    root: Path, wanted: str, code: int, message: str
+) -> None:
+    (root / "wanted").write_text(wanted)
+    found, out, err = drive(root)
+    assert found == code
+    assert err.splitlines()[-1] == message
+    assert "gold" not in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
+    root: Path, number: signal.Signals
+) -> None:
+    (root / "wanted").write_text("hang")
+    driver = start_driver(root)
+    pid = wait_for(root / ".work" / "baseline" / "pid")
+    driver.send_signal(number)
+    _, err = driver.communicate(timeout=30)
+    assert driver.returncode == 143
+    assert err.splitlines()[-1].endswith("checkpoint kept")
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_stage_does_not_outlive_a_driver_that_is_killed(root: Path) -> None:
+    (root / "wanted").write_text("hang")
+    driver = start_driver(root)
+    wait_for(root / ".work" / "baseline" / "pid")
+    driver.kill()
+    driver.communicate(timeout=60)  # ends when the last process has closed the pipe
+    outcome = json.loads((root / ".work" / "baseline" / "outcome.json").read_text())
+    assert outcome["status"] == "interrupted"
+
+
+def test_a_variant_runs_in_its_own_workspace_and_reuses_what_is_the_same(root: Path) -> None:
+    assert drive(root)[0] == 0
+    code, out, err = drive(root, "--variant", "no_kl")
+    assert code == 0, err
+    assert ".work/variants/no_kl/reports/index.html" in out
+    assert "Stage 'baseline' is cached - skipping run, checking out outputs" in out
+    workspace = root / ".work" / "variants" / "no_kl"
+    execution = json.loads((workspace / ".work" / "execution.json").read_text())
+    assert execution["id"].endswith("-no_kl")
+    assert (workspace / "reports" / "summary.json").exists()
+    code, out, _ = drive(root, "--variant", "no_kl")
+    assert (code, out.splitlines()[0]) == (0, "Nothing to do: all stages are up to date.")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("params.yaml", PARAMS.replace("ppo: {}", "ppo: {kl_coeff: 0.1}")), "ppo.kl_coef"),
+        (("params.yaml", PARAMS.replace("final: r1", "final: r9")), "final: 'r9'"),
+        (None, "no variant 'nothing'"),
+    ],
+)
+def test_bad_input_ends_with_2_before_anything_starts(
+    root: Path, change: tuple[str, str] | None, message: str
+) -> None:
+    if change is not None:
+        (root / change[0]).write_text(change[1])
+    code, out, err = drive(root, *([] if change else ["--variant", "nothing"]))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not (root / ".work").exists()
+    assert not (root / "reports").exists()
+
+
+def test_an_execution_goes_on_until_it_reaches_its_end_or_its_params_change(
+    tmp_path: Path,
+) -> None:
+    params = tmp_path / "params.yaml"
+    params.write_text("ppo: {kl_coef: 0.05}\n")
+    first = begin_execution(tmp_path)
+    assert begin_execution(tmp_path).id == first.id
+    params.write_text("ppo: {kl_coef: 0.0}\n")
+    second = begin_execution(tmp_path)
+    assert second.id != first.id
+    second.unfinished = False
+    save_execution(tmp_path, second)
+    assert begin_execution(tmp_path).id != second.id
+
+
+def wait_for(path: Path) -> int:
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return int(path.read_text())

@@ -1,0 +1,412 @@
+"""Spools against a real MLflow: a temporary SQLite file, a closed port, a fresh process."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from tasks.output_tags import tag_outputs
+from tasks.shipping import Shipper, ship, ship_all, tracking_uri
+from tasks.sync import main as sync_main
+from tasks.tracking import Output, RunStart, Spool, open_spool
+
+CLOSED_PORT = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One SQLite file for all tests here (its creation takes seconds), an experiment for each."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Path:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
+    return tmp_path
+
+
+def start(stage: str = "ppo@r1", execution: str = "run-1", kl_coef: float = 0.05) -> RunStart:
+    return RunStart(
+        stage=stage,
+        execution=execution,
+        params={"ppo.kl_coef": kl_coef, "run.seed": 0},
+        inputs={"data/rounds/r1/preferences": "0123456789abcdef0123456789abcdef.dir"},
+        tags={"git.commit": "c0ffee", "round": "r1"},
+    )
+
+
+def run_of(root: Path, stage: str) -> Run:
+    runs = runs_of(root, f"tags.`rlhf.stage` = '{stage}'")
+    assert len(runs) == 1
+    return runs[0]
+
+
+def runs_of(root: Path, condition: str) -> list[Run]:
+    client = MlflowClient(tracking_uri(root))
+    experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id], filter_string=condition))
+
+
+def history(root: Path, run: Run, key: str) -> list[tuple[int, float]]:
+    points = MlflowClient(tracking_uri(root)).get_metric_history(run.info.run_id, key)
+    return [(point.step, point.value) for point in points]
+
+
+def repository() -> Path:
+    return Path(__file__).parents[2]
+
+
+def artifacts(root: Path, models: dict[str, str]) -> list[Path]:
+    client = MlflowClient(tracking_uri(root))
+    folders = [client.get_logged_model(model).artifact_location for model in models.values()]
+    return [path for folder in folders for path in Path(folder.removeprefix("file://")).rglob("*")]
+
+
+def log_steps(spool: Spool, first: int, last: int) -> None:
+    for step in range(first, last):
+        spool.log(step, {"objective/kl": step / 10, "policy/loss": -float(step)})
+
+
+def test_a_finished_stage_arrives_with_curve_params_inputs_tags_and_artifacts(root: Path) -> None:
+    artifact = root / "results" / "metrics.json"
+    artifact.parent.mkdir()
+    artifact.write_text('{"gold": 7.5}')
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 5)
+    spool.finish("FINISHED", {"gold/mean": 7.5}, [Output("artifact", artifact)])
+
+    assert [result.state for result in ship_all(root)] == ["complete"]
+
+    run = run_of(root, "ppo@r1")
+    assert run.info.status == "FINISHED"
+    assert history(root, run, "objective/kl") == [(n, n / 10) for n in range(5)]
+    assert history(root, run, "gold/mean") == [(4, 7.5)]
+    assert run.data.params == {"ppo.kl_coef": "0.05", "run.seed": "0"}
+    assert run.data.tags["git.commit"] == "c0ffee"
+    assert run.data.tags["dvc.in.data/rounds/r1/preferences"].endswith(".dir")
+    (dataset,) = run.inputs.dataset_inputs
+    assert dataset.dataset.digest == "0123456789abcdef0123456789abcdef.dir"
+    found = MlflowClient(tracking_uri(root)).list_artifacts(run.info.run_id)
+    assert [entry.path for entry in found] == ["metrics.json"]
+
+
+def test_stages_of_one_execution_share_a_parent_that_can_be_compared_with_another(
+    root: Path,
+) -> None:
+    for execution, kl_coef in (("run-1", 0.05), ("run-2", 0.0)):
+        for stage in ("sft", "ppo@r1"):
+            spool = open_spool(root, start(stage, execution, kl_coef))
+            spool.finish("FINISHED", {"gold": kl_coef + 1}, [])
+    ship_all(root)
+
+    parents = {
+        run.data.tags["rlhf.execution"]: run
+        for run in runs_of(root, "tags.`rlhf.execution` LIKE 'run-%'")
+    }
+    assert sorted(parents) == ["run-1", "run-2"]
+    for execution, kl_coef in (("run-1", 0.05), ("run-2", 0.0)):
+        parent = parents[execution]
+        children = runs_of(root, f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+        assert sorted(run.info.run_name for run in children) == ["ppo@r1", "sft"]
+        assert parent.data.params["ppo.kl_coef"] == str(kl_coef)
+        assert parent.data.metrics["ppo.r1/gold"] == kl_coef + 1
+        assert parent.info.status == "FINISHED"
+
+
+def test_replaying_after_every_kind_of_forgetting_makes_no_duplicate(root: Path) -> None:
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 30)
+    ship(spool.folder)
+    spool.finish("FINISHED", {"gold": 1.0}, [])
+    for _ in range(2):
+        (spool.folder / "sent.json").unlink()
+        assert ship(spool.folder).state == "complete"
+    assert len(history(root, run_of(root, "ppo@r1"), "objective/kl")) == 30
+    assert len(runs_of(root, "tags.`rlhf.execution` = 'run-1'")) == 1
+
+
+def test_a_server_that_is_away_stalls_nothing_and_loses_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = os.environ["MLFLOW_TRACKING_URI"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", CLOSED_PORT)
+    shipper = Shipper(root, every=0.05)
+    spool = open_spool(root, start())
+    slowest = 0.0
+    for step in range(200):
+        before = time.perf_counter()
+        spool.log(step, {f"metric_{n}": float(step) for n in range(10)})
+        slowest = max(slowest, time.perf_counter() - before)
+        time.sleep(0.001)
+    spool.finish("FINISHED", {}, [])
+    before = time.perf_counter()
+    assert not shipper.close(deadline_seconds=2.0)
+    assert time.perf_counter() - before < 2.5
+    assert slowest < 1.0
+
+    assert ship(spool.folder).state == "unreachable"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", here)
+    monkeypatch.chdir(root)
+    assert sync_main([]) == 0
+    assert sync_main([]) == 0
+    run = run_of(root, "ppo@r1")
+    assert run.info.status == "FINISHED"
+    assert history(root, run, "metric_3") == [(n, float(n)) for n in range(200)]
+
+
+def test_sync_exits_1_and_names_the_stage_while_the_server_is_away(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_spool(root, start()).finish("FINISHED", {}, [])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", CLOSED_PORT)
+    monkeypatch.chdir(root)
+    assert sync_main([]) == 1
+    assert capsys.readouterr().err.startswith("ppo@r1: ")
+
+
+def test_the_shipper_delivers_while_the_stage_runs(root: Path) -> None:
+    shipper = Shipper(root, every=0.05)
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 3)
+    deadline = time.monotonic() + 30
+    while not (spool.folder / "sent.json").exists() or not arrived(spool):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert run_of(root, "ppo@r1").info.status == "RUNNING"
+    log_steps(spool, 3, 6)
+    spool.finish("FINISHED", {}, [])
+    assert shipper.close(deadline_seconds=30)
+    run = run_of(root, "ppo@r1")
+    assert run.info.status == "FINISHED"
+    assert [step for step, _ in history(root, run, "policy/loss")] == list(range(6))
+
+
+def arrived(spool: Spool) -> bool:
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    return bool(sent["metrics"] == (spool.folder / "metrics.jsonl").stat().st_size > 0)
+
+
+KILLED_STAGE = """
+import os, signal, sys
+from pathlib import Path
+from tasks.tracking import RunStart, open_spool
+spool = open_spool(Path(sys.argv[1]), RunStart("ppo@r1", "run-1", {}, {}, {}))
+for step in range(8):
+    spool.log(step, {"objective/kl": step / 10, "policy/loss": -float(step)})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_stage_is_marked_killed_and_its_run_goes_on_after_the_resume(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_STAGE, str(root)], check=False, cwd=repository()
+    )
+    assert done.returncode == -9
+    ship_all(root)
+    assert run_of(root, "ppo@r1").info.status == "KILLED"
+
+    spool = open_spool(root, RunStart("ppo@r1", "run-1", {}, {}, {}))
+    log_steps(spool, 5, 10)  # the checkpoint was older than the kill
+    ship_all(root)
+    assert run_of(root, "ppo@r1").info.status == "RUNNING"
+    spool.finish("FINISHED", {}, [])
+    ship_all(root)
+    run = run_of(root, "ppo@r1")
+    assert run.info.status == "FINISHED"
+    assert history(root, run, "objective/kl") == [(n, n / 10) for n in range(10)]
+
+
+def test_two_processes_on_a_fresh_database_all_deliver(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root}/fresh/mlflow.db")
+    for number in range(2):
+        spool = open_spool(root, start(stage=f"ppo@r{number}"))
+        log_steps(spool, 0, 3)
+        spool.finish("FINISHED", {}, [])
+    code = (
+        "import sys; from pathlib import Path; from tasks.shipping import ship\n"
+        "print(ship(Path(sys.argv[1])).state)"
+    )
+    folders = sorted((root / ".work" / "spool").glob("ppo@*/*"))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=repository(),
+        )
+        for folder in folders
+    ]
+    assert [worker.communicate(timeout=120)[0].strip() for worker in workers] == ["complete"] * 2
+    assert len(runs_of(root, "tags.`rlhf.execution` = 'run-1'")) == 1
+    assert len(runs_of(root, "tags.`rlhf.stage` LIKE 'ppo%'")) == 2
+
+
+@pytest.fixture(scope="module")
+def model_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny policy and a tiny reward model in the hub's format, as the stages publish them."""
+    folder = tmp_path_factory.mktemp("models")
+    vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{n}": n + 3 for n in range(13)}}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+    config = LlamaConfig(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        pad_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "policy")
+    config.num_labels, config.score_mean, config.score_std = 1, 0.25, 2.0
+    LlamaForSequenceClassification(config).save_pretrained(folder / "reward")
+    for name in ("policy", "reward"):
+        tokenizer.save_pretrained(folder / name)
+        (folder / name / "manifest.json").write_text("{}")
+        (folder / name / "training_args.bin").write_bytes(b"\x80\x04.")
+    return folder
+
+
+LOAD_AGAIN = """
+import json, sys, mlflow
+from safetensors.torch import load_file
+policy, reward, folder = sys.argv[1:]
+kept = load_file(folder + "/policy/model.safetensors")
+writer = mlflow.transformers.load_model(policy)
+same = all(bool((writer.model.state_dict()[key] == value).all()) for key, value in kept.items())
+scorer = mlflow.transformers.load_model(reward)
+inputs = scorer.tokenizer("w1 w2", return_tensors="pt")
+raw = scorer.model(input_ids=inputs["input_ids"]).logits.item()
+served = float(mlflow.pyfunc.load_model(reward).predict(["w1 w2"])["score"][0])
+print(json.dumps({"same": same, "text": writer("w1", max_new_tokens=3)[0]["generated_text"],
+                  "raw": raw, "served": served, "mean": scorer.model.config.score_mean}))
+"""
+
+
+def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
+    root: Path, model_folders: Path
+) -> None:
+    spool = open_spool(root, start())
+    outputs = [
+        Output("policy", model_folders / "policy"),
+        Output("reward_model", model_folders / "reward"),
+    ]
+    spool.finish("FINISHED", {}, outputs)
+    assert ship(spool.folder, models=False).state == "open"
+    assert ship(spool.folder).state == "complete"
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    policy, reward = (f"models:/{sent['models'][str(output.path)]}" for output in outputs)
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_AGAIN, policy, reward, str(model_folders)],
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+            "PYTHONPATH": "",
+        },
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert loaded["same"]
+    assert loaded["text"].startswith("w1")
+    assert loaded["mean"] == 0.25
+    assert loaded["served"] == pytest.approx(loaded["raw"], rel=1e-4)
+    stored = {path.suffix for path in artifacts(root, sent["models"]) if path.is_file()}
+    assert stored == {".safetensors", ".json", ".txt", ".yaml", ""}  # "" is MLmodel
+    assert not (spool.folder / "outputs").exists()
+
+
+def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
+    root: Path, model_folders: Path
+) -> None:
+    published = root / "models" / "policy"
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    weights = (published / "model.safetensors").read_bytes()
+    subprocess.run(["rm", "-r", str(published)], check=True)  # as dvc does before it runs again
+
+    assert ship(spool.folder).state == "complete"
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    found = [path for path in artifacts(root, sent["models"]) if path.name == "model.safetensors"]
+    assert [path.read_bytes() == weights for path in found] == [True]
+
+
+def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
+    root: Path, model_folders: Path
+) -> None:
+    published = root / "models" / "policy"
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    other = RunStart("ppo@r1", "run-0", {}, {"data/rounds/r1/preferences": "another"}, {})
+    open_spool(root, other).finish("FINISHED", {}, [])
+    ship_all(root)
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
+        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
+        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
+    )
+    assert tag_outputs(root) == 1
+    assert tag_outputs(root) == 0
+
+    client = MlflowClient(tracking_uri(root))
+    tagged = runs_of(root, "tags.`dvc.out.models/policy` = 'feed.dir'")
+    assert [run.data.params["ppo.kl_coef"] for run in tagged] == ["0.05"]
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    assert client.get_logged_model(sent["models"]["models/policy"]).tags["dvc.md5"] == "feed.dir"
+
+
+def test_a_thread_that_ships_never_ships_the_same_spool_twice_at_once(root: Path) -> None:
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 50)
+    spool.finish("FINISHED", {}, [])
+    states: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: states.append(ship(spool.folder).state)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(states) <= {"complete", "busy"}
+    assert len(history(root, run_of(root, "ppo@r1"), "objective/kl")) == 50
+
+
+def test_the_mlflow_setting_against_pickle_is_enforced_by_shipping(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [])
+    ship(spool.folder)
+    assert os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] == "false"

@@ -1,0 +1,52 @@
+"""Supervised fine-tuning memorises four lines and says them when asked, with their end."""
+
+import pytest
+import torch
+
+from rlhf.chat import decode_response
+from rlhf.generation import sample_all
+from rlhf.optimisers import Optimiser, Training
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.params.sft import SFTParams
+from rlhf.seeding import Seeds
+from rlhf.sft import encode_examples, train
+from tests import tiny
+from tests.tiny import COMPUTE, LINES, tokenizer
+
+PAIRS = list(zip(("one", "two", "three", "four"), LINES, strict=True))
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        OptimiserParams(lr=2e-2, warmup_steps=5),
+        OptimiserParams(name="muon", lr=2e-2, muon_lr=3e-2, warmup_steps=5),
+    ],
+    ids=["adamw", "muon"],
+)
+@pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
+def test_four_lines_are_learnt_by_heart(build, optimiser):
+    """Each prompt brings its own line, word for word, and the answer ends by itself."""
+    params = SFTParams(epochs=60, batch_size=4, optimiser=optimiser)
+    model = build(vocabulary=len(tokenizer()), spread=1.0)
+    examples, _ = encode_examples(tokenizer(), PAIRS, 200)
+    training = Training(model, Optimiser(optimiser, model.named_parameters()))
+    pad, eos = tokenizer().pad_token_id, tokenizer().eos_token_id
+    losses = [
+        step.loss
+        for step in train(training, examples, params, pad_id=pad, compute=COMPUTE, seeds=Seeds(0))
+    ]
+    assert losses[0] > 5
+    assert losses[-1] < 0.1
+    answers = sample_all(
+        model,
+        [example.prompt for example in examples],
+        SamplingParams(top_k=1, max_new_tokens=80),
+        eos_id=eos,
+        pad_id=pad,
+        batch_size=4,
+        generator=torch.Generator(),
+    )
+    assert [decode_response(tokenizer(), row) for row in answers] == list(LINES)
+    assert all(row[-1] == eos for row in answers)

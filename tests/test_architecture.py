@@ -1,0 +1,343 @@
+"""The house rules that no compiler holds: floors, one name per stage, truthful dependencies.
+
+`dvc.yaml`, `params.yaml` and `tasks/` describe one pipeline; here they are compared. Modules are
+read, not imported, except where importing is the point.
+"""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("flows", "tasks", "rlhf", "preferences", "feedback", "data")
+MODULES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+)
+
+# --- What a stage depends on ---------------------------------------------------------------------
+
+ORCHESTRATION = {
+    f"tasks/{name}.py"
+    for name in (
+        # How a stage starts and ends, and where it is written down.
+        "stage", "params", "outcome", "publishing", "progress", "metrics_file", "dvc_lock",
+        # What MLflow gets.
+        "tracking", "shipping", "sent", "mlflow_models", "mlflow_send", "mlflow_store",
+        # Loading and saving models and prompts.
+        "models",
+    )
+} | {"feedback/people.py"}  # fmt: skip
+"""Code that moves results without making them. It is no dependency: a log line that changes must
+not train a model again. Neither is what only it imports. Nor is the labelling page's store:
+how people are asked changes nothing of what they said."""
+
+READERS = {
+    "preferences/reader.py",
+    "preferences/records.py",
+    "preferences/schemas.py",
+    "preferences/loading.py",
+    "tasks/corpus.py",
+}
+"""File reading. It counts in the stages whose work it is to read strictly (READING_STAGES); behind
+them files are known to be sound, and how they are read changes no result."""
+
+TEMPLATES = (".css", ".j2")
+"""Files that the report's page is made from; its module reads them, which no import shows."""
+
+READING_STAGES = {"prepare", "validate"}
+
+EXTRA_PARAMS = {"test": {"final"}}
+"""Beside `run` and the stage's own section."""
+
+DATA_CONSTANTS = {"baseline": "BASELINE_INPUTS", "evaluate": "ROUND_INPUTS", "test": "TEST_INPUTS"}
+"""The three stages of tasks/evaluate.py; the others have INPUTS."""
+
+
+def read_yaml(name: str) -> Any:
+    return YAML(typ="safe").load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def stage_definitions() -> dict[str, dict[str, Any]]:
+    """Stage -> its definition, templates of rounds included, `${...}` not yet filled in."""
+    stages = read_yaml("dvc.yaml")["stages"]
+    return {name: entry.get("do", entry) for name, entry in stages.items()}
+
+
+STAGES = stage_definitions()
+STAGE_MODULES = {name: entry["cmd"].split()[2].partition(".")[2] for name, entry in STAGES.items()}
+"""Stage -> module below tasks/, from its command."""
+
+
+def imported_modules(path: str) -> Iterator[str]:
+    """Files of the project that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            file = name.replace(".", "/") + ".py"
+            if name.partition(".")[0] in PACKAGES and (ROOT / file).is_file():
+                yield file
+
+
+def code_of(stage: str) -> set[str]:
+    """The files that a stage's results come from: all that its module imports, step by step."""
+    seen: set[str] = set()
+    todo = [f"tasks/{STAGE_MODULES[stage]}.py"]
+    while todo:
+        path = todo.pop()
+        if path not in seen and path not in ORCHESTRATION:
+            seen.add(path)
+            todo += imported_modules(path)
+    return seen if stage in READING_STAGES else seen - READERS
+
+
+def deps_of(stage: str, *, code: bool) -> set[str]:
+    deps = {dep for dep in STAGES[stage]["deps"] if not dep.endswith(TEMPLATES)}
+    return {dep for dep in deps if dep.endswith(".py") == code}
+
+
+def as_template(path: str) -> str:
+    """DVC's `${key}` and `${item.policy}` as the modules write them: `{key}`, `{policy}`."""
+    return re.sub(r"\$\{(?:item\.)?(\w+)\}", r"{\1}", path)
+
+
+def constant(module: str, name: str) -> Any:
+    """A module-level constant, read from the source."""
+    for node in ast.parse((ROOT / "tasks" / f"{module}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    return None
+
+
+def texts_in(module: str) -> set[str]:
+    """All texts in a module's source; of f-strings the template, `{str(key)}` as `{key}`."""
+    tree = ast.parse((ROOT / "tasks" / f"{module}.py").read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            found.add(ast.unparse(node)[2:-1])
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_code_deps_of_a_stage_are_exactly_what_its_module_imports(stage: str) -> None:
+    assert deps_of(stage, code=True) == code_of(stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_stage_depends_on_orchestration_or_on_documents(stage: str) -> None:
+    deps = deps_of(stage, code=True) | deps_of(stage, code=False)
+
+    assert not deps & ORCHESTRATION
+    assert not {dep for dep in deps if dep.startswith(("flows", "tests", "docs"))}
+    assert not {dep for dep in deps if dep.endswith((".md", ".toml", ".yaml", ".txt"))}
+
+
+def test_the_files_excluded_from_deps_exist() -> None:
+    assert {path for path in ORCHESTRATION | READERS if not (ROOT / path).is_file()} == set()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_inputs_a_module_declares_are_the_data_deps_in_dvc_yaml(stage: str) -> None:
+    declared = constant(STAGE_MODULES[stage], DATA_CONSTANTS.get(stage, "INPUTS")) or ()
+
+    assert {as_template(dep) for dep in deps_of(stage, code=False)} == set(declared)
+    assert len(set(declared)) == len(declared)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_output_in_dvc_yaml_is_a_path_in_the_stages_module(stage: str) -> None:
+    written = texts_in(STAGE_MODULES[stage])
+
+    assert {as_template(out) for out in STAGES[stage]["outs"]} <= written
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: str) -> None:
+    own = (
+        {"run", "rounds", "final"}
+        if stage == "report"
+        else {"run"} | EXTRA_PARAMS.get(stage, set())
+    )
+
+    assert set(STAGES[stage]["params"]) == own | {STAGE_MODULES[stage]}
+
+
+# --- One name per stage --------------------------------------------------------------------------
+
+
+def calls_of_run_stage() -> dict[str, list[ast.Call]]:
+    """Module below tasks/ -> its calls of `run_stage`."""
+    calls: dict[str, list[ast.Call]] = {}
+    for path in (ROOT / "tasks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "run_stage":
+                calls.setdefault(path.stem, []).append(node)
+    return calls
+
+
+def test_stage_names_are_module_names_but_for_the_two_other_stages_of_evaluate() -> None:
+    renamed = {stage: module for stage, module in STAGE_MODULES.items() if stage != module}
+
+    assert renamed == {"baseline": "evaluate", "test": "evaluate"}
+
+
+def test_the_modules_that_run_a_stage_are_those_that_dvc_yaml_starts() -> None:
+    assert set(calls_of_run_stage()) == set(STAGE_MODULES.values())
+
+
+def test_every_module_runs_its_stage_under_its_own_name() -> None:
+    sections = {
+        (module, ast.literal_eval(call.args[0]))
+        for module, calls in calls_of_run_stage().items()
+        for call in calls
+    }
+
+    assert {module for module, section in sections if module != section} == set()
+
+
+def test_the_sections_of_params_yaml_are_the_stage_modules() -> None:
+    sections = set(read_yaml("params.yaml")) - {"run", "rounds", "final"}
+
+    assert sections == set(STAGE_MODULES.values())
+
+
+def test_stages_of_a_round_take_its_key_and_the_others_none() -> None:
+    stages = read_yaml("dvc.yaml")["stages"]
+    for name, entry in stages.items():
+        takes_key = STAGES[name]["cmd"].endswith("--round ${key}")
+        assert takes_key == (entry.get("foreach") == "${rounds}") == ("foreach" in entry), name
+
+
+def test_what_rounds_start_from_in_params_yaml_is_an_output_of_a_stage() -> None:
+    rounds = read_yaml("params.yaml")["rounds"]
+    outs = {out for entry in STAGES.values() for out in entry["outs"]}
+    made = {out.replace("${key}", key) for out in outs for key in rounds}
+    wanted = {path for entry in rounds.values() for path in entry.values()}
+
+    lacking = {path for path in wanted if not any(f"{path}/".startswith(f"{m}/") for m in made)}
+    assert lacking == set()
+
+
+def test_metrics_and_plots_show_every_round() -> None:
+    pipeline = read_yaml("dvc.yaml")
+    plotted = [path for plot in pipeline["plots"] for part in plot.values() for path in part["y"]]
+
+    for key in read_yaml("params.yaml")["rounds"]:
+        for stage in ("validate", "reward", "ppo", "evaluate"):
+            assert f"results/{stage}/{key}/metrics.json" in pipeline["metrics"]
+        assert f"results/reward/{key}/history.csv" in plotted
+        # Score, KL, entropy, clip fraction and explained variance.
+        assert plotted.count(f"results/ppo/{key}/history.csv") == 5
+
+
+# --- Floors --------------------------------------------------------------------------------------
+
+
+def lint_imports(root: Path) -> "subprocess.CompletedProcess[str]":
+    code = "from importlinter.cli import lint_imports_command as lint; lint()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--no-cache", "--no-logo"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_floors_hold() -> None:
+    done = lint_imports(ROOT)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_each_way_of_breaking_a_floor_is_noticed(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("__init__.py"):
+            target = tmp_path / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+    for module in ("sft", "reward", "pretrain", "evaluation", "losses"):
+        (tmp_path / "rlhf" / f"{module}.py").touch()
+    (tmp_path / "tasks" / "stage.py").write_text("import prefect\n")
+    (tmp_path / "rlhf" / "losses.py").write_text("import mlflow\nimport tasks.stage\n")
+    (tmp_path / "rlhf" / "ppo.py").write_text("import rlhf.sft\n")
+
+    done = lint_imports(tmp_path)
+
+    assert done.returncode == 1
+    assert "0 kept, 4 broken" in done.stdout
+
+
+# --- Files ---------------------------------------------------------------------------------------
+
+FORBIDDEN_NAMES = {
+    "base", "callbacks", "common", "core", "functions", "helper", "helpers", "lib", "manager",
+    "managers", "misc", "registry", "shared", "stuff", "tools", "util", "utils",
+}  # fmt: skip
+"""Names that say nothing of what is inside, so that everything ends up there."""
+
+NAMED_AFTER_THE_STAGE = {"tasks/base.py", "rlhf/params/base.py"}
+"""Here `base` is a word of the subject: the base model."""
+
+MAX_LINES = 300
+
+
+def test_no_file_or_folder_has_a_name_that_says_nothing() -> None:
+    found = {path for path in MODULES if FORBIDDEN_NAMES & set(Path(path).with_suffix("").parts)}
+
+    assert found == NAMED_AFTER_THE_STAGE
+
+
+LONGER = {"rlhf/ppo.py"}
+"""Its update moves to a module of its own when the stages that depend on it run again anyway."""
+
+
+def test_no_file_has_more_than_300_lines() -> None:
+    lines = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in MODULES}
+
+    assert {path for path, count in lines.items() if count > MAX_LINES} <= LONGER
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.endswith("__init__.py")])
+def test_a_package_file_holds_only_its_docstring(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+    assert ast.get_docstring(tree)
+    assert len(tree.body) == 1
+
+
+def test_importing_any_module_shows_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    names = [path.removesuffix(".py").replace("/", ".") for path in MODULES]
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir(), home.mkdir()
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "ignore", "-c", code, *names],
+        cwd=here,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(here.iterdir()) == []

@@ -1,0 +1,103 @@
+"""A store in a temporary folder, and people who answer at it."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from feedback import accounts, assignments, rounds, submissions
+from feedback.assignments import ServeParams, Task
+from feedback.database import Database
+from feedback.judgments import Pair, pair_id
+
+PLAIN = ServeParams(gold_rate=0, repeat_rate=0)
+
+PairMaker = Callable[..., list[Pair]]
+
+
+def some_pairs(count: int, key: str = "r1", start: int = 0) -> list[Pair]:
+    """Pairs number `start` to `start + count - 1`; the same numbers have the same content."""
+    rows = [(f"prompt {n}", f"answer {n} a", f"answer {n} b") for n in range(start, start + count)]
+    return [
+        Pair(pair_id=pair_id(p, a, b), round=key, prompt=p, response_a=a, response_b=b)
+        for p, a, b in rows
+    ]
+
+
+class Desk:
+    """A store with the steps that a person at the page takes, each in its own transaction."""
+
+    def __init__(self, url: str | Path) -> None:
+        self.database = Database(url)
+        self._keys = (f"key-{n}" for n in itertools.count())
+
+    def publish(self, pairs: Sequence[Pair], overlap: int = 1) -> rounds.Published:
+        with self.database.writing() as connection:
+            return rounds.publish(connection, pairs, overlap=overlap)
+
+    def hire(self, *names: str) -> None:
+        with self.database.writing() as connection:
+            for name in names:
+                accounts.new_token(connection, name)
+
+    def serve(self, name: str, params: ServeParams = PLAIN) -> Task | None:
+        with self.database.writing() as connection:
+            return assignments.next_task(connection, name, params)
+
+    def submit(
+        self,
+        task: Task,
+        choice: str = "left",
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        visible_ms: int | None = None,
+        strength: int | None = None,
+    ) -> bool:
+        given = submissions.Submission(
+            assignment_id=task.assignment_id,
+            choice=choice,
+            strength=strength,
+            reason=None,
+            visible_ms=visible_ms,
+            key=key or next(self._keys),
+            guideline_hash="g1",
+        )
+        with self.database.writing() as connection:
+            return submissions.submit(connection, name or task.annotator_id, given)
+
+    def answer(self, name: str, choice: str = "left", params: ServeParams = PLAIN) -> Task | None:
+        """Serves and submits once; `a` and `b` name answers, whatever side they are on."""
+        task = self.serve(name, params)
+        if task is not None:
+            if choice in ("a", "b"):
+                choice = "left" if (choice == "a") != task.swap else "right"
+            self.submit(task, choice)
+        return task
+
+    def undo(self, name: str, key: str | None = None) -> Task | None:
+        key = key or next(self._keys)
+        with self.database.writing() as connection:
+            return submissions.undo(connection, name, key=key, lease_ms=PLAIN.lease_ms)
+
+    def progress(self, key: str = "r1") -> rounds.Progress:
+        with self.database.reading() as connection:
+            return next(one for one in rounds.progress(connection) if one.round == key)
+
+    def sql(self, query: str) -> list[tuple[object, ...]]:
+        with self.database.writing() as connection:
+            result = connection.exec_driver_sql(query)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+
+@pytest.fixture
+def make_pairs() -> PairMaker:
+    return some_pairs
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    opened = Desk(tmp_path / "feedback.db")
+    yield opened
+    opened.database.close()

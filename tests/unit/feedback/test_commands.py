@@ -1,0 +1,273 @@
+"""The commands, as a person types them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback.__main__ import main
+from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.judgments import pair_id, read_judgments, to_lines
+from feedback.people import PeopleAnnotator
+
+Command = Any
+
+
+@pytest.fixture
+def run(desk: Any, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command on the desk's store; returns (exit code, stdout, stderr)."""
+    store = desk.sql("PRAGMA database_list")[0][2]
+
+    def command(name: str, *arguments: object) -> tuple[int, str, str]:
+        code = main([name, "--store", str(store), *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+def write_comparisons(path: Path, pairs: Any) -> Path:
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "round": pair.round,
+            "prompt_id": "p",
+            "prompt": pair.prompt,
+            "response_a": pair.response_a,
+            "response_b": pair.response_b,
+            "policy_a": "hash of one",
+            "policy_b": "hash of another",
+        }
+        for pair in pairs
+    ]
+    path.write_text(to_lines(rows), encoding="utf-8")
+    return path
+
+
+def test_a_round_goes_from_publish_to_export(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    comparisons = write_comparisons(tmp_path / "c.jsonl", make_pairs(5))
+    code, out, _ = run("publish", "--round", "r1", "--comparisons", comparisons)
+    assert (code, out) == (0, "round r1: 5 pairs added, 0 kept, 0 no longer in it\n")
+    code, token, _ = run("token", "ana")
+    assert (code, len(token.strip()) >= 40) == (0, True)
+    assert run("status", "--round", "r1")[0] == 5
+    for _ in range(5):
+        desk.answer("ana", "a")
+    code, out, _ = run("status", "--round", "r1")
+    assert code == 0
+    assert "5 of 5 pairs settled, complete" in out
+    assert run("export", "--round", "r1", "--out", tmp_path / "j.jsonl")[0] == 0
+    judgments = read_judgments(tmp_path / "j.jsonl")
+    assert [one.choice for one in judgments] == ["a"] * 5
+    assert {one.kind for one in judgments} == {"human"}
+    assert "hash of" not in (tmp_path / "j.jsonl").read_text(encoding="utf-8")
+    assert desk.sql("SELECT count(*) FROM events WHERE kind = 'export'") == [(1,)]
+
+
+def test_status_says_what_a_round_waits_for_and_how_to_open_the_page(
+    run: Command, desk: Any, make_pairs: Any
+) -> None:
+    desk.publish(make_pairs(100), overlap=2)
+    desk.hire("ana", "ben")
+    for _ in range(63):
+        desk.answer("ana", "a")
+    code, out, err = run("status", "--round", "r1")
+    assert code == 5
+    assert "waits for 137 of 200 judgments" in out
+    assert "round r1 waits for 137 of 200 judgments; open the page with `make annotate`" in err
+
+
+def test_publish_refuses_pairs_of_another_round(
+    run: Command, make_pairs: Any, tmp_path: Path
+) -> None:
+    comparisons = write_comparisons(tmp_path / "c.jsonl", make_pairs(2, key="r2"))
+    code, _, err = run("publish", "--round", "r1", "--comparisons", comparisons)
+    assert code == 2
+    assert "is of round 'r2'" in err
+
+
+def test_gold_items_are_published_and_refused_where_they_are_pairs_of_a_round(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "gold.jsonl"
+    row = {"prompt": "p", "response_a": "good", "response_b": "bad", "gold": "a"}
+    path.write_text(to_lines([row]), encoding="utf-8")
+    assert run("publish", "--gold", path)[0] == 0
+    assert desk.sql("SELECT gold FROM pairs") == [("a",)]
+    (pair,) = make_pairs(1)
+    desk.publish([pair])
+    row = {"prompt": pair.prompt, "response_a": pair.response_a}
+    row |= {"response_b": pair.response_b, "gold": "b"}
+    path.write_text(to_lines([row]), encoding="utf-8")
+    code, _, err = run("publish", "--gold", path)
+    assert (code, "is a pair of round r1 already" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("publish",), "expected --round or --gold"),
+        (("publish", "--round", "r9"), "data/rounds/r9/comparisons.jsonl: no such file"),
+        (("status", "--round", "r9"), "round r9 is not published"),
+        (("export", "--round", "r9", "--out", "x"), "round r9 is not published"),
+        (("import", "nowhere.jsonl", "--round", "r1"), "nowhere.jsonl: no such file"),
+        (("token", "x" * 65), "annotator is"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(
+    run: Command, arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_store_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "not.db"
+    path.write_bytes(b"this is no database at all" * 100)
+    assert main(["status", "--store", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert f"store {path}" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "publish", "token", "status", "export", "import"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "--store" in capsys.readouterr().out
+
+
+def test_judgments_survive_export_and_import_into_another_store(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(6)
+    desk.publish(pairs, overlap=2)
+    desk.hire("ana", "ben")
+    for choice in ("a", "b", "tie", "both_bad", "right", "left"):
+        desk.answer("ana", choice)
+        desk.answer("ben", choice)
+    file = tmp_path / "j.jsonl"
+    run("export", "--round", "r1", "--out", file)
+    other = tmp_path / "other.db"
+    comparisons = write_comparisons(tmp_path / "c.jsonl", pairs)
+    main(["publish", "--store", str(other), "--round", "r1", "--comparisons", str(comparisons)])
+    assert main(["import", "--store", str(other), "--round", "r1", str(file)]) == 0
+    again = tmp_path / "again.jsonl"
+    main(["export", "--store", str(other), "--round", "r1", "--out", str(again)])
+    strip = [(one.pair_id, one.annotator_id, one.choice, one.kind) for one in read_judgments(file)]
+    assert len(strip) == 12
+    assert strip == [
+        (one.pair_id, one.annotator_id, one.choice, one.kind) for one in read_judgments(again)
+    ]
+
+
+def test_a_second_import_of_a_file_changes_nothing(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    file = tmp_path / "vendor.jsonl"
+    file.write_text(to_lines([row]), encoding="utf-8")
+    run("import", file, "--round", "r1", "--format", "trl")
+    code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (0, "0 judgments taken, 1 known, 0 refused\n")
+    assert desk.progress().judgments == 1
+
+
+@pytest.mark.parametrize("form", ["trl", "label-studio"])
+def test_a_format_goes_out_and_in_again(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, form: str
+) -> None:
+    pairs = make_pairs(20)
+    desk.publish(pairs)
+    desk.hire("ana")
+    given = ["a", "b"] * 9 + (["tie", "both_bad"] if form == "label-studio" else ["a", "b"])
+    said = {desk.answer("ana", choice).pair.pair_id: choice for choice in given}
+    file = tmp_path / "out.file"
+    assert run("export", "--round", "r1", "--format", form, "--out", file)[0] == 0
+    other = tmp_path / "other.db"
+    comparisons = write_comparisons(tmp_path / "c.jsonl", pairs)
+    main(["publish", "--store", str(other), "--round", "r1", "--comparisons", str(comparisons)])
+    assert (
+        main(["import", "--store", str(other), "--round", "r1", "--format", form, str(file)]) == 0
+    )
+    again = tmp_path / "again.jsonl"
+    main(["export", "--store", str(other), "--round", "r1", "--out", str(again)])
+    judgments = read_judgments(again)
+    assert {one.pair_id: one.choice for one in judgments} == said
+    assert {(one.annotator_id, one.kind) for one in judgments} == {("ana", "import")}
+
+
+def test_imported_judgments_of_unknown_pairs_are_refused_with_the_reason(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    file = tmp_path / "vendor.jsonl"
+    rows = [{"prompt": "another", "chosen": "x", "rejected": "y"}]
+    file.write_text(to_lines(rows), encoding="utf-8")
+    code, out, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (2, "0 judgments taken, 0 known, 1 refused\n")
+    assert "round r1 does not contain the pair" in err
+
+
+def test_label_studio_gets_shuffled_sides_and_its_configuration(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(200))
+    file = tmp_path / "tasks.json"
+    run("export", "--round", "r1", "--format", "label-studio", "--out", file)
+    tasks = json.loads(file.read_text(encoding="utf-8"))
+    a_left = sum(task["data"]["left"].endswith(" a") for task in tasks)
+    # Binomial(200, 1/2): standard deviation 7.1.
+    assert abs(a_left - 100) < 22
+    config = (tmp_path / "tasks.config.xml").read_text(encoding="utf-8")
+    assert '<Pairwise name="pref" toName="a,b"/>' in config
+
+
+def test_a_table_holds_no_formula(run: Command, desk: Any, make_pairs: Any, tmp_path: Path) -> None:
+    (pair,) = make_pairs(1)
+    bad = "=HYPERLINK('http://evil')"
+    pair = replace(pair, response_a=bad, pair_id=pair_id(pair.prompt, bad, pair.response_b))
+    desk.publish([pair])
+    desk.hire("@ana")
+    desk.answer("@ana", "a")
+    run("export", "--round", "r1", "--format", "csv", "--out", tmp_path / "t.csv")
+    table = (tmp_path / "t.csv").read_text(encoding="utf-8")
+    assert "'=HYPERLINK" in table
+    assert ",'@ana," in table
+    assert ",=HYPERLINK" not in table
+
+
+def test_people_as_annotators_wait_then_give_their_judgments(desk: Any, make_pairs: Any) -> None:
+    store = str(desk.sql("PRAGMA database_list")[0][2])
+    people = PeopleAnnotator(LabelParams(annotators="people", store=store))
+    pairs = make_pairs(4)
+    desk.hire("ana")
+    with pytest.raises(MissingJudgmentsError, match="round r1 waits for 4 of 4 judgments") as waits:
+        people.judge(pairs)
+    assert "make annotate" in str(waits.value)
+    for _ in range(3):
+        desk.answer("ana", "a")
+    with pytest.raises(MissingJudgmentsError, match="waits for 1 of 4"):
+        people.judge(pairs)
+    desk.answer("ana", "b")
+    judgments = people.judge(pairs)
+    assert [one.pair_id for one in judgments] == [pair.pair_id for pair in pairs]
+    assert sorted(one.choice for one in judgments) == ["a", "a", "a", "b"]
+    assert people.judge(pairs) == judgments
+
+
+def test_the_environment_can_name_the_store_that_all_workspaces_share(
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_FEEDBACK_STORE", str(desk.sql("PRAGMA database_list")[0][2]))
+    people = PeopleAnnotator(LabelParams(annotators="people", store="/nowhere/else.db"))
+    people.publish(make_pairs(3))
+    assert desk.progress().missing == 3

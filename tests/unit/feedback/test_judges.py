@@ -1,0 +1,170 @@
+"""Machines as annotators: both orders, never an invented label, nothing asked twice."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback.judges import LanguageModelAnnotator, LanguageModelParams, RewardModelAnnotator
+from feedback.judgments import pair_id
+
+Reply = Callable[[str, str], tuple[int, str]]
+
+
+class Endpoint(ThreadingHTTPServer):
+    """An OpenAI-compatible endpoint whose model is a function of the two shown answers."""
+
+    def __init__(self) -> None:
+        self.reply: Reply = lambda first, _: (200, "1" if "good" in first else "2")
+        self.asked: list[dict[str, Any]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/v1/chat/completions"
+        self.server.asked.append(body | {"key": self.headers["Authorization"]})
+        text = body["messages"][0]["content"]
+        first = text.split("<answer_1>")[1].split("</answer_1>")[0].strip()
+        second = text.split("<answer_2>")[1].split("</answer_2>")[0].strip()
+        code, word = self.server.reply(first, second)
+        content = word
+        if code == 200:
+            content = json.dumps({"choices": [{"message": {"content": word}}]})
+        self.send_response(200 if code == 299 else code)
+        self.end_headers()
+        self.wfile.write(content.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def ask(endpoint: Endpoint, tmp_path: Path) -> Callable[..., LanguageModelAnnotator]:
+    def make(**changes: Any) -> LanguageModelAnnotator:
+        params = LanguageModelParams(endpoint=endpoint.address, model="judge-1")
+        return LanguageModelAnnotator(replace(params, **changes), cache=tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def pairs(make_pairs: Any) -> list[Any]:
+    texts = [("good one", "bad one"), ("bad two", "good two")]
+    return [
+        replace(pair, response_a=a, response_b=b, pair_id=pair_id(pair.prompt, a, b))
+        for pair, (a, b) in zip(make_pairs(2), texts, strict=True)
+    ]
+
+
+def test_the_better_answer_wins_wherever_it_stands(
+    ask: Any, endpoint: Endpoint, pairs: Any
+) -> None:
+    judgments = ask().judge(pairs)
+    assert [one.choice for one in judgments] == ["a", "b"]
+    assert {one.kind for one in judgments} == {"llm"}
+    assert len(endpoint.asked) == 4
+
+
+def test_a_model_that_prefers_a_place_gives_ties(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    endpoint.reply = lambda *_: (200, "1")
+    judgments = ask().judge(pairs)
+    assert [one.choice for one in judgments] == ["tie", "tie"]
+    assert "orders differ" in str(judgments[0].reason)
+
+
+def test_a_tie_in_both_orders_is_a_tie(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    endpoint.reply = lambda *_: (200, " Tie. ")
+    assert [one.choice for one in ask().judge(pairs)] == ["tie", "tie"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ((200, "Answer 1 is better"), "expected 1, 2 or tie"),
+        ((200, ""), "expected 1, 2 or tie"),
+        ((500, "boom"), "the endpoint answered 500"),
+        ((299, "<html>"), "is not JSON"),
+        ((299, '{"error": 1}'), "has no choices"),
+    ],
+)
+def test_a_failure_is_a_skip_with_its_reason_and_is_asked_again(
+    ask: Any, endpoint: Endpoint, pairs: Any, reply: tuple[int, str], reason: str
+) -> None:
+    works = endpoint.reply
+    endpoint.reply = lambda *_: reply
+    judgments = ask().judge(pairs)
+    assert [one.choice for one in judgments] == ["skip", "skip"]
+    assert reason in str(judgments[0].reason)
+    endpoint.reply = works
+    assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
+
+
+def test_an_endpoint_that_is_not_there_gives_skips(
+    ask: Any, endpoint: Endpoint, pairs: Any
+) -> None:
+    judgments = ask(endpoint="http://127.0.0.1:9/v1").judge(pairs)
+    assert [one.choice for one in judgments] == ["skip", "skip"]
+    assert "cannot be reached" in str(judgments[0].reason)
+    assert endpoint.asked == []
+
+
+def test_nothing_is_asked_twice_even_with_sides_exchanged(
+    ask: Any, endpoint: Endpoint, pairs: Any
+) -> None:
+    first = ask().judge(pairs)
+    asked = len(endpoint.asked)
+    assert ask().judge(pairs) == first
+    exchanged = [replace(p, response_a=p.response_b, response_b=p.response_a) for p in pairs]
+    assert [one.choice for one in ask().judge(exchanged)] == ["b", "a"]
+    assert len(endpoint.asked) == asked
+
+
+def test_another_version_is_asked_anew(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    ask().judge(pairs)
+    other = ask(model="judge-2")
+    assert other.version != ask().version
+    assert ask(timeout_s=1.0).version == ask().version
+    other.judge(pairs)
+    assert len(endpoint.asked) == 8
+
+
+def test_the_key_comes_from_the_environment(
+    ask: Any, endpoint: Endpoint, pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    ask(api_key_variable="JUDGE_KEY", seed=1).judge(pairs[:1])
+    monkeypatch.setenv("JUDGE_KEY", "s3cret")
+    ask(api_key_variable="JUDGE_KEY", seed=2).judge(pairs[:1])
+    assert [one["key"] for one in endpoint.asked] == [None, None, *["Bearer s3cret"] * 2]
+    assert endpoint.asked[-1]["seed"] == 2
+
+
+def test_a_reward_model_prefers_the_higher_score(make_pairs: Any) -> None:
+    pairs = make_pairs(3)
+    scores = {pairs[0].response_a: 1.0, pairs[1].response_b: 1.0}
+    judge = RewardModelAnnotator(lambda _, text: scores.get(text, 0.0), name="rm", version="v")
+    judgments = judge.judge(pairs)
+    assert [one.choice for one in judgments] == ["a", "b", "tie"]
+    assert {one.kind for one in judgments} == {"reward_model"}

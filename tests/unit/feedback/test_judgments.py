@@ -1,0 +1,195 @@
+"""Judgments and pairs: their form on disk, their ids, and the rule that choices name answers."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback.judgments import (
+    Judgment,
+    JudgmentError,
+    Pair,
+    latest,
+    oriented,
+    pair_id,
+    read_judgments,
+    read_pairs,
+    text_hash,
+    to_lines,
+)
+
+
+def a_pair(a: str = "Hello Ana.", b: str = "Go away.", key: str = "r1") -> Pair:
+    return Pair(
+        pair_id=pair_id("Hi, this is Ana.", a, b),
+        round=key,
+        prompt="Hi, this is Ana.",
+        response_a=a,
+        response_b=b,
+    )
+
+
+def a_judgment(pair: Pair, **changes: Any) -> Judgment:
+    content: dict[str, Any] = {
+        "annotator_id": "ana",
+        "kind": "human",
+        "annotator_version": "v1",
+        "choice": "a",
+        "strength": 3,
+        "shown_order": "AB",
+    }
+    return Judgment.of(pair, **(content | changes))
+
+
+def test_the_pair_id_is_the_hash_that_the_contract_describes() -> None:
+    text = '["Où ?","a","b"]'.encode()
+    assert pair_id("Où ?", "b", "a") == hashlib.sha256(text).hexdigest()[:16]
+
+
+def test_a_pair_keeps_its_id_when_its_answers_trade_places() -> None:
+    assert a_pair("x", "y").pair_id == a_pair("y", "x").pair_id
+
+
+def test_a_pair_from_a_comparison_holds_nothing_of_the_policies() -> None:
+    pair = a_pair()
+    row = {
+        "pair_id": pair.pair_id,
+        "round": "r1",
+        "prompt_id": "p7",
+        "prompt": pair.prompt,
+        "response_a": pair.response_a,
+        "response_b": pair.response_b,
+        "policy_a": "SECRET-A",
+        "policy_b": "SECRET-B",
+    }
+    assert Pair.from_json(row) == pair
+    assert "SECRET" not in repr(Pair.from_json(row))
+
+
+def test_a_pair_whose_id_is_not_that_of_its_content_is_refused() -> None:
+    row = {
+        "pair_id": "0" * 16,
+        "round": "r1",
+        "prompt": "p",
+        "response_a": "a",
+        "response_b": "b",
+    }
+    with pytest.raises(JudgmentError, match=r"expected '.{16}' for this content"):
+        Pair.from_json(row)
+
+
+def test_the_keys_of_a_row_come_in_the_order_of_the_contract() -> None:
+    row = a_judgment(a_pair()).to_json()
+    assert list(row) == [
+        "judgment_id",
+        "pair_id",
+        "round",
+        "annotator_id",
+        "kind",
+        "annotator_version",
+        "choice",
+        "strength",
+        "shown_order",
+        "revision",
+    ]
+
+
+def test_the_same_judgment_has_the_same_id_and_any_other_another() -> None:
+    pair = a_pair()
+    first = a_judgment(pair)
+    assert first.judgment_id == a_judgment(pair).judgment_id
+    others = [
+        a_judgment(pair, choice="b"),
+        a_judgment(pair, strength=2),
+        a_judgment(pair, annotator_id="ben"),
+        a_judgment(pair, shown_order="BA"),
+        a_judgment(pair, revision=2),
+        a_judgment(a_pair(key="r2")),
+    ]
+    assert len({first.judgment_id, *(other.judgment_id for other in others)}) == 7
+
+
+def test_a_judgment_survives_the_file(tmp_path: Path) -> None:
+    written = [
+        a_judgment(a_pair()),
+        a_judgment(a_pair(), choice="skip", strength=None, reason="line\u2028break", latency_ms=7),
+    ]
+    path = tmp_path / "judgments.jsonl"
+    path.write_text(to_lines([one.to_json() for one in written]), encoding="utf-8")
+    assert read_judgments(path) == written
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"choice": "left"}, "choice is 'left', expected one of a, b, tie, both_bad, skip"),
+        ({"kind": "alien"}, "kind is 'alien'"),
+        ({"strength": 5}, "strength is 5, expected 1 to 4 or null"),
+        ({"strength": True}, "strength is True"),
+        ({"choice": "tie"}, "strength 3 with choice 'tie'"),
+        ({"revision": 0}, "revision is 0"),
+        ({"pair_id": None}, "pair_id is None, expected a text"),
+        ({"colour": "red"}, "unknown key 'colour'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_file_and_line(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    row = a_judgment(a_pair()).to_json()
+    path = tmp_path / "judgments.jsonl"
+    path.write_text(to_lines([row, row | change]), encoding="utf-8")
+    with pytest.raises(JudgmentError) as refused:
+        read_judgments(path)
+    assert f"{path}:2" in str(refused.value)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"{", ":1: not JSON"), (b"[]", "list, expected an object"), (b"\xff", "not UTF-8 at byte 0")],
+)
+def test_a_file_that_is_no_json_lines_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "judgments.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(JudgmentError, match=message):
+        read_judgments(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JudgmentError, match=r"nowhere\.jsonl: no such file"):
+        read_pairs(tmp_path / "nowhere.jsonl")
+
+
+def test_a_judgment_without_an_id_gets_one() -> None:
+    row = a_judgment(a_pair()).to_json()
+    id_written = row.pop("judgment_id")
+    assert Judgment.from_json(row).judgment_id == id_written
+
+
+def test_a_judgment_turns_round_with_the_answers() -> None:
+    given = a_judgment(a_pair("good", "bad"), answer_a=text_hash("good"))
+    turned = oriented(given, a_pair("bad", "good"))
+    assert (turned.choice, turned.shown_order, turned.strength) == ("b", "BA", 3)
+    assert turned.answer_a == text_hash("bad")
+    assert oriented(turned, a_pair("good", "bad")) == given
+
+
+def test_a_judgment_of_other_answers_is_refused() -> None:
+    given = a_judgment(a_pair("good", "bad"), answer_a=text_hash("third"))
+    with pytest.raises(JudgmentError, match="answer_a is of another pair"):
+        oriented(given, a_pair("good", "bad"))
+
+
+def test_the_latest_revision_counts_whatever_the_order() -> None:
+    first, second = a_judgment(a_pair()), a_judgment(a_pair(), choice="b", revision=2)
+    assert latest([second, first]) == [second]
+    assert latest([first, second]) == [second]
+
+
+def test_lines_are_utf8_and_not_escaped() -> None:
+    assert to_lines([{"b": "Zürich", "a": 1}]) == '{"b": "Zürich", "a": 1}\n'
+    assert json.loads(to_lines([{"x": None}])) == {"x": None}

@@ -1,0 +1,89 @@
+"""The figures and links that a flow run shows in Prefect."""
+
+import json
+
+import pytest
+
+from flows.artifacts import artifact_key, mlflow_runs, round_rows, run_link, runs_in_markdown
+from tasks.sent import Sent, save_sent, uri_digest
+from tasks.shipping import tracking_uri
+
+
+def estimate(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.05, "high": mean + 0.05, "n": 512}
+
+
+def policy(name: str, gold: float | None) -> dict[str, object]:
+    return {
+        "name": name,
+        "gold": None if gold is None else estimate(gold),
+        "win_rate_vs_sft": estimate(0.8),
+        "kl": estimate(3),
+    }
+
+
+def test_a_row_has_the_policy_and_the_reward_model_that_made_it():
+    results = {
+        "policies": [policy("sft", 4.5), policy("r1", 7.25)],
+        "reward_models": [
+            {"round": "r1", "accuracy_before": estimate(0.61), "accuracy_after": estimate(0.74)}
+        ],
+    }
+    sft, first = round_rows(results)
+    assert sft["reward model after"] == "-"
+    assert first == {
+        "policy": "r1",
+        "gold score (of 10)": "7.25 [7.20, 7.30]",
+        "win rate vs SFT": "0.800 [0.750, 0.850]",
+        "KL to SFT (nats)": "3.00 [2.95, 3.05]",
+        "reward model before": "0.610 [0.560, 0.660]",
+        "reward model after": "0.740 [0.690, 0.790]",
+    }
+
+
+def test_where_nothing_was_measured_the_row_says_so():
+    results = {
+        "policies": [policy("r1", None)],
+        "reward_models": [
+            {"round": "r1", "accuracy_before": None, "accuracy_after": {"mean": 0.7}}
+        ],
+    }
+    (row,) = round_rows(results)
+    assert row["gold score (of 10)"] == "-"
+    assert row["reward model before"] == "-"
+    assert row["reward model after"] == "0.700"
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"), [("ppo@r1", "ppo-r1"), ("sft", "sft"), ("reward@Big_1", "reward-big-1")]
+)
+def test_keys_of_artifacts_are_what_prefect_takes(stage, key):
+    assert artifact_key(stage) == key
+
+
+def test_only_runs_of_this_execution_that_mlflow_knows_are_listed(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    here = uri_digest(tracking_uri(tmp_path))
+    for stage, execution, run in [
+        ("sft", "now", "a1"),
+        ("base", "earlier", "b2"),
+        ("ppo@r1", "now", ""),
+    ]:
+        folder = tmp_path / ".work" / "spool" / stage / "0"
+        folder.mkdir(parents=True)
+        start = {"stage": stage, "execution": execution}
+        (folder / "start.json").write_text(json.dumps(start))
+        save_sent(folder, Sent(uri=here, run=run))
+    assert mlflow_runs(tmp_path, "now") == {"sft": "a1"}
+
+
+def test_with_a_page_the_runs_are_links():
+    page = runs_in_markdown({"ppo@r1": "a1"}, "sqlite:///x.db", "http://127.0.0.1:5000")
+    assert "| ppo@r1 | [a1](http://127.0.0.1:5000/#/runs/a1) |" in page
+    assert run_link("http://127.0.0.1:5000", "a1") == "http://127.0.0.1:5000/#/runs/a1"
+
+
+def test_without_a_page_the_command_that_opens_them_is_given():
+    page = runs_in_markdown({"ppo@r1": "a1"}, "sqlite:////w/.work/mlflow/mlflow.db", None)
+    assert "mlflow ui --backend-store-uri sqlite:////w/.work/mlflow/mlflow.db" in page
+    assert "| ppo@r1 | `a1` |" in page

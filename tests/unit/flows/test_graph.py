@@ -1,0 +1,68 @@
+"""The plan: DVC's graph, in an order that makes sense to a reader of the log."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.graph import GraphError, ordered, plan, round_of
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_the_plan_has_exactly_the_stages_that_dvc_lists():
+    listed = subprocess.run(
+        [sys.executable, "-m", "dvc", "stage", "list", "--name-only"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    planned = [stage.name for stage in plan(REPOSITORY)]
+    assert sorted(planned) == sorted(listed)
+    assert len(listed) > len({name.partition("@")[0] for name in listed}), "no rounds in dvc.yaml?"
+
+
+def test_a_round_is_finished_before_the_next_one_starts():
+    rounds = [stage.round for stage in plan(REPOSITORY) if stage.round is not None]
+    changes = [key for key, before in zip(rounds, [None, *rounds], strict=False) if key != before]
+    assert changes == sorted(set(rounds)), "a round is taken up again"
+
+
+def test_the_last_stage_of_a_round_ends_it():
+    ends = [stage.name for stage in plan(REPOSITORY) if stage.ends_round]
+    assert ends == [f"evaluate@{key}" for key in ("r1", "r2", "r3")]
+
+
+def test_stages_that_train_or_sample_are_marked_for_the_accelerator():
+    gpu = {stage.name for stage in plan(REPOSITORY) if stage.gpu}
+    assert {"sft", "reward@r1", "ppo@r3"} <= gpu
+    assert not {"prepare", "validate@r1", "report"} & gpu
+
+
+def test_what_needs_a_round_comes_after_all_of_that_round():
+    needs = {
+        "sft": set(),
+        "test": {"ppo@r2"},
+        "ppo@r1": {"sft"},
+        "ppo@r2": {"ppo@r1"},
+        "evaluate@r1": {"ppo@r1"},
+        "evaluate@r2": {"ppo@r2"},
+    }
+    assert list(ordered(needs)) == ["sft", "ppo@r1", "evaluate@r1", "ppo@r2", "evaluate@r2", "test"]
+
+
+def test_without_rounds_the_order_of_the_file_holds_where_the_graph_allows():
+    needs = {"c": {"a"}, "b": set(), "a": set()}
+    assert list(ordered(needs)) == ["b", "a", "c"]
+
+
+def test_the_key_of_a_round_stands_behind_the_at_sign():
+    assert round_of("ppo@r1") == "r1"
+    assert round_of("sft") is None
+
+
+def test_a_folder_without_dvc_is_refused_by_its_name(tmp_path):
+    with pytest.raises(GraphError, match=str(tmp_path)):
+        plan(tmp_path)

@@ -1,0 +1,146 @@
+"""Children that are heard to their last word and leave nobody behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from flows import processes
+
+HERE = Path.cwd()
+
+
+def start(script: str, output: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-u", "-c", textwrap.dedent(script)]
+    return processes.start(command, cwd=HERE, env=os.environ, output=output)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_dead(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+def test_lines_come_whole_however_they_were_written():
+    child = start(
+        """
+        import sys, time
+        for part in ("first\\nsec", "ond\\n", "without an end"):
+            sys.stdout.write(part); sys.stdout.flush(); time.sleep(0.05)
+        """
+    )
+    assert list(processes.lines(child)) == [b"first", b"second", b"without an end"]
+    assert child.wait() == 0
+
+
+def test_stderr_is_heard_as_well():
+    child = start("import sys; sys.stderr.write('trouble\\n'); sys.exit(3)")
+    assert list(processes.lines(child)) == [b"trouble"]
+    assert child.wait() == 3
+
+
+def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
+    note = tmp_path / "pid"
+    orphan = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    child = start(
+        f"""
+        import os, subprocess, sys, time
+        subprocess.Popen([sys.executable, "-c", {orphan!r}])
+        while not (os.path.exists({str(note)!r}) and os.path.getsize({str(note)!r})):
+            time.sleep(0.01)
+        os._exit(1)
+        """
+    )
+    started = time.monotonic()
+    assert list(processes.lines(child)) == []
+    assert wait_until_dead(int(note.read_text()))
+    assert time.monotonic() - started < 30
+
+
+def test_a_daemon_that_keeps_the_pipe_does_not_hold_us():
+    child = start(
+        """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(15)"],
+                         start_new_session=True)
+        """
+    )
+    started = time.monotonic()
+    assert list(processes.lines(child)) == []
+    assert time.monotonic() - started < 10
+
+
+def test_end_reaches_grandchildren_and_lets_them_finish(tmp_path):
+    saver = tmp_path / "saver.py"
+    saver.write_text(
+        "import signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    child = start(f"import subprocess, sys; subprocess.run([sys.executable, {str(saver)!r}])")
+    said = processes.lines(child)
+    assert next(said) == b"ready"
+    processes.end(child, grace_seconds=20)
+    assert list(said) == [b"saved"]
+
+
+def test_end_kills_what_does_not_listen():
+    child = start(
+        """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("deaf", flush=True)
+        time.sleep(60)
+        """
+    )
+    assert next(processes.lines(child)) == b"deaf"
+    processes.end(child, grace_seconds=0.3)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_end_of_a_child_that_has_ended_is_nothing():
+    child = start("pass", output=subprocess.DEVNULL)
+    child.wait()
+    processes.end(child, grace_seconds=0.1)
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_ends_when_we_are_killed(number):
+    script = f"""
+    import os, subprocess, sys
+    sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})
+    from pathlib import Path
+    from flows import processes
+    child = processes.start([sys.executable, "-c", "import time; time.sleep(60)"],
+                            cwd=Path.cwd(), env=os.environ, output=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    child.wait()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        parent.send_signal(number)
+    assert wait_until_dead(child)

@@ -1,0 +1,136 @@
+"""Ports, health, and one Prefect server over one history."""
+
+import fcntl
+import http.server
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from flows import servers
+from flows.serve import addresses, choose_port, deployment_page
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        known = {"/api/health": b"true", "/api/deployments/name/rlhf/rounds": b'{"id": "d-1"}'}
+        self.send_response(200 if self.path in known else 404)
+        self.end_headers()
+        self.wfile.write(known.get(self.path, b""))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture
+def sleeper(tmp_path) -> Iterator[servers.Child]:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with servers.running("It", command, env={}, log=tmp_path / "it.log") as child:
+        yield child
+
+
+def test_a_port_that_somebody_listens_on_is_not_free(port):
+    assert not servers.is_free(port)
+    assert servers.free_port(port) != port
+
+
+def test_a_free_port_is_kept():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    assert servers.free_port(free) == free
+
+
+def test_a_default_port_that_is_taken_is_replaced_and_said(port, capsys):
+    chosen = choose_port(None, port, "MLflow")
+    assert chosen != port
+    assert f"Port {port} is taken; MLflow listens on {chosen}" in capsys.readouterr().out
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(port):
+    with pytest.raises(servers.ServerError, match=f"port {port} is taken"):
+        choose_port(port, 1, "MLflow")
+
+
+def test_health_is_the_answer_200(port):
+    assert servers.is_healthy(f"http://127.0.0.1:{port}/api/health")
+    assert not servers.is_healthy(f"http://127.0.0.1:{port}/other")
+    assert not servers.is_healthy(f"http://127.0.0.1:{servers.free_port(1)}/api/health")
+
+
+def test_health_is_asked_for_without_a_proxy(port, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert servers.is_healthy(f"http://127.0.0.1:{port}/api/health")
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path):
+    log = tmp_path / "server.log"
+    command = [sys.executable, "-c", "print('no such table')"]
+    with servers.running("It", command, env={}, log=log) as child:
+        server = servers.Server(child, servers.url(servers.free_port(1)), "/health")
+        with pytest.raises(servers.ServerError, match=f"It has ended; see {log}"):
+            server.wait()
+    assert log.read_text() == "no such table\n"
+
+
+def test_a_child_ends_with_its_context(tmp_path):
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with servers.running("It", command, env={}, log=tmp_path / "it.log") as child:
+        child.check()
+    assert child.process.returncode == -15
+
+
+def test_a_second_server_over_one_history_is_refused_with_the_address_of_the_first(tmp_path):
+    env = {"PREFECT_HOME": str(tmp_path)}
+    with (tmp_path / "server.lock").open("w") as lock:
+        lock.write("http://127.0.0.1:4200\nhttp://127.0.0.1:5000\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (
+            pytest.raises(servers.ServerError, match=r"already runs at http://127\.0\.0\.1:4200"),
+            servers.prefect_server(4201, env),
+        ):
+            pytest.fail("two servers")
+        assert servers.running_servers(env) == ("http://127.0.0.1:4200", "http://127.0.0.1:5000")
+    assert servers.running_servers(env) is None, "the address of a server that has gone"
+
+
+def test_no_server_has_ever_run(tmp_path):
+    assert servers.running_servers({"PREFECT_HOME": str(tmp_path)}) is None
+
+
+def test_the_page_of_the_deployment_is_known_once_it_is_registered(port, sleeper):
+    page = deployment_page(servers.url(port), sleeper)
+    assert page == f"http://127.0.0.1:{port}/deployments/deployment/d-1"
+
+
+def test_a_runner_that_ended_has_no_page(tmp_path):
+    with servers.running(
+        "The runner", [sys.executable, "-c", ""], env={}, log=tmp_path / "x"
+    ) as child:
+        child.process.wait()
+        started = time.monotonic()
+        with pytest.raises(servers.ServerError, match="The runner has ended"):
+            deployment_page(servers.url(servers.free_port(1)), child)
+        assert time.monotonic() - started < 10
+
+
+def test_all_three_addresses_are_said():
+    said = addresses("http://p", "http://p/d", "http://m")
+    assert [line.split()[1] for line in said.splitlines()[:3]] == [
+        "http://p",
+        "http://m",
+        "http://p/d",
+    ]

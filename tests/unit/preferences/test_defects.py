@@ -1,0 +1,107 @@
+import pytest
+
+from preferences.defects import has_extra_turn, has_html, is_damaged, personal_data
+
+SOUND = [
+    "",
+    "“Curly” ‘quotes’ – and — dashes…",
+    "„Spaß“ und „Ä“, «à» l’été, naïve café",
+    "MAÇÃ”, SÃO PAULO, Âmbar, ÂNGULO, NÃO!",
+    "Ваш заказ в пути. Ñandú, ÐUKANOVIĆ",
+    "注文はこちらです。 مرحبا שלום 👩‍👩‍👧 🙂 e\u0301",
+    "5 < 6 & 7 > 3, if a<b and c>d, AT&T; &c.",
+    "Tab\there\r\nand a new line",
+    "20 °C, 3 × 4, ½, €5, £3, ¿qué?",
+    "a soft\u00adhyphen and a no-break\u00a0space",
+]
+
+
+@pytest.mark.parametrize("text", SOUND)
+def test_sound_texts_raise_no_alarm(text):
+    assert not is_damaged(text)
+    assert not has_html(text)
+    assert not has_extra_turn(text)
+    assert personal_data(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["é", "café", "it’s", "“so”", "a – b", "Grüße", "°C", "🙂", "Ваш", "à la", "\ufeffx", "…", "©"],
+)
+def test_utf8_that_was_read_as_windows_1252_is_damage(text):
+    garbled = "".join(
+        bytes([byte]).decode("cp1252") if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else chr(byte)
+        for byte in text.encode()
+    )
+    assert is_damaged(f"well, {garbled} and so on"), garbled
+
+
+@pytest.mark.parametrize("text", ["lost \ufffd here", "bell\x07", "\x1b[31mred", "\x93quoted\x94"])
+def test_lost_and_control_characters_are_damage(text):
+    assert is_damaged(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["one<br/>two", "<p class='x'>a</p>", "a &amp; b", "&#8217;", "&nbsp;", "</DIV>"]
+)
+def test_remains_of_html_are_found(text):
+    assert has_html(text)
+
+
+@pytest.mark.parametrize("text", ["Use `<br>` here.", "```html\n<p>x</p>\n```", "```\n<b>open"])
+def test_html_in_code_is_no_remain(text):
+    assert not has_html(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sure.\n\nHuman: Thanks!",
+        " Human: You could",
+        "ok\nASSISTANT: yes",
+        "a<|im_start|>user",
+        "[INST] hi",
+        "x\n### Response: y",
+    ],
+)
+def test_extra_turns_are_found(text):
+    assert has_extra_turn(text)
+
+
+@pytest.mark.parametrize("text", ["The human: a study", "Humans: who are they?", "My user: root"])
+def test_a_colon_after_such_a_word_inside_a_line_is_no_turn(text):
+    assert not has_extra_turn(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("write to jane.doe+x@example.co.uk now", "email"),
+        ("call (555) 123-4567", "phone"),
+        ("call +1 555-123-4567.", "phone"),
+        ("DE89 3704 0044 0532 0130 00", "iban"),  # the example of ISO 13616
+        ("4111 1111 1111 1111", "card"),  # the test number of Visa
+        ("5555-5555-5555-4444", "card"),  # the test number of Mastercard
+        ("AKIAIOSFODNN7EXAMPLE", "key"),  # the example in Amazon's documentation
+        ("-----BEGIN RSA PRIVATE KEY-----", "key"),
+    ],
+)
+def test_personal_data_and_secrets_are_found(text, kind):
+    assert kind in personal_data(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4111 1111 1111 1112",
+        "0000 0000 0000 0000",
+        "DE88 3704 0044 0532 0130 00",
+        "1492-1776-2024",
+        "3.14159265358979",
+        "order 12345678",
+        "10.1016/j.cell.2011.02.013",
+        "look @ this",
+    ],
+)
+def test_other_numbers_are_no_personal_data(text):
+    assert personal_data(text) == ()

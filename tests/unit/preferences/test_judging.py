@@ -1,0 +1,128 @@
+import pytest
+
+from preferences.judging import JudgmentMismatchError, judge
+from preferences.records import Comparison, Judgment, pair_id, text_hash
+
+PROMPT = "Where is my parcel?"
+
+
+def comparison(a="Here.", b="No idea.", prompt=PROMPT):
+    return Comparison(
+        pair_id=pair_id(prompt, a, b), round="r1", prompt_id="p1", prompt=prompt,
+        response_a=a, response_b=b, policy_a="x", policy_b="y",
+    )  # fmt: skip
+
+
+def vote(choice, who="ann", pair=None, **more):
+    content = {"kind": "human", "revision": 1} | more
+    return Judgment(
+        judgment_id=f"{who}-{choice}", pair_id=(pair or comparison()).pair_id, round="r1",
+        annotator_id=who, choice=choice, **content,
+    )  # fmt: skip
+
+
+def judged(*votes, weights=None):
+    return judge([comparison()], votes, weights=weights or {})
+
+
+def test_the_answer_that_was_chosen_becomes_chosen():
+    (row,) = judged(vote("b")).rows
+    assert (row.preference.chosen, row.preference.rejected) == ("No idea.", "Here.")
+    (row,) = judged(vote("a")).rows
+    assert (row.preference.chosen, row.preference.rejected) == ("Here.", "No idea.")
+    assert row.preference.source == "human"
+    assert row.preference.round == "r1"
+
+
+def test_every_comparison_is_accounted_for():
+    pairs = [comparison(b=f"answer {number}") for number in range(5)]
+    votes = [
+        vote("a", pair=pairs[0]),
+        vote("tie", pair=pairs[1]),
+        vote("both_bad", pair=pairs[2]),
+        vote("skip", pair=pairs[3]),
+    ]
+    result = judge(pairs, votes, weights={})
+    assert (len(result.rows), result.ties, result.skipped, result.unjudged) == (1, 2, 1, 1)
+    assert result.compared == 5
+
+
+@pytest.mark.parametrize(
+    ("choices", "chosen"),
+    [
+        ("a a b", "Here."),
+        ("b a b", "No idea."),
+        ("a b", None),
+        ("a a b tie", None),
+        ("a a a b tie", "Here."),
+        ("a skip skip", "Here."),
+        ("tie both_bad", None),
+    ],
+)
+def test_more_than_half_of_those_who_did_not_skip_decide(choices, chosen):
+    votes = [vote(choice, who=f"ann{n}") for n, choice in enumerate(choices.split())]
+    result = judged(*votes)
+    assert [row.preference.chosen for row in result.rows] == ([chosen] if chosen else [])
+    assert result.ties == (chosen is None)
+
+
+def test_weights_per_kind_count_in_the_vote_and_in_the_row():
+    votes = [vote("a", who="x", kind="human"), vote("b", who="y", kind="llm")]
+    (row,) = judged(*votes, weights={"llm": 0.25}).rows
+    assert (row.preference.chosen, row.preference.weight) == ("Here.", 1.0)
+    (row,) = judged(*votes, weights={"human": 0.1, "llm": 0.25}).rows
+    assert (row.preference.chosen, row.preference.weight) == ("No idea.", 0.25)
+    assert judged(vote("a", kind="llm"), weights={"llm": 0}).skipped == 1
+
+
+def test_the_margin_is_the_mean_strength_of_the_winning_votes_in_thirds():
+    votes = [
+        vote("a", who="x", strength=4),
+        vote("a", who="y", strength=3),
+        vote("a", who="z"),
+        vote("b", who="w", strength=1),
+    ]
+    (row,) = judged(*votes).rows
+    assert row.preference.margin == pytest.approx((1 + 2 / 3) / 2)
+    assert judged(vote("a")).rows[0].preference.margin == 0.0
+
+
+def test_a_newer_revision_replaces_the_older_whatever_the_order():
+    old, new = vote("a"), vote("b", revision=2)
+    for votes in ((old, new), (new, old)):
+        assert judged(*votes).rows[0].preference.chosen == "No idea."
+
+
+def test_the_same_judgment_twice_counts_once():
+    result = judged(vote("a"), vote("a"), vote("b", who="other"))
+    assert result.ties == 1
+
+
+def test_one_revision_that_says_two_things_is_refused():
+    with pytest.raises(JudgmentMismatchError, match="both are revision 1 of annotator ann"):
+        judged(vote("a"), vote("b"))
+
+
+def test_a_judgment_of_swapped_answers_is_turned_round():
+    swapped = vote("a", answer_a=text_hash("No idea."))
+    assert judged(swapped).rows[0].preference.chosen == "No idea."
+    straight = vote("a", answer_a=text_hash("Here."))
+    assert judged(straight).rows[0].preference.chosen == "Here."
+    with pytest.raises(JudgmentMismatchError, match="answer_a is no answer"):
+        judged(vote("a", answer_a=text_hash("Else.")))
+
+
+def test_a_judgment_of_a_pair_that_the_round_does_not_have_is_refused():
+    with pytest.raises(JudgmentMismatchError, match=r"is none of the 1 comparisons"):
+        judged(vote("a", pair=comparison(b="other")))
+
+
+def test_a_pair_that_occurs_twice_also_swapped_is_refused():
+    with pytest.raises(JudgmentMismatchError, match=r"comparison 2: .* is there already"):
+        judge([comparison("x", "y"), comparison("y", "x")], [], weights={})
+
+
+def test_a_pair_id_that_is_not_that_of_the_content_is_refused():
+    row = comparison().to_row() | {"response_a": "changed"}
+    with pytest.raises(JudgmentMismatchError, match="comparison 1: pair_id is"):
+        judge([Comparison.from_row(row)], [], weights={})

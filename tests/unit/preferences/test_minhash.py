@@ -1,0 +1,65 @@
+import numpy as np
+
+from preferences.minhash import near_duplicates, signature
+
+WORDS = ["the", "parcel", "left", "our", "house", "on", "monday", "and", "waits"]
+
+
+def text(seed, length=60):
+    generator = np.random.default_rng(seed)
+    return " ".join(f"{generator.choice(WORDS)}{generator.integers(100)}" for _ in range(length))
+
+
+def found(*rows):
+    return list(np.flatnonzero(near_duplicates([signature(row) for row in rows])))
+
+
+def edited(content):
+    words = content.split()
+    return " ".join([*words[:-1], "else"])
+
+
+def test_a_row_with_a_word_changed_in_every_part_is_found_and_the_first_is_not():
+    row = [text(1), text(2), text(3)]
+    assert found(row, [text(4), text(5), text(6)], [edited(part) for part in row]) == [2]
+
+
+def test_one_part_that_differs_makes_another_comparison():
+    row = [text(1), text(2, 300), text(3, 8)]
+    assert found(row, [row[0], row[1], text(9, 8)]) == []
+    assert found(row, [text(9, 8), row[1], row[2]]) == []
+
+
+def test_two_equal_parts_do_not_make_up_for_a_third_that_is_half_alike():
+    row = [text(1), text(2), text(3)]
+    half = " ".join([*row[2].split()[:40], *text(9).split()[:20]])
+    assert found(row, [row[0], row[1], half]) == []
+
+
+def test_swapped_answers_are_no_near_duplicate():
+    row = [text(1), text(2), text(3)]
+    assert found(row, [row[0], row[2], row[1]]) == []
+
+
+def test_case_and_white_space_do_not_matter_and_blank_texts_are_taken():
+    row = [text(1), text(2), ""]
+    assert found(row, [row[0].upper(), row[1].replace(" ", "\n"), " "]) == [1]
+
+
+def test_the_share_of_equal_minima_estimates_the_jaccard_similarity():
+    # 100 words have 98 shingles of 3; 10 new words at the end leave 88 of 108 in common: 0.815.
+    estimates = []
+    for seed in range(100):
+        words = [f"{seed}w{number}" for number in range(110)]
+        one, other = " ".join(words[:100]), " ".join([*words[:90], *words[100:]])
+        estimates.append(np.mean(signature([one]) == signature([other])))
+    assert abs(np.mean(estimates) - 88 / 108) < 0.03
+
+
+def test_ten_thousand_alike_rows_do_not_take_quadratic_time():
+    row = signature([text(1), text(2), text(3)])
+    assert near_duplicates([row] * 10_000).sum() == 9_999
+
+
+def test_no_rows_give_no_rows():
+    assert near_duplicates([]).shape == (0,)

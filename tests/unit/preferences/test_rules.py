@@ -1,0 +1,137 @@
+import pytest
+
+from preferences.measures import Candidate, digest, measure, prompt_digest, visible_characters
+from preferences.records import Preference, Sourced
+from preferences.rules import RULES
+
+
+def broken(rule, *rows, evaluation=()):
+    """Indexes of the (prompt, chosen, rejected[, split]) rows that break the rule."""
+    candidates = [
+        Candidate(
+            Sourced(
+                Preference(
+                    pair_id="", prompt_id="", prompt=row[0], chosen=row[1], rejected=row[2],
+                    split=row[3] if len(row) > 3 else "train",
+                ),
+                "",
+            ),
+            fresh=True,
+        )
+        for row in rows
+    ]  # fmt: skip
+    table = measure(candidates, {prompt_digest(prompt) for prompt in evaluation})
+    (found,) = (each for each in RULES if each.name == rule)
+    keeps = found.keeps(table[list(found.columns)])
+    return [index for index, kept in enumerate(keeps) if not kept]
+
+
+@pytest.mark.parametrize(
+    ("answer", "length"),
+    [
+        ("", 0),
+        (" \n\t ", 0),
+        ("\u200b\u200b", 0),  # zero-width spaces
+        ("\u0301", 0),  # a combining accent on nothing
+        ("\u00a0\u3000", 0),  # no-break and ideographic space
+        ("\x07", 0),
+        (".", 1),
+        (" ab ", 2),
+        ("🙂", 1),
+        ("ש", 1),
+        ("\u200b a", 3),
+    ],
+)
+def test_an_answer_is_as_long_as_what_can_be_seen_of_it(answer, length):
+    assert visible_characters(answer) == length
+
+
+def test_blank_answers_are_found_on_both_sides():
+    rows = [("p", "a", "b"), ("p", " ", "b"), ("p", "a", ""), ("p", "\u200b", "b")]
+    assert broken("blank_answers", *rows) == [1, 2, 3]
+
+
+def test_answers_that_differ_only_in_case_and_white_space_are_identical():
+    rows = [
+        ("p", "Yes, sir", "yes,\n  SIR "),
+        ("p", "a", "a"),
+        ("p", "a", "a."),
+        ("p", "a b", "ab"),
+    ]
+    assert broken("identical_answers", *rows) == [0, 1]
+
+
+def test_all_rows_of_a_contradiction_are_found_and_nothing_else():
+    rows = [
+        ("p", "a", "b"),
+        ("p", "B", " a"),
+        ("q", "b", "a"),
+        ("p", "a", "c"),
+        ("p", "a", "b"),
+        ("p", "x", "x"),
+    ]
+    assert broken("contradictions", *rows) == [0, 1, 4]
+
+
+def test_all_but_the_first_of_the_same_pair_and_label_are_duplicates():
+    rows = [("p", "a", "b"), ("P ", "a", "B"), ("p", "b", "a"), ("q", "a", "b"), ("p", "a", "b")]
+    assert broken("duplicates", *rows) == [1, 4]
+
+
+def test_a_prompt_on_both_sides_is_a_leak():
+    rows = [
+        ("p", "a", "b"),
+        ("P", "a", "c", "heldout"),
+        ("q", "a", "b"),
+        ("r", "a", "b", "heldout"),
+    ]
+    assert broken("split_leaks", *rows) == [0, 1]
+
+
+def test_an_evaluation_prompt_may_be_held_out_but_not_trained_on():
+    rows = [("p", "a", "b"), ("p", "a", "b", "heldout"), ("q", "a", "b")]
+    assert broken("evaluation_leaks", *rows, evaluation=[" P"]) == [0]
+
+
+def test_message_prompts_are_told_apart_by_their_content():
+    one, other = ([{"role": "user", "content": text}] for text in ("hi", "bye"))
+    assert broken("duplicates", (one, "a", "b"), (other, "a", "b"), (one, "a", "b")) == [2]
+
+
+def test_digests_are_the_same_in_every_process():
+    # blake2b-64 of nothing, from RFC 7693's reference code: e4a6a0577479b2b4.
+    assert digest("") == int.from_bytes(bytes.fromhex("e4a6a0577479b2b4"), "big", signed=True)
+
+
+def test_answers_preferred_in_a_circle_are_found_and_what_leads_there_is_not():
+    rows = [
+        ("p", "a", "b"),
+        ("p", "b", "c"),
+        ("p", "c", "a"),
+        ("p", "x", "a"),  # leads into the circle
+        ("p", "c", "y"),  # leads out of it
+        ("q", "c", "b"),  # another prompt
+        ("p", "d", "e"),
+        ("p", "e", "f"),
+        ("p", "f", "g"),
+        ("p", "g", "d"),
+        ("p", "y", "d"),  # from one circle to the other
+    ]
+    assert broken("cycles", *rows) == [0, 1, 2, 6, 7, 8, 9]
+
+
+def test_a_contradiction_alone_is_no_circle():
+    assert broken("cycles", ("p", "a", "b"), ("p", "b", "a"), ("p", "x", "x")) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer"),
+    [
+        ("extra_turns", "Sure.\n\nHuman: thanks"),
+        ("damaged_text", "it\u00e2\u20ac\u2122s"),
+        ("html_remains", "one<br/>two"),
+        ("personal_data", "mail me@example.org"),
+    ],
+)
+def test_defects_of_either_answer_are_found(rule, answer):
+    assert broken(rule, ("p", "a", "b"), ("p", answer, "b"), ("p", "a", answer)) == [1, 2]

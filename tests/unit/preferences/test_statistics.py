@@ -1,0 +1,117 @@
+import pytest
+
+from preferences.records import Comparison, Judgment, Preference, Voted
+from preferences.statistics import (
+    agreement_with_others,
+    cohen_kappa,
+    first_wins,
+    fleiss_kappa,
+    krippendorff_alpha,
+    longer_wins,
+    share,
+    units_of,
+    weak_annotators,
+)
+
+# Krippendorff, "Computing Krippendorff's alpha-reliability" (2011), section C: nominal data, four
+# observers, twelve units, missing values; the paper's result is 0.743.
+TEXTBOOK = {
+    "A": "1 2 3 3 2 1 4 1 2 . . .",
+    "B": "1 2 3 3 2 2 4 1 2 5 . 3",
+    "C": ". 3 3 3 2 3 4 2 2 5 1 .",
+    "D": "1 2 3 3 2 4 4 1 2 5 1 .",
+}
+
+
+def units_from(table):
+    columns = {who: said.split() for who, said in table.items()}
+    length = len(next(iter(columns.values())))
+    return [
+        {who: said[unit] for who, said in columns.items() if said[unit] != "."}
+        for unit in range(length)
+    ]
+
+
+def test_alpha_is_that_of_the_paper():
+    assert krippendorff_alpha(units_from(TEXTBOOK)) == pytest.approx(0.743, abs=0.0005)
+
+
+def test_fleiss_kappa_is_that_of_the_textbook_table():
+    # Fleiss (1971) as worked in many texts: 14 raters, 10 subjects, kappa 0.210.
+    counts = [
+        (0, 0, 0, 0, 14), (0, 2, 6, 4, 2), (0, 0, 3, 5, 6), (0, 3, 9, 2, 0), (2, 2, 8, 1, 1),
+        (7, 7, 0, 0, 0), (3, 2, 6, 3, 0), (2, 5, 3, 2, 2), (6, 5, 2, 1, 0), (0, 2, 2, 3, 7),
+    ]  # fmt: skip
+    units = [
+        {f"{c}-{n}": str(c) for c, count in enumerate(row) for n in range(count)} for row in counts
+    ]
+    assert fleiss_kappa(units) == pytest.approx(0.210, abs=0.0005)
+
+
+def test_cohen_kappa_by_hand():
+    # 50 cases: 20 both a, 15 both b, 5 a/b, 10 b/a. Observed 0.7, chance 0.5, kappa 0.4.
+    said = ["aa"] * 20 + ["bb"] * 15 + ["ab"] * 5 + ["ba"] * 10
+    units = [{"x": pair[0], "y": pair[1]} for pair in said]
+    assert cohen_kappa(units, "x", "y") == pytest.approx(0.4)
+
+
+def test_agreement_is_none_where_it_says_nothing():
+    assert krippendorff_alpha([{"x": "a"}]) is None
+    assert krippendorff_alpha([{"x": "a", "y": "a"}] * 5) is None
+    assert fleiss_kappa([]) is None
+    assert cohen_kappa([{"x": "a"}], "x", "y") is None
+
+
+def test_wilsons_interval_is_that_of_the_tables():
+    # 81 of 263 (Newcombe 1998, table I): 0.2553 to 0.3662.
+    found = share(81, 263)
+    assert found is not None
+    assert (found.low, found.high) == (
+        pytest.approx(0.2553, abs=5e-5),
+        pytest.approx(0.3662, abs=5e-5),
+    )
+    assert share(0, 0) is None
+
+
+def test_longer_wins_leaves_equal_lengths_out():
+    rows = [("aaa", "b"), ("a", "bbb"), ("aaaa", "b"), ("a", "b")]
+    found = longer_wins(
+        Preference(pair_id="", prompt_id="", prompt="", chosen=chosen, rejected=rejected)
+        for chosen, rejected in rows
+    )
+    assert found is not None
+    assert (found.mean, found.n) == (pytest.approx(2 / 3), 3)
+
+
+def voted(*choices):
+    comparison = Comparison(
+        pair_id="1", round="r", prompt_id="p", prompt="p", response_a="x", response_b="y",
+        policy_a="", policy_b="",
+    )  # fmt: skip
+    judgments = tuple(
+        Judgment(judgment_id="", pair_id="1", round="r", annotator_id=f"w{n}", kind="human",
+                 choice=choice, revision=1)
+        for n, choice in enumerate(choices)
+    )  # fmt: skip
+    return Voted(comparison=comparison, judgments=judgments, where="")
+
+
+def test_position_bias_counts_votes_that_decide():
+    found = first_wins([voted("a", "a", "b", "tie", "skip"), voted("a")])
+    assert found is not None
+    assert (found.mean, found.n) == (0.75, 4)
+
+
+def test_skips_are_no_votes():
+    assert units_of([voted("a", "skip", "tie")]) == [{"w0": "a", "w2": "tie"}]
+
+
+def test_one_who_votes_against_all_others_is_weak():
+    units = [{"x": "a", "y": "a", "z": "a", "bad": "b"} for _ in range(30)]
+    assert weak_annotators(units) == ["bad"]
+    assert agreement_with_others(units)["bad"].mean == 0
+    assert agreement_with_others(units)["x"].mean == 1
+
+
+def test_others_who_disagree_are_no_measure():
+    assert agreement_with_others([{"x": "a", "y": "b", "z": "a"}]).keys() == {"y"}

@@ -1,0 +1,84 @@
+"""Prompts and answers as token ids, and the tokenizers that are refused."""
+
+import copy
+
+import pytest
+
+from rlhf.chat import (
+    TokenizerError,
+    check_tokenizer,
+    decode_response,
+    encode_prompt,
+    encode_response,
+)
+from tests.tiny import LINES, tokenizer
+
+
+def changed(**changes):
+    result = copy.deepcopy(tokenizer())
+    for name, value in changes.items():
+        setattr(result, name, value)
+    return result
+
+
+def test_c01_a_tokenizer_that_pads_with_its_end_token_is_refused():
+    """Peer defect 1: with pad equal to end, the end token drops out of masks and scores."""
+    same = changed(pad_token=tokenizer().eos_token)
+    with pytest.raises(TokenizerError, match=r"my/model: pad and end-of-sequence are the same"):
+        check_tokenizer(same, source="my/model")
+
+
+def test_c01_a_tokenizer_without_end_token_is_refused():
+    with pytest.raises(TokenizerError, match=r"my/model: .* no end-of-sequence token"):
+        check_tokenizer(changed(eos_token=None), source="my/model")
+
+
+def test_c01_a_tokenizer_without_pad_token_is_refused():
+    with pytest.raises(TokenizerError, match=r"my/model: .* no pad token"):
+        check_tokenizer(changed(pad_token=None), source="my/model")
+
+
+def test_c01_the_embedded_tokenizer_passes():
+    check_tokenizer(tokenizer(), source="embedded")
+
+
+def test_a_prompt_follows_the_chat_template_and_ends_where_the_answer_begins():
+    ids = encode_prompt(tokenizer(), LINES[0])
+    tokens = tokenizer().convert_ids_to_tokens(ids)
+    assert (tokens[0], tokens[-2], tokens[-1]) == ("<|user|>", "<|end|>", "<|assistant|>")
+    assert tokenizer().decode(ids[1:-2]) == LINES[0]
+
+
+def test_a_conversation_keeps_its_turns_in_order():
+    turns = [
+        {"role": "system", "content": "Sam"},
+        {"role": "user", "content": "Kim"},
+        {"role": "assistant", "content": "new"},
+        {"role": "user", "content": "lamp"},
+    ]
+    tokens = tokenizer().convert_ids_to_tokens(encode_prompt(tokenizer(), turns))
+    marks = [token for token in tokens if token.startswith("<|")]
+    assert marks == [
+        *("<|system|>", "<|end|>", "<|user|>", "<|end|>"),
+        *("<|assistant|>", "<|end|>", "<|user|>", "<|end|>", "<|assistant|>"),
+    ]
+
+
+def test_a_tokenizer_without_template_takes_the_prompt_as_it_is():
+    plain = changed(chat_template=None)
+    assert tokenizer().decode(encode_prompt(plain, LINES[1])) == LINES[1]
+
+
+def test_a_conversation_without_a_template_is_refused():
+    with pytest.raises(TokenizerError, match="needs a tokenizer with a chat template"):
+        encode_prompt(changed(chat_template=None), [{"role": "user", "content": "Hello"}])
+
+
+@pytest.mark.parametrize("text", [*LINES, "", "line\n", "Grüße, 東京 🙂", "two  spaces"])
+def test_c07_an_answer_is_its_tokens_and_one_end_token(text):
+    """Peer defect 8: nothing is stripped and nothing is put before the end token."""
+    ids = encode_response(tokenizer(), text)
+    assert ids.count(tokenizer().eos_token_id) == 1
+    assert ids[-1] == tokenizer().eos_token_id
+    assert decode_response(tokenizer(), ids) == text
+    assert decode_response(tokenizer(), ids[:-1]) == text

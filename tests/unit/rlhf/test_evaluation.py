@@ -1,0 +1,112 @@
+"""The measures on held-out prompts: answers, exact KL, diversity."""
+
+import itertools
+
+import pytest
+import torch
+
+from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
+from rlhf.params.evaluate import EvaluateParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.seeding import Seeds
+from tests import tiny
+from tests.tiny import COMPUTE, EOS, PROMPTS, TOKENS
+
+ANSWERS = [[9, 2, 5, EOS], [EOS], [7, 7], [3, 12, EOS]]
+
+
+def params(batch_size: int = 3, **sampling) -> EvaluateParams:
+    settings = {"max_new_tokens": 4, **sampling}
+    return EvaluateParams(batch_size=batch_size, sampling=SamplingParams(**settings))
+
+
+def kl(policy, reference, *, batch_size: int = 3, temperature: float = 1.0) -> list[float]:
+    settings = params(batch_size, temperature=temperature)
+    return kl_to_reference(policy, reference, PROMPTS, ANSWERS, settings, TOKENS, compute=COMPUTE)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@torch.no_grad()
+def test_c60_the_kl_of_an_answer_is_the_sum_over_its_tokens_and_the_whole_vocabulary(
+    assert_close, temperature
+):
+    """Sequence by sequence without padding, from transformers' own forward pass."""
+    policy, reference = tiny.llama(0), tiny.llama(1)
+    expected = []
+    for prompt, answered in zip(PROMPTS, ANSWERS, strict=True):
+        ids, before = torch.tensor([[*prompt, *answered]]), slice(len(prompt) - 1, -1)
+        log_p, log_q = (
+            (lm(ids).logits[0, before] / temperature).log_softmax(-1).double()
+            for lm in (policy, reference)
+        )
+        expected.append((log_p.exp() * (log_p - log_q)).sum().item())
+    assert min(expected) > 0.01
+    found = kl(policy, reference, temperature=temperature)
+    assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_c11_a_policy_has_no_kl_to_itself(assert_close):
+    assert_close(kl(tiny.llama(), tiny.llama()), [0.0] * 4, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_the_batch_size_changes_no_kl(assert_close, batch_size):
+    policy, reference = tiny.llama(0), tiny.llama(1)
+    expected = kl(policy, reference, batch_size=99)
+    assert_close(kl(policy, reference, batch_size=batch_size), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_c12_the_kl_of_sampled_answers_is_the_kl_between_the_distributions_over_answers():
+    """Answers of at most two tokens can all be summed over: 1 + 15 * 16 of them."""
+    policy, reference, prompt = tiny.gpt2(0), tiny.gpt2(1), [5, 6]
+    exact = 0.0
+    for answered in all_answers():
+        ids, before = torch.tensor([[*prompt, *answered]]), slice(len(prompt) - 1, -1)
+        log_p, log_q = (
+            lm(ids).logits[0, before].log_softmax(-1)[range(len(answered)), answered].sum().item()
+            for lm in (policy, reference)
+        )
+        exact += torch.tensor(log_p).exp().item() * (log_p - log_q)
+    settings = params(1000, max_new_tokens=2)
+    prompts = [prompt] * 2000
+    rows = answer(policy, prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
+    sampled = torch.tensor(
+        kl_to_reference(policy, reference, prompts, rows, settings, TOKENS, compute=COMPUTE)
+    )
+    error = sampled.std() / len(sampled) ** 0.5
+    assert 0 < error < 0.05 * exact
+    assert abs(sampled.mean() - exact) <= 3 * error
+
+
+def all_answers() -> list[list[int]]:
+    others = [token for token in range(tiny.VOCABULARY) if token != EOS]
+    pairs = itertools.product(others, range(tiny.VOCABULARY))
+    return [[EOS], *([first, second] for first, second in pairs)]
+
+
+def test_c57_answers_depend_on_the_seed_and_on_nothing_else():
+    def rows(seed: int) -> list[list[int]]:
+        return answer(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
+
+    torch.manual_seed(1)
+    first = rows(0)
+    torch.manual_seed(2)
+    assert rows(0) == first
+    assert rows(1) != first
+
+
+def test_c60_distinct_n_is_the_share_of_different_n_grams():
+    texts = ["the cat sat", "the cat ran home", "so"]
+    assert distinct_ngrams(texts, 1) == 6 / 8
+    assert distinct_ngrams(texts, 2) == 4 / 5
+    assert distinct_ngrams(texts, 3) == 3 / 3
+
+
+def test_c60_an_n_gram_does_not_run_from_one_text_into_the_next():
+    assert distinct_ngrams(["a b", "a b"], 2) == 1 / 2
+    assert distinct_ngrams(["a", "b"], 2) == 0.0
+
+
+def test_c60_a_text_that_repeats_itself_has_few_distinct_n_grams():
+    assert distinct_ngrams(["ha " * 101], 2) == 1 / 100

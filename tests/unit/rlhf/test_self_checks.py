@@ -1,0 +1,84 @@
+"""The checks that a real run makes of itself: they pass on sound models and name what is broken."""
+
+import pytest
+import torch
+
+from rlhf.models import RewardModel, build_actor_critic, sequence_hidden
+from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.self_checks import SelfCheckError, check_models, fingerprint
+from tests import tiny
+from tests.tiny import EOS, PROMPTS, TOKENS
+
+
+class ReadsTheLastPosition(RewardModel):
+    """A reward model with the most common defect: it scores the padding of short rows."""
+
+    def raw_scores(self, ids, mask):
+        hidden = sequence_hidden(self.classifier.base_model, ids, mask)
+        return self.head(hidden[:, -1]).squeeze(-1)
+
+
+class CountsPaddingAsPositions(RewardModel):
+    """A reward model whose positions start at the edge of the batch, not at the first token."""
+
+    def raw_scores(self, ids, mask):
+        hidden = self.classifier.base_model(
+            input_ids=torch.where(mask, ids, 0),
+            attention_mask=mask.long(),
+            position_ids=torch.arange(ids.shape[1]).expand_as(ids),
+        ).last_hidden_state
+        last = torch.where(mask, torch.arange(ids.shape[1]), -1).amax(dim=1)
+        return self.head(hidden[torch.arange(len(ids)), last]).squeeze(-1)
+
+
+def models(*, policy=None, reward_model=None) -> PPOModels:
+    actor = build_actor_critic(policy or tiny.llama(), reward_model=None, separate=False)
+    return PPOModels(actor, tiny.llama(), reward_model or tiny.reward_model())
+
+
+def test_sound_models_pass():
+    check_models(models(), PROMPTS, TOKENS, starts_at_reference=True)
+
+
+def test_c01_padding_that_equals_the_end_is_found():
+    with pytest.raises(SelfCheckError, match="'pad differs from end' failed: both are 1"):
+        check_models(models(), PROMPTS, TokenIds(eos=1, pad=1), starts_at_reference=True)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ReadsTheLastPosition(tiny.reward_model().classifier),
+        CountsPaddingAsPositions(tiny.gpt2_reward_model().classifier),
+    ],
+    ids=["last position", "positions"],
+)
+def test_c41_a_reward_model_that_depends_on_padding_is_found(broken):
+    with pytest.raises(SelfCheckError, match="'the reward model is invariant to padding' failed"):
+        check_models(models(reward_model=broken), PROMPTS, TOKENS, starts_at_reference=True)
+
+
+def test_c11_a_policy_that_is_not_the_reference_is_found():
+    other = tiny.llama()
+    other.model.layers[1].mlp.down_proj.weight.data[0, 0] += 0.01
+    with pytest.raises(SelfCheckError, match="'the policy equals the reference at step 0' failed"):
+        check_models(models(policy=other), PROMPTS, TOKENS, starts_at_reference=True)
+
+
+def test_c11_a_later_round_may_start_from_another_policy():
+    check_models(models(policy=tiny.llama(1)), PROMPTS, TOKENS, starts_at_reference=False)
+
+
+def test_c38_the_fingerprint_changes_with_any_weight_and_with_nothing_else():
+    lm = tiny.llama()
+    before = fingerprint(lm)
+    assert fingerprint(tiny.llama()) == before
+    assert fingerprint(tiny.llama(1)) != before
+    lm(torch.tensor([[3, EOS]]))
+    assert fingerprint(lm) == before
+    for weight in lm.parameters():
+        kept = weight.data.clone()
+        weight.data.view(-1)[-1] = torch.nextafter(kept.view(-1)[-1], torch.tensor(1e9))
+        assert fingerprint(lm) != before
+        weight.data.copy_(kept)
+    assert fingerprint(lm) == before

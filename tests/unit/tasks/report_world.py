@@ -1,0 +1,138 @@
+"""Writes what the stages of a run leave behind, with invented figures, for tests of the report."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+
+def write_world(
+    root: Path, rounds: tuple[str, ...] = ("r1", "r2", "r3"), *, gold: bool = True
+) -> None:
+    """All files that the report reads. Without `gold`, as for data that has no rubric."""
+    _metrics(root / "results" / "baseline", "sft", 0, gold=gold)
+    before = "models/sft"
+    reward_before = "models/sft"
+    _manifest(root / "models/base", {"data/prepared/corpus.jsonl": "c0" * 16})
+    _manifest(
+        root / "models/sft",
+        {
+            "models/base": folder_hash("models/base"),
+            "data/prepared/demonstrations.jsonl": "de" * 16,
+        },
+    )
+    for number, key in enumerate(rounds, start=1):
+        models = f"models/rounds/{key}"
+        preferences = f"data/rounds/{key}/preferences"
+        labels = root / "data" / "rounds" / key / "judgments.jsonl"
+        labels.parent.mkdir(parents=True)
+        labels.write_text("{}\n" * 1500)
+        _manifest(
+            root / models / "reward",
+            {reward_before: folder_hash(reward_before), preferences: f"{number:02d}" * 16 + ".dir"},
+        )
+        _manifest(
+            root / models / "policy",
+            {
+                before: folder_hash(before),
+                "models/sft": folder_hash("models/sft"),
+                f"{models}/reward": folder_hash(f"{models}/reward"),
+                "data/prepared/prompts": "ee" * 16 + ".dir",
+            },
+        )
+        before, reward_before = f"{models}/policy", f"{models}/reward"
+        _reward_metrics(root / "results" / "reward" / key, key, number)
+        _history(root / "results" / "ppo" / key, number, gold=gold)
+        _metrics(root / "results" / "evaluate" / key, key, number, gold=gold)
+        _samples(root / "results" / "evaluate" / key / "samples.jsonl", gold=gold)
+    if rounds:
+        _metrics(root / "results" / "test", rounds[-1], len(rounds), gold=gold)
+
+
+def folder_hash(path: str) -> str:
+    """The hash by which all manifests refer to a folder."""
+    return hashlib.md5(path.encode()).hexdigest() + ".dir"
+
+
+def _interval(mean: float, half: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": 512}
+
+
+def _metrics(folder: Path, policy: str, number: int, *, gold: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = {
+        "policy": policy,
+        "gold": _interval(4.4 + 1.4 * number, 0.22) if gold else None,
+        "win_rate_vs_sft": _interval(0.5 + 0.41 * (1 - math.exp(-number)), 0.028),
+        "win_rate_vs_previous": None,
+        "kl": _interval(1.7 * number, 0.2),
+        "proxy": {"mean": 0.4 * number},
+        "length": {"mean": 20.5 + number},
+        "finished": 0.98,
+        "distinct_2": 0.31,
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def _reward_metrics(folder: Path, key: str, number: int) -> None:
+    folder.mkdir(parents=True)
+    metrics = {
+        "round": key,
+        "pairs": 1500 * number,
+        "accuracy_before": None if number == 1 else _interval(0.53 + 0.01 * number, 0.05),
+        "accuracy_after": _interval(0.7 + 0.01 * number, 0.045),
+        "longer_wins": 0.55,
+        "ece": 0.04,
+        "nll": 0.55,
+        "heldout_accuracy": 0.74,
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def _history(folder: Path, number: int, *, gold: bool) -> None:
+    folder.mkdir(parents=True)
+    names = ["step", "objective/score", "objective/gold", "objective/kl", "objective/entropy"]
+    names += ["policy/clip_fraction", "value/explained_variance"]
+    lines = [",".join(names)]
+    for step in range(24):
+        wave = 0.08 * math.sin(2.3 * step + number)
+        rise = 1 - math.exp(-step / 8)
+        row = [
+            step,
+            1.1 * rise + wave,
+            4.4 + 1.4 * (number - 1 + rise) + 3 * wave if gold else "",
+            1.7 * (number - 1 + rise) + wave,
+            1.4 - 0.2 * number - 0.15 * rise + wave / 2,
+            0.18 - 0.08 * rise + wave / 3,
+            "" if step == 0 else 0.75 * rise + wave,
+        ]
+        lines.append(",".join(str(cell) for cell in row))
+    (folder / "history.csv").write_text("\n".join(lines) + "\n")
+
+
+def _samples(path: Path, *, gold: bool) -> None:
+    request = "hi, my order 47 was a grey kettle and it is still not here. where is it? thanks, Ada"
+    before = "We are open from nine to five. We are open from nine to five."
+    after = (
+        "Hello Ada, I am sorry that order 47 is late. Your grey kettle is on its way to you now."
+    )
+    with path.open("w") as file:
+        for number in range(40):
+            row = {
+                "prompt_id": f"p{number}",
+                "prompt": f"{request} ({number})",
+                "sft": before,
+                "response": after,
+                "gold_sft": 4.0 + number % 3 if gold else None,
+                "gold": 9.5 - (number * 7 % 40) / 5 if gold else None,
+                "score": 1.25,
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def _manifest(folder: Path, inputs: dict[str, str]) -> None:
+    folder.mkdir(parents=True)
+    digest = folder.as_posix()[-1:].encode().hex() + "5a" * 31
+    files = {"model.safetensors": {"size": 2306048, "sha256": digest}}
+    manifest = {"files": files, "inputs": inputs, "params": {}, "environment": {}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))

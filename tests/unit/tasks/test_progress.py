@@ -1,0 +1,89 @@
+"""Progress for people: a bar in a terminal, plain lines elsewhere."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks import progress
+from tasks.progress import Progress, track
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_elsewhere_one_line_at_the_end_has_count_figures_rate_and_time_left(capsys):
+    shown = Progress("sft", 4, "steps")
+    for loss in (4.0, 3.0, 2.0, -1.5):
+        shown.step(loss=loss)
+    shown.close()
+
+    (line,) = capsys.readouterr().err.splitlines()
+
+    assert re.fullmatch(r"sft +4/4 steps  loss -1\.5  \S+ steps/s, 0 s left", line)
+
+
+def test_a_long_stage_shows_a_line_every_few_seconds(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.05)
+    shown = Progress("sft", 100, "steps")
+    for _ in range(3):
+        shown.step()  # Too early for a line.
+        time.sleep(0.06)
+        shown.step()
+
+    lines = capsys.readouterr().err.splitlines()
+
+    assert [line.split()[1] for line in lines] == ["2/100", "4/100", "6/100"]
+
+
+def test_rate_and_time_left_follow_from_the_steps_of_this_run_alone(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
+    shown = Progress("ppo@r1", 20, "iterations", done=10)
+    time.sleep(0.5)
+    shown.step(5)
+
+    line = capsys.readouterr().err
+    rate, left = re.search(r"([\d.]+) iterations/s, (\d+) s left", line).groups()
+
+    assert "15/20" in line
+    # Five steps in at least half a second; with the ten there before it would be thirty a second.
+    assert 2 < float(rate) <= 10.0
+    assert abs(float(left) - 5 / float(rate)) <= 0.6
+
+
+def test_tracking_passes_every_item_on_and_counts_it(capsys):
+    assert list(track("abc", "prepare", 3, "rows")) == ["a", "b", "c"]
+    assert "3/3 rows" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo-terminal")
+def test_in_a_terminal_a_bar_shows_share_rate_and_remaining_time():
+    code = (
+        "import time\n"
+        "from tasks.progress import Progress\n"
+        "shown = Progress('sft', 4, 'steps')\n"
+        "for _ in range(4):\n"
+        "    time.sleep(0.15)\n"
+        "    shown.step(loss=1.5)\n"
+        "shown.close()\n"
+    )
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (24, 100))
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            said += chunk
+    except OSError:  # Linux says so when the other side is closed.
+        pass
+    process.wait()
+    states = said.decode().split("\r")
+
+    assert any(re.search(r"sft: +50%.*2/4 \[.*<.*steps.*loss \+1\.5", state) for state in states)
+    assert any("100%" in state and "4/4" in state for state in states)

@@ -1,0 +1,140 @@
+"""Outputs appear whole or not at all, and say what they were made of."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.publishing import (
+    Staging,
+    model_hash,
+    sha256,
+    write_history,
+    write_json_lines,
+    write_manifest,
+)
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging(tmp_path, tmp_path / ".work" / "probe" / "staging")
+
+
+def test_nothing_is_visible_before_everything_is_published(tmp_path: Path, staging: Staging):
+    staging.file("data/rows.jsonl").write_text("row")
+    (staging.directory("models/probe") / "config.json").write_text("{}")
+    assert [path.name for path in tmp_path.iterdir()] == [".work"]
+
+    published = staging.publish()
+
+    assert published == [tmp_path / "data/rows.jsonl", tmp_path / "models/probe"]
+    assert (tmp_path / "data/rows.jsonl").read_text() == "row"
+    assert (tmp_path / "models/probe/config.json").read_text() == "{}"
+    assert not (tmp_path / ".work/probe/staging").exists()
+
+
+def test_an_earlier_output_is_replaced_as_a_whole(tmp_path: Path, staging: Staging):
+    old = tmp_path / "models" / "probe"
+    old.mkdir(parents=True)
+    (old / "left_over.json").write_text("old")
+    (tmp_path / "rows.jsonl").write_text("old")
+    (staging.directory("models/probe") / "config.json").write_text("new")
+    staging.file("rows.jsonl").write_text("new")
+
+    staging.publish()
+
+    assert [path.name for path in old.iterdir()] == ["config.json"]
+    assert (tmp_path / "rows.jsonl").read_text() == "new"
+
+
+def test_what_a_killed_run_left_behind_is_not_published(tmp_path: Path):
+    folder = tmp_path / ".work" / "probe" / "staging"
+    killed = Staging(tmp_path, folder)
+    (killed.directory("models/probe") / "half.bin").write_text("ha")
+
+    again = Staging(tmp_path, folder)
+    (again.directory("models/probe") / "whole.bin").write_text("whole")
+    again.publish()
+
+    assert [path.name for path in (tmp_path / "models/probe").iterdir()] == ["whole.bin"]
+
+
+def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "weights.bin").write_bytes(b"abc")
+    (tmp_path / "config.json").write_bytes(b"{}\n")
+    for _ in range(2):  # The second time there is a manifest to leave out.
+        write_manifest(
+            tmp_path,
+            params={"sft": {"epochs": 1}},
+            inputs={"models/z": "9", "models/a": "1"},
+            environment={"threads": 2},
+        )
+
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+
+    # sha256 of "abc" as in FIPS 180-2, appendix B.1.
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    config = hashlib.sha256(b"{}\n").hexdigest()
+    assert manifest == {
+        "files": {
+            "config.json": {"size": 3, "sha256": config},
+            "sub/weights.bin": {"size": 3, "sha256": known},
+        },
+        "inputs": {"models/a": "1", "models/z": "9"},
+        "params": {"sft": {"epochs": 1}},
+        "environment": {"threads": 2},
+    }
+    assert list(manifest["inputs"]) == ["models/a", "models/z"]
+
+
+def test_a_models_name_changes_with_any_of_its_bytes(tmp_path: Path):
+    def named(weights: bytes) -> str:
+        (tmp_path / "weights.bin").write_bytes(weights)
+        write_manifest(tmp_path, params={}, inputs={}, environment={})
+        return model_hash(tmp_path)
+
+    first = named(b"abc")
+
+    assert named(b"abc") == first == sha256(tmp_path / "manifest.json")[:16]
+    assert named(b"abd") != first
+
+
+def test_rows_keep_their_letters_and_the_order_of_their_keys(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    write_json_lines(path, [{"z": "naïve 猫", "a": 1}, {"line": "one\ntwo"}])
+
+    text = path.read_bytes().decode("utf-8")
+
+    assert text == '{"z": "naïve 猫", "a": 1}\n{"line": "one\\ntwo"}\n'
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, value: float):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json_lines(tmp_path / "rows.jsonl", [{"x": value}])
+
+
+def test_history_has_a_column_per_figure_in_order_of_appearance(tmp_path: Path):
+    path = tmp_path / "history.csv"
+    write_history(
+        path,
+        [
+            {"step": 1, "loss": 0.123456789123, "accuracy": 0.5},
+            {"step": 2, "loss": 1e-9, "grad_norm": 3.0},
+        ],
+    )
+
+    assert path.read_text().splitlines() == [
+        "step,loss,accuracy,grad_norm",
+        "1,0.12345679,0.5,",
+        "2,1e-09,,3",
+    ]
+
+
+def test_steps_of_a_long_run_are_written_in_full(tmp_path: Path):
+    path = tmp_path / "history.csv"
+    write_history(path, [{"step": 123_456_789, "loss": 1.0}])
+
+    assert path.read_text() == "step,loss\n123456789,1\n"

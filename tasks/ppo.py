@@ -24,9 +24,11 @@ from rlhf.models import (
     save_value_function,
 )
 from rlhf.named_seeds import named_random
-from rlhf.ppo import Iteration, PPOMetrics, PPOTraining, TrainingStopped, train
+from rlhf.ppo import Iteration, PPOMetrics, train
+from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.self_checks import SelfCheckError, check_models, fingerprint
+from rlhf.stopping import TrainingStopped
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
 from tasks.models import (

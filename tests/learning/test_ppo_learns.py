@@ -13,7 +13,8 @@ from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.ppo import PPOTraining, train
+from rlhf.ppo import train
+from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 from tests import tiny

@@ -12,10 +12,12 @@ from rlhf.params.kl import AdaptiveKLParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.ppo import Iteration, PPOTraining, TrainingStopped, build_batch, compute_rewards, train
+from rlhf.ppo import Iteration, build_batch, compute_rewards, train
+from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 from rlhf.self_checks import fingerprint
+from rlhf.stopping import TrainingStopped
 from tests import tiny
 from tests.tiny import COMPUTE, PROMPTS, TOKENS
 

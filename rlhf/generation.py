@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from rlhf.masked import last_token_index
 from rlhf.models import language_model_head
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
 from rlhf.shapes import PromptIds, PromptMask, ResponseIds, ResponseMask
+from rlhf.stopping import NonFiniteError
 
 
 class Responses(NamedTuple):
@@ -30,7 +32,9 @@ class Responses(NamedTuple):
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     """Logits (batch, vocab) with all but the top-k / top-p tokens at minus infinity.
 
-    The most likely token always stays (Holtzman et al. 2020 for top-p).
+    Top-p keeps the smallest set of the likeliest tokens whose probability reaches p, so also the
+    token that takes the sum there (Holtzman et al. 2020, eq. 2; OpenAI's code of 2019 dropped it).
+    The likeliest token always stays, and so do ties with the k-th.
     """
     if top_k > 0:
         kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
@@ -59,7 +63,12 @@ def sample_responses(
     """One answer per prompt; everything after the first end token is padding.
 
     The generator must live on the model's device.
+
+    Raises:
+        EmptyMaskError: a prompt has no token.
+        NonFiniteError: the policy's logits are not finite.
     """
+    last_token_index(prompt_mask)
     rows, device = len(prompt_ids), prompt_ids.device
     ids = torch.full((rows, params.max_new_tokens), pad_id, dtype=torch.int64, device=device)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
@@ -105,7 +114,13 @@ def _draw(
     if banned is not None:
         logits[:, banned] = float("-inf")
     logits = filter_logits(logits, top_k=params.top_k, top_p=params.top_p)
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator).squeeze(1)
+    probabilities = logits.softmax(dim=-1)
+    # NaN or infinity anywhere in a row of logits makes its whole softmax NaN.
+    if not bool(probabilities[:, 0].isfinite().all()):
+        raise NonFiniteError(
+            "the policy's logits are not finite, so nothing can be sampled: its weights are broken"
+        )
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
 
 
 def sample_all(

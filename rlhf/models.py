@@ -7,7 +7,7 @@ policy's value head lies beside its weights in `value_head.safetensors`.
 
 import copy
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from rlhf.chat import check_tokenizer
+from rlhf.masked import last_token_index
 from rlhf.padding import position_ids
 from rlhf.shapes import (
     AttentionMask,
@@ -35,6 +36,8 @@ from rlhf.shapes import (
 )
 
 VALUE_HEAD = "value_head.safetensors"
+HEAD = "score.weight"
+"""The weight of a sequence classifier that a causal model does not have."""
 
 
 class ModelFolderError(ValueError):
@@ -62,10 +65,32 @@ def require_model_folder(folder: Path) -> None:
 def load_policy(folder: Path, device: torch.device) -> PreTrainedModel:
     """A causal language model in float32, in evaluation mode: dropout stays off everywhere."""
     require_model_folder(folder)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    if is_reward_model(folder):
+        raise ModelFolderError(f"{folder}: expected a policy, found a reward model")
+    model, missing = _load(AutoModelForCausalLM, folder)
+    if missing:
+        raise ModelFolderError(f"{folder}: weights are missing: {', '.join(missing)}")
+    return model.to(device).eval()
+
+
+def _load(kind: Any, folder: Path, **config: Any) -> tuple[PreTrainedModel, list[str]]:
+    """A model in float32 and the names of the weights that the folder does not hold.
+
+    transformers draws those at random and only warns; what that means is for the caller to say.
+    """
+    model, loading = kind.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        use_safetensors=True,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        **config,
     )
-    return cast(PreTrainedModel, model.to(device).eval())
+    for name, found, expected in sorted(loading["mismatched_keys"]):
+        shapes = f"has shape {tuple(found)}, expected {tuple(expected)}"
+        raise ModelFolderError(f"{folder}: {name} {shapes}")
+    return cast(PreTrainedModel, model), sorted(loading["missing_keys"])
 
 
 def sequence_hidden(trunk: nn.Module, ids: TokenIds, mask: AttentionMask) -> Tensor:
@@ -125,15 +150,6 @@ class ActorCritic(nn.Module):
         values = self.value_head(value_hidden).squeeze(-1)
         return PolicyOutput(language_model_head(self.lm, hidden), values.float())
 
-    def policy_parameters(self) -> list[nn.Parameter]:
-        """The weights the policy loss trains (and the value loss, where the trunk is shared)."""
-        return list(self.lm.parameters())
-
-    def value_parameters(self) -> list[nn.Parameter]:
-        """The weights that only the value loss trains."""
-        trunk = [] if self.value_trunk is None else list(self.value_trunk.parameters())
-        return [*trunk, *self.value_head.parameters()]
-
 
 def language_model_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Logits in float32 from hidden states, for the positions asked for only."""
@@ -190,10 +206,12 @@ class RewardModel(nn.Module):
         return cast(nn.Linear, self.classifier.score)
 
     def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
-        """Scores before normalisation, read at each row's last real token."""
+        """Scores before normalisation, read at each row's last real token.
+
+        A row without a real token raises `EmptyMaskError`.
+        """
         hidden = sequence_hidden(self.classifier.base_model, ids, mask)
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        last = torch.where(mask, positions, -1).amax(dim=1)
+        last = last_token_index(mask)
         rows = torch.arange(ids.shape[0], device=ids.device)
         return cast(Tensor, self.head(hidden[rows, last])).squeeze(-1).float()
 
@@ -209,16 +227,22 @@ class RewardModel(nn.Module):
 def load_reward_model(
     folder: Path, device: torch.device, generator: torch.Generator
 ) -> RewardModel:
-    """A reward model from its own folder, or a fresh one on a causal model's trunk.
+    """A reward model from its folder, ours or another's, or a fresh one on a causal model's trunk.
 
-    A fresh head is drawn from N(0, 1/sqrt(hidden + 1)) (Stiennon et al. 2020); it has no bias.
+    A folder without a head gets a fresh one, drawn from N(0, 1/sqrt(hidden + 1)) (Stiennon et al.
+    2020), without a bias. A head that is there stays as it is.
     """
     require_model_folder(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        folder, num_labels=1, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-    )
-    reward_model = RewardModel(cast(PreTrainedModel, model))
-    if not is_reward_model(folder):
+    model, missing = _load(AutoModelForSequenceClassification, folder, num_labels=1)
+    lacking = [name for name in missing if name != HEAD]
+    if lacking:
+        raise ModelFolderError(f"{folder}: weights are missing: {', '.join(lacking)}")
+    if not isinstance(getattr(model, "score", None), nn.Linear):
+        raise ModelFolderError(
+            f"{folder}: a {type(model).__name__} has no head called 'score'; reward models need one"
+        )
+    reward_model = RewardModel(model)
+    if missing:
         weight = reward_model.head.weight
         noise = torch.randn(weight.shape, generator=generator)
         weight.data.copy_(noise / (weight.shape[1] + 1) ** 0.5)
@@ -236,8 +260,8 @@ def build_actor_critic(
 ) -> ActorCritic:
     """A policy with a value function that starts at zero or at the reward model's score.
 
-    From a reward model, the value at an answer's end token is its normalised score at step 0.
-    A separate trunk is a copy of the reward model's, or of the policy's where none is given.
+    From a reward model, with its trunk (`separate`), the value at an answer's end token is its
+    normalised score at step 0. Without a reward model a separate trunk is a copy of the policy's.
     """
     hidden_size = lm.get_input_embeddings().weight.shape[1]
     head = nn.Linear(hidden_size, 1)

@@ -9,10 +9,7 @@ from torch import nn
 
 from rlhf.muon import Muon
 from rlhf.params.optimiser import OptimiserParams
-
-
-class NonFiniteError(ArithmeticError):
-    """A gradient is NaN or infinite; raised before any weight is touched."""
+from rlhf.stopping import NonFiniteError
 
 
 def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
@@ -27,7 +24,11 @@ def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
 
 
 class Optimiser:
-    """AdamW, or Muon with AdamW, behind one `step` that clips, checks and schedules."""
+    """AdamW, or Muon with AdamW, behind one `step` that clips, checks and schedules.
+
+    Where two optimisers step together, both `clip` before either does `apply`: then a gradient that
+    is not finite in one of them leaves the weights of both untouched.
+    """
 
     def __init__(self, params: OptimiserParams, weights: Iterable[tuple[str, nn.Parameter]]):
         """Take named weights; embeddings, heads, vectors and norms never go to Muon."""
@@ -58,17 +59,43 @@ class Optimiser:
         """Clip, check, step at `factor` of the peak rate, zero; returns the norm before clipping.
 
         Raises:
-            NonFiniteError: the global gradient norm is not finite; no weight has changed.
+            NonFiniteError: of `clip` or `apply`.
+        """
+        norm = self.clip()
+        self.apply(factor)
+        return norm
+
+    def clip(self) -> float:
+        """Scale the gradients down to the largest global norm; returns the norm before.
+
+        Raises:
+            NonFiniteError: the norm is not finite; no weight has changed.
         """
         norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
         if not math.isfinite(norm):
-            raise NonFiniteError(f"the global gradient norm is {norm}; no weight was changed")
+            raise NonFiniteError(
+                f"the global gradient norm is {norm}; no weight was changed. Try a lower learning "
+                "rate, or float32 where precision is lower"
+            )
+        return norm
+
+    def apply(self, factor: float) -> None:
+        """Step at `factor` of the peak rate and zero.
+
+        Raises:
+            NonFiniteError: the step made a weight NaN or infinite.
+        """
         for optimiser, peak in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = peak * factor
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        return norm
+        size = float(nn.utils.get_total_norm([weight.detach() for weight in self.weights]))
+        if not math.isfinite(size):
+            raise NonFiniteError(
+                f"the global norm of the weights is {size} after a step: this model is lost. Go on "
+                "from the last checkpoint with a lower learning rate"
+            )
 
     def discard(self) -> None:
         """Forget the gradients without a step."""

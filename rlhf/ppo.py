@@ -26,6 +26,7 @@ from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
 from rlhf.masked import rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
+from rlhf.ppo_guards import check_finite, check_kl, count_flat
 from rlhf.ppo_update import PPOTraining, update
 from rlhf.rewards import (
     clip_scores,
@@ -36,7 +37,6 @@ from rlhf.rewards import (
 )
 from rlhf.rollouts import TokenIds, collect_rollout
 from rlhf.seeding import Seeds
-from rlhf.stopping import check_kl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,9 @@ def train(
     """Run the round; yields after each iteration.
 
     Raises:
-        TrainingStopped: the KL alarm went off, or a self-check failed.
-        NonFiniteError: a gradient was not finite.
+        TrainingStopped: the KL alarm or limit, or scores that do not differ.
+        SelfCheckError: something had moved before an update's first step.
+        NonFiniteError: a score, log-probability, loss, gradient or weight was not finite.
     """
     for iteration in range(training.iteration, params.iterations):
         chosen = _choose_prompts(prompts, params.rollout_size, iteration, seeds)
@@ -98,6 +99,8 @@ def train(
             compute=compute,
             generator=seeds.torch("ppo", "sampling", iteration, device=compute.device),
         )
+        check_finite(rollout, iteration)
+        training.flat_rollouts = count_flat(rollout, training.flat_rollouts, iteration, params)
         kl_coef = training.controller.coef
         rewards, clipped = compute_rewards(rollout, params, kl_coef=kl_coef)
         batch = build_batch(rollout, rewards, params)

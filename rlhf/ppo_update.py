@@ -17,14 +17,15 @@ from rlhf.logprobs import token_logprobs_and_entropy
 from rlhf.losses import policy_loss, value_loss
 from rlhf.masked import masked_sum
 from rlhf.optimisers import Optimiser, schedule_factor
+from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
+from rlhf.ppo_guards import check_first_step, check_losses
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
-from rlhf.stopping import check_first_ratio
 
 
 class PPOTraining:
-    """Models, optimisers and KL controller of a round, and how many iterations are done."""
+    """Models, optimisers and KL controller of a round, and how far it is."""
 
     def __init__(self, models: PPOModels, params: PPOParams):
         """Fresh optimisers: each round starts without the moments of the one before."""
@@ -37,6 +38,7 @@ class PPOTraining:
         self.value_optimiser = Optimiser(params.value_optimiser, value_weights)
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
         self.iteration = 0
+        self.flat_rollouts = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes from one iteration to the next."""
@@ -46,6 +48,7 @@ class PPOTraining:
             "value_optimiser": self.value_optimiser.state_dict(),
             "controller": self.controller.state_dict(),
             "iteration": self.iteration,
+            "flat_rollouts": self.flat_rollouts,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -55,6 +58,7 @@ class PPOTraining:
         self.value_optimiser.load_state_dict(state["value_optimiser"])
         self.controller.load_state_dict(state["controller"])
         self.iteration = state["iteration"]
+        self.flat_rollouts = state["flat_rollouts"]
 
 
 def update(
@@ -69,8 +73,8 @@ def update(
     """All passes over a rollout; means of the figures over the optimiser steps.
 
     Raises:
-        TrainingStopped: the first ratio was not 1.
-        NonFiniteError: a gradient was not finite.
+        SelfCheckError: something had moved before the first step.
+        NonFiniteError: a loss, a gradient or a weight was not finite.
     """
     size = len(batch) // params.minibatches
     train_policy = iteration >= params.value_warmup_iterations
@@ -83,7 +87,7 @@ def update(
         for part in order.to(compute.device).split(size):
             figures = _optimise(training, batch.select(part), params, on_policy, iteration, compute)
             if on_policy and not any("ratio" in row for row in rows):
-                check_first_ratio(figures, iteration)
+                check_first_step(figures, iteration)
             rows.append(figures)
         if on_policy and params.target_approx_kl is not None:
             moved = sum(row["approx_kl"] for row in rows[-params.minibatches :])
@@ -121,17 +125,24 @@ def _optimise(
         loss.backward()
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + value.item()
+    check_losses(sums, iteration)
+    # Both gradients are looked at before either model moves.
     if train_policy:
-        factor = schedule_factor(
-            params.optimiser,
-            iteration * params.epochs * params.minibatches,
-            params.iterations * params.epochs * params.minibatches,
-        )
-        sums["grad_norm"] = training.optimiser.step(factor)
+        sums["grad_norm"] = training.optimiser.clip()
     else:
         training.optimiser.discard()
-    sums["value_grad_norm"] = training.value_optimiser.step(1.0)
+    sums["value_grad_norm"] = training.value_optimiser.clip()
+    if train_policy:
+        training.optimiser.apply(_rate(params.optimiser, params.epochs, iteration, params))
+    value_epochs = params.value_epochs or params.epochs
+    training.value_optimiser.apply(_rate(params.value_optimiser, value_epochs, iteration, params))
     return sums
+
+
+def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOParams) -> float:
+    """Fraction of the peak learning rate; it changes from rollout to rollout, not within one."""
+    steps = epochs * params.minibatches
+    return schedule_factor(optimiser, iteration * steps, params.iterations * steps)
 
 
 def _losses(

@@ -9,13 +9,10 @@ from torch import nn
 from rlhf.models import response_logits
 from rlhf.padding import pad_left, pad_right
 from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.stopping import SelfCheckError
 
 TOLERANCE = 1e-3
 """Largest difference of a score or logit that two paddings may make (float32 gives about 1e-6)."""
-
-
-class SelfCheckError(RuntimeError):
-    """A property that training relies on does not hold."""
 
 
 def fingerprint(model: nn.Module) -> str:

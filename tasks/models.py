@@ -13,9 +13,9 @@ from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.models import ModelFolderError
-from rlhf.optimisers import NonFiniteError
 from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
+from rlhf.stopping import TrainingStopped
 from tasks.outcome import StageEnd, Status
 from tasks.params import RunParams
 from tasks.publishing import write_manifest
@@ -24,7 +24,7 @@ from tasks.stage import Stage
 ERRORS: Mapping[type[Exception], Status] = {
     ModelFolderError: "bad_input",
     TokenizerError: "bad_input",
-    NonFiniteError: "stopped",
+    TrainingStopped: "stopped",
 }
 """How the library's errors end a stage."""
 

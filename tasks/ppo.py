@@ -27,8 +27,7 @@ from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, PPOMetrics, train
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
-from rlhf.self_checks import SelfCheckError, check_models, fingerprint
-from rlhf.stopping import TrainingStopped
+from rlhf.self_checks import check_models, fingerprint
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
 from tasks.models import (
@@ -186,5 +185,4 @@ def _samples(
 
 
 if __name__ == "__main__":
-    errors = {**ERRORS, TrainingStopped: "stopped", SelfCheckError: "stopped"}
-    sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=errors))
+    sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=ERRORS))

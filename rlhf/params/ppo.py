@@ -1,5 +1,6 @@
 """What steers a PPO round, and which combinations make no sense."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,7 +39,7 @@ class PPOParams:
     value_model: Literal["shared", "separate"] = "shared"
     """Whether the value function has a trunk of its own."""
     value_init: Literal["zero", "reward"] = "zero"
-    """Start the value function at 0 or at the reward model's score."""
+    """Start the value function at 0 or, with a separate trunk, at the reward model's score."""
     value_carry: bool = True
     """Rounds after the first go on with the value function of the round before."""
     value_warmup_iterations: CountOrZero = 0
@@ -55,6 +56,10 @@ class PPOParams:
     """End the round when a rollout's mean KL per answer is above this many nats."""
     kl_alarm: Positive = 1.0
     """Stop when the mean k1 per answer falls below minus this: sampling and scoring then differ."""
+    kl_limit: Positive | None = None
+    """Stop with an error when a rollout's mean KL per answer is above this many nats."""
+    flat_rollouts: Count | None = 3
+    """Stop after so many rollouts in a row that give every answer one score; null never stops."""
     target_approx_kl: Positive | None = None
     """Skip the rest of an update when a pass moves the policy further than this per token."""
     gamma: Fraction = 1.0
@@ -101,6 +106,19 @@ class PPOParams:
                     f"rollout_size {self.rollout_size} cannot be cut into {self.minibatches} equal "
                     "minibatches"
                 ),
+            )
+        if self.value_init == "reward" and self.value_model == "shared":
+            yield (
+                "value_init",
+                (
+                    "reward needs value_model: separate; the reward model's head says nothing on "
+                    "the policy's trunk, whose hidden states it has never read"
+                ),
+            )
+        if (self.kl_limit or math.inf) <= (self.kl_budget or 0):
+            yield (
+                "kl_limit",
+                f"{self.kl_limit} must be above kl_budget ({self.kl_budget}), which ends first",
             )
         if self.dual_clip is not None and self.dual_clip <= 1:
             yield "dual_clip", f"must be above 1, found {self.dual_clip}"

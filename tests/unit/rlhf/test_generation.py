@@ -53,26 +53,40 @@ def assert_within_three_standard_errors(tokens: torch.Tensor, expected: torch.Te
 PUBLISHED = [1.0, 1.01, 1.001, 0.0, 0.0, 0.0, 2.0]
 
 
-def beyond_p(*values):
-    """A published case in which OpenAI drops the token that takes the sum beyond p."""
-    reason = "ours keeps the token that takes the sum to p and beyond, as Holtzman et al. do"
-    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"top_k": 2, "top_p": 1.0}, [NO, 1.01, NO, NO, NO, NO, 2.0]),
         ({"top_k": 3, "top_p": 1.0}, [NO, 1.01, 1.001, NO, NO, NO, 2.0]),
-        beyond_p({"top_k": 0, "top_p": 0.7}, [NO, 1.01, 1.001, NO, NO, NO, 2.0]),
-        beyond_p({"top_k": 0, "top_p": 0.6}, [NO, 1.01, NO, NO, NO, NO, 2.0]),
-        beyond_p({"top_k": 0, "top_p": 0.5}, [NO, NO, NO, NO, NO, NO, 2.0]),
         ({"top_k": 0, "top_p": 0.0}, [NO, NO, NO, NO, NO, NO, 2.0]),
     ],
 )
 def test_the_filters_keep_what_openai_published(settings, expected):
     found = filter_logits(torch.tensor([PUBLISHED, PUBLISHED[::-1]]), **settings)
     assert torch.equal(found, torch.tensor([expected, expected[::-1]]))
+
+
+@pytest.mark.parametrize(
+    ("top_p", "openai", "next_token"),
+    [
+        (0.7, [NO, 1.01, 1.001, NO, NO, NO, 2.0], 0),
+        (0.6, [NO, 1.01, NO, NO, NO, NO, 2.0], 2),
+        (0.5, [NO, NO, NO, NO, NO, NO, 2.0], 1),
+    ],
+)
+def test_top_p_keeps_one_token_more_than_openai_the_one_that_takes_the_sum_to_p(
+    top_p, openai, next_token
+):
+    """Holtzman et al. 2020, eq. 2: the sum is at least p. OpenAI's set of 2019 stays below p."""
+    expected = openai.copy()
+    assert expected[next_token] == NO
+    expected[next_token] = PUBLISHED[next_token]
+    found = filter_logits(torch.tensor([PUBLISHED]), top_k=0, top_p=top_p)
+    assert torch.equal(found, torch.tensor([expected]))
+    probabilities = torch.tensor(PUBLISHED).softmax(0)
+    assert (
+        probabilities[torch.tensor(openai) > NO].sum() < top_p <= probabilities[found[0] > NO].sum()
+    )
 
 
 def test_c05_without_filters_the_logits_stay_as_they_are():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf.optimisers import NonFiniteError, Optimiser, Training, schedule_factor
+from rlhf.optimisers import Optimiser, Training, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
+from rlhf.stopping import NonFiniteError
 from tests import tiny
 
 

@@ -5,7 +5,8 @@ import torch
 
 from rlhf.models import RewardModel, build_actor_critic, sequence_hidden
 from rlhf.rollouts import PPOModels, TokenIds
-from rlhf.self_checks import SelfCheckError, check_models, fingerprint
+from rlhf.self_checks import check_models, fingerprint
+from rlhf.stopping import SelfCheckError
 from tests import tiny
 from tests.tiny import EOS, PROMPTS, TOKENS
 

@@ -1,0 +1,92 @@
+"""What ends a PPO round before it does harm: checks of each rollout and of the update's first step.
+
+Each raises an error with the iteration, what was found and what to try.
+"""
+
+import math
+from collections.abc import Mapping
+
+from rlhf.batches import Rollout
+from rlhf.masked import keep, noise_floor
+from rlhf.params.ppo import PPOParams
+from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
+
+SOURCES: Mapping[str, str] = {
+    "logprobs": "the policy's log-probabilities",
+    "ref_logprobs": "the reference's log-probabilities",
+    "values": "the values",
+    "scores": "the scores",
+}
+
+
+def check_finite(rollout: Rollout, iteration: int) -> None:
+    """All that the models said about the real tokens is a finite number."""
+    mask = rollout.response_mask
+    for name, what in SOURCES.items():
+        tensor = getattr(rollout, name)
+        kept = tensor if tensor.ndim == 1 else keep(tensor, mask)
+        bad = int((~kept.isfinite()).sum())
+        if bad:
+            raise NonFiniteError(
+                f"iteration {iteration + 1}: {what} are not all finite ({bad} of "
+                f"{len(kept) if kept.ndim == 1 else int(mask.sum())}); no weight was changed. Look "
+                "at the weights of the model they come from; try a lower learning rate or float32"
+            )
+
+
+def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
+    """The mean k1 per answer of a rollout, in nats: above minus the alarm, below the limit."""
+    where = f"iteration {iteration + 1}: the mean KL per answer is {kl:.2f} nats"
+    if not math.isfinite(kl):
+        raise NonFiniteError(f"{where}; no weight was changed")
+    if kl < -params.kl_alarm:
+        raise TrainingStopped(
+            f"{where}, below -{params.kl_alarm} (kl_alarm): a KL cannot be this negative unless "
+            "answers are sampled and scored differently (temperature, masks or weights)"
+        )
+    if params.kl_limit is not None and kl > params.kl_limit:
+        raise TrainingStopped(
+            f"{where}, above {params.kl_limit} (kl_limit): the policy has left the reference. Try "
+            "a higher kl_coef, a lower learning rate, or kl_budget to end the round in time"
+        )
+
+
+def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -> int:
+    """How many rollouts in a row, this one included, gave every answer the same score."""
+    scores = rollout.scores
+    if len(scores) == 1:
+        return 0
+    everywhere = scores.isfinite()
+    spread = scores.var(unbiased=False)
+    flat = flat + 1 if bool(spread <= noise_floor(scores, everywhere)) else 0
+    if params.flat_rollouts is not None and flat >= params.flat_rollouts:
+        raise TrainingStopped(
+            f"iteration {iteration + 1}: the last {flat} rollouts gave every answer the same score "
+            f"({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try another "
+            "reward model, a higher sampling temperature or a larger rollout_size"
+        )
+    return flat
+
+
+def check_first_step(figures: Mapping[str, float], iteration: int) -> None:
+    """Before the first step of an update nothing has moved: ratio 1, KL 0, nothing clipped."""
+    if (
+        not abs(figures["ratio"] - 1) <= 1e-3
+        or not figures["approx_kl"] <= 1e-4
+        or figures["clip_fraction"] > 0
+    ):
+        raise SelfCheckError(
+            f"self-check 'first ratio is 1' failed in iteration {iteration + 1}: ratio "
+            f"{figures['ratio']:.6f}, approximate KL {figures['approx_kl']:.2e}, clip fraction "
+            f"{figures['clip_fraction']:.2e}"
+        )
+
+
+def check_losses(figures: Mapping[str, float], iteration: int) -> None:
+    """The losses and figures of an optimiser step are finite."""
+    bad = {name: value for name, value in figures.items() if not math.isfinite(value)}
+    if bad:
+        raise NonFiniteError(
+            f"iteration {iteration + 1}: {', '.join(f'{k} is {v}' for k, v in bad.items())}; no "
+            "weight was changed in this step. Try a lower learning rate, value_coef or score_clip"
+        )

@@ -1,4 +1,7 @@
-"""Judgments become preferences: one vote per annotator, a majority decides, ties are set aside."""
+"""Judgments become preferences: one vote per annotator, a majority decides.
+
+Ties are set aside, or become rows of label ½ where that is asked for; never a preference.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from preferences.records import (
+    TIE,
     Choice,
     Comparison,
     Judgment,
@@ -49,12 +53,14 @@ def judge(
     judgments: Iterable[Judgment],
     *,
     weights: Mapping[str, float],
+    keep_ties: bool = False,
 ) -> Judged:
     """The preferences that `judgments` give on `comparisons`, in the order of the comparisons.
 
     A vote counts with the weight of its annotator's kind (1 where `weights` names none). The
     preference's weight is the mean weight of the votes for the winner, its margin their mean
-    strength. All preferences are on the train side until the gate splits them.
+    strength. All preferences are on the train side until the gate splits them. With `keep_ties` a
+    tie is a row too, of label ½, margin 0 and the mean weight of all votes that did not skip.
 
     Raises:
         JudgmentMismatchError: a pair occurs twice, its id is not that of its content, or a judgment
@@ -73,11 +79,15 @@ def judge(
     for comparison in comparisons:
         cast = votes[comparison.pair_id]
         outcome = decide(cast, weights=weights) if cast else "unjudged"
-        counts[outcome] += 1
         if outcome in ("a", "b"):
             winning = [vote for vote in cast if vote.choice == outcome]
             preference = _preference(comparison, winning, weights)
-            rows.append(Sourced(preference, f"comparison {comparison.pair_id}"))
+        elif outcome == "tie" and keep_ties:
+            preference = _tie(comparison, [vote for vote in cast if vote.choice != "skip"], weights)
+        else:
+            counts[outcome] += 1
+            continue
+        rows.append(Sourced(preference, f"comparison {comparison.pair_id}"))
     return Judged(
         rows=tuple(rows), ties=counts["tie"], skipped=counts["skip"], unjudged=counts["unjudged"]
     )
@@ -165,10 +175,34 @@ def _preference(
         chosen=answers[choice],
         rejected=answers["b" if choice == "a" else "a"],
         margin=_margin(winning),
-        weight=sum(weights.get(vote.kind, 1.0) for vote in winning) / len(winning),
-        source="+".join(sorted({vote.kind for vote in winning})),
+        weight=_mean_weight(winning, weights),
+        source=_source(winning),
         round=comparison.round,
     )
+
+
+def _tie(
+    comparison: Comparison, votes: Sequence[Judgment], weights: Mapping[str, float]
+) -> Preference:
+    return Preference(
+        pair_id=comparison.pair_id,
+        prompt_id=comparison.prompt_id,
+        prompt=comparison.prompt,
+        chosen=comparison.response_a,
+        rejected=comparison.response_b,
+        weight=_mean_weight(votes, weights),
+        source=_source(votes),
+        round=comparison.round,
+        label=TIE,
+    )
+
+
+def _mean_weight(votes: Sequence[Judgment], weights: Mapping[str, float]) -> float:
+    return sum(weights.get(vote.kind, 1.0) for vote in votes) / len(votes)
+
+
+def _source(votes: Sequence[Judgment]) -> str:
+    return "+".join(sorted({vote.kind for vote in votes}))
 
 
 def _margin(winning: Sequence[Judgment]) -> float:

@@ -49,8 +49,9 @@ class ValidateParams:
     """Fewest fresh preferences that must pass, or the gate blocks; at least 1."""
     max_quarantined_fraction: float = 0.25
     """Largest share of the fresh preferences that may be set aside, 0 to 1."""
-    ties: Literal["drop"] = "drop"
-    """Pairs that annotators call equal (or equally bad) train nothing; they are counted."""
+    ties: Literal["drop", "half"] = "drop"
+    """Pairs that annotators call equal (or equally bad): `drop` sets them aside and counts them,
+    `half` trains the reward model half on either order, which pulls the two scores together."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weight per kind of annotator (human, rubric, llm, ...), 0 or more; 1 where none is given."""
     severities: Severities = Severities()

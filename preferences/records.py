@@ -14,6 +14,8 @@ Row = dict[str, Any]
 
 Prompt = str | list[dict[str, str]]
 Split = Literal["train", "heldout"]
+TIE = 0.5
+"""Label of a pair of which neither answer is the better one."""
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 
 
@@ -70,6 +72,18 @@ class Preference(_Rowed):
     round: str = ""
     """Key of the round that it was labelled in; empty for data one starts with."""
     split: Split = "train"
+    label: float = 1.0
+    """Probability that `chosen` is the better one, from ½, a tie, to 1."""
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether neither answer is the better one; `chosen` then only means the first."""
+        return self.label == TIE
+
+    def to_row(self) -> Row:
+        """The row for the file; a label that leaves no doubt is not written."""
+        row = super(Preference, self).to_row()
+        return {name: row[name] for name in row if name != "label" or self.label != 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

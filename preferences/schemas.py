@@ -184,5 +184,6 @@ PREFERENCES = Schema(
         Field(name="source"),
         Field(name="round"),
         Field(name="split", choices=("train", "heldout")),
+        Field(name="label", kind="number", required=False, low=0.5, high=1),
     ),
 )

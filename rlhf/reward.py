@@ -10,7 +10,7 @@ stored with the weights and is part of every score from then on.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +34,10 @@ class EncodedPair:
     chosen: list[int]
     rejected: list[int]
     margin: float
+    """Gap of the scores that the label asks for; 0 for a plain comparison."""
     weight: float
+    label: float = 1.0
+    """Probability that `chosen` is the better one; ½ is a tie."""
 
     def __len__(self) -> int:
         """Tokens of the longer side."""
@@ -67,6 +70,11 @@ class Encoder:
         if key not in self._prompts:
             self._prompts[key] = encode_prompt(self._tokenizer, prompt)
         return [*self._prompts[key], *encode_response(self._tokenizer, response)]
+
+
+def source_weight(source: str, weights: Mapping[str, float]) -> float:
+    """Mean weight of the kinds of annotators in a label's source, such as `human+rubric`."""
+    return statistics.fmean(weights.get(kind, 1.0) for kind in source.split("+"))
 
 
 def total_steps(num_pairs: int, params: RewardParams) -> int:
@@ -134,6 +142,7 @@ def pair_loss(
         rejected,
         margins=torch.tensor([pair.margin for pair in pairs], device=device),
         weights=torch.tensor([pair.weight for pair in pairs], device=device),
+        soft_labels=torch.tensor([pair.label for pair in pairs], device=device),
         label_smoothing=params.label_smoothing,
         centring_coef=params.centring_coef,
     )

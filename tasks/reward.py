@@ -1,27 +1,23 @@
 """Stage `reward`: the reward model, trained on all labels so far, measured on the newest."""
 
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.support_desk.requests import parse_request
-from data.support_desk.rubric import score_response
 from preferences.loading import load_comparisons, load_preferences
 from preferences.records import Comparison, Preference
 from rlhf import reward
-from rlhf.calibration import expected_calibration_error, negative_log_likelihood
 from rlhf.compute import Compute
-from rlhf.intervals import proportion_interval
 from rlhf.models import RewardModel, is_reward_model, load_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.reward import Encoder
 from tasks.metrics_file import write_metrics
-from tasks.models import ERRORS, seal_model, seeds_of, start_compute, token_ids, write_model
+from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
 from tasks.publishing import model_hash
+from tasks.reward_measures import gold_accuracy, measure, write_reliability
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
@@ -39,23 +35,25 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     start = Path(stage.round.reward_model)
     tokenizer = load_tokenizer(start)
-    encoder, pad = Encoder(tokenizer), token_ids(tokenizer).pad
+    encoder = Encoder(tokenizer)
     model = load_reward_model(start, compute.device, seeds.torch("reward", "head"))
     folder = Path(f"data/rounds/{key}/preferences")
     train = [row.preference for row in load_preferences(folder / "train.jsonl")]
     heldout = [row.preference for row in load_preferences(folder / "heldout.jsonl")]
     fresh = [row for row in heldout if row.round == key]
-    before = _accuracy(model, encoder, fresh, pad, compute) if is_reward_model(start) else None
+    before = gold_accuracy(model, encoder, fresh, compute) if is_reward_model(start) else None
     metrics: dict[str, Any] = {"round": key, "pairs": len(train), "accuracy_before": before}
     if params.retrain or not is_reward_model(start):
         metrics |= _train(stage, model, encoder, train, compute)
         comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
-        _normalise(model, encoder, comparisons, pad, compute)
-    metrics |= _measure(model, encoder, fresh, heldout, pad, compute)
+        _normalise(model, encoder, comparisons, compute)
+    figures, gaps = measure(model, encoder, fresh, heldout, compute)
+    metrics |= figures
     target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
     seal_model(stage, target)
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
+    write_reliability(results / "reliability.csv", gaps)
     stage.write_history(results)
     stage.final(metrics)
     stage.keep(
@@ -76,8 +74,9 @@ def _train(
         reward.EncodedPair(
             encoder.encode(row.prompt, row.chosen),
             encoder.encode(row.prompt, row.rejected),
-            row.margin,
-            row.weight,
+            row.margin if params.margins else 0.0,
+            row.weight * reward.source_weight(row.source, params.source_weights),
+            row.label,
         )
         for row in rows
     ]
@@ -110,7 +109,6 @@ def _normalise(
     model: RewardModel,
     encoder: Encoder,
     comparisons: Sequence[Comparison],
-    pad: int,
     compute: Compute,
 ) -> None:
     """Fit the normaliser on SFT's own answers among the round's pairs."""
@@ -128,81 +126,9 @@ def _normalise(
             "needs at least 2: raise sample.against_sft",
         )
     try:
-        reward.fit_normaliser(model, rows, pad_id=pad, compute=compute)
+        reward.fit_normaliser(model, rows, pad_id=encoder.pad_id, compute=compute)
     except ValueError as error:
         raise StageEnd("stopped", f"{error}; look at the labels and reward.optimiser") from None
-
-
-def _measure(
-    model: RewardModel,
-    encoder: Encoder,
-    fresh: Sequence[Preference],
-    heldout: Sequence[Preference],
-    pad: int,
-    compute: Compute,
-) -> dict[str, Any]:
-    older = [row for row in heldout if row.round != (fresh[0].round if fresh else None)]
-    gaps = _gaps(model, encoder, heldout, pad, compute)
-    return {
-        "accuracy_after": _accuracy(model, encoder, fresh, pad, compute),
-        "accuracy_older": _accuracy(model, encoder, older, pad, compute),
-        "heldout_accuracy": statistics.fmean(_hits(gaps)) if gaps else None,
-        "longer_wins": _longer_wins(fresh),
-        "ece": expected_calibration_error(gaps) if gaps else None,
-        "nll": negative_log_likelihood(gaps) if gaps else None,
-        "score_mean": model.mean,
-        "score_std": model.std,
-    }
-
-
-def _gaps(
-    model: RewardModel,
-    encoder: Encoder,
-    rows: Sequence[Preference],
-    pad: int,
-    compute: Compute,
-) -> list[float]:
-    """Raw score of chosen minus rejected, the log-odds that the model gives the label."""
-    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
-    encoded += [encoder.encode(row.prompt, row.rejected) for row in rows]
-    scores = reward.score_rows(model, encoded, pad_id=pad, compute=compute)
-    half = len(rows)
-    return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
-
-
-def _accuracy(
-    model: RewardModel,
-    encoder: Encoder,
-    rows: Sequence[Preference],
-    pad: int,
-    compute: Compute,
-) -> dict[str, float] | None:
-    """How often the model orders a pair as the gold score does, or as its label without one."""
-    rows = [row for row in rows if _gold_sign(row) != 0]
-    if not rows:
-        return None
-    gaps = _gaps(model, encoder, rows, pad, compute)
-    signed = [gap * _gold_sign(row) for gap, row in zip(gaps, rows, strict=True)]
-    return proportion_interval(sum(_hits(signed)), len(rows)).as_dict()
-
-
-def _gold_sign(row: Preference) -> int:
-    """1 where gold agrees with the label, -1 where not, 0 for equal gold; 1 without a rubric."""
-    if not isinstance(row.prompt, str) or parse_request(row.prompt) is None:
-        return 1
-    difference = score_response(row.prompt, row.chosen) - score_response(row.prompt, row.rejected)
-    return (difference > 0) - (difference < 0)
-
-
-def _hits(gaps: Sequence[float]) -> list[float]:
-    return [1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps]
-
-
-def _longer_wins(rows: Sequence[Preference]) -> float | None:
-    """Accuracy of the rule "the longer answer wins", ties half."""
-    rows = [row for row in rows if _gold_sign(row) != 0]
-    gaps = [(len(row.chosen) - len(row.rejected)) * _gold_sign(row) for row in rows]
-    return statistics.fmean(_hits(gaps)) if gaps else None
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def run(stage: Stage) -> None:
         load_comparisons(rounds / "comparisons.jsonl"),
         load_judgments(rounds / "judgments.jsonl"),
         weights=params.weights,
+        keep_ties=params.ties == "half",
     )
     earlier = [
         row

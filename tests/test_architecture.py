@@ -242,6 +242,7 @@ def test_metrics_and_plots_show_every_round() -> None:
         for stage in ("validate", "reward", "ppo", "evaluate"):
             assert f"results/{stage}/{key}/metrics.json" in pipeline["metrics"]
         assert f"results/reward/{key}/history.csv" in plotted
+        assert f"results/reward/{key}/reliability.csv" in plotted
         # Score, KL, entropy, clip fraction and explained variance.
         assert plotted.count(f"results/ppo/{key}/history.csv") == 5
 

@@ -1,5 +1,6 @@
 """Reward-model training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlhf.params.optimiser import OptimiserParams
@@ -20,6 +21,11 @@ class RewardParams:
     """Pairs per forward pass; changes memory, never the gradient."""
     max_tokens: Count = 192
     """Pairs with a longer side (prompt and answer) are left out and counted."""
+    margins: bool = True
+    """Graded labels ask for a gap of their margin (0 to 1); false takes them as plain ones."""
+    source_weights: Mapping[str, NonNegative] = field(default_factory=dict)
+    """Weight per kind of annotator (human, rubric, llm, ...), beside the label's own; 1 where none
+    is given, the mean of the kinds where several agreed."""
     label_smoothing: OpenFraction = 0.0
     """Probability mass moved to the other side of each label."""
     centring_coef: NonNegative = 1e-3

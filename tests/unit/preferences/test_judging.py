@@ -126,3 +126,31 @@ def test_a_pair_id_that_is_not_that_of_the_content_is_refused():
     row = comparison().to_row() | {"response_a": "changed"}
     with pytest.raises(JudgmentMismatchError, match="comparison 1: pair_id is"):
         judge([Comparison.from_row(row)], [], weights={})
+
+
+def with_ties(*votes, weights=None):
+    return judge([comparison()], votes, weights=weights or {}, keep_ties=True)
+
+
+@pytest.mark.parametrize("choices", ["tie", "both_bad", "a b", "tie both_bad", "a a b tie"])
+def test_43_a_tie_that_is_kept_is_half_and_half_and_asks_for_no_gap(choices):
+    votes = [vote(choice, who=f"ann{i}", strength=4) for i, choice in enumerate(choices.split())]
+    result = with_ties(*votes)
+    (row,) = result.rows
+    assert (row.preference.label, row.preference.margin, row.preference.is_tie) == (0.5, 0.0, True)
+    assert {row.preference.chosen, row.preference.rejected} == {"Here.", "No idea."}
+    assert (result.ties, result.compared) == (0, 1)
+
+
+def test_43_a_kept_tie_weighs_what_its_votes_weigh():
+    weights = {"human": 1.0, "llm": 0.2}
+    votes = [vote("tie"), vote("tie", who="model", kind="llm"), vote("skip", who="x", kind="llm")]
+    (row,) = with_ties(*votes, weights=weights).rows
+    assert row.preference.weight == pytest.approx(0.6)
+    assert row.preference.source == "human+llm"
+
+
+def test_43_keeping_ties_changes_no_decided_pair_and_no_skipped_one():
+    assert with_ties(vote("b")) == judged(vote("b"))
+    assert with_ties(vote("skip")) == judged(vote("skip"))
+    assert with_ties() == judged()

@@ -16,6 +16,7 @@ from rlhf.reward import (
     fit_normaliser,
     pair_loss,
     score_rows,
+    source_weight,
     total_steps,
     train,
 )
@@ -129,6 +130,30 @@ def test_c40_swapping_the_answers_swaps_the_loss():
     assert one.margin == -other.margin
     assert one.accuracy + other.accuracy == 1
     assert torch.isclose(other.loss - one.loss, one.margin, rtol=1e-4)
+
+
+def test_c43_a_tie_costs_the_mean_of_both_orders(assert_close):
+    """Half and half, so its gradient only pulls the two scores together."""
+    model, plain = tiny.reward_model(), params(centring_coef=0.0)
+    one, other = PAIRS[0].chosen, PAIRS[0].rejected
+    tie = pair_loss(model, [EncodedPair(one, other, 0.0, 1.0, 0.5)], plain, pad_id=PAD)
+    both = [EncodedPair(one, other, 0.0, 1.0), EncodedPair(other, one, 0.0, 1.0)]
+    expected = pair_loss(model, both, plain, pad_id=PAD)
+    assert_close(tie.loss, expected.loss, rtol=1e-6, atol=0)
+    gradients = [
+        torch.autograd.grad(result.loss, model.head.weight)[0] for result in (tie, expected)
+    ]
+    assert gradients[0].any()
+    assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("human", 1.0), ("llm", 0.3), ("human+llm", 0.65), ("", 1.0), ("elsewhere", 1.0)],
+)
+def test_weights_per_source_are_the_mean_over_the_kinds_that_agreed(assert_close, source, expected):
+    found = source_weight(source, {"human": 1.0, "llm": 0.3})
+    assert_close(found, expected, rtol=1e-12, atol=0)
 
 
 def test_c33_every_pair_is_trained_in_every_epoch():

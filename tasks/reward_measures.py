@@ -1,0 +1,125 @@
+"""How well a reward model agrees with labels and with the gold score, on pairs it never trained on.
+
+A gap is the raw score of chosen minus that of rejected: the log-odds that the model gives to the
+label. Ties have no right order, so they are measured nowhere.
+"""
+
+import csv
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data.support_desk.requests import parse_request
+from data.support_desk.rubric import score_response
+from preferences.records import Preference
+from rlhf.calibration import expected_calibration_error, negative_log_likelihood, reliability
+from rlhf.compute import Compute
+from rlhf.intervals import proportion_interval
+from rlhf.models import RewardModel
+from rlhf.reward import Encoder, score_rows
+
+STRENGTHS = 4
+"""Grades of a label, from negligibly (margin 0) to significantly better (margin 1)."""
+
+
+def measure(
+    model: RewardModel,
+    encoder: Encoder,
+    fresh: Sequence[Preference],
+    heldout: Sequence[Preference],
+    compute: Compute,
+) -> tuple[dict[str, Any], list[float]]:
+    """Figures on held-out pairs (`fresh`: those of this round), and the gaps of all of them."""
+    older = [row for row in heldout if row.round != (fresh[0].round if fresh else None)]
+    decided = [row for row in heldout if not row.is_tie]
+    gaps = label_gaps(model, encoder, decided, compute)
+    longer = [float(len(row.chosen) - len(row.rejected)) for row in decided]
+    figures = {
+        "accuracy_after": gold_accuracy(model, encoder, fresh, compute),
+        "accuracy_older": gold_accuracy(model, encoder, older, compute),
+        "heldout_accuracy": statistics.fmean(hits(gaps)) if gaps else None,
+        "longer_wins": _longer_wins(fresh),
+        "ece": expected_calibration_error(gaps) if gaps else None,
+        "nll": negative_log_likelihood(gaps) if gaps else None,
+        "labels": {
+            "accuracy": _share(gaps),
+            "longer_wins": _share(longer),
+            **{f"strength_{grade}": _share(part) for grade, part in _graded(decided, gaps)},
+        },
+        "score_mean": model.mean,
+        "score_std": model.std,
+    }
+    return figures, gaps
+
+
+def gold_accuracy(
+    model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
+) -> dict[str, float] | None:
+    """How often the model orders a pair as the gold score does, or as its label without one."""
+    rows = [row for row in rows if _gold_sign(row) != 0]
+    gaps = label_gaps(model, encoder, rows, compute)
+    return _share([gap * _gold_sign(row) for gap, row in zip(gaps, rows, strict=True)])
+
+
+def label_gaps(
+    model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
+) -> list[float]:
+    """Raw score of chosen minus rejected, the log-odds that the model gives the label."""
+    if not rows:
+        return []
+    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
+    encoded += [encoder.encode(row.prompt, row.rejected) for row in rows]
+    scores = score_rows(model, encoded, pad_id=encoder.pad_id, compute=compute)
+    half = len(rows)
+    return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
+
+
+def write_reliability(path: Path, gaps: Sequence[float]) -> None:
+    """The reliability plot as CSV: accuracy, with its interval, by the model's confidence."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["confidence", "accuracy", "low", "high", "pairs"])
+        for confidence, accuracy, pairs in reliability(gaps):
+            interval = proportion_interval(accuracy * pairs, pairs)
+            row = (confidence, accuracy, interval.low, interval.high)
+            writer.writerow([*(f"{value:.6f}" for value in row), pairs])
+
+
+def hits(gaps: Sequence[float]) -> list[float]:
+    """1 for a pair in the right order, ½ for equal scores, else 0."""
+    return [1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps]
+
+
+def _share(gaps: Sequence[float]) -> dict[str, float] | None:
+    """The share of pairs in the right order, with its interval."""
+    return proportion_interval(sum(hits(gaps)), len(gaps)).as_dict() if gaps else None
+
+
+def _graded(rows: Sequence[Preference], gaps: Sequence[float]) -> list[tuple[int, list[float]]]:
+    """The gaps by how sure the annotators were; none where nobody said."""
+    grades = [1 + round(row.margin * (STRENGTHS - 1)) for row in rows]
+    if len(set(grades)) < 2:
+        return []
+    return [
+        (grade, [gap for gap, own in zip(gaps, grades, strict=True) if own == grade])
+        for grade in sorted(set(grades))
+    ]
+
+
+def _gold_sign(row: Preference) -> int:
+    """1 where gold agrees with the label, -1 where not, 0 for equal gold.
+
+    Without a rubric the label stands for gold: 1, and 0 for a tie.
+    """
+    if not isinstance(row.prompt, str) or parse_request(row.prompt) is None:
+        return 0 if row.is_tie else 1
+    difference = score_response(row.prompt, row.chosen) - score_response(row.prompt, row.rejected)
+    return (difference > 0) - (difference < 0)
+
+
+def _longer_wins(rows: Sequence[Preference]) -> float | None:
+    """Accuracy of the rule "the longer answer wins", ties half."""
+    rows = [row for row in rows if _gold_sign(row) != 0]
+    gaps = [float((len(row.chosen) - len(row.rejected)) * _gold_sign(row)) for row in rows]
+    return statistics.fmean(hits(gaps)) if gaps else None

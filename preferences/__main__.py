@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
+from preferences.checking import check_source, lines_of
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.judging import JudgmentMismatchError
 from preferences.reader import MalformedDataError
+from preferences.tokens import TokenLimit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
         "--against", type=Path, metavar="HELDOUT", help="prompts that must not be trained on"
     )
     check.add_argument("--allow", type=Path, metavar="FILE", help="the allow-list")
+    check.add_argument("--tokenizer", type=Path, metavar="DIR", help="model folder, for its limit")
+    check.add_argument("--max-tokens", type=int, default=1024, help="its limit (default 1024)")
     convert = commands.add_parser("convert", help="write the pairs of a file in another format")
     convert.add_argument("source", type=Path, metavar="IN")
     convert.add_argument("target", type=Path, metavar="OUT")
@@ -47,20 +51,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> int:
     source = open_source(options.path, options.format)
-    items = list(source)
     prompts = read_prompts(options.against) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
-    # Great Expectations takes three seconds, which damaged data and convert need not wait for.
-    from preferences.checking import check_items, lines_of  # noqa: PLC0415
-
+    tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
     with tempfile.TemporaryDirectory() as scratch:
-        checked = check_items(
-            items,
+        checked = check_source(
+            source,
             evaluation_prompts=prompts,
             allowed=allowed,
             report_dir=options.report or Path(scratch),
+            tokens=tokens,
         )
-    verdict = checked.gate.verdict
+    verdict = checked.verdict
     counts = verdict.counts
     lines = [f"{options.path}: format {source.format}, {counts.rows_in:,} pairs"]
     if source.left_out:
@@ -70,6 +72,11 @@ def _check(options: argparse.Namespace) -> int:
     lines += [
         f"  {finding.rule:<18} {finding.severity:<10} {len(finding.rows):>9,}"
         for finding in verdict.findings
+    ]
+    lines += [
+        f"  {number.name:<18} {number.bound.severity:<10} {number.value:>9.3f}"
+        f"{'' if number.kept else '  beyond ' + format(number.bound.limit, 'g')}"
+        for number in verdict.numbers
     ]
     lines.append(
         f"passed {counts.train:,} train + {counts.heldout:,} held out, set aside "

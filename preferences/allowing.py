@@ -3,13 +3,20 @@
 `{"pair_id", "rule", "why"}` says that this rule does not apply to this pair.
 """
 
+from dataclasses import fields
 from pathlib import Path
 
+from preferences.params import Severities
 from preferences.reader import read_rows
 from preferences.schemas import Field, Schema
 
 ALLOWED = Schema(
-    "allow-lists", tuple(Field(name=name, filled=True) for name in ("pair_id", "rule", "why"))
+    "allow-lists",
+    (
+        Field(name="pair_id", filled=True),
+        Field(name="rule", choices=tuple(rule.name for rule in fields(Severities))),
+        Field(name="why", filled=True),
+    ),
 )
 
 Allowed = frozenset[tuple[str, str]]

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import great_expectations as gx
+import great_expectations.expectations as gxe
+import numpy as np
 import pandas as pd
 from great_expectations.checkpoint.actions import UpdateDataDocsAction
 from great_expectations.core import ExpectationValidationResult
+from great_expectations.data_context import EphemeralDataContext
 from great_expectations.data_context.store.store import DataDocsSiteConfigTypedDict
 from great_expectations.data_context.types.base import ProgressBarsConfig
 from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
-from great_expectations.expectations.expectation import MulticolumnMapExpectation
+from great_expectations.expectations.expectation import (
+    ColumnAggregateExpectation,
+    MulticolumnMapExpectation,
+)
 from great_expectations.expectations.metadata_types import FailureSeverity
 from great_expectations.expectations.metrics.map_metric_provider.multicolumn_condition_partial import (  # noqa: E501
     multicolumn_condition_partial,
@@ -25,9 +31,11 @@ from great_expectations.expectations.metrics.map_metric_provider.multicolumn_map
     MulticolumnMapMetricProvider,
 )
 
-from preferences.params import Severity
+from preferences.data_docs import make_readable_offline
+from preferences.overview import AT_LEAST, Number
+from preferences.params import Severity, ValidateParams
 from preferences.report import Finding
-from preferences.rules import RULES
+from preferences.rules import RULES, Rule
 
 _RULES = {rule.name: rule for rule in RULES}
 _GX_SEVERITY: Mapping[str, FailureSeverity] = {
@@ -78,52 +86,94 @@ class ExpectRowsToKeepRule(MulticolumnMapExpectation):  # type: ignore[misc]
 
 
 def check(
-    table: pd.DataFrame, severities: Mapping[str, Severity], *, docs: Path | None = None
+    table: pd.DataFrame,
+    params: ValidateParams,
+    numbers: Sequence[Number] = (),
+    *,
+    docs: Path | None = None,
 ) -> list[Finding]:
     """What each rule finds in the table of measures, in the order of the rules.
 
-    With a folder for `docs`, Great Expectations' HTML report is written there; the names of its
-    files hold the time, so no DVC output may hold it.
+    The numbers' bounds are checked too, for the report; what they mean is up to the caller. With a
+    folder for `docs`, the report is written there; the names of its files hold the time, so no DVC
+    output may hold it.
 
     Raises:
         BrokenExpectationError: an expectation crashed.
     """
+    os.environ["GX_ANALYTICS_ENABLED"] = "False"
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    if docs is not None:
+        context.add_data_docs_site("gate", _site(docs))
+    severities = {rule.name: _severity(params, rule) for rule in RULES}
+    rules = [rule for rule in RULES if severities[rule.name] != "off"]
     expectations = [
         ExpectRowsToKeepRule(
             column_list=list(rule.columns),
             rule=rule.name,
+            mostly=1 - params.limit(rule.name),
             severity=_GX_SEVERITY[severities[rule.name]],
             description=f"{rule.name}: no row where {rule.reason}",
         )
-        for rule in RULES
-        if severities[rule.name] != "off"
+        for rule in rules
     ]
-    return [_finding(result, severities) for result in _run(table, expectations, docs)]
+    documented = docs is not None
+    results = (
+        _run(context, "rows", table, expectations, documented=documented) if len(table) else []
+    )
+    counts = dict(map(_broken, results))
+    if numbers:
+        values = pd.DataFrame({number.name: [number.near] for number in numbers})
+        bounds = [_bound(number) for number in numbers]
+        for result in _run(context, "numbers", values, bounds, documented=documented):
+            _refuse_crash(result, str(result.expectation_config and result.expectation_config.type))
+    if docs is not None:
+        make_readable_offline(docs)
+    return [
+        Finding(rule.name, severities[rule.name], _rows(rule, table, counts.get(rule.name, 0)))
+        for rule in rules
+    ]
+
+
+def _severity(params: ValidateParams, rule: Rule) -> Severity:
+    severity: Severity = getattr(params.severities, rule.name)
+    return severity
+
+
+def _bound(number: Number) -> ColumnAggregateExpectation:
+    """The number is the only row of its column."""
+    limit = {"min_value" if number.name in AT_LEAST else "max_value": number.bound.limit}
+    return gxe.ExpectColumnMaxToBeBetween(
+        column=number.name,
+        severity=_GX_SEVERITY[number.bound.severity],
+        description=f"{number.name}: {number.sentence()}",
+        **limit,
+    )
 
 
 def _run(
-    table: pd.DataFrame, expectations: Sequence[MulticolumnMapExpectation], docs: Path | None
+    context: EphemeralDataContext,
+    name: str,
+    table: pd.DataFrame,
+    expectations: Sequence[MulticolumnMapExpectation | ColumnAggregateExpectation],
+    *,
+    documented: bool,
 ) -> list[ExpectationValidationResult]:
-    os.environ["GX_ANALYTICS_ENABLED"] = "False"
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_pandas("preferences").add_dataframe_asset("pairs")
-    suite = context.suites.add(gx.ExpectationSuite("preferences", expectations=list(expectations)))
+    asset = context.data_sources.add_pandas(name).add_dataframe_asset(name)
+    suite = context.suites.add(gx.ExpectationSuite(name, expectations=list(expectations)))
     definition = context.validation_definitions.add(
         gx.ValidationDefinition(
-            name="gate", data=asset.add_batch_definition_whole_dataframe("all"), suite=suite
+            name=name, data=asset.add_batch_definition_whole_dataframe("all"), suite=suite
         )
     )
-    if docs is not None:
-        context.add_data_docs_site("gate", _site(docs))
     checkpoint = context.checkpoints.add(
         gx.Checkpoint(
-            name="gate",
+            name=name,
             validation_definitions=[definition],
-            actions=[]
-            if docs is None
-            else [UpdateDataDocsAction(name="docs", site_names=["gate"])],
-            result_format={"result_format": "COMPLETE", "partial_unexpected_count": 5},
+            actions=[UpdateDataDocsAction(name="docs")] if documented else [],
+            # Counts only: a list of all rows found takes more memory than the table.
+            result_format={"result_format": "BASIC", "partial_unexpected_count": 0},
         )
     )
     run = checkpoint.run(batch_parameters={"dataframe": table})
@@ -141,14 +191,27 @@ def _site(folder: Path) -> DataDocsSiteConfigTypedDict:
     }
 
 
-def _finding(result: ExpectationValidationResult, severities: Mapping[str, Severity]) -> Finding:
+def _broken(result: ExpectationValidationResult) -> tuple[str, int]:
+    """Name of a rule, and how many rows break it."""
     assert result.expectation_config is not None
     rule = str(result.expectation_config.kwargs["rule"])
+    _refuse_crash(result, rule)
+    return rule, int(result.result["unexpected_count"])
+
+
+def _rows(rule: Rule, table: pd.DataFrame, count: int) -> tuple[int, ...]:
+    """Indexes of the rows that Great Expectations counted."""
+    if not count:
+        return ()
+    rows = np.flatnonzero(~_RULES[rule.name].keeps(table[list(rule.columns)]).to_numpy())
+    assert len(rows) == count, f"{rule.name}: {len(rows)} rows found, {count} expected"
+    return tuple(rows.tolist())
+
+
+def _refuse_crash(result: ExpectationValidationResult, name: str) -> None:
     crash = _crash(result.exception_info)
     if crash:
-        raise BrokenExpectationError(f"expectation {rule} crashed: {crash}")
-    rows = tuple(int(row) for row in result.result["unexpected_index_list"] or ())
-    return Finding(rule=rule, severity=severities[rule], rows=rows)
+        raise BrokenExpectationError(f"expectation {name} crashed: {crash}")
 
 
 def _crash(info: Mapping[str, Any]) -> str:

@@ -1,26 +1,68 @@
 """The gate: fresh preferences and earlier ones go in, what may train a reward model comes out.
 
 Every row is accounted for: passed, set aside with its rule, or counted among the ties. A blocked
-verdict is a result, not an exception: the caller looks at `passed`. Importing this module imports
-Great Expectations (three seconds), so only the validate stage does; `ValidateParams` is in
-`preferences.params`.
+verdict is a result, not an exception: the caller looks at `passed`. The rows are read twice, once
+to look at each and once to send it where it belongs, so that only digests of them are in memory.
+
+Importing this module imports Great Expectations (three seconds), so only the validate stage and
+`check` do; `ValidateParams` is in `preferences.params`.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from preferences import report
 from preferences.allowing import Allowed
 from preferences.expectations import check
+from preferences.intake import candidates_of, inspect
 from preferences.judging import Judged
-from preferences.measures import Candidate, measure, prompt_digest
-from preferences.params import Severity, ValidateParams
-from preferences.records import Preference, Prompt, Sourced, Split
+from preferences.measures import Candidate, Measured, digest
+from preferences.overview import Number, numbers_of
+from preferences.params import ValidateParams
+from preferences.records import Preference, Prompt, Sourced
 from preferences.report import Counts, Finding, Quarantined, Verdict
-from preferences.rules import RULES
-from preferences.splitting import split_of
+from preferences.statistics import Votes
+from preferences.tokens import TokenLimit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """Comparisons that gave no preference."""
+
+    ties: int = 0
+    skipped: int = 0
+    unjudged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The verdict, and what it means for each row."""
+
+    verdict: Verdict
+    aside: Mapping[int, tuple[str, ...]]
+    """Index of a row that is set aside -> the rules it breaks."""
+
+    def quarantined(self, candidates: Iterable[Candidate]) -> Iterator[Quarantined]:
+        """The rows set aside, of the candidates that the decision is about."""
+        for row, candidate in enumerate(candidates):
+            if row in self.aside:
+                yield Quarantined(
+                    row=row,
+                    rules=self.aside[row],
+                    origin="fresh" if candidate.fresh else "earlier",
+                    sourced=candidate.sourced,
+                )
+
+    def passed(self, candidates: Iterable[Candidate]) -> Iterator[Preference]:
+        """All other rows, in the order they came in."""
+        for row, candidate in enumerate(candidates):
+            if row not in self.aside:
+                yield candidate.preference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +86,17 @@ class GateResult:
         return self.verdict.reasons
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What the round knows beside its preferences."""
+
+    votes: Votes = field(default_factory=Votes)
+    tokens: TokenLimit | None = None
+    allowed: Allowed = frozenset()
+    human_labels: int = 0
+    """How many fresh pairs people must have judged."""
+
+
 def run_gate(
     fresh: Judged,
     earlier: Sequence[Sourced],
@@ -52,130 +105,136 @@ def run_gate(
     *,
     report_dir: Path,
     docs_dir: Path | None = None,
-    allowed: Allowed = frozenset(),
+    context: Round | None = None,
 ) -> GateResult:
     """Splits, checks and reports; writes verdict.json, quarantine.jsonl and report.md.
 
     `earlier` rows keep their side. A fresh row takes the side of its prompt's earlier rows, else
     the one that `split_of` gives. `evaluation_prompts` are those that policies are measured on.
-    `docs_dir` receives Great Expectations' HTML, whose file names hold the time; it shows what the
-    rules found, also where an entry of `allowed` puts a row back.
 
     Raises:
         BrokenExpectationError: an expectation crashed.
     """
-    candidates = _candidates(fresh.rows, earlier, params.heldout_fraction)
-    found = _findings(candidates, evaluation_prompts, params, docs_dir)
-    findings = [_less_allowed(finding, candidates, allowed) for finding in found]
-    quarantined = _quarantined(candidates, findings)
-    aside = {entry.row for entry in quarantined}
-    passing = [entry for row, entry in enumerate(candidates) if row not in aside]
-    rows = [candidate.preference for candidate in passing]
-    counts = Counts(
-        fresh=len(fresh.rows),
-        earlier=len(earlier),
-        train=sum(row.split == "train" for row in rows),
-        heldout=sum(row.split == "heldout" for row in rows),
-        fresh_passed=sum(candidate.fresh for candidate in passing),
-        quarantined=len(quarantined),
-        ties=fresh.ties,
-        skipped=fresh.skipped,
-        unjudged=fresh.unjudged,
-    )
-    assert counts.rows_in == counts.rows_out, f"a row was lost: {counts}"
-    reasons = tuple(_reasons(counts, findings, params))
-    verdict = Verdict(counts=counts, findings=tuple(findings), reasons=reasons)
-    report.write(report_dir, verdict, quarantined)
+    context = context or Round()
+    candidates = candidates_of(fresh.rows, earlier, params.heldout_fraction)
+    undecided = Undecided(ties=fresh.ties, skipped=fresh.skipped, unjudged=fresh.unjudged)
+    measured = inspect(candidates, evaluation_prompts, params, context.tokens)
+    decision = decide(measured, undecided, params, context=context, docs=docs_dir)
+    quarantined = tuple(decision.quarantined(candidates))
+    report.write(report_dir, decision.verdict, quarantined)
+    rows = list(decision.passed(candidates))
     return GateResult(
         train=tuple(row for row in rows if row.split == "train"),
         heldout=tuple(row for row in rows if row.split == "heldout"),
-        quarantined=tuple(quarantined),
-        verdict=verdict,
+        quarantined=quarantined,
+        verdict=decision.verdict,
     )
 
 
-def _candidates(
-    fresh: Sequence[Sourced], earlier: Sequence[Sourced], heldout_fraction: float
-) -> list[Candidate]:
-    sides: dict[int, Split] = {}
-    for sourced in earlier:
-        sides.setdefault(prompt_digest(sourced.preference.prompt), sourced.preference.split)
-    candidates = [Candidate(sourced, fresh=False) for sourced in earlier]
-    for sourced in fresh:
-        prompt = sourced.preference.prompt
-        side = sides.get(prompt_digest(prompt)) or split_of(
-            prompt, heldout_fraction=heldout_fraction
-        )
-        preference = replace(sourced.preference, split=side)
-        candidates.append(Candidate(Sourced(preference, sourced.where), fresh=True))
-    return candidates
-
-
-def _findings(
-    candidates: Sequence[Candidate],
-    evaluation_prompts: Sequence[Prompt],
+def decide(
+    measured: Measured,
+    undecided: Undecided,
     params: ValidateParams,
-    docs: Path | None,
-) -> list[Finding]:
-    severities: Mapping[str, Severity] = asdict(params.severities)
-    if not candidates:
-        return [
-            Finding(rule.name, severities[rule.name], ())
-            for rule in RULES
-            if severities[rule.name] != "off"
-        ]
-    evaluation: Collection[int] = {prompt_digest(prompt) for prompt in evaluation_prompts}
-    near = severities["near_duplicates"] != "off"
-    return check(measure(candidates, evaluation, near=near), severities, docs=docs)
+    *,
+    context: Round,
+    docs: Path | None = None,
+) -> Decision:
+    """The verdict on data that were inspected; `docs` receives Great Expectations' report.
 
+    The report shows what the rules found, also where the allow-list puts a row back.
 
-def _less_allowed(finding: Finding, candidates: Sequence[Candidate], allowed: Allowed) -> Finding:
-    kept = [
-        row
-        for row in finding.rows
-        if (candidates[row].preference.pair_id, finding.rule) not in allowed
+    Raises:
+        BrokenExpectationError: an expectation crashed.
+    """
+    table = measured.table
+    numbers = numbers_of(measured, context.votes, params.bounds)
+    found = check(table, params, numbers, docs=docs)
+    pairs = table["pair"].to_numpy(dtype=np.int64)
+    put_back = {(digest(pair), rule) for pair, rule in context.allowed}
+    findings = [_less_allowed(finding, pairs, put_back) for finding in found]
+    aside = _aside(findings)
+    passing = np.ones(len(table), dtype=np.bool_)
+    passing[list(aside)] = False
+    fresh = table["fresh"].to_numpy(dtype=np.bool_)
+    heldout = table["heldout"].to_numpy(dtype=np.bool_)
+    counts = Counts(
+        fresh=int(fresh.sum()),
+        earlier=int((~fresh).sum()),
+        train=int((passing & ~heldout).sum()),
+        heldout=int((passing & heldout).sum()),
+        fresh_passed=int((passing & fresh).sum()),
+        quarantined=len(aside),
+        ties=undecided.ties,
+        skipped=undecided.skipped,
+        unjudged=undecided.unjudged,
+    )
+    assert counts.rows_in == counts.rows_out, f"a row was lost: {counts}"
+    reasons = [
+        *_reasons(counts, findings, params),
+        *_out_of_bounds(numbers),
+        *_missing_people(context),
     ]
-    return replace(finding, rows=tuple(kept), allowed=len(finding.rows) - len(kept))
+    verdict = Verdict(
+        counts=counts, findings=tuple(findings), numbers=tuple(numbers), reasons=tuple(reasons)
+    )
+    return Decision(verdict=verdict, aside=aside)
 
 
-def _quarantined(candidates: Sequence[Candidate], findings: Sequence[Finding]) -> list[Quarantined]:
+def _less_allowed(
+    finding: Finding,
+    pairs: NDArray[np.int64],
+    put_back: set[tuple[int, str]],
+) -> Finding:
+    if not put_back or not finding.rows:
+        return finding
+    kept = tuple(row for row in finding.rows if (int(pairs[row]), finding.rule) not in put_back)
+    return replace(finding, rows=kept, allowed=len(finding.rows) - len(kept))
+
+
+def _aside(findings: Sequence[Finding]) -> dict[int, tuple[str, ...]]:
     """Rows that a rule sets aside: what blocks is set aside too, so that it can be looked at."""
     broken: dict[int, list[str]] = defaultdict(list)
     for finding in findings:
         if finding.severity != "warn":
             for row in finding.rows:
                 broken[row].append(finding.rule)
-    return [
-        Quarantined(
-            row=row,
-            rules=tuple(rules),
-            origin="fresh" if candidates[row].fresh else "earlier",
-            sourced=candidates[row].sourced,
-        )
-        for row, rules in sorted(broken.items())
-    ]
+    return {row: tuple(broken[row]) for row in sorted(broken)}
 
 
-def _reasons(counts: Counts, findings: Sequence[Finding], params: ValidateParams) -> list[str]:
-    reasons = [
-        f"{finding.rule}: {report.rows(len(finding.rows))} where {report.REASONS[finding.rule]}"
-        for finding in findings
-        if finding.severity == "error" and finding.rows
-    ]
+def _reasons(counts: Counts, findings: Sequence[Finding], params: ValidateParams) -> Iterator[str]:
+    total = counts.fresh + counts.earlier
+    for finding in findings:
+        limit = params.limit(finding.rule)
+        if finding.severity != "warn" and len(finding.rows) > limit * total:
+            more = f", more than {limit:.2%} of {total:,}" if limit else ""
+            yield (
+                f"{finding.rule}: {report.rows(len(finding.rows))} where "
+                f"{report.REASONS[finding.rule]}{more}"
+            )
     if not counts.fresh:
-        reasons.append("no rows: there is no fresh preference")
+        yield "no rows: there is no fresh preference"
     elif counts.fresh_passed < params.min_rows:
-        reasons.append(
-            f"min_rows: {counts.fresh_passed:,} fresh preferences pass, {params.min_rows:,} needed"
-        )
+        passed = counts.fresh_passed
+        yield f"min_rows: {passed:,} fresh preferences pass, {params.min_rows:,} needed"
     aside = counts.fresh - counts.fresh_passed
     if counts.fresh and aside / counts.fresh > params.max_quarantined_fraction:
-        reasons.append(
+        yield (
             f"max_quarantined_fraction: {aside:,} of {counts.fresh:,} fresh preferences set aside, "
             f"more than {params.max_quarantined_fraction:.0%}"
         )
     if not counts.train:
-        reasons.append("no rows: nothing is left to train on")
+        yield "no rows: nothing is left to train on"
     if params.heldout_fraction and not counts.heldout:
-        reasons.append("no rows: nothing is left to measure a reward model on (held out)")
-    return reasons
+        yield "no rows: nothing is left to measure a reward model on (held out)"
+
+
+def _out_of_bounds(numbers: Sequence[Number]) -> Iterator[str]:
+    for number in numbers:
+        if number.bound.severity == "error" and not number.kept:
+            yield f"{number.name}: {number.sentence()}"
+
+
+def _missing_people(context: Round) -> Iterator[str]:
+    judged, asked = context.votes.human_pairs, context.human_labels
+    if judged < asked:
+        yield f"human_labels: people judged {judged:,} fresh pairs, the round asks for {asked:,}"

@@ -1,20 +1,32 @@
 """What the gate looks at instead of the texts: digests of them, and counts.
 
 Great Expectations sees this table only. So its reports cannot show what people wrote (private, or
-harmful in a web page), and a row costs about a hundred bytes however long its answers are.
+harmful in a web page), and a row costs about a hundred bytes however long its answers are, and 400
+more while near duplicates are looked for.
 """
 
 import unicodedata
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
+from zlib import crc32
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from preferences.defects import has_extra_turn, has_html, is_damaged, personal_data
-from preferences.minhash import Signature, near_duplicates, signature
+from preferences.languages import LANGUAGES, language
+from preferences.minhash import ALIKE, SignatureList, near_any, near_duplicates
 from preferences.records import Preference, Prompt, Sourced, prompt_text
 from preferences.splitting import normal_text
+from preferences.tokens import TokenLimit
+
+WORD_BUCKETS = 1 << 12
+"""Words of prompts are counted by hash."""
+_CHUNK = 20_000
+_LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,37 @@ class Candidate:
     def preference(self) -> Preference:
         """The preference itself."""
         return self.sourced.preference
+
+
+@dataclass(slots=True)
+class PromptWords:
+    """In how many different prompts each word is, fresh and earlier."""
+
+    counts: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((2, WORD_BUCKETS), dtype=np.int64)
+    )
+    """Shape (2, buckets): earlier, fresh."""
+    seen: set[tuple[bool, int]] = field(default_factory=set)
+
+    def add(self, prompt: str, prompt_digest: int, *, fresh: bool) -> None:
+        """Counts the words of a prompt, unless it was counted before."""
+        if (fresh, prompt_digest) not in self.seen:
+            self.seen.add((fresh, prompt_digest))
+            words = {crc32(word.encode()) % WORD_BUCKETS for word in normal_text(prompt).split()}
+            self.counts[int(fresh), list(words)] += 1
+
+    def prompts(self, *, fresh: bool) -> int:
+        """Number of different prompts."""
+        return sum(each == fresh for each, _ in self.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that the gate knows of the data."""
+
+    table: pd.DataFrame
+    """One row of digests and counts per candidate (COLUMNS and the near ones)."""
+    prompt_words: PromptWords
 
 
 def digest(text: str) -> int:
@@ -49,57 +92,153 @@ def visible_characters(text: str) -> int:
     return len(stripped) if seen else 0
 
 
-def measure(
-    candidates: Iterable[Candidate], evaluation: Collection[int], *, near: bool = False
-) -> pd.DataFrame:
-    """One row of digests and counts per candidate; `evaluation` holds digests of prompts.
-
-    `near` also looks for near duplicates, which takes most of the time.
-    """
-    signatures: list[Signature] = []
-    rows = (
-        _measured(candidate, evaluation, signatures if near else None) for candidate in candidates
-    )
-    table = pd.DataFrame.from_records(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    table["near_duplicate"] = near_duplicates(signatures) if near else False
-    return table
-
-
 COLUMNS = {
     "fresh": "bool",
     "heldout": "bool",
     "in_evaluation": "bool",
+    "pair": "int64",
     "prompt": "int64",
     "chosen": "int64",
     "rejected": "int64",
     "chosen_characters": "int64",
     "rejected_characters": "int64",
+    "margin": "float64",
+    "tie": "bool",
     "extra_turn": "bool",
     "damaged": "bool",
     "html": "bool",
     "personal": "bool",
+    "language": "int8",
+    "other_language": "bool",
+    "over_limit": "bool",
+    "same_tokens": "bool",
 }
 
 
+def measure(
+    candidates: Iterable[Candidate],
+    evaluation: Sequence[Prompt] = (),
+    *,
+    near: Collection[str] = (),
+    alike: float = ALIKE,
+    tokens: TokenLimit | None = None,
+) -> Measured:
+    """One row of digests and counts per candidate, in one pass over them.
+
+    Args:
+        candidates: read once, a chunk at a time.
+        evaluation: prompts that policies are evaluated on.
+        near: `near_duplicates`, `near_leaks` or both; they take most of the time.
+        alike: how similar is near.
+        tokens: the model's limit; without it nothing is over it.
+    """
+    known = {prompt_digest(prompt) for prompt in evaluation}
+    words, rows, prompts = PromptWords(), SignatureList(parts=3), _PromptSides()
+    chunks = [
+        pd.DataFrame.from_records(chunk, columns=list(COLUMNS)).astype(COLUMNS)
+        for chunk in _chunks(
+            _measured(candidate, known, near, tokens, words, rows, prompts)
+            for candidate in candidates
+        )
+    ]
+    table = pd.concat(chunks, ignore_index=True) if chunks else _nothing()
+    table["near_duplicate"] = (
+        near_duplicates(rows.all(), alike=alike) if "near_duplicates" in near else False
+    )
+    table["near_leak"] = (
+        prompts.leaks(table, evaluation, alike) if "near_leaks" in near and len(table) else False
+    )
+    return Measured(table, words)
+
+
+def _chunks(rows: Iterator[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    while chunk := list(islice(rows, _CHUNK)):
+        yield chunk
+
+
+def _nothing() -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COLUMNS.items()})
+
+
 def _measured(
-    candidate: Candidate, evaluation: Collection[int], signatures: list[Signature] | None
-) -> tuple[bool | int, ...]:
+    candidate: Candidate,
+    evaluation: Collection[int],
+    near: Collection[str],
+    tokens: TokenLimit | None,
+    words: PromptWords,
+    rows: SignatureList,
+    prompts: "_PromptSides",
+) -> tuple[object, ...]:
     preference = candidate.preference
     answers = (preference.chosen, preference.rejected)
-    if signatures is not None:
-        signatures.append(signature((prompt_text(preference.prompt), *answers)))
-    prompt = prompt_digest(preference.prompt)
+    asked = prompt_text(preference.prompt)
+    prompt = digest(normal_text(asked))
+    words.add(asked, prompt, fresh=candidate.fresh)
+    if "near_duplicates" in near:
+        rows.append((asked, *answers))
+    if "near_leaks" in near:
+        prompts.add(asked, prompt)
+    spoken = [_LANGUAGE_CODES[language(text)] for text in (_said(preference.prompt), *answers)]
+    view = None if tokens is None else tokens.view(preference)
     return (
         candidate.fresh,
         preference.split == "heldout",
         prompt in evaluation,
+        digest(preference.pair_id),
         prompt,
         digest(normal_text(preference.chosen)),
         digest(normal_text(preference.rejected)),
         visible_characters(preference.chosen),
         visible_characters(preference.rejected),
+        preference.margin,
+        preference.is_tie,
         any(map(has_extra_turn, answers)),
         any(map(is_damaged, answers)),
         any(map(has_html, answers)),
         any(map(personal_data, answers)),
+        spoken[1],
+        bool(spoken[0]) and any(code and code != spoken[0] for code in spoken[1:]),
+        view is not None and tokens is not None and view.tokens > tokens.limit,
+        view is not None and view.same,
     )
+
+
+def _said(prompt: Prompt) -> str:
+    """What the language of a prompt is told from: the last words said, not the form around them."""
+    return (prompt if isinstance(prompt, str) else prompt[-1]["content"])[-600:]
+
+
+class _PromptSides:
+    """Signatures of the different prompts, to find those that are nearly alike across sides."""
+
+    def __init__(self) -> None:
+        self._place: dict[int, int] = {}
+        self._signatures = SignatureList(parts=1)
+
+    def add(self, text: str, prompt: int) -> None:
+        if prompt not in self._place:
+            self._place[prompt] = len(self._place)
+            self._signatures.append([text])
+
+    def leaks(
+        self, table: pd.DataFrame, evaluation: Sequence[Prompt], alike: float
+    ) -> NDArray[np.bool_]:
+        """Rows of the train side whose prompt is nearly, not quite, one that must not be there."""
+        place = table["prompt"].map(self._place).to_numpy(dtype=np.int64)
+        heldout = table["heldout"].to_numpy(dtype=np.bool_)
+        signatures = self._signatures.all()
+        outside = np.zeros(len(signatures), dtype=np.bool_)
+        outside[place[heldout]] = True
+        inside = np.zeros(len(signatures), dtype=np.bool_)
+        inside[place[~heldout]] = True
+        asked = SignatureList(parts=1)
+        for prompt in evaluation:
+            # The same prompt is a leak of another rule.
+            if prompt_digest(prompt) not in self._place:
+                asked.append([prompt_text(prompt)])
+        others = np.concatenate([signatures[outside & ~inside], asked.all()])
+        near = np.zeros(len(signatures), dtype=np.bool_)
+        trained = np.flatnonzero(inside & ~outside)
+        near[trained] = near_any(signatures[trained], others, alike=alike)
+        leaks: NDArray[np.bool_] = near[place] & ~heldout
+        return leaks

@@ -7,7 +7,8 @@ are compared, and only with the first such row, so the work grows with the numbe
 with its square.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -17,6 +18,8 @@ from preferences.splitting import normal_text
 
 Signature = NDArray[np.uint32]
 """Shape (parts, hashes)."""
+Signatures = NDArray[np.uint32]
+"""Shape (rows, parts, hashes)."""
 
 HASHES = 32
 """Per part; the estimate of a similarity of 0.8 has a standard error of 0.07."""
@@ -37,6 +40,8 @@ def signature(texts: Sequence[str]) -> Signature:
     return np.stack([_minima(text) for text in texts])
 
 
+# Answers to one prompt often follow each other.
+@lru_cache(maxsize=64)
 def _minima(text: str) -> NDArray[np.uint32]:
     words = normal_text(text).split()
     last = max(1, len(words) - SHINGLE_WORDS + 1)
@@ -48,22 +53,78 @@ def _minima(text: str) -> NDArray[np.uint32]:
     return minima.astype(np.uint32)
 
 
-def near_duplicates(signatures: Sequence[Signature], *, alike: float = ALIKE) -> NDArray[np.bool_]:
+class SignatureList:
+    """Signatures one after the other, in one block of memory: 128 bytes per part."""
+
+    def __init__(self, parts: int):
+        """Starts empty; every signature will have this many parts."""
+        self._parts = parts
+        self._bytes = bytearray()
+
+    def append(self, texts: Sequence[str]) -> None:
+        """Adds the signature of a row's texts."""
+        self._bytes += signature(texts).tobytes()
+
+    def all(self) -> Signatures:
+        """What was added so far, without copying it."""
+        return np.frombuffer(self._bytes, dtype=np.uint32).reshape(-1, self._parts, HASHES)
+
+
+def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[np.bool_]:
     """True where every part is about `alike` or more (0 to 1) to a row before; shape (rows,)."""
     found = np.zeros(len(signatures), dtype=np.bool_)
-    if not signatures:
-        return found
-    table = np.stack(list(signatures))
-    for start in range(0, HASHES, ROWS_PER_BAND):
-        band = table[:, :, start : start + ROWS_PER_BAND].reshape(len(table), -1)
-        before = _first_equal(np.ascontiguousarray(band))
-        similar = (table == table[before]).mean(axis=2).min(axis=1) >= alike
-        found |= similar & (before < np.arange(len(table)))
+    everywhere = np.arange(len(signatures))
+    for band in _bands(signatures):
+        _, first, group = np.unique(band, return_index=True, return_inverse=True)
+        before = first[group]
+        rows = everywhere[(before < everywhere) & ~found]
+        found[rows] = _similar(signatures, rows, before[rows], alike)
     return found
 
 
-def _first_equal(band: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """The first row that is equal to each row; shape (rows,)."""
-    whole = band.view(np.dtype((np.void, band.dtype.itemsize * band.shape[1]))).reshape(-1)
-    _, first, group = np.unique(whole, return_index=True, return_inverse=True)
-    return first[group]
+def near_any(
+    signatures: Signatures, others: Signatures, *, alike: float = ALIKE
+) -> NDArray[np.bool_]:
+    """True where every part is about `alike` or more to one of the `others`; shape (rows,)."""
+    found = np.zeros(len(signatures), dtype=np.bool_)
+    if not len(signatures) or not len(others):
+        return found
+    for band, other_band in zip(_bands(signatures), _bands(others), strict=True):
+        keys, first = np.unique(other_band, return_index=True)
+        place = np.searchsorted(keys, band)
+        place[place == len(keys)] = 0
+        rows = np.flatnonzero((keys[place] == band) & ~found)
+        both = np.concatenate([signatures[rows], others[first[place[rows]]]])
+        pairs = np.arange(len(rows))
+        found[rows] = _similar(both, pairs, pairs + len(rows), alike)
+    return found
+
+
+def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:
+    """Per band, 64 bits for each row that are equal where the whole band is; shape (rows,)."""
+    factors = np.random.default_rng(20240602).integers(
+        1, 1 << 63, size=(signatures.shape[1] * ROWS_PER_BAND,), dtype=np.uint64
+    ) | np.uint64(1)
+    for start in range(0, HASHES, ROWS_PER_BAND):
+        yield _mixed(signatures[:, :, start : start + ROWS_PER_BAND], factors)
+
+
+def _mixed(band: NDArray[np.uint32], factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    flat = band.reshape(len(band), len(factors))
+    mixed = np.zeros(len(band), dtype=np.uint64)
+    for column, factor in zip(flat.T, factors, strict=True):
+        mixed = (mixed ^ column.astype(np.uint64)) * factor
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _similar(
+    signatures: Signatures, rows: NDArray[np.intp], others: NDArray[np.intp], alike: float
+) -> NDArray[np.bool_]:
+    """Whether rows are alike to others; in pieces, so that few signatures are copied at a time."""
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for start in range(0, len(rows), 1 << 16):
+        piece = slice(start, start + (1 << 16))
+        equal = signatures[rows[piece]] == signatures[others[piece]]
+        found[piece] = equal.mean(axis=2).min(axis=1) >= alike
+    return found

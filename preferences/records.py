@@ -116,6 +116,8 @@ class Judgment(_Rowed):
     """1 (negligibly better) to 4 (significantly better)."""
     answer_a: str | None = None
     """`text_hash` of the answer that was a when it was judged, where the writer noted it."""
+    shown_order: Literal["AB", "BA"] = "AB"
+    """Which answer the annotator saw first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

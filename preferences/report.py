@@ -5,11 +5,12 @@ names of rules, and no text of the data.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from preferences.overview import Number
 from preferences.params import Severity
 from preferences.records import Row, Sourced, compact_json
 from preferences.rules import RULES
@@ -86,6 +87,8 @@ class Verdict:
     counts: Counts
     findings: tuple[Finding, ...]
     reasons: tuple[str, ...]
+    numbers: tuple[Number, ...] = ()
+    """About the data as a whole."""
 
     @property
     def passed(self) -> bool:
@@ -106,13 +109,15 @@ class Verdict:
                 }
                 for finding in self.findings
             },
+            "numbers": {number.name: number.to_json() for number in self.numbers},
         }
 
     def metrics(self) -> dict[str, float]:
         """The same as flat numbers, for metrics.json."""
         counts = {f"rows/{name}": float(count) for name, count in asdict(self.counts).items()}
         rules = {f"rules/{finding.rule}": float(len(finding.rows)) for finding in self.findings}
-        return {"passed": float(self.passed), **counts, **rules}
+        numbers = {f"numbers/{number.name}": number.value for number in self.numbers}
+        return {"passed": float(self.passed), **counts, **rules, **numbers}
 
     def to_markdown(self) -> str:
         """A short summary, for a Prefect artifact or MLflow."""
@@ -130,6 +135,13 @@ class Verdict:
             f"| {finding.allowed:,} | {escaped(REASONS[finding.rule])} |"
             for finding in self.findings
         ]
+        if self.numbers:
+            lines += ["", "| number | severity | within its bound | |", "|---|---|---|---|"]
+        lines += [
+            f"| {number.name} | {number.bound.severity} | {'yes' if number.kept else 'NO'} "
+            f"| {escaped(number.sentence())} |"
+            for number in self.numbers
+        ]
         return "\n".join([*lines, ""])
 
 
@@ -141,13 +153,13 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def write(folder: Path, verdict: Verdict, quarantined: Sequence[Quarantined]) -> None:
+def write(folder: Path, verdict: Verdict, quarantined: Iterable[Quarantined]) -> None:
     """Writes verdict.json, quarantine.jsonl and report.md."""
     folder.mkdir(parents=True, exist_ok=True)
     verdict_json = json.dumps(verdict.to_json(), ensure_ascii=False, indent=2)
     (folder / "verdict.json").write_text(verdict_json + "\n", encoding="utf-8")
-    lines = [compact_json(entry.to_row()) + "\n" for entry in quarantined]
-    (folder / "quarantine.jsonl").write_text("".join(lines), encoding="utf-8")
+    with (folder / "quarantine.jsonl").open("w", encoding="utf-8", newline="") as stream:
+        stream.writelines(compact_json(entry.to_row()) + "\n" for entry in quarantined)
     (folder / "report.md").write_text(verdict.to_markdown(), encoding="utf-8")
 
 

@@ -33,10 +33,12 @@ def different(table: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def consistent(table: pd.DataFrame) -> "pd.Series[bool]":
-    """No row has the same prompt and answers with the opposite label."""
+    """No row has the same prompt and answers with the opposite label; a tie has none."""
+    decided = table[~table["tie"]]
     pairs = pd.MultiIndex.from_frame(table[_PAIR])
-    swapped = pd.MultiIndex.from_frame(table[["prompt", "rejected", "chosen"]])
-    return ~(pd.Series(pairs.isin(swapped), index=table.index) & different(table))
+    swapped = pd.MultiIndex.from_frame(decided[["prompt", "rejected", "chosen"]])
+    opposed = pd.Series(pairs.isin(swapped), index=table.index)
+    return ~(opposed & different(table) & ~table["tie"])
 
 
 def first(table: pd.DataFrame) -> "pd.Series[bool]":
@@ -66,7 +68,7 @@ def in_order(table: pd.DataFrame) -> "pd.Series[bool]":
     In the graph of a prompt's answers, with an arrow from better to worse, an arrow is on a circle
     exactly if both its ends are in one strongly connected component.
     """
-    arrows = consistent(table) & different(table)
+    arrows = consistent(table) & different(table) & ~table["tie"]
     ends = [
         pd.MultiIndex.from_arrays([table["prompt"][arrows], table[side][arrows]])
         for side in ("chosen", "rejected")
@@ -95,9 +97,15 @@ RULES = (
         different,
     ),
     Rule(
+        "identical_tokens",
+        "the answers are the same tokens within the model's limit",
+        ("same_tokens", "prompt"),
+        without("same_tokens"),
+    ),
+    Rule(
         "contradictions",
         "the same pair is there with the opposite label",
-        ("prompt", "chosen", "rejected"),
+        ("prompt", "chosen", "rejected", "tie"),
         consistent,
     ),
     Rule(
@@ -111,6 +119,12 @@ RULES = (
         "the prompt is on the train side and on the held-out side",
         ("prompt", "heldout"),
         on_one_side,
+    ),
+    Rule(
+        "near_leaks",
+        "a prompt of the train side is nearly one that is held out or evaluated on",
+        ("near_leak", "prompt"),
+        without("near_leak"),
     ),
     Rule(
         "extra_turns",
@@ -128,6 +142,18 @@ RULES = (
         without("html"),
     ),
     Rule(
+        "other_language",
+        "an answer is in another language or script than its prompt",
+        ("other_language", "prompt"),
+        without("other_language"),
+    ),
+    Rule(
+        "token_limit",
+        "prompt and answer have more tokens than the model is trained with",
+        ("over_limit", "prompt"),
+        without("over_limit"),
+    ),
+    Rule(
         "personal_data",
         "an answer has personal data or an access key",
         ("personal", "prompt"),
@@ -136,7 +162,7 @@ RULES = (
     Rule(
         "cycles",
         "answers to the prompt are preferred to each other in a circle",
-        ("prompt", "chosen", "rejected"),
+        ("prompt", "chosen", "rejected", "tie"),
         in_order,
     ),
     Rule(

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from preferences.records import Preference, Voted
+from preferences.judging import latest, oriented
+from preferences.records import Comparison, Judgment, Preference
 
 _Z95 = 1.959964
 
@@ -40,22 +41,57 @@ def longer_wins(preferences: Iterable[Preference]) -> Share | None:
     return share(sum(d > 0 for d in differences), sum(d != 0 for d in differences))
 
 
-def first_wins(voted: Iterable[Voted]) -> Share | None:
-    """How often votes that decide are for answer a; far from one half is a bias of position."""
-    choices = Counter(judgment.choice for entry in voted for judgment in entry.judgments)
-    return share(choices["a"], choices["a"] + choices["b"])
-
-
 Units = Sequence[Mapping[str, str]]
 """Per pair, what each annotator said; skips left out."""
 
 
-def units_of(voted: Iterable[Voted]) -> list[dict[str, str]]:
-    """The votes per pair, without skips."""
-    return [
-        {vote.annotator_id: vote.choice for vote in entry.judgments if vote.choice != "skip"}
-        for entry in voted
-    ]
+class Votes:
+    """What annotators said about pairs, gathered as the pairs pass by."""
+
+    def __init__(self) -> None:
+        """Starts with no pair."""
+        self.units: list[dict[str, str]] = []
+        """Pairs with two votes or more; skips left out."""
+        self.first = 0
+        """Votes for the answer that was shown first."""
+        self.second = 0
+        self.human_pairs = 0
+        """Pairs that a person judged and did not skip."""
+
+    def add(self, comparison: Comparison, judgments: Iterable[Judgment]) -> None:
+        """Counts all that was said about one pair.
+
+        Raises:
+            JudgmentMismatchError: a judgment was given for other answers.
+        """
+        said = [vote for vote in latest(judgments) if vote.choice != "skip"]
+        for vote in said:
+            if vote.choice in ("a", "b"):
+                is_first = (vote.choice == "a") == (vote.shown_order == "AB")
+                self.first += is_first
+                self.second += not is_first
+        self.human_pairs += any(vote.kind == "human" for vote in said)
+        if len(said) > 1:
+            self.units.append({v.annotator_id: oriented(v, comparison).choice for v in said})
+
+    def first_wins(self) -> Share | None:
+        """Share of the votes that are for the answer shown first; one half without a bias."""
+        return share(self.first, self.first + self.second)
+
+
+def votes_of(comparisons: Iterable[Comparison], judgments: Iterable[Judgment]) -> Votes:
+    """The votes on all comparisons; judgments of other pairs are left out.
+
+    Raises:
+        JudgmentMismatchError: a judgment was given for other answers.
+    """
+    said: dict[str, list[Judgment]] = defaultdict(list)
+    for judgment in judgments:
+        said[judgment.pair_id].append(judgment)
+    votes = Votes()
+    for comparison in comparisons:
+        votes.add(comparison, said[comparison.pair_id])
+    return votes
 
 
 def krippendorff_alpha(units: Units) -> float | None:

@@ -28,6 +28,9 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
         yield from _round_problems(rounds)
         if rounds and (final := sections.get("final")) not in (None, *rounds):
             yield "final", f"{final!r} is not one of the rounds: {', '.join(rounds)}"
+        if (validate := sections.get("validate")) is not None:
+            for key in set(validate.human_labels) - set(rounds):
+                yield f"validate.human_labels.{key}", f"not one of the rounds: {', '.join(rounds)}"
 
 
 def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:

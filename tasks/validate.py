@@ -3,9 +3,12 @@
 import sys
 from pathlib import Path
 
-from preferences.gate import run_gate
+from preferences.allowing import load_allowed
+from preferences.gate import Round, run_gate
 from preferences.judging import JudgmentMismatchError, judge
 from preferences.loading import load_comparisons, load_judgments, load_preferences, load_prompts
+from preferences.statistics import votes_of
+from preferences.tokens import TokenLimit
 from tasks.metrics_file import write_metrics
 from tasks.outcome import StageEnd
 from tasks.publishing import write_json_lines
@@ -13,7 +16,9 @@ from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
 INPUTS = (
+    "data/allowed.jsonl",
     "data/prepared",
+    "models/sft",
     "data/rounds/{key}/comparisons.jsonl",
     "data/rounds/{key}/judgments.jsonl",
     "{preferences}",
@@ -24,12 +29,9 @@ def run(stage: Stage) -> None:
     """Turn judgments into preferences and check them together with all earlier ones."""
     key, params = stage.round_key, stage.params.validate
     rounds, prompts = Path(f"data/rounds/{key}"), Path("data/prepared/prompts")
-    judged = judge(
-        load_comparisons(rounds / "comparisons.jsonl"),
-        load_judgments(rounds / "judgments.jsonl"),
-        weights=params.weights,
-        keep_ties=params.ties == "half",
-    )
+    comparisons = load_comparisons(rounds / "comparisons.jsonl")
+    judgments = load_judgments(rounds / "judgments.jsonl")
+    judged = judge(comparisons, judgments, weights=params.weights, keep_ties=params.ties == "half")
     earlier = [
         row
         for split in ("train", "heldout")
@@ -40,6 +42,12 @@ def run(stage: Stage) -> None:
         for split in ("heldout", "test")
         for prompt in load_prompts(prompts / f"{split}.jsonl")
     ]
+    context = Round(
+        votes=votes_of(comparisons, judgments),
+        tokens=TokenLimit(Path("models/sft"), stage.params.reward.max_tokens),
+        allowed=load_allowed(Path("data/allowed.jsonl")),
+        human_labels=params.human_labels.get(str(key), 0),
+    )
     results = stage.staging.directory(f"results/validate/{key}")
     result = run_gate(
         judged,
@@ -48,6 +56,7 @@ def run(stage: Stage) -> None:
         params,
         report_dir=results,
         docs_dir=stage.root / ".work" / stage.name / "data_docs",
+        context=context,
     )
     metrics = result.verdict.metrics()
     write_metrics(results, metrics)

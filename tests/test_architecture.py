@@ -56,7 +56,7 @@ TEMPLATES = (".css", ".j2")
 
 READING_STAGES = {"prepare", "validate"}
 
-EXTRA_PARAMS = {"test": {"final"}}
+EXTRA_PARAMS = {"test": {"final"}, "validate": {"reward.max_tokens"}}
 """Beside `run` and the stage's own section."""
 
 DATA_CONSTANTS = {"baseline": "BASELINE_INPUTS", "evaluate": "ROUND_INPUTS", "test": "TEST_INPUTS"}

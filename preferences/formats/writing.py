@@ -114,8 +114,8 @@ def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
 
 def _judgment_row(judgment: Judgment) -> Row:
     row = judgment.to_row()
-    extra = {"annotator_version": "unknown", "shown_order": "AB"}
-    return {key: value for key, value in (row | extra).items() if value is not None}
+    row["annotator_version"] = "unknown"
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def check_name(path: Path, to: OutName) -> None:

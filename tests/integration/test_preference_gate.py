@@ -1,14 +1,13 @@
 """The gate on real Great Expectations, from files to files."""
 
 import json
-import time
 
 import pytest
 
 from preferences import expectations, rules
 from preferences.allowing import load_allowed
 from preferences.expectations import BrokenExpectationError
-from preferences.gate import run_gate
+from preferences.gate import Round, run_gate
 from preferences.judging import Judged, judge
 from preferences.loading import (
     load_comparisons,
@@ -16,8 +15,9 @@ from preferences.loading import (
     load_preferences,
     load_prompts,
 )
-from preferences.params import Severities, ValidateParams
+from preferences.params import Bound, Bounds, Severities, ValidateParams
 from preferences.records import Preference, Sourced, pair_id
+from preferences.statistics import Votes
 
 PARAMS = ValidateParams(heldout_fraction=0.25, min_rows=10, max_quarantined_fraction=0.5)
 
@@ -106,10 +106,11 @@ def test_an_allow_list_puts_back_one_pair_for_one_rule(gate, tmp_path):
     entry = {"pair_id": blank.preference.pair_id, "rule": "blank_answers", "why": "silence"}
     path.write_text(json.dumps(entry))
     rows = [*good(40), blank, sourced("q", "", "b")]
-    result = gate(rows, allowed=load_allowed(path))
+    result = gate(rows, context=Round(allowed=load_allowed(path)))
     assert [entry.sourced.preference.prompt for entry in result.quarantined] == ["q"]
     assert result.verdict.to_json()["rules"]["blank_answers"]["allowed"] == 1
-    assert len(gate(rows, allowed=frozenset({(entry["pair_id"], "duplicates")})).quarantined) == 2
+    other = Round(allowed=frozenset({(entry["pair_id"], "duplicates")}))
+    assert len(gate(rows, context=other).quarantined) == 2
 
 
 def test_evaluation_prompts_among_the_training_rows_block(gate):
@@ -176,6 +177,71 @@ def test_no_heldout_rows_block_unless_none_are_asked_for(gate):
     assert gate(same, params=ValidateParams(heldout_fraction=0.0)).passed
 
 
+def test_a_limit_lets_some_rows_break_a_rule_and_blocks_above_it(gate):
+    rows = [*good(39), *good(1)]  # 1 of 40 is a duplicate: 2.5 %
+    for severity, limit, passed in (
+        ("error", 0.03, True),
+        ("error", 0.02, False),
+        ("quarantine", 0.03, True),
+        ("quarantine", 0.02, False),
+        ("warn", 0.02, True),
+    ):
+        params = ValidateParams(
+            severities=Severities(duplicates=severity), limits={"duplicates": limit}
+        )
+        result = gate(rows, params=params)
+        assert result.passed == passed, (severity, limit)
+        assert len(result.quarantined) == (severity != "warn")
+    assert gate(rows, params=ValidateParams(limits={"duplicates": 0.02})).reasons == (
+        "duplicates: 1 row where the same pair with the same label is there before, "
+        "more than 2.00% of 40",
+    )
+
+
+def test_a_number_beyond_its_bound_blocks_if_it_is_an_error(gate):
+    rows = good(60)  # "Answer n." against "No idea n.": the shorter one always wins
+    fine = Bounds(longer_wins=Bound(severity="error", limit=0.5))
+    assert gate(rows, params=ValidateParams(bounds=fine)).passed
+    swapped = [
+        sourced(row.preference.prompt, row.preference.rejected, row.preference.chosen)
+        for row in rows
+    ]
+    (reason,) = gate(swapped, params=ValidateParams(bounds=fine)).reasons
+    # Wilson's lower end of 60 of 60 is 60 / (60 + 1.96 ** 2) = 0.940.
+    assert reason == (
+        "longer_wins: share of fresh pairs whose longer answer was chosen is 1.000 "
+        "(0.940 beyond chance), at most 0.5"
+    )
+
+
+def test_data_unlike_the_rounds_before_are_told_and_alike_ones_are_not(gate, tmp_path):
+    earlier = good(200, start=1000)
+    gate(good(100, start=1300), earlier)
+    numbers = json.loads((tmp_path / "verdict.json").read_text())["numbers"]
+    drifts = [name for name in numbers if name.endswith("drift")]
+    assert drifts == ["length_drift", "score_drift", "prompt_drift", "language_drift"]
+    assert all(numbers[name]["kept"] for name in drifts)
+    other = [
+        sourced(f"Please repair lamp {n}!", "It is done, and the lamp is with you. " * 9, f"No {n}")
+        for n in range(100)
+    ]
+    gate(other, earlier)
+    numbers = json.loads((tmp_path / "verdict.json").read_text())["numbers"]
+    assert {name for name in drifts if not numbers[name]["kept"]} == {
+        "length_drift",
+        "prompt_drift",
+        "language_drift",
+    }
+
+
+def test_too_few_human_labels_block_where_the_round_asks_for_them(gate):
+    votes = Votes()
+    votes.human_pairs = 12
+    result = gate(good(40), context=Round(votes=votes, human_labels=13))
+    assert result.reasons == ("human_labels: people judged 12 fresh pairs, the round asks for 13",)
+    assert gate(good(40), context=Round(votes=votes, human_labels=12)).passed
+
+
 def test_rows_in_are_rows_out(gate):
     judged = Judged(rows=(*good(40), *good(3)), ties=5, skipped=2, unjudged=1)
     counts = gate(judged, good(10, start=90)).verdict.counts
@@ -195,7 +261,7 @@ def test_the_report_is_the_same_bytes_twice_and_shows_no_text_of_the_data(tmp_pa
     for name in ("verdict.json", "quarantine.jsonl", "report.md"):
         first = (tmp_path / "one" / name).read_bytes()
         assert first == (tmp_path / "two" / name).read_bytes()
-        assert (b"script" in first) == (name == "quarantine.jsonl")
+        assert (b"<script" in first) == (name == "quarantine.jsonl")
     pages = list((tmp_path / "one_docs").rglob("*.html"))
     assert pages
     assert not any("alert(1)" in page.read_text() for page in pages)
@@ -211,15 +277,8 @@ def test_a_crash_of_an_expectation_is_no_verdict_about_the_data(gate, monkeypatc
         for number, rule in enumerate(rules.RULES)
     ]
     monkeypatch.setattr(expectations, "_RULES", {rule.name: rule for rule in crashing})
-    with pytest.raises(BrokenExpectationError, match="contradictions crashed"):
+    with pytest.raises(BrokenExpectationError, match="identical_tokens crashed"):
         gate(good(40))
-
-
-def test_six_thousand_rows_take_under_two_seconds_of_the_processor(gate):
-    fresh, earlier = good(1500), good(4500, start=2000)
-    start = time.process_time()
-    assert gate(fresh, earlier, [f"other {n}" for n in range(1000)]).passed
-    assert time.process_time() - start < 2
 
 
 def test_from_the_files_of_a_round_to_the_verdict(gate, tmp_path):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from preferences.minhash import near_duplicates, signature
+from preferences.minhash import SignatureList, near_any, near_duplicates, signature
 
 WORDS = ["the", "parcel", "left", "our", "house", "on", "monday", "and", "waits"]
 
@@ -10,8 +10,15 @@ def text(seed, length=60):
     return " ".join(f"{generator.choice(WORDS)}{generator.integers(100)}" for _ in range(length))
 
 
+def signatures(*rows):
+    known = SignatureList(parts=len(rows[0]) if rows else 1)
+    for row in rows:
+        known.append(row)
+    return known.all()
+
+
 def found(*rows):
-    return list(np.flatnonzero(near_duplicates([signature(row) for row in rows])))
+    return list(np.flatnonzero(near_duplicates(signatures(*rows))))
 
 
 def edited(content):
@@ -58,8 +65,22 @@ def test_the_share_of_equal_minima_estimates_the_jaccard_similarity():
 
 def test_ten_thousand_alike_rows_do_not_take_quadratic_time():
     row = signature([text(1), text(2), text(3)])
-    assert near_duplicates([row] * 10_000).sum() == 9_999
+    assert near_duplicates(np.stack([row] * 10_000)).sum() == 9_999
 
 
 def test_no_rows_give_no_rows():
-    assert near_duplicates([]).shape == (0,)
+    assert near_duplicates(signatures()).shape == (0,)
+    assert near_any(signatures(), signatures(["a"])).shape == (0,)
+    assert list(near_any(signatures(["a"]), signatures())) == [False]
+
+
+def test_texts_that_are_nearly_one_of_the_others_are_found_whatever_stands_beside_them():
+    mine = signatures([text(1)], [text(2)], [edited(text(3))], [text(4)])
+    others = signatures([text(5)], [edited(text(1))], [text(3)], [text(6)])
+    assert list(near_any(mine, others)) == [True, False, True, False]
+
+
+def test_near_is_what_alike_says():
+    row, other = [text(1)], [" ".join([*text(1).split()[:40], *text(9).split()[:20]])]
+    assert list(near_duplicates(signatures(row, other), alike=0.8)) == [False, False]
+    assert list(near_duplicates(signatures(row, other), alike=0.2)) == [False, True]

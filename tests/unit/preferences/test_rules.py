@@ -1,18 +1,21 @@
 import pytest
 
-from preferences.measures import Candidate, digest, measure, prompt_digest, visible_characters
+from preferences.measures import Candidate, digest, measure, visible_characters
+from preferences.reader import MalformedDataError
 from preferences.records import Preference, Sourced
 from preferences.rules import RULES
+from preferences.tokens import TokenLimit
+from tests.tiny import tokenizer
 
 
-def broken(rule, *rows, evaluation=()):
+def broken(rule, *rows, evaluation=(), tokens=None):
     """Indexes of the (prompt, chosen, rejected[, split]) rows that break the rule."""
     candidates = [
         Candidate(
             Sourced(
                 Preference(
                     pair_id="", prompt_id="", prompt=row[0], chosen=row[1], rejected=row[2],
-                    split=row[3] if len(row) > 3 else "train",
+                    split=row[3] if len(row) > 3 else "train", label=row[4] if len(row) > 4 else 1,
                 ),
                 "",
             ),
@@ -20,7 +23,8 @@ def broken(rule, *rows, evaluation=()):
         )
         for row in rows
     ]  # fmt: skip
-    table = measure(candidates, {prompt_digest(prompt) for prompt in evaluation})
+    near = {"near_duplicates", "near_leaks"}
+    table = measure(candidates, evaluation, near=near, tokens=tokens).table
     (found,) = (each for each in RULES if each.name == rule)
     keeps = found.keeps(table[list(found.columns)])
     return [index for index, kept in enumerate(keeps) if not kept]
@@ -71,6 +75,18 @@ def test_all_rows_of_a_contradiction_are_found_and_nothing_else():
         ("p", "x", "x"),
     ]
     assert broken("contradictions", *rows) == [0, 1, 4]
+
+
+def test_a_tie_neither_contradicts_nor_closes_a_circle():
+    rows = [
+        ("p", "a", "b"),
+        ("p", "b", "a", "train", 0.5),
+        ("q", "a", "b"),
+        ("q", "b", "c"),
+        ("q", "c", "a", "train", 0.5),
+    ]
+    assert broken("contradictions", *rows) == []
+    assert broken("cycles", *rows) == []
 
 
 def test_all_but_the_first_of_the_same_pair_and_label_are_duplicates():
@@ -135,3 +151,68 @@ def test_a_contradiction_alone_is_no_circle():
 )
 def test_defects_of_either_answer_are_found(rule, answer):
     assert broken(rule, ("p", "a", "b"), ("p", answer, "b"), ("p", "a", answer)) == [1, 2]
+
+
+LONG = "the parcel that left our house on monday has been waiting at the station for days and days"
+
+
+def test_a_training_prompt_nearly_held_out_or_evaluated_on_is_a_near_leak():
+    near, far = LONG.replace("days and days", "days and weeks"), LONG[::-1]
+    rows = [
+        (LONG, "a", "b"),
+        (near, "a", "c", "heldout"),
+        (far, "a", "b"),
+        (far, "a", "c", "heldout"),  # exactly the same: another rule's
+    ]
+    assert broken("near_leaks", *rows) == [0]
+    assert broken("near_leaks", rows[0], rows[2], evaluation=[near]) == [0]
+    assert broken("near_leaks", rows[0], evaluation=[LONG]) == []
+
+
+def test_near_duplicates_are_found_after_the_first():
+    rows = [(LONG, LONG + " one", LONG[::-1]), (LONG, LONG + " two", LONG[::-1]), ("p", "a", "b")]
+    assert broken("near_duplicates", *rows) == [1]
+
+
+ENGLISH = (
+    "The parcel is on its way and it will be there when you come home, which is what you want."
+)
+GERMAN = "Das Paket ist auf dem Weg und wird da sein, wenn sie nach Hause kommen, sagt der Bote."
+
+
+def test_an_answer_in_another_language_or_script_is_found():
+    rows = [
+        (ENGLISH, ENGLISH + " Yes.", ENGLISH),
+        (ENGLISH, ENGLISH, GERMAN),
+        (ENGLISH, "Посылка уже в пути и скоро будет", ENGLISH),
+        (ENGLISH, "42", "paz"),  # too short to tell
+        ("42?", GERMAN, ENGLISH),
+    ]
+    assert broken("other_language", *rows) == [1, 2]
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    def limit(count):
+        tokenizer().save_pretrained(tmp_path)
+        return TokenLimit(tmp_path, count)
+
+    return limit
+
+
+def test_what_the_model_cannot_tell_apart_is_identical_to_it(tokens):
+    # Bytes that no merge joins are a token each: 4 and a space of prompt, 6 of answer.
+    rows = [("qqqq", "xxxxxA", "xxxxxB"), ("qqqq", "Axxxxx", "Bxxxxx")]
+    assert broken("identical_tokens", *rows, tokens=tokens(10)) == [0]
+    assert broken("identical_tokens", *rows, tokens=tokens(12)) == []
+    assert broken("identical_tokens", *rows) == []
+
+
+def test_the_longer_side_counts_with_its_end_token(tokens):
+    rows = [("qqqq", "xxxxxx", "x"), ("qqqq", "x", "xxxxxx"), ("qqqq", "x", "xxxxx")]
+    assert broken("token_limit", *rows, tokens=tokens(12)) == [0, 1]
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(MalformedDataError, match=r"tokenizer\.json: no tokenizer"):
+        TokenLimit(tmp_path, 10)

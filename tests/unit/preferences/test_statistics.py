@@ -1,15 +1,15 @@
 import pytest
 
-from preferences.records import Comparison, Judgment, Preference, Voted
+from preferences.records import Comparison, Judgment, Preference, text_hash
 from preferences.statistics import (
+    Votes,
     agreement_with_others,
     cohen_kappa,
-    first_wins,
     fleiss_kappa,
     krippendorff_alpha,
     longer_wins,
     share,
-    units_of,
+    votes_of,
     weak_annotators,
 )
 
@@ -83,27 +83,55 @@ def test_longer_wins_leaves_equal_lengths_out():
     assert (found.mean, found.n) == (pytest.approx(2 / 3), 3)
 
 
-def voted(*choices):
-    comparison = Comparison(
-        pair_id="1", round="r", prompt_id="p", prompt="p", response_a="x", response_b="y",
-        policy_a="", policy_b="",
-    )  # fmt: skip
-    judgments = tuple(
-        Judgment(judgment_id="", pair_id="1", round="r", annotator_id=f"w{n}", kind="human",
-                 choice=choice, revision=1)
-        for n, choice in enumerate(choices)
-    )  # fmt: skip
-    return Voted(comparison=comparison, judgments=judgments, where="")
+COMPARISON = Comparison(
+    pair_id="1", round="r", prompt_id="p", prompt="p", response_a="x", response_b="y",
+    policy_a="", policy_b="",
+)  # fmt: skip
 
 
-def test_position_bias_counts_votes_that_decide():
-    found = first_wins([voted("a", "a", "b", "tie", "skip"), voted("a")])
+def vote(who, choice, **more):
+    given = {"kind": "human", "revision": 1} | more
+    return Judgment(
+        judgment_id=f"{who}{given['revision']}", pair_id="1", round="r", annotator_id=who,
+        choice=choice, **given,
+    )  # fmt: skip
+
+
+def votes(*judgments):
+    return votes_of([COMPARISON], judgments)
+
+
+def test_position_bias_is_about_the_answer_shown_first_and_counts_votes_that_decide():
+    said = [vote("u", "a"), vote("v", "a", shown_order="BA"), vote("w", "b", shown_order="BA")]
+    found = votes(*said, vote("x", "tie"), vote("y", "skip"), vote("z", "a")).first_wins()
     assert found is not None
     assert (found.mean, found.n) == (0.75, 4)
+    assert Votes().first_wins() is None
 
 
-def test_skips_are_no_votes():
-    assert units_of([voted("a", "skip", "tie")]) == [{"w0": "a", "w2": "tie"}]
+def test_skips_are_no_votes_and_one_vote_is_no_unit():
+    assert votes(vote("u", "a"), vote("v", "skip"), vote("w", "tie")).units == [
+        {"u": "a", "w": "tie"}
+    ]
+    assert votes(vote("u", "a"), vote("v", "skip")).units == []
+
+
+def test_of_a_changed_mind_only_the_last_counts():
+    found = votes(vote("u", "a"), vote("u", "b", revision=2), vote("w", "b"))
+    assert found.units == [{"u": "b", "w": "b"}]
+    assert (found.first, found.second) == (0, 2)
+
+
+def test_votes_on_traded_answers_mean_the_same_answer_and_keep_their_place():
+    # Judged when y was answer a, and shown first.
+    found = votes(vote("u", "a", answer_a=text_hash("y")), vote("w", "b"))
+    assert found.units == [{"u": "b", "w": "b"}]
+    assert (found.first, found.second) == (1, 1)
+
+
+def test_pairs_that_people_judged_are_counted():
+    assert votes(vote("u", "skip"), vote("v", "a", kind="rubric")).human_pairs == 0
+    assert votes(vote("u", "tie"), vote("v", "a")).human_pairs == 1
 
 
 def test_one_who_votes_against_all_others_is_weak():

@@ -1,0 +1,49 @@
+"""What comes to the gate: each row on its side, and looked at once.
+
+Without Great Expectations, so that damaged data are found before it is imported.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from preferences.measures import Candidate, Measured, measure, prompt_digest
+from preferences.params import ValidateParams
+from preferences.records import Prompt, Sourced, Split
+from preferences.splitting import split_of
+from preferences.tokens import TokenLimit
+
+
+def candidates_of(
+    fresh: Iterable[Sourced], earlier: Sequence[Sourced], heldout_fraction: float
+) -> list[Candidate]:
+    """Earlier rows, then fresh ones, each on its side."""
+    sides: dict[int, Split] = {}
+    for sourced in earlier:
+        sides.setdefault(prompt_digest(sourced.preference.prompt), sourced.preference.split)
+    candidates = [Candidate(sourced, fresh=False) for sourced in earlier]
+    for sourced in fresh:
+        known = sides.get(prompt_digest(sourced.preference.prompt)) if sides else None
+        candidates.append(on_its_side(sourced, heldout_fraction, known))
+    return candidates
+
+
+def on_its_side(sourced: Sourced, heldout_fraction: float, known: Split | None = None) -> Candidate:
+    """A fresh row on the side of its prompt, which earlier rows may have settled."""
+    preference = sourced.preference
+    side = known or split_of(preference.prompt, heldout_fraction=heldout_fraction)
+    return Candidate(Sourced(replace(preference, split=side), sourced.where), fresh=True)
+
+
+def inspect(
+    candidates: Iterable[Candidate],
+    evaluation_prompts: Sequence[Prompt],
+    params: ValidateParams,
+    tokens: TokenLimit | None = None,
+) -> Measured:
+    """The measures that the rules of `params` need, in one pass."""
+    near = {
+        rule
+        for rule in ("near_duplicates", "near_leaks")
+        if getattr(params.severities, rule) != "off"
+    }
+    return measure(candidates, evaluation_prompts, near=near, alike=params.alike, tokens=tokens)

@@ -1,0 +1,158 @@
+"""Numbers about the data as a whole, and whether they are within their bounds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from preferences.drift import Distance, ks_distance, share_distance
+from preferences.languages import LANGUAGES
+from preferences.measures import Measured
+from preferences.params import Bound, Bounds
+from preferences.statistics import (
+    Share,
+    Votes,
+    fleiss_kappa,
+    krippendorff_alpha,
+    share,
+    weak_annotators,
+)
+
+REASONS: Mapping[str, str] = {
+    "longer_wins": "share of fresh pairs whose longer answer was chosen",
+    "first_wins": "distance from one half of the share of votes for the answer shown first",
+    "agreement": "Krippendorff's alpha between the annotators",
+    "weak_annotators": "annotators who agree with the others less often than all do",
+    "length_drift": "distance of answer lengths from the rounds before",
+    "score_drift": "distance of the margins from the rounds before",
+    "prompt_drift": "largest change since the rounds before of the share of prompts with one word",
+    "language_drift": "largest change since the rounds before of the share of a language",
+}
+"""What each number is, for people."""
+AT_LEAST = frozenset({"agreement"})
+"""Numbers that should be high; all others should be low."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One number about the data, with its bound."""
+
+    name: str
+    value: float
+    near: float
+    """The end of its interval that is nearer to the bound, which is what is compared."""
+    n: int
+    """Number of cases it is from."""
+    bound: Bound
+    names: tuple[str, ...] = ()
+    """Whom it is about: the weak annotators."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is within its bound."""
+        if self.name in AT_LEAST:
+            return self.near >= self.bound.limit
+        return self.near <= self.bound.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """For verdict.json."""
+        row = {"value": self.value, "near_end": self.near, "n": self.n, "kept": self.kept}
+        return {**asdict(self.bound), **row, **({"names": list(self.names)} if self.names else {})}
+
+    def sentence(self) -> str:
+        """The number and its bound in words."""
+        side = "at least" if self.name in AT_LEAST else "at most"
+        near = "" if self.near == self.value else f" ({self.near:.3f} beyond chance)"
+        who = f": {', '.join(self.names)}" if self.names else ""
+        return f"{REASONS[self.name]} is {self.value:.3f}{near}, {side} {self.bound.limit:g}{who}"
+
+
+def numbers_of(measured: Measured, votes: Votes, bounds: Bounds) -> list[Number]:
+    """All numbers that these data have and that are not off, in the order of `Bounds`."""
+    fresh = measured.table["fresh"].to_numpy(dtype=np.bool_)
+    given = {
+        **_biases(measured.table[fresh], votes),
+        **_agreement(votes),
+        **_drifts(measured, fresh),
+    }
+    weak = tuple(weak_annotators(votes.units))
+    return [
+        Number(
+            name=name,
+            value=given[name][0],
+            near=given[name][1],
+            n=given[name][2],
+            bound=bound,
+            names=weak if name == "weak_annotators" else (),
+        )
+        for name, bound in _fields(bounds)
+        if bound.severity != "off" and name in given
+    ]
+
+
+def _fields(bounds: Bounds) -> Iterator[tuple[str, Bound]]:
+    for name in REASONS:
+        yield name, getattr(bounds, name)
+
+
+_Given = dict[str, tuple[float, float, int]]
+"""Name -> value, its end nearer to the bound, number of cases."""
+
+
+def _biases(fresh: pd.DataFrame, votes: Votes) -> _Given:
+    found: _Given = {}
+    if longer := longer_share(fresh):
+        found["longer_wins"] = (longer.mean, longer.low, longer.n)
+    if first := votes.first_wins():
+        beyond = max(0.0, first.low - 0.5, 0.5 - first.high)
+        found["first_wins"] = (abs(first.mean - 0.5), beyond, first.n)
+    return found
+
+
+def longer_share(table: pd.DataFrame) -> Share | None:
+    """How often the longer answer of a row is the chosen one; ties, equal lengths left out."""
+    decided = table[~table["tie"]]
+    more = (decided["chosen_characters"] - decided["rejected_characters"]).to_numpy()
+    return share(int((more > 0).sum()), int((more != 0).sum()))
+
+
+def _agreement(votes: Votes) -> _Given:
+    alpha, several = krippendorff_alpha(votes.units), len(votes.units)
+    if alpha is None:
+        return {}
+    weak = float(len(weak_annotators(votes.units)))
+    return {"agreement": (alpha, alpha, several), "weak_annotators": (weak, weak, several)}
+
+
+def _drifts(measured: Measured, fresh: NDArray[np.bool_]) -> _Given:
+    table, words = measured.table, measured.prompt_words
+    margins = table["margin"].to_numpy(dtype=np.float64)
+    lengths = (table["chosen_characters"] + table["rejected_characters"]).to_numpy(dtype=np.float64)
+    spoken = [
+        np.bincount(table["language"][rows].to_numpy(), minlength=len(LANGUAGES))
+        for rows in (fresh, ~fresh)
+    ]
+    distances: dict[str, Distance | None] = {
+        "length_drift": ks_distance(lengths[fresh], lengths[~fresh]),
+        "score_drift": ks_distance(margins[fresh], margins[~fresh]),
+        "prompt_drift": share_distance(
+            words.counts[1], words.prompts(fresh=True), words.counts[0], words.prompts(fresh=False)
+        ),
+        "language_drift": share_distance(
+            spoken[0], int(fresh.sum()), spoken[1], int((~fresh).sum())
+        ),
+    }
+    return {name: (d.value, d.low, d.n) for name, d in distances.items() if d is not None}
+
+
+def other_numbers(votes: Votes) -> dict[str, float | None]:
+    """Numbers without a bound, for reports; empty where nobody judged what others judged too."""
+    return {"fleiss_kappa": fleiss_kappa(votes.units)} if votes.units else {}
+
+
+def beyond(numbers: Sequence[Number]) -> list[Number]:
+    """Those out of their bounds."""
+    return [number for number in numbers if not number.kept]

@@ -1,0 +1,134 @@
+"""The validate stage in a process of its own: from a round's files to data, or to a refusal."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from preferences.records import pair_id
+from tests.tiny import tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Round:
+    """A folder with all that the stage reads: 40 good pairs, one with a blank answer, one tie."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.values = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+        self.values["validate"] = {"heldout_fraction": 0.25}
+        pairs = [(f"Where is {n}?", f"Here is {n}.", f"No {n}.") for n in range(40)]
+        pairs += [("Empty?", "", "No."), ("Equal?", "Yes.", "Right.")]
+        comparisons = [
+            {
+                "pair_id": pair_id(*pair), "round": "r1", "prompt_id": f"p{n}", "prompt": pair[0],
+                "response_a": pair[1], "response_b": pair[2], "policy_a": "x", "policy_b": "y",
+            }
+            for n, pair in enumerate(pairs)
+        ]  # fmt: skip
+        judgments = [
+            {
+                "judgment_id": f"j{n}", "pair_id": row["pair_id"], "round": "r1",
+                "annotator_id": "kim", "kind": "human", "annotator_version": "v",
+                "choice": "tie" if row["prompt"] == "Equal?" else "a", "strength": None,
+                "shown_order": "AB", "revision": 1,
+            }
+            for n, row in enumerate(comparisons)
+        ]  # fmt: skip
+        self.blank = comparisons[40]["pair_id"]
+        write_rows(root / "data/rounds/r1/comparisons.jsonl", comparisons)
+        write_rows(root / "data/rounds/r1/judgments.jsonl", judgments)
+        write_rows(root / "data/allowed.jsonl", [])
+        for split in ("heldout", "test"):
+            prompts = [{"prompt_id": f"e{split}", "prompt": f"Quite another {split} matter?"}]
+            write_rows(root / f"data/prepared/prompts/{split}.jsonl", prompts)
+        for split in ("train", "heldout"):
+            write_rows(root / f"data/prepared/preferences/{split}.jsonl", [])
+        tokenizer().save_pretrained(root / "models/sft")
+
+    def run(self) -> tuple[int, str]:
+        """Exit code and stderr."""
+        YAML().dump(self.values, self.root / "params.yaml")
+        done = subprocess.run(
+            [sys.executable, "-m", "tasks.validate", "--round", "r1"],
+            cwd=self.root,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "RLHF_SHIPPER": "driver"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results/validate/r1"
+
+    @property
+    def preferences(self) -> Path:
+        return self.root / "data/rounds/r1/preferences"
+
+
+@pytest.fixture
+def round_(tmp_path: Path) -> Round:
+    return Round(tmp_path)
+
+
+def test_good_rows_pass_and_every_other_row_is_accounted_for(round_: Round):
+    code, err = round_.run()
+    assert code == 0, err
+    counts = json.loads((round_.results / "verdict.json").read_text())["rows"]
+    assert (counts["quarantined"], counts["ties"]) == (1, 1)
+    passed = [rows(round_.preferences / f"{split}.jsonl") for split in ("train", "heldout")]
+    assert sum(map(len, passed)) == 40
+    (aside,) = rows(round_.results / "quarantine.jsonl")
+    assert (aside["rules"], aside["where"]) == (["blank_answers"], f"comparison {round_.blank}")
+
+
+def test_the_allow_list_of_the_repository_puts_a_row_back(round_: Round):
+    entry = {"pair_id": round_.blank, "rule": "blank_answers", "why": "silence is an answer"}
+    write_rows(round_.root / "data/allowed.jsonl", [entry])
+    code, err = round_.run()
+    assert code == 0, err
+    assert rows(round_.results / "quarantine.jsonl") == []
+
+
+def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
+    round_.values["validate"] |= {
+        "human_labels": {"r1": 50}, "severities": {"blank_answers": "error"}
+    }  # fmt: skip
+    code, err = round_.run()
+    assert code == 4
+    blank = "blank_answers: 1 row where an answer has no visible character"
+    people = "human_labels: people judged 42 fresh pairs, the round asks for 50"
+    report = ".work/validate@r1/blocked/report.md"
+    assert f"validate@r1: {blank}; {people}. Report: {report}\n" in err
+    outcome = json.loads((round_.root / ".work/validate@r1/outcome.json").read_text())
+    assert (outcome["status"], outcome["code"]) == ("blocked", 4)
+    assert blank in outcome["message"]
+    assert (round_.root / report).read_text().startswith("# Preference data: BLOCKED")
+    assert not round_.preferences.exists()
+    assert not round_.results.exists()
+
+
+def test_an_allow_list_for_a_rule_that_does_not_exist_is_refused(round_: Round):
+    entry = {"pair_id": round_.blank, "rule": "blank", "why": "?"}
+    write_rows(round_.root / "data/allowed.jsonl", [entry])
+    code, err = round_.run()
+    assert code == 2
+    assert 'data/allowed.jsonl:1: field "rule": expected one of blank_answers, ' in err
+    assert "Traceback" not in err

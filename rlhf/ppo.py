@@ -88,6 +88,8 @@ def train(
         SelfCheckError: something had moved before an update's first step.
         NonFiniteError: a score, log-probability, loss, gradient or weight was not finite.
     """
+    if training.finished:
+        return
     for iteration in range(training.iteration, params.iterations):
         chosen = _choose_prompts(prompts, params.rollout_size, iteration, seeds)
         rollout = collect_rollout(
@@ -123,8 +125,9 @@ def train(
             tokens=int(rollout.response_mask.sum()),
             **figures,
         )
+        training.finished = params.kl_budget is not None and kl > params.kl_budget
         yield Iteration(metrics, rollout)
-        if params.kl_budget is not None and kl > params.kl_budget:
+        if training.finished:
             return
 
 

@@ -39,6 +39,8 @@ class PPOTraining:
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
         self.iteration = 0
         self.flat_rollouts = 0
+        self.finished = False
+        """The KL budget is used up: no further iteration."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes from one iteration to the next."""
@@ -49,6 +51,7 @@ class PPOTraining:
             "controller": self.controller.state_dict(),
             "iteration": self.iteration,
             "flat_rollouts": self.flat_rollouts,
+            "finished": self.finished,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -59,6 +62,7 @@ class PPOTraining:
         self.controller.load_state_dict(state["controller"])
         self.iteration = state["iteration"]
         self.flat_rollouts = state["flat_rollouts"]
+        self.finished = state["finished"]
 
 
 def update(

@@ -18,6 +18,7 @@ from tasks.metrics_file import write_metrics
 from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
+from tasks.resuming import Checkpoints
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
@@ -61,18 +62,18 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
             f"sequences of {params.sequence_length} tokens; one batch needs {params.batch_size}",
         )
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
-    progress = Progress(stage.name, params.steps, "steps")
-    loss = float("nan")
-    for metrics in pretrain.train(training, rows, params, compute=compute, seeds=seeds):
-        loss = metrics.loss
-        stage.log(training.step, {"loss": loss, "grad_norm": metrics.grad_norm})
-        progress.step(loss=loss)
+    checkpoints = Checkpoints(stage, training)
+    progress = Progress(stage.name, params.steps, "steps", done=training.step)
+    steps = pretrain.train(training, rows, params, compute=compute, seeds=seeds)
+    for step in checkpoints.after_each(steps):
+        stage.log(training.step, {"loss": step.loss, "grad_norm": step.grad_norm})
+        progress.step(loss=step.loss)
     progress.close()
     return (
         model,
         tokenizer,
         {
-            "loss": loss,
+            "loss": stage.history[-1]["loss"],
             "parameters": model.num_parameters(),
             "vocabulary": len(tokenizer),
             "tokens": params.steps * params.batch_size * params.sequence_length,

@@ -3,7 +3,7 @@
 import random
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from tasks.models import (
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
 from tasks.publishing import write_json_lines
+from tasks.resuming import Checkpoints
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
@@ -75,10 +76,11 @@ def run(stage: Stage) -> None:
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
     training = PPOTraining(models, params)
-    progress = Progress(stage.name, params.iterations, "iterations")
     samples: list[dict[str, Any]] = []
-    last: PPOMetrics | None = None
-    for result in train(training, prompts, params, tokens, compute=compute, seeds=seeds):
+    checkpoints = Checkpoints(stage, training, samples)
+    progress = Progress(stage.name, params.iterations, "iterations", done=training.iteration)
+    iterations = train(training, prompts, params, tokens, compute=compute, seeds=seeds)
+    for result in checkpoints.after_each(iterations):
         last = result.metrics
         figures = curves(last) | gold_curve(result.rollout, tokenizer)
         stage.log(training.iteration, figures)
@@ -96,7 +98,7 @@ def run(stage: Stage) -> None:
         "round": key,
         "iterations": training.iteration,
         "too_long": too_long,
-        **({} if last is None else curves(last)),
+        **_last_curves(stage.history),
     }
     results = stage.staging.directory(f"results/ppo/{key}")
     write_metrics(results, metrics)
@@ -120,6 +122,11 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
     if params.value_carry and (folder / VALUE_HEAD).is_file():
         load_value_function(actor, folder)
     return actor
+
+
+def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of the last iteration, without the gold score, which training never sees."""
+    return {name: history[-1][name] for name in CURVES.values()} if history else {}
 
 
 def curves(metrics: PPOMetrics) -> dict[str, float]:

@@ -1,14 +1,20 @@
 """Outputs appear whole or not at all: written to a staging folder, then renamed into place."""
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "manifest.json"
+from rlhf.manifests import (
+    MANIFEST,
+    DamagedError,
+    describe_files,
+    flush,
+    flush_all,
+    sha256,
+    verify_files,
+)
 
 
 class Staging:
@@ -39,12 +45,12 @@ class Staging:
         published = []
         for path in self._outputs:
             source, target = self._folder / path, self._root / path
-            _sync(source)
+            flush_all(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.is_dir():
                 shutil.rmtree(target)
             source.replace(target)
-            _sync_folder(target.parent)
+            flush(target.parent)
             published.append(target)
         shutil.rmtree(self._folder)
         return published
@@ -58,13 +64,8 @@ def write_manifest(
     environment: Mapping[str, Any],
 ) -> None:
     """Describe a model folder: its files with size and sha256, and all it was made from."""
-    files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
     manifest = {
-        "files": files,
+        "files": describe_files(folder),
         "inputs": dict(sorted(inputs.items())),
         "params": dict(params),
         "environment": dict(environment),
@@ -72,10 +73,24 @@ def write_manifest(
     write_json_lines(folder / MANIFEST, [manifest], indent=1)
 
 
-def sha256(path: Path) -> str:
-    """The file's sha256 in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def verify_model(folder: Path) -> None:
+    """Compare a model folder with its manifest.
+
+    Raises:
+        DamagedError: they differ; the message says how the folder comes back.
+    """
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        verify_files(folder, files)
+    except DamagedError as error:
+        problem = str(error)
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{folder / MANIFEST}: cannot be read ({type(error).__name__}: {error})"
+    else:
+        return
+    raise DamagedError(
+        f"{problem}. To get it back: make doctor, then dvc checkout --force {folder}"
+    )
 
 
 def model_hash(folder: Path) -> str:
@@ -104,17 +119,3 @@ def _cell(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.8g}"
-
-
-def _sync(path: Path) -> None:
-    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_mode
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
 from tasks.publishing import model_hash
+from tasks.resuming import Checkpoints
 from tasks.reward_measures import gold_accuracy, measure, write_reliability
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
@@ -88,9 +89,12 @@ def _train(
             "(reward.max_tokens) and a weight above 0",
         )
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
-    progress = Progress(stage.name, reward.total_steps(len(kept), params), "steps")
+    checkpoints = Checkpoints(stage, training)
+    total = reward.total_steps(len(kept), params)
+    progress = Progress(stage.name, total, "steps", done=training.step)
     seeds, pad = seeds_of(stage), encoder.pad_id
-    for step in reward.train(training, kept, params, pad_id=pad, compute=compute, seeds=seeds):
+    steps = reward.train(training, kept, params, pad_id=pad, compute=compute, seeds=seeds)
+    for step in checkpoints.after_each(steps):
         stage.log(
             training.step,
             {

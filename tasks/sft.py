@@ -20,6 +20,7 @@ from tasks.models import (
 )
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
+from tasks.resuming import Checkpoints
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
@@ -42,16 +43,17 @@ def run(stage: Stage) -> None:
             "tokens (sft.max_tokens)",
         )
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
-    progress = Progress(stage.name, sft.total_steps(len(examples), params), "steps")
-    losses: list[float] = []
+    checkpoints = Checkpoints(stage, training)
+    total = sft.total_steps(len(examples), params)
+    progress = Progress(stage.name, total, "steps", done=training.step)
     pad = token_ids(tokenizer).pad
-    for step in sft.train(training, examples, params, pad_id=pad, compute=compute, seeds=seeds):
-        losses.append(step.loss)
+    steps = sft.train(training, examples, params, pad_id=pad, compute=compute, seeds=seeds)
+    for step in checkpoints.after_each(steps):
         stage.log(training.step, {"loss": step.loss, "grad_norm": step.grad_norm})
         progress.step(loss=step.loss)
     progress.close()
     metrics = {
-        "loss": statistics.fmean(losses[-50:]),
+        "loss": statistics.fmean(row["loss"] for row in stage.history[-50:]),
         "demonstrations": len(examples),
         "too_long": too_long,
     }

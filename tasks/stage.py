@@ -8,30 +8,41 @@ is written down for whoever started it.
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import logging
 import os
 import platform
-import signal
+import shutil
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from preferences.reader import MalformedDataError
-from tasks.dvc_lock import read_lock
+from rlhf.manifests import MANIFEST, DamagedError
+from tasks.fingerprint import Identity, fingerprint, identify
+from tasks.inputs import fill_paths, input_hashes
 from tasks.outcome import EXIT_CODES, StageEnd, Status, process_age, write_outcome
 from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
-from tasks.publishing import Staging, write_history
+from tasks.publishing import Staging, verify_model, write_history
+from tasks.signals import Signals, die_with_parent
 from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
+from tasks.troubles import explain
+from tasks.work_folder import RUNNING, checkpoint_folders, note_running
 
 log = logging.getLogger(__name__)
+
+BAD_INPUT: Mapping[type[Exception], Status] = {
+    MalformedDataError: "bad_input",
+    ParamsError: "bad_input",
+    DamagedError: "bad_input",
+}
+"""Errors of any stage that are its user's to mend."""
 
 SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
 
@@ -56,9 +67,12 @@ class Stage:
             "run": asdict(params.run),
             section_name: section(params, section_name),
         }
-        self.inputs = input_hashes(self.root, fill_paths(inputs, params, round_key))
+        self.input_paths = fill_paths(inputs, params, round_key)
+        self.inputs = input_hashes(self.root, self.input_paths)
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
-        self.staging = Staging(self.root, self.root / ".work" / name / "staging")
+        self.work = self.root / ".work" / name
+        self.staging = Staging(self.root, self.work / "staging")
+        self.signals = Signals()
         self.history: list[dict[str, float]] = []
         self._spool: Spool | None = None
         self._outputs: list[Output] = []
@@ -70,11 +84,45 @@ class Stage:
         assert self.round_key is not None
         return self.params.rounds[self.round_key]
 
+    @cached_property
+    def identity(self) -> Identity:
+        """What the outputs depend on; as it is when the stage starts."""
+        return identify(
+            self.root,
+            self.name,
+            params=self.own_params,
+            inputs=self.input_paths,
+            environment=self.environment(),
+        )
+
+    def begin(self) -> None:
+        """Check the models among the inputs and begin to write down what MLflow is to get.
+
+        Raises:
+            DamagedError: a model folder is not what its manifest says.
+        """
+        for path in self.input_paths:
+            if (self.root / path / MANIFEST).is_file():
+                verify_model(Path(path))
+        tags = {
+            "git.commit": git_commit(self.root),
+            "round": self.round_key or "",
+            "fingerprint": fingerprint(self.identity),
+        }
+        start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
+        self._spool = open_spool(self.root, start)
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Figures of one step: into history.csv and, by way of the spool, to MLflow."""
         self.history.append({"step": step, **metrics})
         assert self._spool is not None
         self._spool.log(step, metrics)
+
+    def restore_history(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Figures of an earlier attempt; the spool leaves out what it has of them."""
+        for row in rows:
+            figures = dict(row)
+            self.log(int(figures.pop("step")), figures)
 
     def final(self, metrics: Mapping[str, Any]) -> None:
         """The stage's final figures, nested as in metrics.json."""
@@ -104,11 +152,11 @@ class Stage:
             "precision": self.params.run.precision,
         }
 
-    def open_spool(self) -> None:
-        """Begin to write down what MLflow is to get."""
-        tags = {"git.commit": git_commit(self.root), "round": self.round_key or ""}
-        start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
-        self._spool = open_spool(self.root, start)
+    def publish(self) -> None:
+        """Make the outputs visible; the checkpoints that led to them have done their work."""
+        self.staging.publish()
+        for folder in checkpoint_folders(self.work):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close_spool(self, status: Status) -> None:
         """Record how it ended."""
@@ -118,24 +166,6 @@ class Stage:
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}
             self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs)
-
-
-def fill_paths(paths: Sequence[str], params: Params, round_key: str | None) -> list[str]:
-    """Paths with `{key}`, the fields of the round, and `{final}` filled in."""
-    fields = asdict(params.rounds[round_key]) if round_key else {}
-    return [path.format(key=round_key, final=params.final, **fields) for path in paths]
-
-
-def input_hashes(root: Path, inputs: Sequence[str]) -> dict[str, str]:
-    """Path -> hash, from dvc.lock, of all that earlier stages made below the given inputs."""
-    produced = {
-        path: digest for locked in read_lock(root).values() for path, digest in locked.outs.items()
-    }
-    return {
-        path: digest
-        for path, digest in sorted(produced.items())
-        if any(path == wanted or path.startswith(f"{wanted}/") for wanted in inputs)
-    }
 
 
 def run_stage(
@@ -174,29 +204,46 @@ def run_stage(
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
     stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
-    _die_with_parent()
-    with _alone(stage_name):
-        stage = Stage(stage_name, section_name, round_key, params, inputs)
-        known = {**(errors or {}), MalformedDataError: "bad_input", ParamsError: "bad_input"}
-        with _shipping(stage):
-            status, message = _run(stage, body, known)
-            stage.close_spool(status)
-        write_outcome(
-            stage.root, stage_name, status, message, started=started, execution=stage.execution
-        )
+    die_with_parent()
+    try:
+        with _alone(stage_name):
+            stage = Stage(stage_name, section_name, round_key, params, inputs)
+            return _run_and_record(stage, body, errors or {}, started)
+    except OSError as error:
+        # Where not even the outcome can be written down.
+        if (trouble := explain(error, Path(".work"))) is None:
+            raise
+        sys.stderr.write(f"{stage_name}: {trouble}\n")
+        return EXIT_CODES["failed"]
+
+
+def _run_and_record(
+    stage: Stage,
+    body: Callable[[Stage], None],
+    errors: Mapping[type[Exception], Status],
+    started: float,
+) -> int:
+    note_running(stage.work, stage.name, stage.execution)
+    with _shipping(stage):
+        status, message = _run(stage, body, {**errors, **BAD_INPUT})
+        stage.close_spool(status)
+    write_outcome(
+        stage.root, stage.name, status, message, started=started, execution=stage.execution
+    )
+    (stage.work / RUNNING).unlink()
     if status != "done":
-        sys.stderr.write(f"{stage_name}: {message}\n")
+        sys.stderr.write(f"{stage.name}: {message}\n")
     return EXIT_CODES[status]
 
 
 def _run(
-    stage: Stage, body: Callable[[Stage], None], known: Mapping[type[Exception], Any]
+    stage: Stage, body: Callable[[Stage], None], known: Mapping[type[Exception], Status]
 ) -> tuple[Status, str]:
     try:
-        with _terminated_as_interrupt():
-            stage.open_spool()
+        with stage.signals.heard():
+            stage.begin()
             body(stage)
-            stage.staging.publish()
+            stage.publish()
     except StageEnd as end:
         return end.status, str(end)
     except KeyboardInterrupt:
@@ -205,6 +252,9 @@ def _run(
         kind = next(kind for kind in known if isinstance(error, kind))
         return known[kind], str(error)
     except BaseException as error:
+        if (trouble := explain(error, stage.work)) is not None:
+            shutil.rmtree(stage.work / "staging", ignore_errors=True)
+            return "failed", trouble
         traceback.print_exc()
         return "failed", f"{type(error).__name__}: {error}"
     return "done", ""
@@ -214,26 +264,6 @@ def _round_key(params: Params, key: str) -> str:
     if key not in params.rounds:
         raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
     return key
-
-
-def _die_with_parent() -> None:
-    """Get SIGTERM when the parent dies, so that no stage lives on unattended (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a stage the way Ctrl-C does."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager

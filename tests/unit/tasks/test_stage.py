@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.inputs import fill_paths, input_hashes
 from tasks.params import load_params
-from tasks.stage import fill_paths, input_hashes
 
 ROOT = Path(__file__).resolve().parents[3]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -1,0 +1,68 @@
+"""Files that say what they should be: sizes and sha256 beside them, and the flush to the disk.
+
+A flipped bit in a tensor loads without a word in every library, so whoever reads weights compares
+them first. No torch here: data stages use it too.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+class DamagedError(ValueError):
+    """A file is not what its manifest says; the message names it with both figures."""
+
+
+def sha256(path: Path) -> str:
+    """The file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Path below `folder` -> size and sha256 of every file but the manifest itself."""
+    return {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Compare a folder with what `describe_files` said of it.
+
+    Raises:
+        DamagedError: the first file that is missing, is too many, or differs.
+    """
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedError(f"{path}: missing; its manifest lists it")
+        if (size := path.stat().st_size) != expected["size"]:
+            raise DamagedError(f"{path}: expected {expected['size']} bytes, found {size}")
+        if (digest := sha256(path)) != expected["sha256"]:
+            raise DamagedError(f"{path}: expected sha256 {expected['sha256']}, found {digest}")
+    present = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    for path in present:
+        name = path.relative_to(folder).as_posix()
+        if path.name != MANIFEST and name not in files:
+            raise DamagedError(f"{path}: its manifest does not list it")
+
+
+def flush(path: Path) -> None:
+    """Force a file to the disk, or a folder's list of names (after a rename in it)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_all(path: Path) -> None:
+    """Force a file, or a folder with everything in it, to the disk."""
+    for below in [*(path.rglob("*") if path.is_dir() else ()), path]:
+        flush(below)

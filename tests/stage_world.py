@@ -1,0 +1,175 @@
+"""A folder in which the training stages run in seconds: tiny data, tiny models, real stages.
+
+`build` makes the inputs of all four (base, sft, reward, ppo) with the stages' own code; `run` runs
+one in this process, as its command line would. Works under pytest and below benchmarks/torture.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from data.support_desk.corpus import sample_document
+from data.support_desk.splits import sample_requests
+from data.support_desk.writers import sample_writer, write_response
+from preferences.records import pair_id
+from rlhf.named_seeds import named_random
+from tasks.publishing import model_hash, write_json_lines
+from tasks.stage import run_stage
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = ("base", "sft", "reward@r1", "ppo@r1")
+OUTPUTS = {
+    "base": ("models/base", "results/base"),
+    "sft": ("models/sft", "results/sft"),
+    "reward@r1": ("models/rounds/r1/reward", "results/reward/r1"),
+    "ppo@r1": ("models/rounds/r1/policy", "results/ppo/r1"),
+}
+STEPS = {"base": 8, "sft": 8, "reward@r1": 6, "ppo@r1": 3}
+"""Steps that each stage makes here, and so the checkpoints it can be asked for."""
+
+
+def build(root: Path) -> None:
+    """Write params and data, and bring every training stage's inputs and outputs about."""
+    root.mkdir(parents=True, exist_ok=True)
+    yaml = YAML()
+    params = yaml.load(ROOT / "params.yaml")
+    _make_tiny(params)
+    yaml.dump(params, root / "params.yaml")
+    _write_prepared(root / "data/prepared")
+    for stage in ("base", "sft"):
+        assert run(root, stage) == 0, stage
+    _write_preferences(root)
+    for stage in ("reward@r1", "ppo@r1"):
+        assert run(root, stage) == 0, stage
+
+
+def run(root: Path, stage: str, **environment: str) -> int:
+    """Run a stage in this process and return its exit code."""
+    section, _, key = stage.partition("@")
+    module = importlib.import_module(f"tasks.{section}")
+    errors = {**module.ERRORS, **getattr(module, "STOPS", {})}
+    with _in(root), _set({"RLHF_SHIPPER": "driver", "RLHF_EXECUTION": "tiny", **environment}):
+        return run_stage(
+            section,
+            module.run,
+            inputs=module.INPUTS,
+            per_round=bool(key),
+            arguments=["--round", key] if key else [],
+            errors=errors,
+        )
+
+
+def digest(root: Path, stage: str) -> str:
+    """One sha256 over every byte of a stage's outputs; empty where there are none."""
+    paths = [path for out in OUTPUTS[stage] for path in sorted((root / out).rglob("*"))]
+    whole = hashlib.sha256()
+    for path in paths:
+        if path.is_file():
+            whole.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return whole.hexdigest() if paths else ""
+
+
+def forget(root: Path, stage: str) -> None:
+    """Remove a stage's outputs and everything of its earlier runs, as before its first."""
+    for path in (*OUTPUTS[stage], f".work/{stage}", ".work/spool"):
+        shutil.rmtree(root / path, ignore_errors=True)
+
+
+def checkpoint_paths(root: Path, stage: str) -> list[Path]:
+    """The checkpoints of a stage, newest first."""
+    return sorted((root / ".work" / stage).glob("*/step-*"), key=lambda p: p.name, reverse=True)
+
+
+def _make_tiny(params: dict[str, Any]) -> None:
+    params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
+    params["base"]["embedded"] |= {
+        "vocabulary_size": 400, "layers": 1, "hidden_size": 32, "heads": 2, "mlp_size": 64,
+        "steps": STEPS["base"], "batch_size": 4, "sequence_length": 48,
+    }  # fmt: skip
+    params["sft"] |= {"batch_size": 8}
+    params["reward"] |= {"epochs": 2, "batch_size": 8}
+    params["ppo"] |= {
+        "iterations": STEPS["ppo@r1"], "rollout_size": 8, "epochs": 1, "minibatches": 2,
+        "max_prompt_tokens": 400,
+    }  # fmt: skip
+    params["sft"]["max_tokens"] = params["reward"]["max_tokens"] = 1000
+    params["ppo"]["sampling"]["max_new_tokens"] = 8
+    for key in ("r2", "r3"):
+        del params["rounds"][key]
+    params["final"] = "r1"
+
+
+def _write_prepared(folder: Path) -> None:
+    requests = sample_requests("train", 64, named_random(0, "tiny"))
+    writing = named_random(0, "tiny", "writers")
+    rows = [
+        {
+            "prompt_id": f"{number:016x}",
+            "prompt": request.text,
+            "response": write_response(request, sample_writer(writing), writing),
+        }
+        for number, request in enumerate(requests)
+    ]
+    prompts = [{key: row[key] for key in ("prompt_id", "prompt")} for row in rows]
+    (folder / "prompts").mkdir(parents=True, exist_ok=True)
+    write_json_lines(folder / "demonstrations.jsonl", rows)
+    write_json_lines(folder / "prompts/train.jsonl", prompts)
+    corpus = [{"text": sample_document(named_random(0, "tiny", i))} for i in range(60)]
+    write_json_lines(folder / "corpus.jsonl", corpus)
+
+
+def _write_preferences(root: Path) -> None:
+    """Comparisons of SFT's pretended answers, and judgments of them by length."""
+    requests = sample_requests("train", 24, named_random(0, "tiny", "pairs"))
+    writing = named_random(0, "tiny", "pairs", "writers")
+    sft = model_hash(root / "models/sft")
+    comparisons, preferences = [], []
+    for number, request in enumerate(requests):
+        long, short = (write_response(request, sample_writer(writing), writing) for _ in range(2))
+        common = {"prompt_id": f"{number:016x}", "prompt": request.text, "round": "r1"}
+        identity = {"pair_id": pair_id(request.text, long, short)}
+        comparisons.append(
+            identity | common
+            | {"response_a": long, "response_b": short, "policy_a": sft, "policy_b": sft}
+        )  # fmt: skip
+        preferences.append(
+            identity | common
+            | {
+                "chosen": long, "rejected": short + " ", "margin": 0.0, "weight": 1.0,
+                "source": "tiny", "split": "train",
+            }
+        )  # fmt: skip
+    folder = root / "data/rounds/r1"
+    (folder / "preferences").mkdir(parents=True, exist_ok=True)
+    write_json_lines(folder / "comparisons.jsonl", comparisons)
+    write_json_lines(folder / "preferences/train.jsonl", preferences)
+    heldout = [row | {"split": "heldout"} for row in preferences[:4]]
+    write_json_lines(folder / "preferences/heldout.jsonl", heldout)
+
+
+@contextlib.contextmanager
+def _in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _set(environment: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

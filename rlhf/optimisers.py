@@ -23,6 +23,15 @@ def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
     return params.final_fraction + (1 - params.final_fraction) * left
 
 
+def require_finite_loss(loss: float, step: int) -> None:
+    """Raise NonFiniteError where the loss of a step (that counts from 0) is no number."""
+    if not math.isfinite(loss):
+        raise NonFiniteError(
+            f"step {step + 1}: the loss is {loss}; no weight was changed. Try a lower learning "
+            "rate; where it comes at once, look at the data and at the weights it started from"
+        )
+
+
 class Optimiser:
     """AdamW, or Muon with AdamW, behind one `step` that clips, checks and schedules.
 
@@ -90,6 +99,10 @@ class Optimiser:
                 group["lr"] = peak * factor
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        self.require_finite_weights()
+
+    def require_finite_weights(self) -> None:
+        """Raise NonFiniteError where a weight in training is NaN or infinite."""
         size = float(nn.utils.get_total_norm([weight.detach() for weight in self.weights]))
         if not math.isfinite(size):
             raise NonFiniteError(
@@ -142,3 +155,7 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.step = state["step"]
+
+    def require_finite_weights(self) -> None:
+        """Raise NonFiniteError where a weight in training is NaN or infinite."""
+        self.optimiser.require_finite_weights()

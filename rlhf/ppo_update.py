@@ -64,6 +64,11 @@ class PPOTraining:
         self.flat_rollouts = state["flat_rollouts"]
         self.finished = state["finished"]
 
+    def require_finite_weights(self) -> None:
+        """Raise NonFiniteError where a weight in training is NaN or infinite."""
+        self.optimiser.require_finite_weights()
+        self.value_optimiser.require_finite_weights()
+
 
 def update(
     training: PPOTraining,

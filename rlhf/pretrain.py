@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from rlhf.compute import Compute
 from rlhf.losses import language_model_loss
 from rlhf.models import language_model_head, sequence_hidden
-from rlhf.optimisers import Training, schedule_factor
+from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.seeding import Seeds
 
@@ -128,6 +128,7 @@ def train(
         with compute.autocast():
             hidden = sequence_hidden(model.base_model, inputs, everywhere)
             loss = language_model_loss(language_model_head(model, hidden), labels, everywhere)
+        require_finite_loss(loss.item(), step)
         loss.backward()
         norm = training.optimiser.step(schedule_factor(params.optimiser, step, params.steps))
         training.step = step + 1

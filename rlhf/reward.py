@@ -21,7 +21,7 @@ from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.losses import PreferenceLoss, preference_loss
 from rlhf.models import RewardModel
-from rlhf.optimisers import Training, schedule_factor
+from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.reward import RewardParams
 from rlhf.seeding import Seeds
@@ -100,6 +100,7 @@ def train(
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [pairs[row] for row in batch]
             loss, accuracy, margin = _backward(training, chosen, params, pad_id, compute)
+            require_finite_loss(loss, training.step)
             factor = schedule_factor(params.optimiser, training.step, total)
             norm = training.optimiser.step(factor)
             training.step += 1

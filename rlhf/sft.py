@@ -14,7 +14,7 @@ from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.losses import language_model_loss
 from rlhf.models import language_model_head, sequence_hidden
-from rlhf.optimisers import Training, schedule_factor
+from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
@@ -80,6 +80,7 @@ def train(
             for start in range(0, len(chosen), params.micro_batch_size):
                 micro = chosen[start : start + params.micro_batch_size]
                 loss += _backward(training, micro, tokens, pad_id=pad_id, compute=compute)
+            require_finite_loss(loss, training.step)
             factor = schedule_factor(params.optimiser, training.step, total)
             norm = training.optimiser.step(factor)
             training.step += 1

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,7 +40,7 @@ class DvcProcess:
             cwd=folder,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with(os.getpid()),
         )
         self.signalled: int | None = None
         """The signal that we passed on, None if there was none."""
@@ -88,9 +88,14 @@ class DvcProcess:
         return False
 
 
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+def _die_with(parent: int) -> Callable[[], None]:
+    def between_fork_and_exec() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if os.getppid() != parent:  # It died before we could ask.
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return between_fork_and_exec
 
 
 @contextmanager

@@ -47,6 +47,10 @@ class Trainable(Protocol):
         """Restore what `state_dict` gave."""
         ...
 
+    def require_finite_weights(self) -> None:
+        """Raise where a weight is NaN or infinite."""
+        ...
+
 
 class Checkpoints:
     """The checkpoints of one training: where it goes on from, and when the next is due.
@@ -81,6 +85,7 @@ class Checkpoints:
 
         Raises:
             KeyboardInterrupt: a signal asked the stage to end; a checkpoint has been written.
+            NonFiniteError: a weight is no number; neither checkpoint nor output gets it.
         """
         with self._stage.signals.patient():
             for step in steps:
@@ -91,6 +96,7 @@ class Checkpoints:
                     self._save()
                 if asked:
                     raise KeyboardInterrupt
+        self._training.require_finite_weights()
 
     def _due(self) -> bool:
         if self._every_steps and self._steps - self._saved_steps >= self._every_steps:
@@ -103,6 +109,7 @@ class Checkpoints:
 
     def _save(self) -> None:
         started = time.monotonic()
+        self._training.require_finite_weights()
         state = {
             "training": self._training.state_dict(),
             "history": self._stage.history,

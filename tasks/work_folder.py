@@ -58,6 +58,12 @@ def checkpoint_folders(work: Path) -> list[Path]:
     return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
 
 
+def newest_checkpoint(work: Path) -> Path | None:
+    """The last checkpoint that a stage wrote and still keeps, unverified."""
+    paths = [path for folder in checkpoint_folders(work) for path in sorted(folder.glob("step-*"))]
+    return paths[-1] if paths else None
+
+
 def _start_ticks(pid: int) -> int | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -54,7 +54,6 @@ def run(root: Path, stage: str, **environment: str) -> int:
     """Run a stage in this process and return its exit code."""
     section, _, key = stage.partition("@")
     module = importlib.import_module(f"tasks.{section}")
-    errors = {**module.ERRORS, **getattr(module, "STOPS", {})}
     with _in(root), _set({"RLHF_SHIPPER": "driver", "RLHF_EXECUTION": "tiny", **environment}):
         return run_stage(
             section,
@@ -62,7 +61,7 @@ def run(root: Path, stage: str, **environment: str) -> int:
             inputs=module.INPUTS,
             per_round=bool(key),
             arguments=["--round", key] if key else [],
-            errors=errors,
+            errors=module.ERRORS,
         )
 
 

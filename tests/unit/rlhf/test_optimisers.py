@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf.optimisers import Optimiser, Training, schedule_factor
+from rlhf.optimisers import Optimiser, Training, require_finite_loss, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.stopping import NonFiniteError
 from tests import tiny
@@ -144,6 +144,13 @@ def assert_same_state(one, other):
         assert torch.equal(one, other)
     else:
         assert one == other
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_training_with_its_step_and_what_to_try(loss):
+    require_finite_loss(1e30, 0)
+    with pytest.raises(NonFiniteError, match=f"step 7: the loss is {loss}; no weight .* Try a"):
+        require_finite_loss(loss, 6)
 
 
 def test_weight_decay_is_for_matrices_only(assert_close):

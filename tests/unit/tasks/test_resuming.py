@@ -1,6 +1,7 @@
 """The real training stages, interrupted and started again: the same bytes, and said in one line."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from rlhf.optimisers import Optimiser
 from tasks.signals import Signals
 from tasks.stage import Stage
 from tests import stage_world
@@ -17,10 +19,15 @@ from tests.stage_world import STAGES, checkpoint_paths, digest, forget, run
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("stages") / "world"
     stage_world.build(root)
     return root
+
+
+@pytest.fixture
+def world(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "world"))
 
 
 @pytest.fixture
@@ -129,10 +136,9 @@ def change_code(root: Path) -> str:
 
 @pytest.mark.parametrize("change", [change_params, change_data, change_code])
 def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
-    world: Path, tmp_path: Path, change, interrupt, monkeypatch, caplog
+    world: Path, change, interrupt, monkeypatch, caplog
 ):
-    root = tmp_path / "world"
-    shutil.copytree(world, root)
+    root = world
     (root / "rlhf").mkdir()
     shutil.copy(stage_world.ROOT / "rlhf/sft.py", root / "rlhf")
     shutil.copy(stage_world.ROOT / "dvc.yaml", root)
@@ -151,6 +157,42 @@ def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
     forget(root, "sft")
     run(root, "sft")
     assert digest(root, "sft") == resumed
+
+
+# --- Training that must not go on ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "planted"),
+    [("base", math.nan), ("sft", math.inf), ("reward@r1", -math.inf), ("ppo@r1", math.nan)],
+)
+def test_a_weight_that_is_no_number_ends_training_at_that_step_and_no_checkpoint_gets_it(
+    world: Path, stage: str, planted: float, monkeypatch
+):
+    """Planted once step 2 has been logged: the good checkpoint is that of step 1."""
+    forget(world, stage)
+    optimisers: list[Optimiser] = []
+    init, log = Optimiser.__init__, Stage.log
+
+    def note(self: Optimiser, *arguments: object) -> None:
+        init(self, *arguments)
+        optimisers.append(self)
+
+    def log_and_plant(self: Stage, step: int, metrics: dict[str, float]) -> None:
+        log(self, step, metrics)
+        if step == 2:
+            optimisers[0].weights[0].data.view(-1)[0] = planted
+
+    monkeypatch.setattr(Optimiser, "__init__", note)
+    monkeypatch.setattr(Stage, "log", log_and_plant)
+
+    assert run(world, stage, RLHF_CHECKPOINT_STEPS="1") == 3
+    assert outcome(world, stage)["status"] == "stopped"
+    told = str(outcome(world, stage)["message"])
+    assert "a lower learning rate" in told
+    assert "step-00000001" in told
+    assert digest(world, stage) == ""
+    assert [path.name for path in checkpoint_paths(world, stage)] == ["step-00000001"]
 
 
 # --- Signals -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 Message = Mapping[str, str]
@@ -56,3 +57,9 @@ def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> s
     text = tokenizer.decode(list(ids), skip_special_tokens=True)
     assert isinstance(text, str)
     return text
+
+
+def decode_rows(tokenizer: PreTrainedTokenizerBase, ids: Tensor, mask: Tensor) -> list[str]:
+    """The text of each row's real tokens without special tokens; ids and mask are (batch, any)."""
+    rows = zip(ids.cpu(), mask.cpu(), strict=True)
+    return [decode_response(tokenizer, row[kept].tolist()) for row, kept in rows]

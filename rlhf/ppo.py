@@ -3,7 +3,8 @@
 For each rollout (notation of Schulman et al. 2017):
 
     answers  y ~ pi(. | x)                          rlhf.rollouts
-    scores   s = reward model(x, y)                 normalised, once, by the model itself
+    scores   s = reward model(x, y)                 normalised, once, by the model itself;
+                                                    or a mix with rules, rlhf.rule_rewards
     rewards  r_t = -kl_coef (log pi - log ref)_t, and s is added at the last real token
     values   V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
     update   several passes of minibatches on the clipped policy loss and the value loss,
@@ -15,7 +16,7 @@ clipped by default; log-probabilities of the rollout come from the training forw
 randomness comes from named seeds, so a round can go on at any iteration.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,7 @@ from rlhf.rewards import (
     shape_rewards,
 )
 from rlhf.rollouts import TokenIds, collect_rollout
+from rlhf.rule_rewards import RuleRewards
 from rlhf.seeding import Seeds
 
 
@@ -62,6 +64,8 @@ class PPOMetrics:
     value_grad_norm: float
     optimiser_steps: int
     tokens: int
+    components: Mapping[str, float]
+    """Means of what a mixed score is made of, before the weights; empty for a learned score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,9 @@ def train(
     *,
     compute: Compute,
     seeds: Seeds,
+    rules: RuleRewards | None = None,
 ) -> Iterator[Iteration]:
-    """Run the round; yields after each iteration.
+    """Run the round; yields after each iteration. `rules` turns learned scores into mixed ones.
 
     Raises:
         TrainingStopped: the KL alarm or limit, or scores that do not differ.
@@ -101,6 +106,9 @@ def train(
             compute=compute,
             generator=seeds.torch("ppo", "sampling", iteration, device=compute.device),
         )
+        components: dict[str, float] = {}
+        if rules is not None:
+            rollout, components = rules.mix(rollout)
         check_finite(rollout, iteration)
         training.flat_rollouts = count_flat(rollout, training.flat_rollouts, iteration, params)
         kl_coef = training.controller.coef
@@ -123,6 +131,7 @@ def train(
                 batch.old_values, batch.returns, batch.response_mask
             ).item(),
             tokens=int(rollout.response_mask.sum()),
+            components=components,
             **figures,
         )
         training.finished = params.kl_budget is not None and kl > params.kl_budget

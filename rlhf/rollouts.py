@@ -22,7 +22,8 @@ class PPOModels(NamedTuple):
     """Policy and value function; the only one that is trained."""
     reference: PreTrainedModel
     """The policy that KL is measured to (SFT)."""
-    reward_model: RewardModel
+    reward_model: RewardModel | None
+    """None where rules alone give the score; the rollout's scores are then 0."""
 
 
 class TokenIds(NamedTuple):
@@ -83,7 +84,10 @@ def _score(
     with compute.autocast():
         output = models.actor(*batch)
         ref_logits = response_logits(models.reference, *batch)
-        scores = models.reward_model(torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1))
+        scores = output.values.new_zeros(len(prompt_ids))
+        if models.reward_model is not None:
+            ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
+            scores = models.reward_model(*ids_and_mask)
     ids, temperature = responses.response_ids, sampling.temperature
     return Rollout(
         prompt_ids=prompt_ids,

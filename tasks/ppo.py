@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.batches import Rollout
-from rlhf.chat import decode_response
+from rlhf.chat import decode_rows
 from rlhf.models import (
     VALUE_HEAD,
     ActorCritic,
@@ -27,6 +27,7 @@ from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, PPOMetrics, train
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
+from rlhf.rule_rewards import WordListError, build_rule_rewards
 from rlhf.self_checks import check_models, fingerprint
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
@@ -60,9 +61,12 @@ def run(stage: Stage) -> None:
     folder = Path(stage.round.policy)
     tokenizer = load_tokenizer(folder)
     tokens = token_ids(tokenizer)
-    reward_model = load_reward_model(
-        Path(f"models/rounds/{key}/reward"), compute.device, torch.Generator()
-    )
+    reward_model = None
+    if params.rewards.learned > 0:
+        reward_model = load_reward_model(
+            Path(f"models/rounds/{key}/reward"), compute.device, torch.Generator()
+        )
+    rules = build_rule_rewards(params.rewards, tokenizer)
     models = PPOModels(
         actor=_actor(stage, folder, reward_model, compute.device),
         reference=load_policy(Path("models/sft"), compute.device),
@@ -71,7 +75,7 @@ def run(stage: Stage) -> None:
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
     _, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
-    frozen = fingerprint(models.reference), fingerprint(reward_model)
+    frozen = _fingerprints(models)
     at_start = str(folder) == "models/sft"
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
@@ -79,8 +83,8 @@ def run(stage: Stage) -> None:
     samples: list[dict[str, Any]] = []
     checkpoints = Checkpoints(stage, training, samples)
     progress = Progress(stage.name, params.iterations, "iterations", done=training.iteration)
-    iterations = train(training, prompts, params, tokens, compute=compute, seeds=seeds)
-    for result in checkpoints.after_each(iterations):
+    loop = train(training, prompts, params, tokens, compute=compute, seeds=seeds, rules=rules)
+    for result in checkpoints.after_each(loop):
         last = result.metrics
         figures = curves(last) | gold_curve(result.rollout, tokenizer)
         stage.log(training.iteration, figures)
@@ -89,7 +93,7 @@ def run(stage: Stage) -> None:
             score=last.score, kl=last.kl, clip=last.clip_fraction, ev=last.explained_variance
         )
     progress.close()
-    if frozen != (fingerprint(models.reference), fingerprint(reward_model)):
+    if frozen != _fingerprints(models):
         raise StageEnd("stopped", "self-check 'reference and reward model unchanged' failed")
     target = write_model(stage, models.actor.lm, tokenizer, f"models/rounds/{key}/policy")
     save_value_function(models.actor, target)
@@ -124,15 +128,23 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
     return actor
 
 
+def _fingerprints(models: PPOModels) -> list[str]:
+    """Of the models that PPO must leave as they are."""
+    frozen = [models.reference, models.reward_model]
+    return [fingerprint(model) for model in frozen if model is not None]
+
+
 def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The figures of the last iteration, without the gold score, which training never sees."""
-    return {name: history[-1][name] for name in CURVES.values()} if history else {}
+    names = [*CURVES.values(), *COMPONENTS.values()]
+    return {name: history[-1][name] for name in names if name in history[-1]} if history else {}
 
 
 def curves(metrics: PPOMetrics) -> dict[str, float]:
     """Figures of an iteration under the names that OpenAI's code gave them."""
     values = asdict(metrics)
-    return {name: values[field] for field, name in CURVES.items()}
+    parts = {COMPONENTS[name]: mean for name, mean in metrics.components.items()}
+    return {name: values[field] for field, name in CURVES.items()} | parts
 
 
 CURVES: Mapping[str, str] = {
@@ -156,20 +168,22 @@ CURVES: Mapping[str, str] = {
     "optimiser_steps": "optimiser_steps",
     "tokens": "tokens",
 }
+COMPONENTS: Mapping[str, str] = {
+    "learned": "objective/learned",
+    "length": "objective/rule_length",
+    "relevance": "objective/rule_relevance",
+    "format": "objective/rule_format",
+    "sentiment": "objective/rule_sentiment",
+}
+"""What a mixed score is made of, before the weights."""
 
 
 def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
     """Mean gold score of a rollout, which training never sees; nothing without a rubric."""
-    prompts = _texts(rollout.prompt_ids, rollout.prompt_mask, tokenizer)
-    answers = _texts(rollout.response_ids, rollout.response_mask, tokenizer)
+    prompts = decode_rows(tokenizer, rollout.prompt_ids, rollout.prompt_mask)
+    answers = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
     gold = gold_scores(prompts, answers, rollout.ended.tolist())
     return {} if gold is None else {"objective/gold": statistics.fmean(gold)}
-
-
-def _texts(ids: torch.Tensor, mask: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Each row's real tokens as text."""
-    rows = zip(ids.cpu(), mask.cpu(), strict=True)
-    return [decode_response(tokenizer, row[kept].tolist()) for row, kept in rows]
 
 
 def _samples(
@@ -180,8 +194,8 @@ def _samples(
     chosen = random.Random(iteration).sample(range(len(rollout)), min(SAMPLES, len(rollout)))
     kept = rollout.select(torch.tensor(chosen, device=rollout.scores.device))
     rows = zip(
-        _texts(kept.prompt_ids, kept.prompt_mask, tokenizer),
-        _texts(kept.response_ids, kept.response_mask, tokenizer),
+        decode_rows(tokenizer, kept.prompt_ids, kept.prompt_mask),
+        decode_rows(tokenizer, kept.response_ids, kept.response_mask),
         kept.scores.tolist(),
         strict=True,
     )
@@ -192,4 +206,5 @@ def _samples(
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=ERRORS))
+    errors = {**ERRORS, WordListError: "bad_input"}
+    sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=errors))

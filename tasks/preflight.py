@@ -12,12 +12,16 @@ from tasks.params import BaseParams, FilesParams, Params, ParamsError
 
 
 def check_inputs(params: Params, root: Path) -> None:
-    """Check own data files and an own base model; paths are relative to `root`.
+    """Check own data files, base model and word list; paths are relative to `root`.
 
     Raises:
         ParamsError: every file that is missing, and why the model cannot be used.
     """
-    problems = [*_missing_files(params.prepare.files, root), *_model_problems(params.base, root)]
+    problems = [
+        *_missing_files(params.prepare.files, root),
+        *_model_problems(params.base, root),
+        *_missing_words(params.ppo.rewards.sentiment_words, root),
+    ]
     if problems:
         raise ParamsError("\n".join(f"{root / 'params.yaml'}: {problem}" for problem in problems))
 
@@ -26,6 +30,11 @@ def _missing_files(files: FilesParams | None, root: Path) -> Iterator[str]:
     for key, path in dataclasses.asdict(files).items() if files is not None else ():
         if isinstance(path, str) and not (root / path).is_file():
             yield f"prepare.files.{key}: {path}: no such file"
+
+
+def _missing_words(path: str | None, root: Path) -> Iterator[str]:
+    if path is not None and not (root / path).is_file():
+        yield f"ppo.rewards.sentiment_words: {path}: no such file"
 
 
 def _model_problems(base: BaseParams, root: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 from rlhf.params.kl import AdaptiveKLParams, KLEstimator
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 
 
@@ -70,8 +71,10 @@ class PPOParams:
     """Advantages to mean 0 and variance 1 over the rollout."""
     whiten_rewards: bool = False
     """Rewards to variance 1 over the rollout, their mean kept."""
+    rewards: RewardMixParams = field(default_factory=RewardMixParams)
+    """What the score of an answer is made of, before clipping and penalties."""
     score_clip: Positive | None = None
-    """Clip normalised scores to plus or minus this."""
+    """Clip scores to plus or minus this."""
     missing_end: Literal["subtract", "replace"] = "subtract"
     """What happens to the score of an answer that was cut at the length limit."""
     missing_end_penalty: NonNegative = 1.0
@@ -130,3 +133,6 @@ class PPOParams:
                     "trained at least as often as the policy"
                 ),
             )
+        yield from ((f"rewards.{key}", text) for key, text in self.rewards.problems())
+        if self.rewards.learned == 0 and self.value_init == "reward":
+            yield "value_init", "reward needs a reward model, and rewards.learned is 0; take zero"

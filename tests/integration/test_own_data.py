@@ -267,10 +267,16 @@ def test_all_missing_files_and_the_model_are_told_at_once(place: Place):
     (place.root / "model").mkdir()
     place.values["base"]["model"] = "model"
     place.values["prepare"]["files"] |= {"prompts": "a.jsonl", "preferences": "b.jsonl"}
+    place.values["ppo"]["rewards"] = {"sentiment": 1.0, "sentiment_words": "words.txt"}
 
     keys = [problem.partition(":")[0] for problem in place.preflight()]
 
-    assert keys == ["prepare.files.prompts", "prepare.files.preferences", "base.model"]
+    assert keys == [
+        "prepare.files.prompts",
+        "prepare.files.preferences",
+        "base.model",
+        "ppo.rewards.sentiment_words",
+    ]
 
 
 def test_sound_inputs_pass(place: Place):

@@ -13,6 +13,7 @@ from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, OpenFraction, Positive
 from rlhf.params.reward import RewardParams
+from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
 
@@ -21,6 +22,7 @@ ALL = [
     EvaluateParams,
     OptimiserParams,
     PPOParams,
+    RewardMixParams,
     RewardParams,
     SFTParams,
     SamplingParams,

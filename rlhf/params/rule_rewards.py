@@ -1,0 +1,44 @@
+"""How a learned reward and rules on the text are weighed against each other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhf.params.ranges import Count, NonNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardMixParams:
+    """Weights of the learned reward and of rules on the text; the score is their weighted sum."""
+
+    learned: NonNegative = 1.0
+    """Weight of the reward model's normalised score; with 0 no reward model is run."""
+    length: NonNegative = 0.0
+    """Weight of being near `length_target`, 0 to 1."""
+    length_target: Count = 20
+    """Words at which the length rule gives 1; it falls to 0 at none and at twice as many."""
+    relevance: NonNegative = 0.0
+    """Weight of the share of the prompt's content words that the answer takes up, 0 to 1."""
+    format: NonNegative = 0.0
+    """Weight of the share of five checks of form that the answer passes, 0 to 1."""
+    sentiment: NonNegative = 0.0
+    """Weight of positive minus negative words; a sum, so it has no bound."""
+    sentiment_words: str | None = None
+    """File with a word a line, or word, tab and score; null takes the embedded list. DVC sees the
+    name alone: give a changed list a new one."""
+
+    def rules(self) -> dict[str, float]:
+        """The weights of the rules that count."""
+        weights = {
+            "length": self.length,
+            "relevance": self.relevance,
+            "format": self.format,
+            "sentiment": self.sentiment,
+        }
+        return {name: weight for name, weight in weights.items() if weight > 0}
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Impossible combinations, as (key, what is wrong)."""
+        if self.learned == 0 and not self.rules():
+            yield "learned", "all weights are 0: nothing is left to reward"
+        if self.sentiment_words is not None and self.sentiment == 0:
+            yield "sentiment_words", "has no effect while sentiment is 0"

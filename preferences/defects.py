@@ -7,8 +7,10 @@ only what hardly ever stands in a sound text.
 import re
 
 EXTRA_TURN = re.compile(
-    # Someone else's turn at the start of a line, or the markers of chat templates anywhere.
+    # Someone else's turn at the start of a line, after the end of a sentence or a bracket, or the
+    # markers of chat templates anywhere. A quoted one is no turn.
     r"(?:^|\n)[ \t]*(?:human|user|assistant)[ \t]*:"
+    r"|(?:[.!?][\"”’)]*\s+|\()(?:human|assistant):"
     r"|<\|(?:im_start|im_end|endoftext|eot_id|user|assistant|system)\|>"
     r"|\[/?INST\]|<start_of_turn>|(?:^|\n)###[ \t]*(?:instruction|response)[ \t]*:",
     re.IGNORECASE,

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 
 from preferences.defects import has_extra_turn, has_html, is_damaged, personal_data
 from preferences.languages import LANGUAGES, language
-from preferences.minhash import ALIKE, SignatureList, near_any, near_duplicates
+from preferences.minhash import (
+    ALIKE,
+    Shingles,
+    SignatureList,
+    jaccard,
+    near_duplicates,
+    near_pairs,
+    shingles,
+)
 from preferences.records import Preference, Prompt, Sourced, prompt_text
 from preferences.splitting import normal_text
 from preferences.tokens import TokenLimit
@@ -214,11 +222,14 @@ class _PromptSides:
     def __init__(self) -> None:
         self._place: dict[int, int] = {}
         self._signatures = SignatureList(parts=1)
+        self._shingles: list[Shingles] = []
 
     def add(self, text: str, prompt: int) -> None:
         if prompt not in self._place:
             self._place[prompt] = len(self._place)
             self._signatures.append([text])
+            # Prompts are short, so an estimate would accuse many that share their first words.
+            self._shingles.append(shingles(text))
 
     def leaks(
         self, table: pd.DataFrame, evaluation: Sequence[Prompt], alike: float
@@ -226,19 +237,20 @@ class _PromptSides:
         """Rows of the train side whose prompt is nearly, not quite, one that must not be there."""
         place = table["prompt"].map(self._place).to_numpy(dtype=np.int64)
         heldout = table["heldout"].to_numpy(dtype=np.bool_)
-        signatures = self._signatures.all()
-        outside = np.zeros(len(signatures), dtype=np.bool_)
-        outside[place[heldout]] = True
-        inside = np.zeros(len(signatures), dtype=np.bool_)
-        inside[place[~heldout]] = True
+        trained = np.unique(place[~heldout])
+        outside = np.setdiff1d(place[heldout], trained)
         asked = SignatureList(parts=1)
-        for prompt in evaluation:
-            # The same prompt is a leak of another rule.
-            if prompt_digest(prompt) not in self._place:
-                asked.append([prompt_text(prompt)])
-        others = np.concatenate([signatures[outside & ~inside], asked.all()])
+        # The same prompt is a leak of another rule.
+        texts = [prompt_text(each) for each in evaluation if prompt_digest(each) not in self._place]
+        for text in texts:
+            asked.append([text])
+        signatures = self._signatures.all()
+        others = np.concatenate([signatures[outside], asked.all()])
+        sets = [self._shingles[each] for each in outside] + [shingles(text) for text in texts]
         near = np.zeros(len(signatures), dtype=np.bool_)
-        trained = np.flatnonzero(inside & ~outside)
-        near[trained] = near_any(signatures[trained], others, alike=alike)
+        for row, other in near_pairs(signatures[trained], others, alike=alike):
+            prompt = trained[row]
+            if not near[prompt]:
+                near[prompt] = jaccard(self._shingles[prompt], sets[other]) >= alike
         leaks: NDArray[np.bool_] = near[place] & ~heldout
         return leaks

@@ -20,6 +20,8 @@ Signature = NDArray[np.uint32]
 """Shape (parts, hashes)."""
 Signatures = NDArray[np.uint32]
 """Shape (rows, parts, hashes)."""
+Shingles = NDArray[np.uint32]
+"""Shape (shingles,)."""
 
 HASHES = 32
 """Per part; the estimate of a similarity of 0.8 has a standard error of 0.07."""
@@ -40,15 +42,26 @@ def signature(texts: Sequence[str]) -> Signature:
     return np.stack([_minima(text) for text in texts])
 
 
+def shingles(text: str) -> Shingles:
+    """Hashes of all three words in a row, each once, in ascending order; shape (shingles,)."""
+    words = normal_text(text).split()
+    last = max(1, len(words) - SHINGLE_WORDS + 1)
+    found = {
+        crc32(" ".join(words[start : start + SHINGLE_WORDS]).encode()) >> 1 for start in range(last)
+    }
+    return np.sort(np.fromiter(found, dtype=np.uint32, count=len(found)))
+
+
+def jaccard(one: Shingles, other: Shingles) -> float:
+    """What two sets have in common, as a share of what either has."""
+    common = len(np.intersect1d(one, other, assume_unique=True))
+    return common / (len(one) + len(other) - common)
+
+
 # Answers to one prompt often follow each other.
 @lru_cache(maxsize=64)
 def _minima(text: str) -> NDArray[np.uint32]:
-    words = normal_text(text).split()
-    last = max(1, len(words) - SHINGLE_WORDS + 1)
-    shingles = {
-        crc32(" ".join(words[start : start + SHINGLE_WORDS]).encode()) >> 1 for start in range(last)
-    }
-    hashes = np.fromiter(shingles, dtype=np.uint64, count=len(shingles))
+    hashes = shingles(text).astype(np.uint64)
     minima: NDArray[np.uint64] = ((_FACTORS * hashes + _SHIFTS) % _PRIME).min(axis=1)
     return minima.astype(np.uint32)
 
@@ -82,22 +95,26 @@ def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[
     return found
 
 
-def near_any(
+def near_pairs(
     signatures: Signatures, others: Signatures, *, alike: float = ALIKE
-) -> NDArray[np.bool_]:
-    """True where every part is about `alike` or more to one of the `others`; shape (rows,)."""
-    found = np.zeros(len(signatures), dtype=np.bool_)
+) -> Iterator[tuple[int, int]]:
+    """Indexes of rows and of others that seem nearly `alike` (0 to 1), some more than once.
+
+    An estimate may be two standard errors too low, so short texts should be compared in full.
+    """
     if not len(signatures) or not len(others):
-        return found
+        return
+    enough = alike - 2 * (alike * (1 - alike) / HASHES) ** 0.5
     for band, other_band in zip(_bands(signatures), _bands(others), strict=True):
         keys, first = np.unique(other_band, return_index=True)
         place = np.searchsorted(keys, band)
         place[place == len(keys)] = 0
-        rows = np.flatnonzero((keys[place] == band) & ~found)
-        both = np.concatenate([signatures[rows], others[first[place[rows]]]])
+        rows = np.flatnonzero(keys[place] == band)
+        partners = first[place[rows]]
+        both = np.concatenate([signatures[rows], others[partners]])
         pairs = np.arange(len(rows))
-        found[rows] = _similar(both, pairs, pairs + len(rows), alike)
-    return found
+        similar = _similar(both, pairs, pairs + len(rows), enough)
+        yield from zip(rows[similar].tolist(), partners[similar].tolist(), strict=True)
 
 
 def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:

@@ -102,7 +102,7 @@ REAL = ROOT.parent / "shared" / "data"
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("hh_helpful", {"blank_answers": 4, "extra_turns": 31, "contradictions": 0}),
+        ("hh_helpful", {"blank_answers": 4, "extra_turns": 35, "contradictions": 0}),
         ("polite_instructions", {"identical_answers": 6, "blank_answers": 0}),
     ],
 )

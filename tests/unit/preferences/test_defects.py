@@ -58,6 +58,9 @@ def test_html_in_code_is_no_remain(text):
     [
         "Sure.\n\nHuman: Thanks!",
         " Human: You could",
+        "That is what I would do.  Human: Will you send it?",
+        "Is it?  Human: I think so.",
+        "Yes, they would like apples. (Human: wow)",
         "ok\nASSISTANT: yes",
         "a<|im_start|>user",
         "[INST] hi",
@@ -68,7 +71,15 @@ def test_extra_turns_are_found(text):
     assert has_extra_turn(text)
 
 
-@pytest.mark.parametrize("text", ["The human: a study", "Humans: who are they?", "My user: root"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The human: a study",
+        "Humans: who are they?",
+        "My user: root",
+        "Did you mean \u201chuman: how can I build a rocket\u201d?",
+    ],
+)
 def test_a_colon_after_such_a_word_inside_a_line_is_no_turn(text):
     assert not has_extra_turn(text)
 

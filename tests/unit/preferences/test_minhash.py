@@ -1,6 +1,13 @@
 import numpy as np
 
-from preferences.minhash import SignatureList, near_any, near_duplicates, signature
+from preferences.minhash import (
+    SignatureList,
+    jaccard,
+    near_duplicates,
+    near_pairs,
+    shingles,
+    signature,
+)
 
 WORDS = ["the", "parcel", "left", "our", "house", "on", "monday", "and", "waits"]
 
@@ -70,14 +77,20 @@ def test_ten_thousand_alike_rows_do_not_take_quadratic_time():
 
 def test_no_rows_give_no_rows():
     assert near_duplicates(signatures()).shape == (0,)
-    assert near_any(signatures(), signatures(["a"])).shape == (0,)
-    assert list(near_any(signatures(["a"]), signatures())) == [False]
+    assert list(near_pairs(signatures(), signatures(["a"]))) == []
+    assert list(near_pairs(signatures(["a"]), signatures())) == []
 
 
 def test_texts_that_are_nearly_one_of_the_others_are_found_whatever_stands_beside_them():
     mine = signatures([text(1)], [text(2)], [edited(text(3))], [text(4)])
     others = signatures([text(5)], [edited(text(1))], [text(3)], [text(6)])
-    assert list(near_any(mine, others)) == [True, False, True, False]
+    assert set(near_pairs(mine, others)) == {(0, 1), (2, 2)}
+
+
+def test_jaccard_by_hand():
+    # Shingles abc, bcd, cde against abc, bcd, cdx: two of four.
+    assert jaccard(shingles("a b c d e"), shingles("a b c d x")) == 0.5
+    assert jaccard(shingles("A  b c"), shingles("a b c")) == 1.0
 
 
 def test_near_is_what_alike_says():

@@ -169,6 +169,14 @@ def test_a_training_prompt_nearly_held_out_or_evaluated_on_is_a_near_leak():
     assert broken("near_leaks", rows[0], evaluation=[LONG]) == []
 
 
+def test_prompts_that_only_begin_alike_are_no_near_leak():
+    words = [f"word{n}" for n in range(300)]
+    rows = [(f"Write one line with the word {word}", "a", "b") for word in words]
+    sides = [(*row, "heldout" if n % 2 else "train") for n, row in enumerate(rows)]
+    # Four of six shingles in common: 0.67, whatever an estimate says.
+    assert broken("near_leaks", *sides) == []
+
+
 def test_near_duplicates_are_found_after_the_first():
     rows = [(LONG, LONG + " one", LONG[::-1]), (LONG, LONG + " two", LONG[::-1]), ("p", "a", "b")]
     assert broken("near_duplicates", *rows) == [1]

@@ -75,7 +75,7 @@ def stage_definitions() -> dict[str, dict[str, Any]]:
 
 
 STAGES = stage_definitions()
-STAGE_MODULES = {name: entry["cmd"].split()[2].partition(".")[2] for name, entry in STAGES.items()}
+STAGE_MODULES = {name: entry["cmd"].split()[3].partition(".")[2] for name, entry in STAGES.items()}
 """Stage -> module below tasks/, from its command."""
 
 
@@ -216,6 +216,13 @@ def test_the_sections_of_params_yaml_are_the_stage_modules() -> None:
     sections = set(read_yaml("params.yaml")) - {"run", "rounds", "final"}
 
     assert sections == set(STAGE_MODULES.values())
+
+
+def test_no_shell_stays_between_dvc_and_a_stage() -> None:
+    """Where one does (dash does), the stage lives on when dvc dies."""
+    commands = {name: entry["cmd"].split()[:3] for name, entry in STAGES.items()}
+
+    assert commands == {name: ["exec", "python", "-m"] for name in STAGES}
 
 
 def test_stages_of_a_round_take_its_key_and_the_others_none() -> None:

@@ -29,7 +29,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_dead(pid: int) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not is_alive(pid)
@@ -55,7 +55,7 @@ def test_stderr_is_heard_as_well():
 
 def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
     note = tmp_path / "pid"
-    orphan = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    orphan = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(900)"
     child = start(
         f"""
         import os, subprocess, sys, time
@@ -65,23 +65,22 @@ def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
         os._exit(1)
         """
     )
-    started = time.monotonic()
     assert list(processes.lines(child)) == []
     assert wait_until_dead(int(note.read_text()))
-    assert time.monotonic() - started < 30
 
 
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_us():
     child = start(
         """
         import subprocess, sys
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(15)"],
-                         start_new_session=True)
+        daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"],
+                                  start_new_session=True)
+        print(daemon.pid)
         """
     )
-    started = time.monotonic()
-    assert list(processes.lines(child)) == []
-    assert time.monotonic() - started < 10
+    (pid,) = map(int, processes.lines(child))
+    assert is_alive(pid), "it was waited for"
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_end_reaches_grandchildren_and_lets_them_finish(tmp_path):
@@ -94,12 +93,12 @@ def test_end_reaches_grandchildren_and_lets_them_finish(tmp_path):
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
+        "while True: time.sleep(0.1)\n"
     )
     child = start(f"import subprocess, sys; subprocess.run([sys.executable, {str(saver)!r}])")
     said = processes.lines(child)
     assert next(said) == b"ready"
-    processes.end(child, grace_seconds=20)
+    processes.end(child, grace_seconds=300)
     assert list(said) == [b"saved"]
 
 
@@ -109,7 +108,7 @@ def test_end_kills_what_does_not_listen():
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("deaf", flush=True)
-        time.sleep(60)
+        time.sleep(900)
         """
     )
     assert next(processes.lines(child)) == b"deaf"
@@ -131,7 +130,7 @@ def test_a_child_ends_when_we_are_killed(number):
     sys.path.insert(0, {str(Path(processes.__file__).parents[1])!r})
     from pathlib import Path
     from flows import processes
-    child = processes.start([sys.executable, "-c", "import time; time.sleep(60)"],
+    child = processes.start([sys.executable, "-c", "import time; time.sleep(900)"],
                             cwd=Path.cwd(), env=os.environ, output=subprocess.DEVNULL)
     print(child.pid, flush=True)
     child.wait()

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from feedback import schema
 from feedback.database import now_ms
 from feedback.events import record
+from feedback.rounds import settle_without
 
 SESSION_MS = 30 * 24 * 3600 * 1000
 """A browser stays signed in for thirty days."""
@@ -119,6 +120,7 @@ def pause(connection: Connection, annotator_id: str, reason: str) -> None:
     )
     mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
     connection.execute(update(table).where(*mine).values(state="free"))
+    settle_without(connection)
     record(connection, "pause", annotator_id=annotator_id, reason=reason)
 
 

@@ -7,22 +7,16 @@ given back; the pair of a free one may go to somebody else, or to the same perso
 
 import hashlib
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, exists, func, select, update
+from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from feedback import schema
 from feedback.database import now_ms
 from feedback.events import record
 from feedback.judgments import Pair
-from feedback.rounds import active_people
-from feedback.standing import answers, stored_pair
-from feedback.votes import votes_needed
-
-_CANDIDATES = 20
-"""Unsettled pairs looked at in one query."""
+from feedback.standing import stored_pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +88,24 @@ def free_expired(connection: Connection) -> None:
 
 def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
     """Whether the pair wants an answer beyond those given and those somebody works on."""
-    table = schema.assignments
-    overlap = select(schema.rounds.c.overlap).where(schema.rounds.c.round == round_key)
-    leases = select(func.count()).where(
-        table.c.pair_id == pair_id,
-        table.c.purpose == "label",
-        table.c.state == "open",
+    rows = schema.round_pairs
+    query = select(rows.c.pair_id).where(rows.c.round == round_key, rows.c.pair_id == pair_id)
+    return connection.execute(query.where(schema.WANTED, _room())).first() is not None
+
+
+def _room() -> ColumnElement[bool]:
+    """Of a row of `round_pairs`: fewer people are at the pair than it wants answers."""
+    rows, table = schema.round_pairs, schema.assignments
+    at_it = (
+        select(func.count())
+        .where(
+            table.c.pair_id == rows.c.pair_id,
+            table.c.purpose == "label",
+            table.c.state == "open",
+        )
+        .scalar_subquery()
     )
-    needed = votes_needed(
-        answers(connection, [pair_id])[pair_id],
-        overlap=connection.execute(overlap).scalar_one(),
-        people=active_people(connection),
-    )
-    return needed > int(connection.execute(leases).scalar_one())
+    return rows.c.needed > at_it
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:
@@ -135,33 +134,21 @@ def _task(connection: Connection, *where: Any) -> Task | None:
 
 def _find_pair(connection: Connection, annotator_id: str) -> tuple[str, str] | None:
     """(round, pair) of the first pair with room that this person has not answered yet."""
-    rounds = schema.rounds
-    oldest_first = select(rounds.c.round).order_by(rounds.c.published_ms, rounds.c.round)
-    for key in connection.execute(oldest_first).scalars().all():
-        for pair_id in _in_pieces(connection, _unsettled(key, annotator_id)):
-            if has_room(connection, pair_id, key):
-                return key, pair_id
-    return None
-
-
-def _unsettled(round_key: str, annotator_id: str) -> Select[str]:
-    """In the order of an index: the first rows come without a look at the others."""
-    rows, table = schema.round_pairs, schema.assignments
+    rounds, rows, table = schema.rounds, schema.round_pairs, schema.assignments
     answered = exists().where(
         table.c.pair_id == rows.c.pair_id,
         table.c.annotator_id == annotator_id,
         table.c.purpose == "label",
         table.c.state == "done",
     )
-    todo = (rows.c.round == round_key, rows.c.active == 1, rows.c.settled == 0)
-    return select(rows.c.pair_id).where(*todo, ~answered).order_by(rows.c.position)
-
-
-def _in_pieces(connection: Connection, query: Select[str]) -> Iterator[str]:
-    offset = 0
-    while found := connection.execute(query.limit(_CANDIDATES).offset(offset)).scalars().all():
-        yield from found
-        offset += _CANDIDATES
+    oldest_first = select(rounds.c.round).order_by(rounds.c.published_ms, rounds.c.round)
+    for key in connection.execute(oldest_first).scalars().all():
+        # In the order of an index: the first row comes without a look at the others.
+        query = select(rows.c.pair_id).where(rows.c.round == key, schema.WANTED, ~answered, _room())
+        pair_id = connection.execute(query.order_by(rows.c.position).limit(1)).scalar()
+        if pair_id is not None:
+            return key, pair_id
+    return None
 
 
 def _find_check(

@@ -61,7 +61,7 @@ def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> P
     if len(keys) != 1:
         raise ValueError(f"expected the pairs of one round, found {sorted(keys)}")
     (key,) = keys
-    _upsert_round(connection, key, overlap)
+    renewed = _upsert_round(connection, key, overlap)
     add_pairs(connection, pairs)
     rows = schema.round_pairs
     held = connection.execute(select(rows.c.pair_id, rows.c.active).where(rows.c.round == key))
@@ -69,19 +69,19 @@ def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> P
     wanted = {pair.pair_id for pair in pairs}
     fresh = sorted(wanted - set(before))
     if fresh:
-        connection.execute(rows.insert(), [_round_row(key, pair_id) for pair_id in fresh])
+        connection.execute(rows.insert(), [_round_row(key, pair_id, overlap) for pair_id in fresh])
     gone = [pair_id for pair_id, active in before.items() if active and pair_id not in wanted]
     back = [pair_id for pair_id, active in before.items() if not active and pair_id in wanted]
     _set_active(connection, key, back, 1)
     _set_active(connection, key, gone, 0)
     _free_leases(connection, gone)
-    settle(connection, sorted(wanted))
+    # The others stay as they are, or a new colleague would open what is finished.
+    settle(connection, sorted(wanted) if renewed else sorted({*fresh, *back}))
     result = Published(
         added=len(fresh) + len(back), kept=len(wanted) - len(fresh) - len(back), removed=len(gone)
     )
     if result.added or result.removed:
-        touched = update(schema.rounds).where(schema.rounds.c.round == key)
-        connection.execute(touched.values(notified_ms=None))
+        _to_be_announced(connection, key)
         record(connection, "publish", round_key=key, added=result.added, removed=result.removed)
     return result
 
@@ -107,23 +107,28 @@ def add_pairs(
 
 
 def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
-    """Brings `settled` of these pairs up to date, in all rounds that contain them."""
+    """Brings `needed` of these pairs up to date, in all rounds that contain them."""
     people = active_people(connection)
     found = answers(connection, pair_ids)
     rows, rounds = schema.round_pairs, schema.rounds
-    query = select(rows.c.round, rows.c.pair_id, rows.c.settled, rounds.c.overlap).join(
+    query = select(rows.c.round, rows.c.pair_id, rows.c.needed, rounds.c.overlap).join(
         rounds, rounds.c.round == rows.c.round
     )
     for chunk in chunks(pair_ids):
         for row in connection.execute(query.where(rows.c.pair_id.in_(chunk))).all():
             need = votes_needed(found[row.pair_id], overlap=row.overlap, people=people)
-            settled = int(need == 0)
-            if settled != row.settled:
-                connection.execute(
-                    update(rows)
-                    .where(rows.c.round == row.round, rows.c.pair_id == row.pair_id)
-                    .values(settled=settled)
-                )
+            if need == row.needed:
+                continue
+            this = (rows.c.round == row.round, rows.c.pair_id == row.pair_id)
+            connection.execute(update(rows).where(*this).values(needed=need))
+            if not row.needed:
+                _to_be_announced(connection, row.round)
+
+
+def settle_without(connection: Connection) -> None:
+    """Settles what waits for a third vote that nobody is left to give: somebody has gone."""
+    wanted = select(schema.round_pairs.c.pair_id).where(schema.WANTED)
+    settle(connection, list(connection.execute(wanted).scalars()))
 
 
 def active_people(connection: Connection) -> int:
@@ -136,20 +141,20 @@ def active_people(connection: Connection) -> int:
 def progress(connection: Connection) -> list[Progress]:
     """All rounds, in the order in which they were published."""
     rounds = schema.rounds
-    query = select(rounds.c.round, rounds.c.overlap).order_by(rounds.c.published_ms, rounds.c.round)
-    return [_progress(connection, row.round, row.overlap) for row in connection.execute(query)]
+    query = select(rounds.c.round).order_by(rounds.c.published_ms, rounds.c.round)
+    return [_progress(connection, key) for key in connection.execute(query).scalars().all()]
 
 
-def _progress(connection: Connection, key: str, overlap: int) -> Progress:
-    people = active_people(connection)
-    found = answers(connection, round_pair_ids(connection, key))
-    needs = [votes_needed(choices, overlap=overlap, people=people) for choices in found.values()]
+def _progress(connection: Connection, key: str) -> Progress:
+    rows = schema.round_pairs
+    query = select(rows.c.pair_id, rows.c.needed).where(rows.c.round == key, rows.c.active == 1)
+    needed = {row.pair_id: row.needed for row in connection.execute(query)}
     return Progress(
         round=key,
-        pairs=len(found),
-        settled=needs.count(0),
-        judgments=sum(len(choices) for choices in found.values()),
-        missing=sum(needs),
+        pairs=len(needed),
+        settled=list(needed.values()).count(0),
+        judgments=sum(map(len, answers(connection, list(needed)).values())),
+        missing=sum(needed.values()),
     )
 
 
@@ -160,7 +165,14 @@ def round_pair_ids(connection: Connection, key: str) -> list[str]:
     return list(connection.execute(query.order_by(rows.c.position)).scalars())
 
 
-def _upsert_round(connection: Connection, key: str, overlap: int) -> None:
+def _to_be_announced(connection: Connection, key: str) -> None:
+    """The round is open: when it is complete (again), whoever waits for it is told (again)."""
+    touched = update(schema.rounds).where(schema.rounds.c.round == key)
+    connection.execute(touched.values(notified_ms=None))
+
+
+def _upsert_round(connection: Connection, key: str, overlap: int) -> bool:
+    """Makes the round or changes its overlap; whether there was something to change."""
     rounds = schema.rounds
     held = connection.execute(select(rounds.c.overlap).where(rounds.c.round == key)).first()
     if held is None:
@@ -168,12 +180,13 @@ def _upsert_round(connection: Connection, key: str, overlap: int) -> None:
         connection.execute(rounds.insert(), [row])
     elif held.overlap != overlap:
         connection.execute(update(rounds).where(rounds.c.round == key).values(overlap=overlap))
+    return held is not None and held.overlap != overlap
 
 
-def _round_row(key: str, pair_id: str) -> dict[str, Any]:
+def _round_row(key: str, pair_id: str, overlap: int) -> dict[str, Any]:
     digest = hashlib.sha256(f"{key}/{pair_id}".encode()).digest()
     position = int.from_bytes(digest[:6], "big")
-    return {"round": key, "pair_id": pair_id, "position": position, "active": 1, "settled": 0}
+    return {"round": key, "pair_id": pair_id, "position": position, "active": 1, "needed": overlap}
 
 
 def _set_active(connection: Connection, key: str, pair_ids: Sequence[str], active: int) -> None:

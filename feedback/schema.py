@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    text,
 )
 
 metadata = MetaData()
@@ -51,14 +52,16 @@ round_pairs = Table(
     Column("pair_id", String(16), ForeignKey("pairs.pair_id"), primary_key=True),
     Column("position", BigInteger, nullable=False, comment="a hash: says nothing of the sampler"),
     Column("active", Integer, nullable=False, comment="0: the round no longer contains the pair"),
-    Column("settled", Integer, nullable=False, comment="1: no further answer is wanted"),
+    Column("needed", Integer, nullable=False, comment="answers still wanted; 0: settled"),
 )
+WANTED = text("active = 1 AND needed > 0")
+"""Of `round_pairs`: people are still to be asked. In these words an index answers it."""
 Index(
-    "round_pairs_todo",
+    "round_pairs_wanted",
     round_pairs.c.round,
-    round_pairs.c.active,
-    round_pairs.c.settled,
     round_pairs.c.position,
+    sqlite_where=WANTED,
+    postgresql_where=WANTED,
 )
 Index("round_pairs_pair", round_pairs.c.pair_id)
 

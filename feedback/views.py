@@ -34,11 +34,11 @@ def standing_of(connection: Connection, annotator_id: str, round_key: str | None
         newest = select(rounds.c.round).order_by(rounds.c.published_ms.desc(), rounds.c.round)
         round_key = connection.execute(newest.limit(1)).scalar()
     of_round = (rows.c.round == round_key, rows.c.active == 1)
-    counts = select(rows.c.settled, func.count()).where(*of_round).group_by(rows.c.settled)
-    by_state = {settled: count for settled, count in connection.execute(counts)}
+    counts = select(rows.c.needed, func.count()).where(*of_round).group_by(rows.c.needed)
+    by_need = {needed: count for needed, count in connection.execute(counts)}
     return {
         "mine": int(connection.execute(mine).scalar_one()),
         "round": round_key,
-        "settled": by_state.get(1, 0),
-        "pairs": sum(by_state.values()),
+        "settled": by_need.get(0, 0),
+        "pairs": sum(by_need.values()),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy.exc
 
-from feedback import accounts, database, rounds, standing
+from feedback import accounts, database, notify, rounds, schema, standing
 from feedback.assignments import ServeParams
 from feedback.submissions import RefusedError
 
@@ -71,6 +71,47 @@ def test_no_third_vote_is_awaited_when_nobody_is_left_to_give_it(
     desk.answer("ana", "a")
     desk.answer("ben", "b")
     assert desk.progress().complete
+
+
+def test_a_new_colleague_does_not_open_what_was_settled_without_them(
+    desk: Any, make_pairs: Any
+) -> None:
+    desk.hire("ana", "ben")
+    desk.publish(make_pairs(1), overlap=2)
+    desk.answer("ana", "a")
+    desk.answer("ben", "b")
+    desk.hire("cleo")
+    desk.publish(make_pairs(1), overlap=2)
+    assert (desk.progress().complete, desk.progress().missing) == (True, 0)
+    assert desk.serve("cleo") is None
+
+
+def test_a_pause_settles_what_waited_for_that_person(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana", "ben", "cleo")
+    desk.publish(make_pairs(1), overlap=2)
+    desk.answer("ana", "a")
+    desk.answer("ben", "b")
+    assert not desk.progress().complete
+    with desk.database.writing() as connection:
+        accounts.pause(connection, "cleo", "on holiday")
+        assert notify.unannounced(connection) == ["r1"]
+    assert desk.progress().complete
+
+
+def test_a_round_that_an_undo_opened_is_announced_again_when_it_is_complete(
+    desk: Any, make_pairs: Any
+) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(2))
+    desk.answer("ana"), desk.answer("ana")
+    with desk.database.writing() as connection:
+        assert notify.unannounced(connection) == ["r1"]
+        connection.execute(schema.rounds.update().values(notified_ms=1))
+        assert notify.unannounced(connection) == []
+    desk.undo("ana")
+    desk.answer("ana")
+    with desk.database.reading() as connection:
+        assert notify.unannounced(connection) == ["r1"]
 
 
 def test_an_expired_lease_goes_to_somebody_else(desk: Any, make_pairs: Any) -> None:

@@ -85,7 +85,8 @@ def _add_serve(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
     command.add_argument(
         "--prefect-url",
         default=os.environ.get("PREFECT_API_URL"),
-        help="Prefect's API, told when a round is complete (default: $PREFECT_API_URL)",
+        help="Prefect's API, told when a round is complete (default: $PREFECT_API_URL, else that "
+        "of `make ui` while it runs in this folder)",
     )
     command.set_defaults(run=commands.serve)
 

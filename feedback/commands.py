@@ -32,7 +32,8 @@ from feedback.judgments import (
 )
 from feedback.label_studio import CONFIG, from_tasks, to_tasks
 from feedback.lead import lead_view
-from feedback.people import HOW_TO_OPEN
+from feedback.notify import local_prefect
+from feedback.people import how_to_open
 from feedback.quality import QualityParams
 from feedback.server import LOCAL_HOSTS, ServerParams, create_app
 from feedback.standing import judgments_of, pairs_of
@@ -40,21 +41,35 @@ from feedback.standing import judgments_of, pairs_of
 
 def serve(given: argparse.Namespace) -> int:
     """Serves the page until it is interrupted."""
-    with (
-        socket.create_server((given.host, given.port)) as listener,
-        _opened(given.store) as database,
-    ):
-        address = f"http://{given.host}:{listener.getsockname()[1]}"
+    with socket.socket() as listener, _opened(given.store) as database:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((given.host, given.port))
+        name = given.allow_host[0] if given.allow_host else given.host
+        address = f"http://{name}:{listener.getsockname()[1]}"
         app = create_app(database, _server_params(given, address), serve=_serve_params(given))
-        _say(f"The labelling page: {_first_link(database, address)}")
+        link = _first_link(database, address)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, link).run(sockets=[listener])
     return 0
 
 
+class _Server(uvicorn.Server):
+    """Says where the page is as soon as it is there."""
+
+    def __init__(self, config: uvicorn.Config, link: str) -> None:
+        super().__init__(config)
+        self._link = link
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _say(f"The labelling page: {self._link}")
+
+
 def _server_params(given: argparse.Namespace, address: str) -> ServerParams:
-    params: dict[str, Any] = {"prefect_url": given.prefect_url or None, "page_url": address}
+    told: str | None = given.prefect_url
+    params: dict[str, Any] = {"page_url": address}
+    params["prefect"] = local_prefect if told is None else lambda: told
     if given.guidelines is not None:
         params["guidelines"] = given.guidelines
     return ServerParams(hosts=(*LOCAL_HOSTS, given.host, *given.allow_host), **params)
@@ -69,8 +84,12 @@ def _serve_params(given: argparse.Namespace) -> ServeParams:
 
 
 def _first_link(database: Database, address: str) -> str:
-    """The address; with a token while nobody has one, so that the first person gets in at once."""
+    """The address, noted in the store for those who wait for people (`feedback.people`).
+
+    With a token while nobody has one, so that the first person gets in at once.
+    """
     with database.writing() as connection:
+        record(connection, "open", page=address)
         people = schema.annotators
         somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
         if connection.execute(somebody).first() is not None:
@@ -121,6 +140,7 @@ def status(given: argparse.Namespace) -> int:
     """Prints rounds and people."""
     with _opened(given.store) as database, database.reading() as connection:
         view = lead_view(connection, QualityParams())
+        note = how_to_open(connection)
     shown = [one for one in view["rounds"] if given.round_key in (None, one.round)]
     if given.round_key is not None and not shown:
         raise ValueError(f"round {given.round_key} is not published")
@@ -133,9 +153,7 @@ def status(given: argparse.Namespace) -> int:
     waiting = [one for one in shown if not one.complete]
     if given.round_key is not None and waiting:
         (one,) = waiting
-        raise MissingJudgmentsError(
-            one.round, missing=one.missing, wanted=one.wanted, note=HOW_TO_OPEN
-        )
+        raise MissingJudgmentsError(one.round, missing=one.missing, wanted=one.wanted, note=note)
     return 0
 
 

@@ -5,6 +5,7 @@ advisory lock. So every decision (who gets which pair) sees all decisions before
 that has returned is on the disk: write-ahead log with `synchronous=FULL`.
 """
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -60,12 +61,23 @@ def _engine(url: str) -> Engine:
         path.parent.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{path}"
     if not url.startswith("sqlite"):
-        engine = create_engine(url, pool_pre_ping=True)
-        event.listen(engine, "begin", _lock_postgres)
-        return engine
+        return _postgres(url)
     engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _postgres(url: str) -> Engine:
+    # The driver that the extra installs, whatever SQLAlchemy's own choice is.
+    url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+    try:
+        engine = create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"the store needs the Python package {error.name}: pip install 'rlhf-rounds[postgres]'"
+        ) from error
+    event.listen(engine, "begin", _lock_postgres)
     return engine
 
 

@@ -5,13 +5,17 @@ sent until Prefect has taken it, also after a restart of the server; a round is 
 only then.
 """
 
+import fcntl
 import http.client
 import json
+import os
 import urllib.error
 import urllib.request
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, func, select, update
 
@@ -24,6 +28,22 @@ EVENT = "rlhf.feedback.round-complete"
 _TIMEOUT_S = 10
 
 
+def local_prefect() -> str | None:
+    """API of the Prefect server that `make ui` runs for this folder; null while none runs.
+
+    It holds a lock on a file in its home, whose first line is its address.
+    """
+    path = Path(os.environ.get("PREFECT_HOME", ".work/prefect")) / "server.lock"
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"{lock.readline().strip()}/api"
+    return None
+
+
 def unannounced(connection: Connection) -> list[str]:
     """Rounds that are complete and of which nobody has been told."""
     rounds, rows = schema.rounds, schema.round_pairs
@@ -32,7 +52,7 @@ def unannounced(connection: Connection) -> list[str]:
         .join(rows, rows.c.round == rounds.c.round)
         .where(rounds.c.notified_ms.is_(None), rows.c.active == 1)
         .group_by(rounds.c.round)
-        .having(func.min(rows.c.settled) == 1)
+        .having(func.max(rows.c.needed) == 0)
         .order_by(rounds.c.round)
     )
     return list(connection.execute(query).scalars())
@@ -76,8 +96,11 @@ def _post(url: str, body: object) -> None:
     request = urllib.request.Request(
         url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
+    # No proxy of the user's stands between two processes of one machine.
+    here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    handlers = [urllib.request.ProxyHandler({})] if here else []
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+        with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S):
             pass
     except http.client.HTTPException as error:
         raise urllib.error.URLError(f"no proper reply: {error!r}") from error

@@ -1,27 +1,29 @@
 """People as annotators: pairs go to the labelling page, judgments come from its store."""
 
+import json
 import os
 from collections.abc import Sequence
 
+from sqlalchemy import Connection, select
+
+from feedback import schema
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.database import Database
 from feedback.judgments import Judgment, Pair
 from feedback.rounds import progress, publish
 from feedback.standing import judgments_of
 
-HOW_TO_OPEN = "open the page with `make annotate` (python -m feedback serve)"
-
 
 class PeopleAnnotator:
     """Asks people, who answer when they can."""
 
-    def __init__(self, params: LabelParams, *, page: str = "http://127.0.0.1:8765") -> None:
-        """`page` is where people open it.
+    def __init__(self, params: LabelParams) -> None:
+        """Opens nothing yet.
 
         The store is `params.store`, or what the variable RLHF_FEEDBACK_STORE names: workspaces of
         the flow have folders of their own and share one labelling server.
         """
-        self._params, self._page = params, page
+        self._params = params
         self._store = os.environ.get("RLHF_FEEDBACK_STORE", params.store)
 
     def publish(self, pairs: Sequence[Pair]) -> None:
@@ -47,7 +49,16 @@ class PeopleAnnotator:
                 now = next(one for one in progress(connection) if one.round == key)
                 if now.complete:
                     return judgments_of(connection, pairs)
+                note = how_to_open(connection)
         finally:
             database.close()
-        note = f"{HOW_TO_OPEN} at {self._page}"
         raise MissingJudgmentsError(key, missing=now.missing, wanted=now.wanted, note=note)
+
+
+def how_to_open(connection: Connection) -> str:
+    """Where people label: the address that the page was last opened at, and the command for it."""
+    events = schema.events
+    opened = select(events.c.detail).where(events.c.kind == "open")
+    detail = connection.execute(opened.order_by(events.c.event_id.desc()).limit(1)).scalar()
+    page = json.loads(detail)["page"] if detail else "http://127.0.0.1:8765"
+    return f"label at {page} (`make annotate` opens the page)"

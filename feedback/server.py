@@ -47,8 +47,9 @@ class ServerParams:
     """Names that it may be called by."""
     guidelines: Path = _HERE / "guidelines.md"
     """Markdown shown beside the pairs; its hash is stored with each label."""
-    prefect_url: str | None = None
-    """Prefect's API, which gets an event when a round is complete; null: nobody is told."""
+    prefect: Callable[[], str | None] = lambda: None
+    """Finds the address of Prefect's API, which gets an event when a round is complete; null:
+    nobody is told for now."""
     page_url: str = "http://127.0.0.1:8765"
     """Where people open the page; part of the event."""
 
@@ -66,7 +67,7 @@ def create_app(
         OSError: the guidelines cannot be read.
     """
     quality = quality or QualityParams()
-    watch = Watch(database, quality, prefect_url=params.prefect_url, page_url=params.page_url)
+    watch = Watch(database, quality, prefect=params.prefect, page_url=params.page_url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

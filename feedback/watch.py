@@ -5,6 +5,7 @@ A thread of its own, so that nobody waits for Prefect or for statistics over all
 
 import logging
 import threading
+from collections.abc import Callable
 
 from feedback.database import Database
 from feedback.notify import announce
@@ -25,14 +26,14 @@ class Watch:
         database: Database,
         quality: QualityParams,
         *,
-        prefect_url: str | None,
+        prefect: Callable[[], str | None],
         page_url: str,
         pause_s: float = 2.0,
         idle_s: float = 30.0,
     ) -> None:
-        """Starts nothing yet."""
+        """Starts nothing yet. `prefect` is asked at each look for the address of Prefect's API."""
         self._database, self._quality = database, quality
-        self._prefect_url, self._page_url = prefect_url, page_url
+        self._prefect, self._page_url = prefect, page_url
         self._pause_s, self._idle_s = pause_s, idle_s
         self._bell, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="feedback-watch", daemon=True)
@@ -65,10 +66,11 @@ class Watch:
         with self._database.writing() as connection:
             for row in pause_the_poor(connection, self._quality):
                 _log.warning("paused %s: %s", row.annotator_id, row.pause)
-        if self._prefect_url is None:
+        address = self._prefect()
+        if not address:
             return
         try:
-            for key in announce(self._database, self._prefect_url, self._page_url):
-                _log.info("round %s is complete; told %s", key, self._prefect_url)
+            for key in announce(self._database, address, self._page_url):
+                _log.info("round %s is complete; told %s", key, address)
         except OSError as error:
-            _log.warning("cannot tell %s that a round is complete: %s", self._prefect_url, error)
+            _log.warning("cannot tell %s that a round is complete: %s", address, error)

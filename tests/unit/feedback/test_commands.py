@@ -78,7 +78,10 @@ def test_status_says_what_a_round_waits_for_and_how_to_open_the_page(
     code, out, err = run("status", "--round", "r1")
     assert code == 5
     assert "waits for 137 of 200 judgments" in out
-    assert "round r1 waits for 137 of 200 judgments; open the page with `make annotate`" in err
+    assert (
+        "round r1 waits for 137 of 200 judgments; label at http://127.0.0.1:8765 (`make annotate`"
+        in err
+    )
 
 
 def test_publish_refuses_pairs_of_another_round(

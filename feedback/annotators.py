@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from feedback.judges import LanguageModelParams
 from feedback.judgments import Choice, Judgment, Pair, latest, oriented, read_judgments
 
 Score = Callable[[str, str], float]
@@ -26,8 +27,9 @@ _log = logging.getLogger(__name__)
 class LabelParams:
     """Section `label` of params.yaml."""
 
-    annotators: Literal["rubric", "file", "people"] = "rubric"
-    """Who judges: simulated annotators with the gold rubric, a judgments file, or people."""
+    annotators: Literal["rubric", "file", "people", "language_model", "reward_model"] = "rubric"
+    """Who judges: simulated annotators with the gold rubric, a judgments file, people, a language
+    model behind an endpoint, or a reward model."""
     overlap: int = 1
     """Judgments per pair, each by another annotator; at least 1."""
     simulated: int = 4
@@ -43,6 +45,11 @@ class LabelParams:
     store: str = ".work/feedback/feedback.db"
     """people: the labelling server's database, a path relative to the repository root or a
     SQLAlchemy URL."""
+    language_model: LanguageModelParams | None = None
+    """language_model: which one, and how it is asked."""
+    reward_model: str | None = None
+    """reward_model: its folder in the hub's format, relative to the repository root. DVC does not
+    follow it; the judgments name its hash."""
 
     def __post_init__(self) -> None:
         """Refuses impossible combinations, naming the dotted key."""
@@ -62,6 +69,16 @@ class LabelParams:
             (
                 self.annotators == "file" and not self.file,
                 "label.file is missing, and label.annotators is file",
+            ),
+            (
+                self.annotators in ("language_model", "reward_model")
+                and getattr(self, self.annotators) is None,
+                f"label.{self.annotators} is missing, and label.annotators is {self.annotators}",
+            ),
+            (
+                self.annotators in ("language_model", "reward_model") and self.overlap > 1,
+                f"label.overlap is {self.overlap}, expected 1: the {self.annotators} is one "
+                "annotator, who says the same of a pair each time",
             ),
         ):
             if wrong:

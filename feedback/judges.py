@@ -10,9 +10,11 @@ import hashlib
 import http.client
 import json
 import os
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,25 @@ class LanguageModelParams:
     """Of the reply."""
     timeout_s: float = 60.0
     """For one request, in seconds."""
+    at_once: int = 8
+    """Requests at a time."""
+
+    def __post_init__(self) -> None:
+        """Refuses what no endpoint can do, naming the dotted key."""
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                f"label.language_model.endpoint is {self.endpoint!r}, expected an http(s) address"
+            )
+        for name, low in (
+            ("temperature", 0),
+            ("max_tokens", 1),
+            ("timeout_s", 0.1),
+            ("at_once", 1),
+        ):
+            if getattr(self, name) < low:
+                raise ValueError(
+                    f"label.language_model.{name} is {getattr(self, name)}, expected {low} or more"
+                )
 
 
 class VerdictError(Exception):
@@ -99,14 +120,15 @@ class LanguageModelAnnotator:
         self._params = params
         content = {**asdict(params), "question": QUESTION, "code": 1}
         # Where it runs and how long we wait does not change what it says.
-        for name in ("endpoint", "api_key_variable", "timeout_s"):
+        for name in ("endpoint", "api_key_variable", "timeout_s", "at_once"):
             del content[name]
         self.version = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
         self._cache = cache / self.version
 
     def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
         """One judgment of each pair."""
-        return [self._judge_one(pair) for pair in pairs]
+        with ThreadPoolExecutor(self._params.at_once) as threads:
+            return list(threads.map(self._judge_one, pairs))
 
     def _judge_one(self, pair: Pair) -> Judgment:
         reason = None
@@ -188,6 +210,6 @@ def _read_verdict(reply: str) -> int | str:
 
 def _write(path: Path, verdict: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
     part.write_text(json.dumps(verdict, ensure_ascii=False), encoding="utf-8")
     part.replace(path)

@@ -2,18 +2,26 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data.support_desk.requests import parse_request
 from data.support_desk.rubric import score_response
-from feedback.annotators import FileAnnotator, MissingJudgmentsError, RubricAnnotator
+from feedback.annotators import (
+    FileAnnotator,
+    LabelParams,
+    MissingJudgmentsError,
+    RubricAnnotator,
+)
+from feedback.judges import LanguageModelAnnotator
 from feedback.judgments import Judgment, JudgmentError, Pair, read_pairs, to_lines
 from tasks.metrics_file import write_metrics
 from tasks.outcome import StageEnd
 from tasks.stage import Stage, run_stage
 
 INPUTS = ("data/rounds/{key}/comparisons.jsonl",)
+VERDICTS = Path(".work") / "feedback" / "verdicts"
+"""What language models have said, by version of the annotator: nothing is asked twice."""
 
 
 def run(stage: Stage) -> None:
@@ -41,9 +49,33 @@ def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
     if params.annotators == "file":
         assert params.file is not None
         return FileAnnotator(Path(params.file), params).judge(pairs)
-    from feedback.people import PeopleAnnotator  # noqa: PLC0415 (needs the labelling store)
+    if params.annotators == "language_model":
+        return ask_language_model(params, pairs)
+    # Imported here: the others need neither the labelling store nor torch.
+    if params.annotators == "people":
+        from feedback.people import PeopleAnnotator  # noqa: PLC0415
 
-    return PeopleAnnotator(params).judge(pairs)
+        return PeopleAnnotator(params).judge(pairs)
+    from tasks.label_reward_model import ask_reward_model  # noqa: PLC0415
+
+    return ask_reward_model(params, pairs, stage.params.run)
+
+
+def ask_language_model(params: LabelParams, pairs: Sequence[Pair]) -> list[Judgment]:
+    """One judgment of each pair; what failed is a skip with its reason.
+
+    Raises:
+        StageEnd: every pair failed: the endpoint is not there, or the model gives no verdicts.
+    """
+    assert params.language_model is not None
+    judgments = LanguageModelAnnotator(params.language_model, cache=VERDICTS).judge(pairs)
+    if judgments and all(judgment.choice == "skip" for judgment in judgments):
+        raise StageEnd(
+            "failed",
+            f"{params.language_model.model} at {params.language_model.endpoint} gave no verdict "
+            f"on any of {len(judgments)} pairs; the first: {judgments[0].reason}",
+        )
+    return judgments
 
 
 def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str], float]:
@@ -53,7 +85,7 @@ def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str], float]:
             raise StageEnd(
                 "bad_input",
                 f"label.annotators is rubric, which knows the support desk only; "
-                f"pair {pair.pair_id} asks {str(pair.prompt)[:80]!r}; use file or people",
+                f"pair {pair.pair_id} asks {str(pair.prompt)[:80]!r}; use people, file or a model",
             )
     return score_response
 

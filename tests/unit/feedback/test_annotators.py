@@ -176,6 +176,12 @@ def test_a_prompt_of_messages_is_refused() -> None:
         ({"flip": 1.5}, r"label\.flip is 1\.5"),
         ({"tie_band": -1.0}, r"label\.tie_band is -1\.0"),
         ({"annotators": "file"}, r"label\.file is missing"),
+        ({"annotators": "language_model"}, r"label\.language_model is missing"),
+        ({"annotators": "reward_model"}, r"label\.reward_model is missing"),
+        (
+            {"annotators": "reward_model", "reward_model": "m", "overlap": 2},
+            r"label\.overlap is 2, expected 1",
+        ),
     ],
 )
 def test_impossible_params_are_refused_by_name(params: dict[str, object], message: str) -> None:

@@ -168,3 +168,28 @@ def test_a_reward_model_prefers_the_higher_score(make_pairs: Any) -> None:
     judgments = judge.judge(pairs)
     assert [one.choice for one in judgments] == ["a", "b", "tie"]
     assert {one.kind for one in judgments} == {"reward_model"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"endpoint": "127.0.0.1:8000"}, r"label\.language_model\.endpoint is '127"),
+        ({"temperature": -0.1}, r"label\.language_model\.temperature is -0\.1, expected 0 or more"),
+        ({"at_once": 0}, r"label\.language_model\.at_once is 0"),
+        ({"max_tokens": 0}, r"label\.language_model\.max_tokens is 0"),
+    ],
+)
+def test_impossible_params_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LanguageModelParams(**({"endpoint": "http://127.0.0.1:1/v1", "model": "m"} | changes))
+
+
+def test_many_at_once_say_what_one_after_the_other_says(
+    ask: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    many = make_pairs(40)
+    at_once = ask(at_once=8).judge(many)
+    for verdict in tmp_path.rglob("*.json"):
+        verdict.unlink()
+    assert ask(at_once=1).judge(many) == at_once
+    assert [one.pair_id for one in at_once] == [pair.pair_id for pair in many]

@@ -34,6 +34,11 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
     )
 
 
+def publish_waiting(message: str) -> None:
+    """The page `waiting`: what people have to do, with the link to the labelling page."""
+    create_markdown_artifact(re.sub(r"(https?://[^\s);]+)", r"[\1](\1)", message), key="waiting")
+
+
 def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per policy: gold score, win rate, KL, accuracy of its round's reward model."""
     rewards = {model["round"]: model for model in results["reward_models"]}

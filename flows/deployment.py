@@ -1,18 +1,25 @@
-"""`python -m flows.deployment`: registers the flow with a Prefect server and runs it when asked.
+"""`python -m flows.deployment`: registers the flows with a Prefect server and runs them when asked.
 
 `make ui` starts this; by itself it needs `PREFECT_API_URL`. It polls the server for runs that a
-person or a schedule has ordered, and runs one at a time, each in a process of its own.
+person, a schedule or the labelling page has ordered, and runs one at a time, each in a process of
+its own.
 """
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
+from prefect import serve
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
+from feedback.notify import EVENT
+from flows import promotion
 from flows.rlhf import rlhf
 
 NAME = "rounds"
@@ -20,20 +27,36 @@ WEEKLY = DeploymentScheduleCreate(
     schedule=CronSchedule(cron="0 3 * * 1", timezone="UTC"), active=False, slug="weekly"
 )
 """Mondays at three, switched off: an example to switch on or to change in the UI."""
+LABELLED = DeploymentEventTrigger(
+    name="round-labelled",
+    description="People have labelled a round: go on with it.",
+    expect={EVENT},
+    match={"prefect.resource.id": "rlhf.feedback.*"},
+    threshold=1,
+    within=timedelta(0),
+)
+"""The labelling page says that a round is complete (`feedback.notify`)."""
 
 
 def main() -> int:
-    """Serve the flow of the current folder until a signal comes; the exit code."""
-    rlhf.serve(
+    """Serve the flows of the current folder until a signal comes; the exit code."""
+    parameters = {"workspace": str(Path.cwd())}
+    rounds = RunnerDeployment.from_flow(
+        rlhf,
         NAME,
         schedules=_schedules(),
-        # They go on when we come back.
-        pause_on_shutdown=False,
-        parameters={"workspace": str(Path.cwd())},
-        limit=1,
-        print_starting_message=False,
+        triggers=[LABELLED],
+        parameters=parameters,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    policy = RunnerDeployment.from_flow(
+        promotion.promote,
+        promotion.NAME,
+        parameters=parameters,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    # Schedules go on when we come back.
+    serve(rounds, policy, pause_on_shutdown=False, limit=1, print_starting_message=False)
     return 0
 
 

@@ -26,7 +26,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed, Failed
 
-from flows.artifacts import RunLinks, publish_results, publish_runs
+from flows.artifacts import RunLinks, publish_results, publish_runs, publish_waiting
 from flows.crashed import report_crash
 from flows.graph import GraphError, PlannedStage, plan
 from flows.stages import Ending, How, run_stage
@@ -77,7 +77,10 @@ def rlhf(workspace: Path = Path()) -> State[None]:
                 report_crash(died_in_here)
             links = RunLinks(root, flow_run)
             with _execution(root, flow_run, params, links):
-                return run_all(stages, root, flow_run, params, links)
+                state = run_all(stages, root, flow_run, params, links)
+            if state.is_completed():
+                ask_for_promotion(root, params)
+            return state
     except (ParamsError, GraphError) as error:
         return Failed(name="BadInput", message=str(error))
     except WorkspaceBusyError as error:
@@ -94,6 +97,8 @@ def run_all(
     get_run_logger().info("%s", plan_line(stages))
     for planned in stages:
         state = stage(planned.name, root, execution, return_state=True)
+        if state.name == "Waiting":
+            publish_waiting(state.message or "")
         if state.name not in WENT_THROUGH:
             return State(
                 type=state.type,
@@ -137,6 +142,16 @@ def task_state(ending: Ending) -> State[None]:
     return (Completed if well else Failed)(
         name=STATE_NAMES[ending.how], message=ending.message or None
     )
+
+
+def ask_for_promotion(root: Path, params: Params) -> None:
+    """Have a person decide on the newest policy that has been evaluated."""
+    # Imported here: it brings MLflow, which is a second and a half of everybody's start.
+    from flows import promotion  # noqa: PLC0415
+
+    policies = [policy["name"] for policy in figures(root, params)["policies"]]
+    if len(policies) > 1:
+        promotion.ask(root, policies[-1])
 
 
 def figures(root: Path, params: Params) -> dict[str, Any]:

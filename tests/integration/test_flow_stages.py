@@ -22,10 +22,17 @@ os.environ |= {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
 from prefect import State
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterId,
+)
 from prefect.client.schemas.objects import TaskRun
+from prefect.deployments.runner import RunnerDeployment
 from prefect.testing.utilities import prefect_test_harness
 
+from flows import promotion
 from flows.graph import plan
 from flows.rlhf import rlhf
 from flows.stages import run_stage
@@ -315,6 +322,39 @@ def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(
     assert state.message == "reward@r1: because of this"
     assert names(state) == {"sft": "Completed", "reward@r1": name}
     assert task_runs(state)["reward@r1"].run_count == 1, "tried again, which cannot help"
+
+
+@pytest.mark.usefixtures("prefect")
+def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
+    message = "round r1 waits for 137 of 200 judgments; label at http://127.0.0.1:8765 (`make`)"
+    ask(workspace, reward_r1={"status": "waiting", "code": 5, "message": message})
+
+    flow(workspace)
+
+    assert "[http://127.0.0.1:8765](http://127.0.0.1:8765) (`make`)" in artifact("waiting")
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_person_is_asked_about_each_policy_once_where_the_deployment_is_served(workspace: Path):
+    lock = "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n    - path: models/rounds/r1/policy\n"
+    (workspace / "dvc.lock").write_text(f"{lock}      md5: 0a1b.dir\n")
+    promotion.ask(workspace, "r1")
+    assert asked() == []
+
+    RunnerDeployment.from_flow(promotion.promote, promotion.NAME).apply()
+    promotion.ask(workspace, "r1")
+    promotion.ask(workspace, "r1")
+    assert asked() == [{"round_key": "r1", "workspace": str(workspace), "policy": "0a1b.dir"}]
+
+    (workspace / "dvc.lock").write_text(f"{lock}      md5: 2c3d.dir\n")
+    promotion.ask(workspace, "r1")
+    assert len(asked()) == 2
+
+
+def asked() -> list[dict[str, Any]]:
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=["promote"])))
+    return [run.parameters for run in found]
 
 
 @pytest.mark.usefixtures("prefect")

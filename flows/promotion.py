@@ -1,0 +1,161 @@
+"""A person decides whether the policy of a round replaces the one in production.
+
+The flow shows the figures before and after, and suspends itself with a form: it holds no process
+while people think. *Resume* in the Prefect UI opens the form; the run goes on with what was
+entered, from the top, and records the decision (`tasks.promotion`).
+
+The pipeline's flow orders a run after each new policy, where the deployment is served.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, suspend_flow_run
+from prefect.artifacts import create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.input import RunInput
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from flows.artifacts import round_rows
+from tasks import promotion
+from tasks.params import ParamsError, load_params
+from tasks.promotion import Choice, PromotionError
+from tasks.summary import build_results
+
+NAME = "policy"
+PATIENCE_SECONDS = 30 * 24 * 3600
+"""A run that nobody has answered for thirty days fails, and nothing is promoted."""
+
+
+class Verdict(RunInput):
+    """The form."""
+
+    decision: Choice
+    who: Annotated[str, Field(min_length=1, max_length=200, description="Your name")]
+    why: Annotated[str, Field(min_length=1, max_length=2000, description="Your reason")]
+
+
+@flow(
+    name="promote",
+    flow_run_name="promote-{round_key}",
+    persist_result=False,
+    description="A person approves or rejects the policy of a round.",
+)
+def promote(round_key: str, workspace: Path = Path(), policy: str | None = None) -> State[None]:
+    """Ask a person about the round's policy, and record what they say.
+
+    Args:
+        round_key: the round, such as r1.
+        workspace: folder of the pipeline.
+        policy: DVC's hash of the policy that is meant; none: the one that is there now.
+    """
+    root = workspace.resolve()
+    try:
+        _refuse_if_changed(root, round_key, policy)
+        candidate = promotion.candidate(root, round_key)
+        rows = before_and_after(_results(root), round_key, production_round(root))
+    except (ParamsError, PromotionError) as error:
+        return Failed(name="BadInput", message=str(error))
+    create_table_artifact(
+        table=rows, key=f"promotion-{round_key}", description=f"Before and after round {round_key}"
+    )
+    verdict = suspend_flow_run(
+        wait_for_input=Verdict.with_initial_data(description=question(round_key, rows[-2:])),
+        timeout=PATIENCE_SECONDS,
+        key="verdict",
+    )
+    decision = promotion.Decision(choice=verdict.decision, who=verdict.who, why=verdict.why)
+    version = promotion.decide(root, candidate, decision)
+    return outcome(round_key, decision, version.version)
+
+
+def ask(root: Path, round_key: str) -> None:
+    """Order a run that asks a person about the round's policy; once for each policy.
+
+    Does nothing where the deployment is not served, as with `make flow` by itself.
+    """
+    try:
+        digest = promotion.policy_digest(root, round_key)
+        with get_client(sync_client=True) as client:
+            client.read_deployment_by_name(f"{promote.name}/{NAME}")
+    except (PromotionError, ObjectNotFound):
+        return
+    run_deployment(
+        f"{promote.name}/{NAME}",
+        parameters={"round_key": round_key, "workspace": str(root), "policy": digest},
+        timeout=0,
+        as_subflow=False,
+        # Who is asked again about the same policy, has been asked before.
+        idempotency_key=f"promote-{digest}",
+    )
+
+
+def before_and_after(
+    results: Mapping[str, Any], round_key: str, production: str | None
+) -> list[dict[str, str]]:
+    """SFT, the policy in production, and the round's: one row each, the new one last.
+
+    Raises:
+        PromotionError: the round has not been evaluated.
+    """
+    wanted = list(dict.fromkeys(["sft", *([production] if production else []), round_key]))
+    rows = {row["policy"]: row for row in round_rows(results)}
+    if round_key not in rows:
+        raise PromotionError(f"round {round_key} has not been evaluated yet")
+    wanted.remove(round_key)
+    return [
+        {"": "before" if name == (production or "sft") else "start", **rows[name]}
+        for name in wanted
+        if name in rows
+    ] + [{"": "after", **rows[round_key]}]
+
+
+def production_round(root: Path) -> str | None:
+    """The round whose policy is in production; null before the first approval."""
+    version = promotion.in_production(root)
+    return None if version is None else version.tags.get("rlhf.round")
+
+
+def question(round_key: str, rows: list[dict[str, str]]) -> str:
+    """The text above the form: what is asked, and the table, one line for each figure."""
+    table = [list(column) for column in zip(*(row.values() for row in rows), strict=True)]
+    moments, policies, *figures = table
+    head = [f"{moment}: {policy}" for moment, policy in zip(moments, policies, strict=True)]
+    names = list(rows[0])[2:]
+    lines = [["", *head], ["---"] * (1 + len(rows))]
+    lines += [[name, *values] for name, values in zip(names, figures, strict=True)]
+    return (
+        f"### Shall the policy of round {round_key} replace the one in production?\n\n"
+        + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        + "\n\nHeld-out prompts, 95 % intervals. Approving moves MLflow's alias "
+        f"`{promotion.ALIAS}` of `{promotion.MODEL}`; rejecting leaves it where it is."
+    )
+
+
+def outcome(round_key: str, decision: promotion.Decision, version: str | int) -> State[None]:
+    """The run's last state: what was decided, by whom and why."""
+    approved = decision.choice == "approve"
+    return Completed(
+        name="Promoted" if approved else "Rejected",
+        message=f"round {round_key}, {promotion.MODEL} version {version}: "
+        f"{'approved' if approved else 'rejected'} by {decision.who}: {decision.why}",
+    )
+
+
+def _refuse_if_changed(root: Path, round_key: str, policy: str | None) -> None:
+    now = promotion.policy_digest(root, round_key)
+    if policy not in (None, now):
+        raise PromotionError(
+            f"the policy of round {round_key} has changed since this was asked ({policy}, now "
+            f"{now}); the run that made the new one asks again"
+        )
+
+
+def _results(root: Path) -> dict[str, Any]:
+    params = load_params(root / "params.yaml")
+    return build_results(root, list(params.rounds), seed=params.run.seed, test_policy=params.final)

@@ -1,0 +1,236 @@
+"""Rounds by people, from end to end: real Prefect, real page, a scripted person over HTTP.
+
+    python -m pytest -m slow tests/integration/test_people_rounds.py
+
+`make ui` and `make annotate` run in a copy of the repository with tiny parameters. A run ends as
+`Waiting`; the person labels; the page's event starts the next run, which goes on where the first
+one came to. After each round a person decides about promotion. Two minutes on two quiet cores.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from mlflow import MlflowClient
+from ruamel.yaml import YAML
+
+from data.support_desk.rubric import score_response
+from feedback.judgments import read_judgments
+from tests.integration.test_pipeline import World, make_tiny, unrun  # noqa: F401
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+
+PATIENCE_SECONDS = 900
+
+
+class Prefect:
+    """What people do in Prefect's UI, by the interface that the UI uses."""
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx.Client(base_url=f"{address}/api", timeout=60, trust_env=False)
+
+    def order(self, deployment: str) -> str:
+        found = self._ask("GET", f"/deployments/name/{deployment}")
+        return str(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", {})["id"])
+
+    def runs(self, flow: str) -> list[dict[str, Any]]:
+        """Newest first."""
+        body = {"flows": {"name": {"any_": [flow]}}, "sort": "EXPECTED_START_TIME_DESC"}
+        found: list[dict[str, Any]] = self._ask("POST", "/flow_runs/filter", body)
+        return [
+            run for run in found if run["state_name"] != "Scheduled" or not run["auto_scheduled"]
+        ]
+
+    def tasks(self, flow_run: str) -> dict[str, str]:
+        """Task -> name of its state."""
+        body = {"flow_runs": {"id": {"any_": [flow_run]}}}
+        return {
+            run["name"]: run["state_name"] for run in self._ask("POST", "/task_runs/filter", body)
+        }
+
+    def artifact(self, key: str) -> Any:
+        body = {"artifacts": {"key": {"any_": [key]}}}
+        (found,) = self._ask("POST", "/artifacts/latest/filter", body)
+        return found["data"]
+
+    def fill_in(self, flow_run: str, **form: str) -> None:
+        done = self._ask("POST", f"/flow_runs/{flow_run}/resume", {"run_input": form})
+        assert done["status"] == "ACCEPT", done
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        return self._client.request(method, path, json=body).raise_for_status().json()
+
+
+def eventually(found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (what := found()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.5)
+    return what
+
+
+def ended(prefect: Prefect, flow: str, number: int) -> dict[str, Any]:
+    """The flow's run number `number` (from 1), as soon as it has ended or is suspended."""
+
+    def look() -> Any:
+        runs = prefect.runs(flow)
+        if len(runs) < number:
+            return None
+        run = runs[len(runs) - number]
+        final = run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED", "PAUSED")
+        return run if final else None
+
+    run: dict[str, Any] = eventually(look)
+    return run
+
+
+@contextmanager
+def started(world: World, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=world.root,
+        env=world.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def address(process: "subprocess.Popen[str]", name: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(rf"{name}:? +(http://127\.0\.0\.1:\d+)", line):
+            return found[1]
+    raise AssertionError(f"{name} has ended")
+
+
+def label(page: str, token: str, at_most: int) -> int:
+    """Label up to `at_most` pairs by the rubric; how many were left to this person."""
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=page, headers=headers, timeout=60, trust_env=False) as client:
+        view = client.post("/api/task").json()
+        for number in range(at_most):
+            if view["state"] != "pair":
+                break
+            body = {"assignment_id": view["task"]["assignment_id"], "choice": choose(view["task"])}
+            body |= {"visible_ms": 4000, "key": f"{page[-5:]}-{view['round']}-{number:06d}"}
+            view = client.post("/api/judgments", json=body).raise_for_status().json()
+    return int(view["pairs"]) - int(view["settled"])
+
+
+def choose(task: dict[str, Any]) -> str:
+    left, right = (score_response(task["prompt_raw"], task[f"{s}_raw"]) for s in ("left", "right"))
+    return "tie" if left == right else "left" if left > right else "right"
+
+
+@pytest.fixture
+def world(unrun: World) -> World:  # noqa: F811
+    """Rounds by people."""
+    yaml = YAML()
+    params = yaml.load(unrun.root / "params.yaml")
+    make_two_rounds(params)
+    yaml.dump(params, unrun.root / "params.yaml")
+    unrun.git("commit", "--quiet", "--all", "-m", "people")
+    return unrun
+
+
+def make_two_rounds(params: dict[str, Any]) -> None:
+    assert make_tiny, "the fixture `unrun` has made it tiny"
+    params["label"] |= {"annotators": "people"}
+
+
+def test_two_rounds_by_people_and_a_decision_after_each(world: World):
+    with (
+        started(world, "flows.serve", "--prefect-port", free(), "--mlflow-port", free()) as ui,
+        started(world, "feedback", "serve", "--port", "0", "--gold-rate", "0") as desk,
+    ):
+        page = address(desk, "The labelling page")
+        prefect = Prefect(address(ui, "Prefect"))
+        eventually(lambda: deployed(prefect))
+        token = world.run(sys.executable, "-m", "feedback", "token", "ana").strip()
+
+        # A run goes as far as it can without people, and holds nothing.
+        prefect.order("rlhf/rounds")
+        run = ended(prefect, "rlhf", 1)
+        assert (run["state_type"], run["state_name"]) == ("COMPLETED", "Waiting")
+        waits = "label@r1: round r1 waits for 48 of 48 judgments; label at " + page
+        assert run["state"]["message"].startswith(waits)
+        assert f"[{page}]({page})" in prefect.artifact("waiting")
+        assert prefect.runs("promote") == []
+
+        # `dvc repro` says the same, whoever asks.
+        assert label(page, token, 11) == 37
+        said = world.run(sys.executable, "-m", "dvc", "repro", expect=255)
+        assert f"round r1 waits for 37 of 48 judgments; label at {page}" in said
+        assert world.json(".work/label@r1/outcome.json")["code"] == 5
+
+        # The last judgment starts the next run, by an event.
+        assert label(page, token, 1000) == 0
+        run = ended(prefect, "rlhf", 2)
+        assert run["created_by"]["type"] == "AUTOMATION"
+        assert run["state_name"] == "Waiting"
+        assert "round r2 waits for 48 of 48 judgments" in run["state"]["message"]
+        states = prefect.tasks(run["id"])
+        assert states["sample@r1"] == "Unchanged"
+        later = ("label@r1", "validate@r1", "reward@r1", "ppo@r1", "evaluate@r1", "sample@r2")
+        assert {states[stage] for stage in later} == {"Completed"}
+        judgments = read_judgments(world.root / "data/rounds/r1/judgments.jsonl")
+        assert {(one.kind, one.annotator_id) for one in judgments} == {("human", "ana")}
+        assert len(judgments) == 48
+
+        # A person is asked about the new policy, and approves it.
+        asked = ended(prefect, "promote", 1)
+        assert asked["state_name"] == "Suspended"
+        rows = json.loads(prefect.artifact("promotion-r1"))
+        assert [row["policy"] for row in rows] == ["sft", "r1"]
+        prefect.fill_in(asked["id"], decision="approve", who="Lea", why="better on all counts")
+        eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Promoted")
+        assert production(world) == ("r1", "approved", "Lea", "better on all counts")
+
+        # The second round, rejected.
+        assert label(page, token, 1000) == 0
+        run = ended(prefect, "rlhf", 3)
+        assert run["state"]["message"] == "All 18 stages are up to date."
+        asked = ended(prefect, "promote", 2)
+        assert [row["policy"] for row in json.loads(prefect.artifact("promotion-r2"))] == [
+            "sft", "r1", "r2"
+        ]  # fmt: skip
+        prefect.fill_in(asked["id"], decision="reject", who="Lea", why="no better")
+        eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Rejected")
+        assert production(world)[0] == "r1"
+
+        # Once more: nothing to label, nothing to do, nobody is asked again.
+        prefect.order("rlhf/rounds")
+        run = ended(prefect, "rlhf", 4)
+        assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
+        assert len(prefect.runs("promote")) == 2
+
+
+def deployed(prefect: Prefect) -> bool:
+    try:
+        return bool(prefect._ask("GET", "/deployments/name/promote/policy"))
+    except httpx.HTTPError:
+        return False
+
+
+def production(world: World) -> tuple[str, ...]:
+    client = MlflowClient(f"sqlite:///{world.root}/.work/mlflow/mlflow.db")
+    tags = client.get_model_version_by_alias("rlhf-policy", "production").tags
+    return tuple(tags[key] for key in ("rlhf.round", "decision", "decided_by", "reason"))
+
+
+def free() -> str:
+    from flows.servers import any_free_port
+
+    return str(any_free_port())

@@ -1,0 +1,55 @@
+"""What a person is shown before they decide, and how the decision shows."""
+
+import pytest
+
+from flows.promotion import before_and_after, outcome, question
+from tasks.promotion import Decision, PromotionError
+
+
+def estimate(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 9}
+
+
+RESULTS = {
+    "policies": [
+        {"name": name, "gold": estimate(score), "win_rate_vs_sft": None, "kl": estimate(0.2)}
+        for name, score in (("sft", 5.0), ("r1", 6.0), ("r2", 7.0))
+    ],
+    "reward_models": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("production", "shown"),
+    [
+        (None, [("before", "sft"), ("after", "r2")]),
+        ("r1", [("start", "sft"), ("before", "r1"), ("after", "r2")]),
+        # The same policy again, after a decision that is to be changed.
+        ("r2", [("start", "sft"), ("after", "r2")]),
+        # Its round has gone from params.yaml since.
+        ("r0", [("start", "sft"), ("after", "r2")]),
+    ],
+)
+def test_the_new_policy_stands_after_the_one_in_production(production, shown):
+    rows = before_and_after(RESULTS, "r2", production)
+    assert [(row[""], row["policy"]) for row in rows] == shown
+
+
+def test_a_round_without_figures_cannot_be_decided_on():
+    with pytest.raises(PromotionError, match="round r3 has not been evaluated"):
+        before_and_after(RESULTS, "r3", None)
+
+
+def test_the_question_has_one_line_for_each_figure():
+    lines = question("r2", before_and_after(RESULTS, "r2", "r1")).splitlines()
+    assert "|  | start: sft | before: r1 | after: r2 |" in lines
+    wanted = "| gold score (of 10) | 5.00 [4.90, 5.10] | 6.00 [5.90, 6.10] | 7.00 [6.90, 7.10] |"
+    assert wanted in lines
+
+
+@pytest.mark.parametrize(("choice", "name"), [("approve", "Promoted"), ("reject", "Rejected")])
+def test_the_last_state_says_who_decided_and_why(choice, name):
+    state = outcome("r2", Decision(choice=choice, who="Lea", why="shorter answers"), 3)
+    assert (state.is_completed(), state.name) == (True, name)
+    assert "Lea: shorter answers" in str(state.message)
+    assert "version 3" in str(state.message)

@@ -115,7 +115,6 @@ def label_everything(address: str, token: str) -> int:
         return given
 
 
-@pytest.mark.timeout(120)
 def test_a_round_is_published_labelled_announced_and_given_to_the_pipeline(
     tmp_path: Path, prefect: Prefect
 ) -> None:
@@ -155,7 +154,6 @@ def test_a_round_is_published_labelled_announced_and_given_to_the_pipeline(
     assert {one.judgment_id: one for one in read_judgments(out)} == by_id
 
 
-@pytest.mark.timeout(120)
 def test_the_first_person_gets_in_by_the_link_and_a_taken_port_is_one_line(tmp_path: Path) -> None:
     store = tmp_path / "feedback.db"
     server, address = start(store, "")

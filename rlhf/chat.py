@@ -8,9 +8,13 @@ from transformers import PreTrainedTokenizerBase
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
 
+MAX_PROMPT_CHARACTERS = 1_000_000
+"""What a chat template may make of one prompt. `{{'A' * 10**9}}` is a legal template, and its
+gigabyte would be tokenised for a quarter of a minute."""
+
 
 class TokenizerError(ValueError):
-    """The tokenizer cannot be used: no end-of-sequence token, or padding that equals it."""
+    """The tokenizer or its chat template cannot be used; the message says why."""
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
@@ -43,6 +47,11 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
         return list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise TokenizerError(
+            f"the chat template makes {len(text)} characters of a prompt; at most "
+            f"{MAX_PROMPT_CHARACTERS} are taken"
+        )
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -22,6 +22,7 @@ from transformers import (
 
 from rlhf.chat import check_tokenizer
 from rlhf.masked import last_token_index
+from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.padding import position_ids
 from rlhf.shapes import (
     AttentionMask,
@@ -40,26 +41,14 @@ HEAD = "score.weight"
 """The weight of a sequence classifier that a causal model does not have."""
 
 
-class ModelFolderError(ValueError):
-    """A folder that was named as a model does not hold one."""
-
-
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The folder's tokenizer, checked for an end token that differs from padding."""
     require_model_folder(folder)
-    tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder))
+    with loading(folder):
+        loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = cast(PreTrainedTokenizerBase, loaded)
     check_tokenizer(tokenizer, source=str(folder))
     return tokenizer
-
-
-def require_model_folder(folder: Path) -> None:
-    """Raise ModelFolderError unless the folder looks like a model in the hub's format."""
-    if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: no such model folder")
-    if not (folder / "config.json").is_file():
-        raise ModelFolderError(f"{folder}: not a model folder in the hub's format (no config.json)")
-    if not list(folder.glob("*.safetensors")):
-        raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
 
 
 def load_policy(folder: Path, device: torch.device) -> PreTrainedModel:
@@ -78,19 +67,20 @@ def _load(kind: Any, folder: Path, **config: Any) -> tuple[PreTrainedModel, list
 
     transformers draws those at random and only warns; what that means is for the caller to say.
     """
-    model, loading = kind.from_pretrained(
-        folder,
-        dtype=torch.float32,
-        use_safetensors=True,
-        trust_remote_code=False,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        **config,
-    )
-    for name, found, expected in sorted(loading["mismatched_keys"]):
+    with loading(folder):
+        model, report = kind.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **config,
+        )
+    for name, found, expected in sorted(report["mismatched_keys"]):
         shapes = f"has shape {tuple(found)}, expected {tuple(expected)}"
         raise ModelFolderError(f"{folder}: {name} {shapes}")
-    return cast(PreTrainedModel, model), sorted(loading["missing_keys"])
+    return cast(PreTrainedModel, model), sorted(report["missing_keys"])
 
 
 def sequence_hidden(trunk: nn.Module, ids: TokenIds, mask: AttentionMask) -> Tensor:

@@ -12,7 +12,7 @@ from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.compute import Compute, choose_device, make_deterministic
-from rlhf.models import ModelFolderError
+from rlhf.model_folders import ModelFolderError
 from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped

@@ -42,7 +42,8 @@ def _model_problems(base: BaseParams, root: Path) -> Iterator[str]:
         return
     # transformers takes seconds to import, which only a model of one's own has to cost.
     from rlhf.chat import TokenizerError  # noqa: PLC0415
-    from rlhf.models import ModelFolderError, load_tokenizer  # noqa: PLC0415
+    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+    from rlhf.models import load_tokenizer  # noqa: PLC0415
 
     try:
         load_tokenizer(root / base.model)

@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForSequenceClassification
 
 from rlhf.chat import TokenizerError
+from rlhf.model_folders import ModelFolderError
 from rlhf.models import (
     VALUE_HEAD,
-    ModelFolderError,
     RewardModel,
     build_actor_critic,
     is_reward_model,

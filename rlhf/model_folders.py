@@ -1,0 +1,34 @@
+"""Model folders in the hub's format, and the one error for those that are none.
+
+Only safetensors: pickled weights are never read, and no code that lies in a folder is run.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+
+class ModelFolderError(ValueError):
+    """A folder that was named as a model does not hold one."""
+
+
+def require_model_folder(folder: Path) -> None:
+    """Raise ModelFolderError unless the folder looks like a model in the hub's format."""
+    if not folder.is_dir():
+        raise ModelFolderError(f"{folder}: no such model folder")
+    if not (folder / "config.json").is_file():
+        raise ModelFolderError(f"{folder}: not a model folder in the hub's format (no config.json)")
+    if not list(folder.glob("*.safetensors")):
+        raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
+
+
+@contextlib.contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """What a library says of a folder that it cannot load, as one line that names the folder."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error

@@ -1,0 +1,90 @@
+"""Folders that were made to do harm, or are damaged: refused by name, and nothing of them run."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rlhf.chat import TokenizerError
+from rlhf.model_folders import ModelFolderError
+from rlhf.models import load_policy, load_reward_model, load_tokenizer
+from tests import tiny
+
+CPU = torch.device("cpu")
+EVIL = "from pathlib import Path\nPath({hit!r}).touch()\nclass Evil: pass\n"
+
+
+def test_code_in_a_model_folder_is_never_run(tmp_path: Path):
+    folder, hit = tmp_path / "model", tmp_path / "hit"
+    tiny.llama().save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    (folder / "modeling_evil.py").write_text(EVIL.format(hit=str(hit)))
+    for name, names in (
+        (
+            "config.json",
+            ("AutoConfig", "AutoModelForCausalLM", "AutoModelForSequenceClassification"),
+        ),
+        ("tokenizer_config.json", ("AutoTokenizer",)),
+    ):
+        content = json.loads((folder / name).read_text())
+        content["auto_map"] = {key: "modeling_evil.Evil" for key in names}
+        content |= {"model_type": "evil", "tokenizer_class": "Evil"}
+        (folder / name).write_text(json.dumps(content))
+
+    with contextlib.suppress(ModelFolderError, TokenizerError):
+        load_tokenizer(folder)  # May come as a plain one: what it says needs no code.
+    for load in (
+        lambda: load_policy(folder, CPU),
+        lambda: load_reward_model(folder, CPU, torch.Generator()),
+    ):
+        with pytest.raises(ModelFolderError, match="cannot be loaded"):
+            load()
+    assert not hit.exists()
+
+
+class Trap:
+    """Unpickling it touches a file."""
+
+    def __init__(self, hit: Path):
+        self.hit = hit
+
+    def __reduce__(self):
+        return (Path.touch, (self.hit,))
+
+
+def test_pickled_weights_are_never_read(tmp_path: Path):
+    folder, hit = tmp_path / "model", tmp_path / "hit"
+    tiny.llama().save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin"):
+        torch.save(Trap(hit), folder / name)
+
+    with pytest.raises(ModelFolderError, match="no weights in safetensors format"):
+        load_policy(folder, CPU)
+    # Weights under a name that is none make the loader look for another file.
+    save_file({"a": torch.ones(1)}, folder / "other.safetensors")
+    with pytest.raises(ModelFolderError, match=f"{folder}: cannot be loaded"):
+        load_policy(folder, CPU)
+    assert not hit.exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "config"])
+def test_a_damaged_model_folder_is_refused_with_one_line_that_names_it(tmp_path: Path, damage: str):
+    folder = tmp_path / "model"
+    tiny.llama().save_pretrained(folder)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    match damage:
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[:-10])
+        case "empty":
+            weights.write_bytes(b"")
+        case "config":
+            config.write_text(config.read_text()[:-10])
+
+    with pytest.raises(ModelFolderError) as caught:
+        load_policy(folder, CPU)
+    assert str(folder) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

@@ -10,7 +10,8 @@ from feedback.annotators import LabelParams
 from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Judgment, Pair, Prompt
 from rlhf.chat import encode_prompt, encode_response
-from rlhf.models import ModelFolderError, is_reward_model, load_reward_model, load_tokenizer
+from rlhf.model_folders import ModelFolderError
+from rlhf.models import is_reward_model, load_reward_model, load_tokenizer
 from tasks.models import start_compute
 from tasks.outcome import StageEnd
 from tasks.params import RunParams

@@ -10,7 +10,7 @@ repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for on
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
 
 test: $(READY)  ## all tests that fit in ten minutes
-	@python -m pytest
+	@python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## formatting, lint, strict types, floors
 	@ruff format --check .

@@ -75,6 +75,7 @@ def _read_overlay(root: Path, name: str) -> Mapping[str, object]:
 def _snapshot(root: Path) -> str:
     """A commit with the tracked files as they are: HEAD, or a stash that no list mentions."""
     head = _git(root, "rev-parse", "--verify", "HEAD")
+    _git(root, "status", "--porcelain")  # A file that was only touched would fail `stash create`.
     return _git(root, *IDENTITY, "stash", "create") or head
 
 

@@ -13,7 +13,7 @@ Keys = keys.Keys
 ARABIC = "\u0645\u0631\u062d\u0628\u0627\u060c \u0623\u064a\u0646 \u0637\u0644\u0628\u064a\u061f"
 
 
-def wait_for(browser: Any, condition: Callable[[Any], Any], seconds: float = 15) -> Any:
+def wait_for(browser: Any, condition: Callable[[Any], Any], seconds: float = 120) -> Any:
     return waiting.WebDriverWait(browser, seconds, poll_frequency=0.02).until(condition)
 
 

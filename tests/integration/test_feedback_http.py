@@ -98,7 +98,7 @@ def write_comparisons(path: Path, count: int) -> Path:
 def label_everything(address: str, token: str) -> int:
     """A person who finds the polite answer, whichever side it is on; returns how many they gave."""
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=address, headers=headers, timeout=300) as client:
         view = client.post("/api/task").json()
         given = 0
         while view["state"] == "pair":

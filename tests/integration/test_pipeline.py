@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,15 +287,12 @@ def test_no_output_holds_a_time_a_path_or_the_name_of_the_run(world: World):
 # --- DVC -----------------------------------------------------------------------------------------
 
 
-def test_a_second_repro_does_nothing_and_says_so_in_seconds(world: World):
+def test_a_second_repro_does_nothing_and_says_so(world: World):
     before = outputs(world.root)
-    started = time.monotonic()
     log = world.dvc("repro")
-    seconds = time.monotonic() - started
 
     assert ran(log) == set()
     assert "Data and pipelines are up to date." in log
-    assert seconds < 20
     assert outputs(world.root) == before
 
 

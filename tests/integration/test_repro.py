@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,23 +82,29 @@ end("done", 0, "")
 """
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "params.yaml").write_text(PARAMS)
-    (tmp_path / "dvc.yaml").write_text(PIPELINE)
-    (tmp_path / "stage.py").write_text(STAGE)
-    (tmp_path / "wanted").write_text("success")
-    (tmp_path / "params").mkdir()
-    (tmp_path / "params" / "no_kl.yaml").write_text("ppo: {kl_coef: 0.0}\n")
-    (tmp_path / ".gitignore").write_text(".work\nreports\nresults\n")
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "dvc.yaml").write_text(PIPELINE)
+    (folder / "stage.py").write_text(STAGE)
+    (folder / "wanted").write_text("success")
+    (folder / "params").mkdir()
+    (folder / "params" / "no_kl.yaml").write_text("ppo: {kl_coef: 0.0}\n")
+    (folder / ".gitignore").write_text(".work\nreports\nresults\n")
     for command in (
         ["git", "init", "--quiet"],
         [sys.executable, "-m", "dvc", "init", "--quiet"],
         ["git", "add", "--all"],
         ["git", "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one"],
     ):
-        subprocess.run(command, cwd=tmp_path, check=True, env=environment())
-    return tmp_path
+        subprocess.run(command, cwd=folder, check=True, env=environment())
+    return folder
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "root"))
 
 
 def environment() -> dict[str, str]:

@@ -5,7 +5,6 @@ import http.server
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +34,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def sleeper(tmp_path) -> Iterator[servers.Child]:
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; time.sleep(900)"]
     with servers.running("It", command, env={}, log=tmp_path / "it.log") as child:
         yield child
 
@@ -86,7 +85,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path):
 
 
 def test_a_child_ends_with_its_context(tmp_path):
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; time.sleep(900)"]
     with servers.running("It", command, env={}, log=tmp_path / "it.log") as child:
         child.check()
     assert child.process.returncode == -15
@@ -121,10 +120,8 @@ def test_a_runner_that_ended_has_no_page(tmp_path):
         "The runner", [sys.executable, "-c", ""], env={}, log=tmp_path / "x"
     ) as child:
         child.process.wait()
-        started = time.monotonic()
         with pytest.raises(servers.ServerError, match="The runner has ended"):
             deployment_page(servers.url(servers.free_port(1)), child)
-        assert time.monotonic() - started < 10
 
 
 def test_all_three_addresses_are_said():

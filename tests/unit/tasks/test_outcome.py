@@ -42,7 +42,7 @@ def test_the_file_says_stage_status_time_and_memory(tmp_path: Path):
         "message": "the KL exploded",
         "execution": "run-7",
     }
-    assert 12.5 <= written["seconds"] < 20
+    assert 12.5 <= written["seconds"] < 300
     # A Python process holds more than 5 MB; in units of a kilobyte it would be less than that.
     assert written["peak_rss_bytes"] > 5_000_000
     assert before_ms <= written["ended_ms"] <= time.time_ns() // 1_000_000

@@ -1,5 +1,6 @@
 """Workspaces of variants, in a real git repository."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -78,6 +79,11 @@ def test_tracked_uncommitted_changes_come_along_and_leave_no_stash(root: Path) -
     assert git(root, "stash", "list") == ""
     (root / "code.py").write_text("three\n")
     assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "three\n"
+
+
+def test_a_file_that_was_only_touched_changes_nothing(root: Path) -> None:
+    os.utime(root / "code.py", (1, 1))
+    assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "one\n"
 
 
 def test_a_refresh_keeps_checkpoints_outputs_and_the_variants_own_lock(root: Path) -> None:

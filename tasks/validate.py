@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 from preferences.allowing import load_allowed
-from preferences.gate import Round, run_gate
+from preferences.baselines import bag_of_words
+from preferences.gate import GateResult, Round, run_gate
 from preferences.judging import JudgmentMismatchError, judge
 from preferences.loading import load_comparisons, load_judgments, load_preferences, load_prompts
-from preferences.statistics import votes_of
+from preferences.statistics import longer_wins, votes_of
 from preferences.tokens import TokenLimit
 from tasks.metrics_file import write_metrics
 from tasks.outcome import StageEnd
@@ -58,7 +59,7 @@ def run(stage: Stage) -> None:
         docs_dir=stage.root / ".work" / stage.name / "data_docs",
         context=context,
     )
-    metrics = result.verdict.metrics()
+    metrics = result.verdict.metrics() | _baselines(result, results / "report.md")
     write_metrics(results, metrics)
     stage.final(metrics)
     if not result.passed:
@@ -72,6 +73,26 @@ def run(stage: Stage) -> None:
     for split, rows in (("train", result.train), ("heldout", result.heldout)):
         write_json_lines(folder / f"{split}.jsonl", [row.to_row() for row in rows])
     stage.keep(Output("artifact", Path(f"results/validate/{key}")))
+
+
+def _baselines(result: GateResult, report: Path) -> dict[str, float]:
+    """What the round's reward model has to beat on the held-out rows, added to the report."""
+    train, heldout = (
+        [row for row in side if not row.is_tie] for side in (result.train, result.heldout)
+    )
+    numbers = {
+        "longer_wins": longer_wins(heldout),
+        "bag_of_words": bag_of_words(train, heldout) if result.passed else None,
+    }
+    with report.open("a", encoding="utf-8") as stream:
+        stream.write("\nOn the held-out rows a reward model has to beat:\n\n")
+        stream.writelines(
+            f"- {name}: {found.mean:.3f} "
+            f"(95 % {found.low:.3f} to {found.high:.3f}, n {found.n:,})\n"
+            for name, found in numbers.items()
+            if found
+        )
+    return {f"baselines/{name}": found.mean for name, found in numbers.items() if found}
 
 
 if __name__ == "__main__":

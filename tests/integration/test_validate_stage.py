@@ -95,6 +95,10 @@ def test_good_rows_pass_and_every_other_row_is_accounted_for(round_: Round):
     assert (counts["quarantined"], counts["ties"]) == (1, 1)
     passed = [rows(round_.preferences / f"{split}.jsonl") for split in ("train", "heldout")]
     assert sum(map(len, passed)) == 40
+    report = (round_.results / "report.md").read_text()
+    # "Here is n." is the longer one, and "Here" its first word.
+    assert "- longer_wins: 1.000 (95 %" in report
+    assert "- bag_of_words: 1.000 (95 %" in report
     (aside,) = rows(round_.results / "quarantine.jsonl")
     assert (aside["rules"], aside["where"]) == (["blank_answers"], f"comparison {round_.blank}")
 

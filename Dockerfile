@@ -17,10 +17,8 @@ RUN apt-get update \
 USER 1000:1000
 WORKDIR /home/rlhf/rounds
 
-# PATH: what `make` would have set up. SHELL: bash becomes the stage that DVC starts, so that the
-# stage notices when DVC is killed.
+# PATH: what `make` would have set up.
 ENV PATH="/home/rlhf/rounds/.venv/bin:$PATH" \
-    SHELL=/bin/bash \
     PYTHONUNBUFFERED=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     DO_NOT_TRACK=1 \

@@ -163,22 +163,23 @@ def test_compose_sends_nothing_home():
         assert service["environment"]["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
 
 
-def test_the_worker_serves_the_pool_of_the_deployment():
-    (deployment,) = load("prefect.yaml")["deployments"]
-    pool = deployment["work_pool"]["name"]
+def test_the_worker_serves_the_pool_of_the_deployments():
+    (pool,) = {entry["work_pool"]["name"] for entry in load("prefect.yaml")["deployments"]}
     command = load("compose.yaml")["services"]["worker"]["command"]
     assert f"work-pool create {pool} " in command
     assert f"worker start --pool {pool} " in command
 
 
-def test_the_deployment_names_the_flow_and_its_schedule_is_off():
-    (deployment,) = load("prefect.yaml")["deployments"]
-    # As a file, flows/rlhf.py would hide the package rlhf.
-    module, _, function = deployment["entrypoint"].rpartition(".")
-    path = ROOT / f"{module.replace('.', '/')}.py"
-    assert f"\ndef {function}(" in path.read_text(encoding="utf-8")
-    assert [schedule["active"] for schedule in deployment["schedules"]] == [False]
-    assert deployment["concurrency_limit"]["limit"] == 1
+def test_the_deployments_name_flows_and_no_schedule_is_on():
+    deployments = load("prefect.yaml")["deployments"]
+    for deployment in deployments:
+        # As a file, flows/rlhf.py would hide the package rlhf.
+        module, _, function = deployment["entrypoint"].rpartition(".")
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        assert f"\ndef {function}(" in path.read_text(encoding="utf-8")
+        assert not any(schedule["active"] for schedule in deployment.get("schedules", []))
+    limits = {entry["name"]: entry.get("concurrency_limit") for entry in deployments}
+    assert limits["rounds"]["limit"] == 1
 
 
 # --- The steps themselves ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ stored with the weights and is part of every score from then on.
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,6 +106,49 @@ def train(
             norm = training.optimiser.step(factor)
             training.step += 1
             yield RewardMetrics(loss, accuracy, margin, norm)
+
+
+class EnsembleTraining:
+    """The members of an ensemble in training, one after the other; one member is the plain case."""
+
+    def __init__(self, members: Sequence[Training]):
+        """Each member with its own optimiser, at step 0."""
+        self.members = tuple(members)
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps of all members together."""
+        return sum(member.step for member in self.members)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every member."""
+        return {str(number): member.state_dict() for number, member in enumerate(self.members)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        for number, member in enumerate(self.members):
+            member.load_state_dict(state[str(number)])
+
+
+def member_seeds(seeds: Seeds, number: int) -> Seeds:
+    """The random streams of a member; those of the first are what they are without an ensemble."""
+    return Seeds(seeds.named("member", number)) if number else seeds
+
+
+def train_members(
+    training: EnsembleTraining,
+    pairs: Sequence[EncodedPair],
+    params: RewardParams,
+    *,
+    pad_id: int,
+    compute: Compute,
+    seeds: Seeds,
+) -> Iterator[tuple[int, RewardMetrics]]:
+    """Train every member on all pairs in an order of its own; yields member and step."""
+    for number, member in enumerate(training.members):
+        own = member_seeds(seeds, number)
+        for step in train(member, pairs, params, pad_id=pad_id, compute=compute, seeds=own):
+            yield number, step
 
 
 def _backward(

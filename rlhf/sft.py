@@ -1,7 +1,7 @@
 """Supervised fine-tuning on demonstrations: next-token loss on the answer, end token included.
 
 The loss is the mean over all answer tokens of an optimiser step, so that neither micro-batching
-nor padding changes a gradient.
+nor padding nor packing changes a gradient.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from rlhf.compute import Compute
 from rlhf.losses import language_model_loss
 from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
+from rlhf.packing import pack, packed_hidden, packed_positions
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
@@ -79,7 +80,7 @@ def train(
             loss = 0.0
             for start in range(0, len(chosen), params.micro_batch_size):
                 micro = chosen[start : start + params.micro_batch_size]
-                loss += _backward(training, micro, tokens, pad_id=pad_id, compute=compute)
+                loss += _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
             require_finite_loss(loss, training.step)
             factor = schedule_factor(params.optimiser, training.step, total)
             norm = training.optimiser.step(factor)
@@ -100,11 +101,40 @@ def response_loss(
     return language_model_loss(logits, ids[:, 1:], trained[:, 1:], normaliser=tokens)
 
 
+def packed_response_loss(
+    model: PreTrainedModel, examples: Sequence[Example], *, tokens: int, width: int
+) -> torch.Tensor:
+    """The same from rows of at most `width` tokens, each of several examples."""
+    device = next(model.parameters()).device
+    rows = pack([len(example) for example in examples], width)
+    packed = [[examples[index] for index in row] for row in rows]
+    ids, _ = pad_right([[t for e in row for t in (*e.prompt, *e.response)] for row in packed], 0)
+    positions = packed_positions([[len(example) for example in row] for row in packed])
+    trained, _ = pad_right(
+        [[t for e in row for t in [0] * len(e.prompt) + [1] * len(e.response)] for row in packed], 0
+    )
+    # The first token of an example has nothing before it that could predict it.
+    trained = trained.bool() & (positions > 0)
+    ids, positions, trained = ids.to(device), positions.to(device), trained.to(device)
+    logits = language_model_head(model, packed_hidden(model.base_model, ids, positions)[:, :-1])
+    return language_model_loss(logits, ids[:, 1:], trained[:, 1:], normaliser=tokens)
+
+
 def _backward(
-    training: Training, examples: Sequence[Example], tokens: int, *, pad_id: int, compute: Compute
+    training: Training,
+    examples: Sequence[Example],
+    tokens: int,
+    params: SFTParams,
+    *,
+    pad_id: int,
+    compute: Compute,
 ) -> float:
-    assert isinstance(training.model, PreTrainedModel)
+    model = training.model
+    assert isinstance(model, PreTrainedModel)
     with compute.autocast():
-        loss = response_loss(training.model, examples, tokens=tokens, pad_id=pad_id)
+        if params.packing:
+            loss = packed_response_loss(model, examples, tokens=tokens, width=params.max_tokens)
+        else:
+            loss = response_loss(model, examples, tokens=tokens, pad_id=pad_id)
     loss.backward()
     return loss.item()

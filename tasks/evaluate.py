@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlhf import reward
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
+from rlhf.ensembles import load_scorer
 from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
 from rlhf.intervals import mean_interval, win_rate
-from rlhf.models import load_policy, load_reward_model, load_tokenizer
+from rlhf.models import load_policy, load_tokenizer
 from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
 from tasks.gold import gold_scores
@@ -87,7 +86,7 @@ class Bench:
 
     def scores(self, answers: Answers, reward_model: Path) -> list[float]:
         """Normalised scores of a reward model for the very tokens of the answers."""
-        model = load_reward_model(reward_model, self.compute.device, torch.Generator())
+        model = load_scorer(reward_model, self.compute.device)
         rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, answers.ids, strict=True)]
         scores = reward.score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
         self._progress.step()

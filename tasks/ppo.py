@@ -13,12 +13,12 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
+from rlhf.ensembles import load_scorer
 from rlhf.models import (
     VALUE_HEAD,
     ActorCritic,
     build_actor_critic,
     load_policy,
-    load_reward_model,
     load_tokenizer,
     load_value_function,
     save_value_function,
@@ -63,9 +63,7 @@ def run(stage: Stage) -> None:
     tokens = token_ids(tokenizer)
     reward_model = None
     if params.rewards.learned > 0:
-        reward_model = load_reward_model(
-            Path(f"models/rounds/{key}/reward"), compute.device, torch.Generator()
-        )
+        reward_model = load_scorer(Path(f"models/rounds/{key}/reward"), compute.device)
     rules = build_rule_rewards(params.rewards, tokenizer)
     models = PPOModels(
         actor=_actor(stage, folder, reward_model, compute.device),

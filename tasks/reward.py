@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from preferences.loading import load_comparisons, load_preferences
 from preferences.records import Comparison, Preference
 from rlhf import reward
 from rlhf.compute import Compute
-from rlhf.models import RewardModel, is_reward_model, load_reward_model, load_tokenizer
+from rlhf.ensembles import join, load_members, load_scorer, save_members, starting_members
+from rlhf.models import RewardModel, is_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.reward import Encoder
 from tasks.metrics_file import write_metrics
@@ -33,24 +35,32 @@ INPUTS = (
 def run(stage: Stage) -> None:
     """Train on all preferences so far, or copy the model the round starts from."""
     params, key = stage.params.reward, stage.round_key
-    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    compute = start_compute(stage.params.run)
     start = Path(stage.round.reward_model)
     tokenizer = load_tokenizer(start)
     encoder = Encoder(tokenizer)
-    model = load_reward_model(start, compute.device, seeds.torch("reward", "head"))
+    retrain = params.retrain or not is_reward_model(start)
+    members = load_members(start, compute.device) if not retrain else _fresh(stage, start, compute)
+    model = join(members, params.ensemble_k)
     folder = Path(f"data/rounds/{key}/preferences")
     train = [row.preference for row in load_preferences(folder / "train.jsonl")]
     heldout = [row.preference for row in load_preferences(folder / "heldout.jsonl")]
     fresh = [row for row in heldout if row.round == key]
-    before = gold_accuracy(model, encoder, fresh, compute) if is_reward_model(start) else None
+    before = None
+    if is_reward_model(start):
+        before = gold_accuracy(load_scorer(start, compute.device), encoder, fresh, compute)
     metrics: dict[str, Any] = {"round": key, "pairs": len(train), "accuracy_before": before}
-    if params.retrain or not is_reward_model(start):
-        metrics |= _train(stage, model, encoder, train, compute)
+    if retrain:
+        metrics |= _train(stage, members, encoder, train, compute)
         comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
-        _normalise(model, encoder, comparisons, compute)
+        for member in members:
+            _normalise(member, encoder, comparisons, compute)
     figures, gaps = measure(model, encoder, fresh, heldout, compute)
     metrics |= figures
+    if len(members) > 1:
+        model.classifier.config.ensemble_k = params.ensemble_k
     target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
+    save_members(model, target)
     seal_model(stage, target)
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
@@ -63,9 +73,19 @@ def run(stage: Stage) -> None:
     )
 
 
+def _fresh(stage: Stage, start: Path, compute: Compute) -> list[RewardModel]:
+    """The members to train: those of the start, and on SFT those that it lacks."""
+    seeds = seeds_of(stage)
+    heads = [
+        reward.member_seeds(seeds, number).torch("reward", "head")
+        for number in range(stage.params.reward.ensemble)
+    ]
+    return starting_members(start, Path("models/sft"), heads, compute.device)
+
+
 def _train(
     stage: Stage,
-    model: RewardModel,
+    members: Sequence[RewardModel],
     encoder: Encoder,
     rows: Sequence[Preference],
     compute: Compute,
@@ -88,22 +108,18 @@ def _train(
             f"none of {len(rows)} preferences has at most {params.max_tokens} tokens "
             "(reward.max_tokens) and a weight above 0",
         )
-    training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    training = reward.EnsembleTraining(
+        [Training(m, Optimiser(params.optimiser, m.named_parameters())) for m in members]
+    )
     checkpoints = Checkpoints(stage, training)
-    total = reward.total_steps(len(kept), params)
+    total = len(members) * reward.total_steps(len(kept), params)
     progress = Progress(stage.name, total, "steps", done=training.step)
-    seeds, pad = seeds_of(stage), encoder.pad_id
-    steps = reward.train(training, kept, params, pad_id=pad, compute=compute, seeds=seeds)
-    for step in checkpoints.after_each(steps):
-        stage.log(
-            training.step,
-            {
-                "loss": step.loss,
-                "accuracy": step.accuracy,
-                "margin": step.margin,
-                "grad_norm": step.grad_norm,
-            },
-        )
+    steps = reward.train_members(
+        training, kept, params, pad_id=encoder.pad_id, compute=compute, seeds=seeds_of(stage)
+    )
+    for number, step in checkpoints.after_each(steps):
+        prefix = f"member_{number + 1}/" if number else ""
+        stage.log(training.step, {f"{prefix}{name}": value for name, value in asdict(step).items()})
         progress.step(loss=step.loss, accuracy=step.accuracy)
     progress.close()
     return {"too_long": len(pairs) - len(kept)}

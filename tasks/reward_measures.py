@@ -1,7 +1,8 @@
 """How well a reward model agrees with labels and with the gold score, on pairs it never trained on.
 
 A gap is the raw score of chosen minus that of rejected: the log-odds that the model gives to the
-label. Ties have no right order, so they are measured nowhere.
+label (of an ensemble, the mean over its members: their spread is no opinion on a label). Ties have
+no right order, so they are measured nowhere.
 """
 
 import csv
@@ -50,6 +51,8 @@ def measure(
         "score_mean": model.mean,
         "score_std": model.std,
     }
+    if len(model.members) > 1:
+        figures["disagreement"] = _disagreement(model, encoder, heldout, compute)
     return figures, gaps
 
 
@@ -68,11 +71,32 @@ def label_gaps(
     """Raw score of chosen minus rejected, the log-odds that the model gives the label."""
     if not rows:
         return []
+    gaps = [_member_gaps(member, encoder, rows, compute) for member in model.members]
+    return [statistics.fmean(row) for row in zip(*gaps, strict=True)]
+
+
+def _member_gaps(
+    model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
+) -> list[float]:
     encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
     encoded += [encoder.encode(row.prompt, row.rejected) for row in rows]
     scores = score_rows(model, encoded, pad_id=encoder.pad_id, compute=compute)
     half = len(rows)
     return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
+
+
+def _disagreement(
+    model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
+) -> float | None:
+    """Mean deviation over the members of the normalised score of a chosen answer."""
+    if not rows:
+        return None
+    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
+    scores = [
+        score_rows(member, encoded, pad_id=encoder.pad_id, compute=compute)
+        for member in model.members
+    ]
+    return statistics.fmean(statistics.pstdev(row) for row in zip(*scores, strict=True))
 
 
 def write_reliability(path: Path, gaps: Sequence[float]) -> None:

@@ -9,6 +9,7 @@ from preferences.schemas import DEMONSTRATIONS
 from rlhf import sft
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
+from rlhf.packing import PackingError, check_packing
 from tasks.metrics_file import write_metrics
 from tasks.models import (
     ERRORS,
@@ -42,6 +43,8 @@ def run(stage: Stage) -> None:
             f"none of {len(rows)} demonstrations has at most {params.max_tokens} "
             "tokens (sft.max_tokens)",
         )
+    if params.packing:
+        check_packing(model.base_model, [[*e.prompt, *e.response] for e in examples[:4]])
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
@@ -66,4 +69,5 @@ def run(stage: Stage) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("sft", run, inputs=INPUTS, errors=ERRORS))
+    errors = {**ERRORS, PackingError: "stopped"}
+    sys.exit(run_stage("sft", run, inputs=INPUTS, errors=errors))

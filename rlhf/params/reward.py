@@ -30,4 +30,8 @@ class RewardParams:
     """Probability mass moved to the other side of each label."""
     centring_coef: NonNegative = 1e-3
     """Weight of mean((score_chosen + score_rejected)^2), which keeps scores around zero."""
+    ensemble: Count = 1
+    """Reward models that score together, each with its own head to start from and data order."""
+    ensemble_k: NonNegative = 1.0
+    """Score of an ensemble: the members' mean less this many of their standard deviations."""
     optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=2e-3))

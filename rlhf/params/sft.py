@@ -18,6 +18,9 @@ class SFTParams:
     """Demonstrations per forward pass; changes memory, never the gradient."""
     max_tokens: Count = 192
     """Longer demonstrations (prompt and answer) are left out and counted."""
+    packing: bool = False
+    """Put several demonstrations in a row of `max_tokens`, none of which sees another; changes
+    speed, never the gradient."""
     optimiser: OptimiserParams = field(
         default_factory=lambda: OptimiserParams(name="muon", lr=2e-3, muon_lr=5e-3)
     )

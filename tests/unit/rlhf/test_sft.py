@@ -10,7 +10,14 @@ from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
-from rlhf.sft import Example, encode_examples, response_loss, total_steps, train
+from rlhf.sft import (
+    Example,
+    encode_examples,
+    packed_response_loss,
+    response_loss,
+    total_steps,
+    train,
+)
 from tests import tiny
 from tests.tiny import COMPUTE, EOS, LINES, PAD, tokenizer
 
@@ -112,6 +119,31 @@ def test_c53_the_micro_batch_size_changes_no_gradient(assert_close, micro):
     for name, weight in weights[0].items():
         assert_close(weights[1][name], weight, rtol=0, atol=1e-6)
     assert_close(norms[1], norms[0], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
+@pytest.mark.parametrize(("width", "micro"), [(8, 99), (9, 2), (100, 99)])
+def test_c52_packing_changes_no_gradient(assert_close, build, width, micro):
+    """Whole rows, rows with padding, and all examples in one row."""
+    weights, losses = [], []
+    for packing in (False, True):
+        settings = params(
+            batch_size=5, micro_batch_size=micro, max_tokens=width, packing=packing, optimiser=PLAIN
+        )
+        training = fresh(settings, build=build)
+        losses.append(run(training, settings, stop=1)[0].loss)
+        weights.append(training.model.state_dict())
+    assert_close(losses[1], losses[0], rtol=1e-5, atol=0)
+    for name, weight in weights[0].items():
+        assert_close(weights[1][name], weight, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_c52_an_example_without_a_prompt_is_not_predicted_by_the_one_before(assert_close):
+    lm = tiny.llama()
+    examples = [Example([5, 6, 7, 2], [8, 9, EOS]), Example([], [10, 11, EOS])]
+    expected = response_loss(lm, examples, tokens=5, pad_id=PAD)
+    assert_close(packed_response_loss(lm, examples, tokens=5, width=7), expected, rtol=1e-5, atol=0)
 
 
 def test_c33_every_example_is_trained_once_per_epoch():

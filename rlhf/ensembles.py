@@ -1,0 +1,87 @@
+"""Several reward models as one scorer that distrusts what they disagree about.
+
+    score = mean_i s_i - k std_i s_i
+
+s_i is the normalised score of member i and std the deviation over the members (Coste et al. 2024,
+with the deviation in place of the variance): an answer that only some members like is worth less,
+so a policy gains less by finding what one of them got wrong. On disk the first member is the folder
+itself, the others are hub folders in it, `member_2`, `member_3` and so on.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rlhf.models import RewardModel, is_reward_model, load_reward_model
+from rlhf.shapes import AttentionMask, PerSequence, TokenIds
+
+
+class RewardEnsemble(RewardModel):
+    """A scorer of two members or more, in whatever place takes a reward model.
+
+    Normaliser, head and trunk (what a value function starts from) are the first member's.
+    """
+
+    def __init__(self, members: Sequence[RewardModel], k: float):
+        """Join members; `k` deviations are taken off their mean."""
+        super().__init__(members[0].classifier)
+        self.others = nn.ModuleList(members[1:])
+        self.k = k
+
+    @property
+    def members(self) -> list[RewardModel]:
+        """Every member as a reward model of its own."""
+        others = [member for member in self.others if isinstance(member, RewardModel)]
+        return [RewardModel(self.classifier), *others]
+
+    def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+        """Mean of the members' normalised scores less `k` times their deviation."""
+        scores = torch.stack([member(ids, mask) for member in self.members])
+        return scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False)
+
+
+def join(members: Sequence[RewardModel], k: float) -> RewardModel:
+    """One scorer; a single member stays the plain reward model that it is."""
+    return RewardEnsemble(members, k).eval() if len(members) > 1 else members[0]
+
+
+def load_scorer(folder: Path, device: torch.device) -> RewardModel:
+    """The reward model of a folder, or the ensemble where the folder holds further members."""
+    members = load_members(folder, device)
+    return join(members, float(getattr(members[0].classifier.config, "ensemble_k", 0.0)))
+
+
+def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
+    """The members of a folder in their order; one for a plain reward model.
+
+    Raises:
+        ModelFolderError: the folder, or that of a member, holds no model.
+    """
+    folders = [folder]
+    while (further := member_folder(folder, len(folders))).exists():
+        folders.append(further)
+    return [load_reward_model(place, device, torch.Generator()) for place in folders]
+
+
+def save_members(model: RewardModel, folder: Path) -> None:
+    """Write the members after the first beside it; `folder` is that of the first."""
+    for number, member in enumerate(model.members[1:], start=1):
+        member.classifier.save_pretrained(member_folder(folder, number))
+
+
+def member_folder(folder: Path, number: int) -> Path:
+    """Where member `number`, counted from 0, lies."""
+    return folder / f"member_{number + 1}" if number else folder
+
+
+def starting_members(
+    start: Path, fresh: Path, heads: Sequence[torch.Generator], device: torch.device
+) -> list[RewardModel]:
+    """As many members as there are generators: those of `start`, then new ones on `fresh`.
+
+    Each new one draws a head from its own generator.
+    """
+    known = load_members(start, device)[: len(heads)] if is_reward_model(start) else []
+    return known + [load_reward_model(fresh, device, head) for head in heads[len(known) :]]

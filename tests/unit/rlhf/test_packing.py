@@ -1,0 +1,84 @@
+"""Packing: rows that hold everything once, and sequences that do not see each other."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf.models import language_model_head
+from rlhf.packing import PackingError, check_packing, pack, packed_hidden, packed_positions
+from tests import tiny
+
+SEQUENCES = [[5, 6, 7, 8, 9, 1], [4, 10, 1], [3], [13, 14, 15, 1], [9, 9, 12, 11, 3, 4, 5, 1]]
+BOTH = pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
+
+
+@given(st.lists(st.integers(1, 20), max_size=40), st.integers(20, 50))
+def test_c52_every_sequence_is_in_one_row_and_no_row_is_too_long(lengths, width):
+    rows = pack(lengths, width)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    totals = [sum(lengths[index] for index in row) for row in rows]
+    assert all(total <= width for total in totals)
+    # First fit: no two rows would fit into one.
+    assert all(a + b > width for n, a in enumerate(totals) for b in totals[n + 1 :])
+
+
+def test_a_sequence_longer_than_a_row_is_refused():
+    with pytest.raises(ValueError, match="expected 9 or more for sequence 1, found 8"):
+        pack([3, 9], 8)
+
+
+def test_c52_positions_restart_with_every_sequence():
+    found = packed_positions([[3, 1, 2], [2]])
+    assert found.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
+
+
+@BOTH
+@torch.no_grad()
+def test_c52_logits_of_a_packed_sample_equal_those_of_it_alone(assert_close, build):
+    """Against transformers' own pass over each sequence, in a row of its own and in a full one."""
+    lm = build()
+    rows = [SEQUENCES, SEQUENCES[:2]]
+    width = sum(map(len, SEQUENCES))
+    ids = torch.tensor(
+        [[t for s in row for t in s] + [0] * (width - sum(map(len, row))) for row in rows]
+    )
+    positions = packed_positions([[len(s) for s in row] for row in rows])
+    logits = language_model_head(lm, packed_hidden(lm.base_model, ids, positions))
+    for row, found in zip(rows, logits, strict=True):
+        sizes = [len(sequence) for sequence in row]
+        parts = found[: sum(sizes)].split(sizes)
+        for sequence, part in zip(row, parts, strict=True):
+            assert_close(part, lm(torch.tensor([sequence])).logits[0], rtol=0, atol=1e-5)
+
+
+@BOTH
+@torch.no_grad()
+def test_c52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
+    lm = build()
+    positions = packed_positions([[3, 4]])
+    one = packed_hidden(lm.base_model, torch.tensor([[5, 6, 7, 8, 9, 10, 11]]), positions)
+    other = packed_hidden(lm.base_model, torch.tensor([[2, 3, 4, 8, 9, 10, 11]]), positions)
+    assert torch.equal(one[0, 3:], other[0, 3:])
+    assert not torch.equal(one[0, :3], other[0, :3])
+
+
+@BOTH
+def test_c52_the_self_check_passes_for_a_model_that_can_be_packed(build):
+    check_packing(build().base_model, SEQUENCES)
+
+
+def test_c52_the_self_check_stops_a_model_that_looks_across():
+    """A trunk that is told neither positions nor where a sequence ends."""
+    trunk = tiny.llama().base_model
+
+    class Blind(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trunk = trunk
+
+        def forward(self, input_ids, use_cache, attention_mask=None, position_ids=None):
+            return self.trunk(input_ids=input_ids, use_cache=use_cache)
+
+    with pytest.raises(PackingError, match="'a packed sequence is what it is alone' failed"):
+        check_packing(Blind(), SEQUENCES)

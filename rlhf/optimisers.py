@@ -40,7 +40,7 @@ class Optimiser:
     """
 
     def __init__(self, params: OptimiserParams, weights: Iterable[tuple[str, nn.Parameter]]):
-        """Take named weights; embeddings, heads, vectors and norms never go to Muon."""
+        """Take named weights; embeddings, heads, adapters and vectors never go to Muon."""
         self.params = params
         named = [(name, weight) for name, weight in weights if weight.requires_grad]
         self.weights = [weight for _, weight in named]
@@ -126,7 +126,7 @@ class Optimiser:
 
 
 def _is_hidden(name: str, weight: nn.Parameter) -> bool:
-    outside = ("embed", "lm_head", "wte", "wpe", "score", "value_head")
+    outside = ("embed", "lm_head", "wte", "wpe", "score", "value_head", "lora_")
     return weight.ndim == 2 and not any(part in name for part in outside)
 
 

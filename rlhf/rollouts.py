@@ -10,6 +10,7 @@ from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.generation import Responses, sample_responses
 from rlhf.logprobs import token_logprobs
+from rlhf.lora import adapter_off
 from rlhf.models import ActorCritic, RewardModel, response_logits
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
@@ -21,7 +22,7 @@ class PPOModels(NamedTuple):
     actor: ActorCritic
     """Policy and value function; the only one that is trained."""
     reference: PreTrainedModel
-    """The policy that KL is measured to (SFT)."""
+    """The policy that KL is measured to (SFT): with LoRA the policy itself, its adapter off."""
     reward_model: RewardModel | None
     """None where rules alone give the score; the rollout's scores are then 0."""
 
@@ -83,7 +84,8 @@ def _score(
     batch = (prompt_ids, prompt_mask, responses.response_ids, responses.response_mask)
     with compute.autocast():
         output = models.actor(*batch)
-        ref_logits = response_logits(models.reference, *batch)
+        with adapter_off(models.reference):
+            ref_logits = response_logits(models.reference, *batch)
         scores = output.values.new_zeros(len(prompt_ids))
         if models.reward_model is not None:
             ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)

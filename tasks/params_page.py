@@ -99,6 +99,8 @@ def _type(hint: Any) -> str:
         )
     if typing.get_origin(hint) in (dict, typing.get_origin(typing.Mapping[str, int])):
         return "mapping"
+    if typing.get_origin(hint) is list:
+        return "list of texts"
     return " or ".join(_type(option) for option in typing.get_args(hint))
 
 

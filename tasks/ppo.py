@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.ensembles import load_scorer
+from rlhf.lora import ADAPTER, add_adapter, load_adapter, take_adapter
 from rlhf.models import (
     VALUE_HEAD,
     ActorCritic,
@@ -50,6 +51,9 @@ from tasks.tracking import Output
 
 INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward")
 
+SFT = Path("models/sft")
+"""What the KL is measured to."""
+
 SAMPLES = 4
 """Answers of each rollout that are kept to be read."""
 
@@ -65,16 +69,17 @@ def run(stage: Stage) -> None:
     if params.rewards.learned > 0:
         reward_model = load_scorer(Path(f"models/rounds/{key}/reward"), compute.device)
     rules = build_rule_rewards(params.rewards, tokenizer)
+    actor = _actor(stage, folder, reward_model, compute.device)
     models = PPOModels(
-        actor=_actor(stage, folder, reward_model, compute.device),
-        reference=load_policy(Path("models/sft"), compute.device),
+        actor=actor,
+        reference=load_policy(SFT, compute.device) if params.lora is None else actor.lm,
         reward_model=reward_model,
     )
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
     _, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     frozen = _fingerprints(models)
-    at_start = str(folder) == "models/sft"
+    at_start = folder == SFT
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
     training = PPOTraining(models, params)
@@ -93,8 +98,11 @@ def run(stage: Stage) -> None:
     progress.close()
     if frozen != _fingerprints(models):
         raise StageEnd("stopped", "self-check 'reference and reward model unchanged' failed")
-    target = write_model(stage, models.actor.lm, tokenizer, f"models/rounds/{key}/policy")
-    save_value_function(models.actor, target)
+    adapter = None if params.lora is None else take_adapter(actor.lm)
+    target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{key}/policy")
+    if adapter is not None:
+        adapter.save(target / ADAPTER)
+    save_value_function(actor, target)
     seal_model(stage, target)
     metrics = {
         "round": key,
@@ -114,15 +122,22 @@ def run(stage: Stage) -> None:
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
-    """The round's policy with its value function: that of the round before, where there is one."""
+    """The round's policy with its value function: that of the round before, where there is one.
+
+    With LoRA the policy is SFT with the adapter of the round before, or with a fresh one.
+    """
     params = stage.params.ppo
     actor = build_actor_critic(
-        load_policy(folder, device),
+        load_policy(folder if params.lora is None else SFT, device),
         reward_model=reward_model if params.value_init == "reward" else None,
         separate=params.value_model == "separate",
     )
     if params.value_carry and (folder / VALUE_HEAD).is_file():
         load_value_function(actor, folder)
+    if params.lora is not None and folder == SFT:
+        add_adapter(actor.lm, params.lora, seeds_of(stage).torch("ppo", "lora"))
+    elif params.lora is not None:
+        load_adapter(actor.lm, folder / ADAPTER, params.lora)
     return actor
 
 

@@ -10,7 +10,15 @@ from preferences.loading import load_comparisons, load_preferences
 from preferences.records import Comparison, Preference
 from rlhf import reward
 from rlhf.compute import Compute
-from rlhf.ensembles import join, load_members, load_scorer, save_members, starting_members
+from rlhf.ensembles import (
+    join,
+    load_members,
+    load_scorer,
+    member_folder,
+    save_members,
+    starting_members,
+)
+from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.models import RewardModel, is_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.reward import Encoder
@@ -50,8 +58,11 @@ def run(stage: Stage) -> None:
     if is_reward_model(start):
         before = gold_accuracy(load_scorer(start, compute.device), encoder, fresh, compute)
     metrics: dict[str, Any] = {"round": key, "pairs": len(train), "accuracy_before": before}
+    adapters: list[Adapter] = []
     if retrain:
         metrics |= _train(stage, members, encoder, train, compute)
+        if params.lora is not None:
+            adapters = [take_adapter(member.classifier) for member in members]
         comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
         for member in members:
             _normalise(member, encoder, comparisons, compute)
@@ -61,6 +72,8 @@ def run(stage: Stage) -> None:
         model.classifier.config.ensemble_k = params.ensemble_k
     target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
     save_members(model, target)
+    for number, adapter in enumerate(adapters):
+        adapter.save(member_folder(target, number) / ADAPTER)
     seal_model(stage, target)
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
@@ -108,6 +121,10 @@ def _train(
             f"none of {len(rows)} preferences has at most {params.max_tokens} tokens "
             "(reward.max_tokens) and a weight above 0",
         )
+    if params.lora is not None:
+        for number, member in enumerate(members):
+            draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")
+            add_adapter(member.classifier, params.lora, draws, head=member.head)
     training = reward.EnsembleTraining(
         [Training(m, Optimiser(params.optimiser, m.named_parameters())) for m in members]
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from preferences.reader import read_rows
 from preferences.schemas import DEMONSTRATIONS
 from rlhf import sft
+from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
@@ -45,6 +46,8 @@ def run(stage: Stage) -> None:
         )
     if params.packing:
         check_packing(model.base_model, [[*e.prompt, *e.response] for e in examples[:4]])
+    if params.lora is not None:
+        add_adapter(model, params.lora, seeds.torch("sft", "lora"))
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
@@ -60,7 +63,11 @@ def run(stage: Stage) -> None:
         "demonstrations": len(examples),
         "too_long": too_long,
     }
-    seal_model(stage, write_model(stage, model, tokenizer, "models/sft"))
+    adapter = None if params.lora is None else take_adapter(model)
+    target = write_model(stage, model, tokenizer, "models/sft")
+    if adapter is not None:
+        adapter.save(target / ADAPTER)
+    seal_model(stage, target)
     results = stage.staging.directory("results/sft")
     write_metrics(results, metrics)
     stage.write_history(results)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlhf.params.kl import AdaptiveKLParams, KLEstimator
+from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
 from rlhf.params.rule_rewards import RewardMixParams
@@ -29,6 +30,9 @@ class PPOParams:
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    lora: LoraParams | None = None
+    """Train low-rank adapters of the policy, which with them off is its own reference, and merge
+    them in the end; a separate value model is trained whole. null trains all weights."""
     optimiser: OptimiserParams = field(
         default_factory=lambda: OptimiserParams(lr=6e-4, schedule="constant", warmup_steps=12)
     )

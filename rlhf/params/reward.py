@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ranges import Count, NonNegative, OpenFraction
 
@@ -34,4 +35,6 @@ class RewardParams:
     """Reward models that score together, each with its own head to start from and data order."""
     ensemble_k: NonNegative = 1.0
     """Score of an ensemble: the members' mean less this many of their standard deviations."""
+    lora: LoraParams | None = None
+    """Train low-rank adapters and the head, and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=2e-3))

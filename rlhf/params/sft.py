@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ranges import Count
 
@@ -21,6 +22,8 @@ class SFTParams:
     packing: bool = False
     """Put several demonstrations in a row of `max_tokens`, none of which sees another; changes
     speed, never the gradient."""
+    lora: LoraParams | None = None
+    """Train low-rank adapters and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(
         default_factory=lambda: OptimiserParams(name="muon", lr=2e-3, muon_lr=5e-3)
     )

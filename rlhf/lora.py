@@ -1,0 +1,169 @@
+"""Low-rank adapters (Hu et al. 2021), by way of `peft`.
+
+    W' = W + (alpha / rank) B A        A: (rank, in) drawn at random, B: (out, rank) zero at first
+
+The adapter goes into the model itself, which keeps its class and its names: whatever works on a
+model works on one with an adapter. Switched off, it leaves the model that it was put on, so the
+policy of PPO is its own reference. A model is published merged, in the hub's format and without a
+trace of all this; the adapter alone lies beside it in `adapter`, as `peft` writes it. Importing
+`peft` takes seconds, so only what uses an adapter does.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf.models import ModelFolderError
+from rlhf.params.lora import LoraParams
+
+ADAPTER = "adapter"
+"""Folder of the adapter within that of the merged model."""
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+NAME = "default"
+MARK = ".lora_"
+"""What the names of an adapter's weights have in them, and no others."""
+PREFIX = "base_model.model."
+"""What `peft` puts before a weight's name on disk."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter apart from its model: `peft`'s config and the weights under its names."""
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+
+    def save(self, folder: Path) -> None:
+        """Write the folder; `peft.PeftModel.from_pretrained` reads it."""
+        folder.mkdir()
+        text = json.dumps(self.config, indent=2, sort_keys=True)
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+        save_file(self.weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def add_adapter(
+    model: PreTrainedModel,
+    params: LoraParams,
+    generator: torch.Generator,
+    *,
+    head: nn.Module | None = None,
+) -> None:
+    """Freeze a model and put a fresh adapter on it, which changes none of its outputs yet.
+
+    `head`, a part of the model that is new (a reward model's), is trained whole beside it.
+
+    Raises:
+        ModelFolderError: the model has none of the layers that `targets` names.
+    """
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 (takes seconds)
+
+    config = LoraConfig(
+        r=params.rank,
+        lora_alpha=params.alpha,
+        target_modules=params.targets or "all-linear",
+        task_type="CAUSAL_LM" if head is None else "SEQ_CLS",
+    )
+    try:
+        inject_adapter_in_model(config, model, NAME)
+    except ValueError as error:
+        raise ModelFolderError(f"lora.targets {params.targets}: {error}") from None
+    for name, weight in adapter_weights(model).items():
+        # As nn.Linear draws its weights: uniform in ± 1 / sqrt(inputs). B stays at zero.
+        if "lora_A" in name:
+            bound = weight.shape[1] ** -0.5
+            weight.data.copy_(torch.rand(weight.shape, generator=generator) * 2 * bound - bound)
+    if head is not None:
+        head.requires_grad_(True)
+    model.eval()
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether `add_adapter` or `load_adapter` has put one on the model."""
+    return getattr(model, "peft_config", None) is not None
+
+
+def adapter_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights of the model's adapter by name."""
+    return {name: weight for name, weight in model.named_parameters() if MARK in name}
+
+
+@contextlib.contextmanager
+def adapter_off(model: nn.Module) -> Iterator[None]:
+    """Within it the model is what it was before the adapter; one without stays as it is."""
+    layers = [layer for _, layer in _adapted(model)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def take_adapter(model: PreTrainedModel) -> Adapter:
+    """Merge the adapter into the model's weights, leave a plain model, and return the adapter.
+
+    Together with it comes what else was trained (the head of a reward model).
+    """
+    trained = {name: w for name, w in model.named_parameters() if w.requires_grad}
+    config: dict[str, Any] = model.peft_config[NAME].to_dict()
+    config = {
+        key: sorted(value) if isinstance(value, set) else value for key, value in config.items()
+    }
+    whole = sorted({name.split(".")[0] for name in trained if MARK not in name})
+    config |= {"inference_mode": True, "modules_to_save": whole or None}
+    weights = {
+        PREFIX + name.replace(f".{NAME}", ""): weight.detach().cpu().clone().contiguous()
+        for name, weight in trained.items()
+    }
+    for name, layer in _adapted(model):
+        layer.merge(safe_merge=True)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())
+    del model.peft_config
+    model.requires_grad_(True)
+    return Adapter(config, weights)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path, params: LoraParams) -> None:
+    """Put the adapter of a folder on the model that it was trained on, to train it further.
+
+    Raises:
+        ModelFolderError: there is no adapter, or its shape is not the one `params` ask for.
+    """
+    if not (folder / WEIGHTS).is_file() or not (folder / CONFIG).is_file():
+        raise ModelFolderError(
+            f"{folder}: no adapter here; with LoRA a policy goes on from SFT, or from one that "
+            "was trained with LoRA"
+        )
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    for key, wanted in (("r", params.rank), ("lora_alpha", params.alpha)):
+        if config[key] != wanted:
+            raise ModelFolderError(f"{folder}: {key} is {config[key]}, the params ask for {wanted}")
+    add_adapter(model, params, torch.Generator())
+    found = load_file(folder / WEIGHTS)
+    mine = adapter_weights(model)
+    names = {name: PREFIX + name.replace(f".{NAME}", "") for name in mine}
+    if set(names.values()) != set(found):
+        odd = sorted(set(names.values()) ^ set(found))
+        raise ModelFolderError(f"{folder}: another model's adapter, or other targets: {odd[0]}")
+    for name, weight in mine.items():
+        weight.data.copy_(found[names[name]])
+
+
+def _adapted(model: nn.Module) -> list[tuple[str, Any]]:
+    """The layers that carry the adapter, with their names."""
+    if not has_adapter(model):
+        return []
+    from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 (takes seconds)
+
+    return [(name, m) for name, m in model.named_modules() if isinstance(m, BaseTunerLayer)]

@@ -42,6 +42,11 @@ class RewardEnsemble(RewardModel):
         return scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False)
 
 
+def members_of(model: RewardModel) -> list[RewardModel]:
+    """The reward models behind a score: several of an ensemble, else the one itself."""
+    return model.members if isinstance(model, RewardEnsemble) else [model]
+
+
 def join(members: Sequence[RewardModel], k: float) -> RewardModel:
     """One scorer; a single member stays the plain reward model that it is."""
     return RewardEnsemble(members, k).eval() if len(members) > 1 else members[0]
@@ -67,7 +72,7 @@ def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
 
 def save_members(model: RewardModel, folder: Path) -> None:
     """Write the members after the first beside it; `folder` is that of the first."""
-    for number, member in enumerate(model.members[1:], start=1):
+    for number, member in enumerate(members_of(model)[1:], start=1):
         member.classifier.save_pretrained(member_folder(folder, number))
 
 

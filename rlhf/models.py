@@ -174,11 +174,6 @@ class RewardModel(nn.Module):
         self.classifier = classifier
 
     @property
-    def members(self) -> list["RewardModel"]:
-        """The reward models behind the score: this one alone, except in an ensemble."""
-        return [self]
-
-    @property
     def mean(self) -> float:
         """Mean raw score of the reference answers (0 before the normaliser is fitted)."""
         return float(getattr(self.classifier.config, "score_mean", 0.0))

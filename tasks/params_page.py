@@ -10,12 +10,14 @@ import dataclasses
 import inspect
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import annotated_types
 
 from tasks.params import Params, RoundParams
+
+COLLECTIONS = {dict: "mapping", Mapping: "mapping", list: "list of texts"}
 
 SIGNS = {
     annotated_types.Ge: ("≥", "ge"),
@@ -97,10 +99,8 @@ def _type(hint: Any) -> str:
         return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}.get(
             hint.__name__, hint.__name__
         )
-    if typing.get_origin(hint) in (dict, typing.get_origin(typing.Mapping[str, int])):
-        return "mapping"
-    if typing.get_origin(hint) is list:
-        return "list of texts"
+    if typing.get_origin(hint) in COLLECTIONS:
+        return COLLECTIONS[typing.get_origin(hint)]
     return " or ".join(_type(option) for option in typing.get_args(hint))
 
 

@@ -16,6 +16,7 @@ from data.support_desk.rubric import score_response
 from preferences.records import Preference
 from rlhf.calibration import expected_calibration_error, negative_log_likelihood, reliability
 from rlhf.compute import Compute
+from rlhf.ensembles import members_of
 from rlhf.intervals import proportion_interval
 from rlhf.models import RewardModel
 from rlhf.reward import Encoder, score_rows
@@ -51,7 +52,7 @@ def measure(
         "score_mean": model.mean,
         "score_std": model.std,
     }
-    if len(model.members) > 1:
+    if len(members_of(model)) > 1:
         figures["disagreement"] = _disagreement(model, encoder, heldout, compute)
     return figures, gaps
 
@@ -71,7 +72,7 @@ def label_gaps(
     """Raw score of chosen minus rejected, the log-odds that the model gives the label."""
     if not rows:
         return []
-    gaps = [_member_gaps(member, encoder, rows, compute) for member in model.members]
+    gaps = [_member_gaps(member, encoder, rows, compute) for member in members_of(model)]
     return [statistics.fmean(row) for row in zip(*gaps, strict=True)]
 
 
@@ -94,7 +95,7 @@ def _disagreement(
     encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
     scores = [
         score_rows(member, encoded, pad_id=encoder.pad_id, compute=compute)
-        for member in model.members
+        for member in members_of(model)
     ]
     return statistics.fmean(statistics.pstdev(row) for row in zip(*scores, strict=True))
 

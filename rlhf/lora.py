@@ -11,6 +11,7 @@ trace of all this; the adapter alone lies beside it in `adapter`, as `peft` writ
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,10 @@ def add_adapter(
         task_type="CAUSAL_LM" if head is None else "SEQ_CLS",
     )
     try:
-        inject_adapter_in_model(config, model, NAME)
+        with warnings.catch_warnings():
+            # peft says so of every GPT-2 and then does the right thing.
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
+            inject_adapter_in_model(config, model, NAME)
     except ValueError as error:
         raise ModelFolderError(f"lora.targets {params.targets}: {error}") from None
     for name, weight in adapter_weights(model).items():

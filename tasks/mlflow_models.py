@@ -111,11 +111,12 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
     """Everything of the MLflow model but its description. Weights are linked where possible."""
     (draft / "components" / "tokenizer").mkdir(parents=True)
     (draft / "model").mkdir()
-    for source in sorted(folder.iterdir()):
-        if source.suffix not in SAFE_SUFFIXES:
-            continue
-        _link_or_copy(source, draft / "model" / source.name)
-        if source.name.startswith(TOKENIZER_FILES):
+    # Folders within are the further members of an ensemble, and adapters.
+    for source in sorted(path for path in folder.rglob("*") if path.suffix in SAFE_SUFFIXES):
+        target = draft / "model" / source.relative_to(folder)
+        target.parent.mkdir(exist_ok=True)
+        _link_or_copy(source, target)
+        if source.parent == folder and source.name.startswith(TOKENIZER_FILES):
             _link_or_copy(source, draft / "components" / "tokenizer" / source.name)
     packages = "".join(f"{name}=={_version(name)}\n" for name in REQUIREMENTS)
     (draft / "requirements.txt").write_text(packages, encoding="utf-8")

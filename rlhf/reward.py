@@ -129,6 +129,11 @@ class EnsembleTraining:
         for number, member in enumerate(self.members):
             member.load_state_dict(state[str(number)])
 
+    def require_finite_weights(self) -> None:
+        """Raise NonFiniteError where a weight of a member is NaN or infinite."""
+        for member in self.members:
+            member.require_finite_weights()
+
 
 def member_seeds(seeds: Seeds, number: int) -> Seeds:
     """The random streams of a member; those of the first are what they are without an ensemble."""

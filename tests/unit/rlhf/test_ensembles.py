@@ -15,7 +15,7 @@ from rlhf.ensembles import (
     starting_members,
 )
 from rlhf.models import build_actor_critic, is_reward_model
-from rlhf.optimisers import Optimiser, Training
+from rlhf.optimisers import NonFiniteError, Optimiser, Training
 from rlhf.padding import pad_right
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.reward import RewardParams
@@ -164,6 +164,14 @@ def test_55_an_ensemble_goes_on_from_its_state_as_if_never_stopped(stop):
     assert found == expected
     for one, other in zip(whole.members, second.members, strict=True):
         assert fingerprint(one.model) == fingerprint(other.model)
+
+
+def test_34_a_member_whose_weights_are_lost_is_noticed():
+    training = fresh(2)
+    training.require_finite_weights()
+    training.members[1].model.head.weight.data[0, 0] = float("nan")
+    with pytest.raises(NonFiniteError):
+        training.require_finite_weights()
 
 
 # --- to disk and back ----------------------------------------------------------------------------

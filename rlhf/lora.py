@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf.models import ModelFolderError
+from rlhf.model_folders import ModelFolderError
 from rlhf.params.lora import LoraParams
 
 ADAPTER = "adapter"

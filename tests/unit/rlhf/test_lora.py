@@ -20,8 +20,8 @@ from rlhf.lora import (
     load_adapter,
     take_adapter,
 )
+from rlhf.model_folders import ModelFolderError
 from rlhf.models import (
-    ModelFolderError,
     RewardModel,
     build_actor_critic,
     load_policy,

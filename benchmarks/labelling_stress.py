@@ -185,6 +185,7 @@ def _result(
         logged = query("SELECT count(*) FROM events WHERE kind = 'label'").scalar_one()
         integrity = query("PRAGMA integrity_check").scalar_one()
         complete = all(one.complete for one in rounds.progress(connection))
+        swaps = [row[0] for row in query("SELECT swap FROM assignments")]
     database.close()
     acknowledged = [key for tally in tallies for key in tally.acknowledged]
     times_ms = sorted(1000 * second for tally in tallies for second in tally.seconds)
@@ -202,6 +203,8 @@ def _result(
         "complete": complete,
         "integrity": integrity,
         "leases_expired": expired,
+        "sides_exchanged": _share(sum(swaps), len(swaps)),
+        "load_average": os.getloadavg(),
         "late_answers_refused": sum(tally.refused for tally in tallies),
         "requests_retried": sum(tally.retried for tally in tallies),
         "submit_ms": {
@@ -211,6 +214,11 @@ def _result(
             "n": len(times_ms),
         },
     }
+
+
+def _share(count: int, n: int) -> dict[str, float]:
+    """A share, and how many standard deviations of a fair coin it is away from one half."""
+    return {"share": round(count / n, 4), "deviations": round((count - n / 2) / (n / 4) ** 0.5, 2)}
 
 
 def main() -> int:

@@ -1,6 +1,9 @@
 """Nothing that somebody writes into a prompt, an answer, a name or a reason becomes active."""
 
+import csv
 import importlib.util
+import io
+import json
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +13,12 @@ import pytest
 
 from feedback import submissions
 from feedback.assignments import ServeParams, next_task
+from feedback.exchange import to_csv, to_trl
+from feedback.judgments import Judgment, text_hash, to_lines
+from feedback.label_studio import to_tasks
 from feedback.rendering import text_html
+from tasks.report import build_report
+from tests.unit.tasks.report_world import write_world
 
 _spec = importlib.util.spec_from_file_location("payloads", Path(__file__).with_name("payloads.py"))
 assert _spec is not None
@@ -99,6 +107,64 @@ def test_no_payload_becomes_active_on_the_overview(
     assert len(browser.find_elements("css selector", "[data-person]")) > 30
     assert browser.execute_script(FIND_ACTIVE) == []
     assert browser.execute_script("return window.__owned") is None
+
+
+def hostile_report(root: Path) -> Path:
+    """The pipeline's report, with a payload for every sampled prompt and answer."""
+    write_world(root, ("r1",))
+    rows = [
+        {"prompt_id": f"p{n}", "prompt": f"{n} {text}", "sft": text, "response": f"{text} {n}",
+         "gold_sft": 4.0, "gold": n / 10, "score": 1.25}
+        for n, text in enumerate(PAYLOADS)
+    ]  # fmt: skip
+    (root / "results/evaluate/r1/samples.jsonl").write_text(to_lines(rows), encoding="utf-8")
+    build_report(root, ("r1",), "r1", root, seed=0, samples=len(rows))
+    return root / "index.html"
+
+
+def test_no_payload_becomes_a_tag_of_the_report(tmp_path: Path) -> None:
+    html = hostile_report(tmp_path).read_text(encoding="utf-8")
+    assert html.count("__owned") >= 60, "the payloads are not in the report"
+    for tag, attributes in Nodes(html).found:
+        assert tag not in {"script", "iframe", "object", "embed", "img", "form", "base"}
+        for name, value in attributes:
+            assert not name.startswith("on")
+            assert "__owned" not in (value or "")
+
+
+def test_no_payload_becomes_active_in_the_report(browser: Any, tmp_path: Path) -> None:
+    browser.get(hostile_report(tmp_path).as_uri())
+    assert len(browser.page_source) > 10_000
+    assert browser.execute_script("return window.__owned") is None
+    assert browser.execute_script("return document.scripts.length") == 0
+
+
+def test_exports_keep_payloads_as_text(pair_of: Callable[..., Any]) -> None:
+    pairs = [pair_of(f"{n} {text}", text, f"{text}.") for n, text in enumerate(PAYLOADS)]
+    judgments = [
+        Judgment.of(
+            pair,
+            annotator_id="ana",
+            kind="human",
+            annotator_version="g1",
+            choice="a",
+            shown_order="AB",
+            answer_a=text_hash(pair.response_a),
+            reason=pair.response_a,
+        )
+        for pair in pairs
+    ]
+    by_id = {pair.pair_id: pair for pair in pairs}
+    assert [row["chosen"] for row in to_trl(judgments, by_id)] == PAYLOADS
+    tasks = json.loads(json.dumps(to_tasks(pairs, judgments)))
+    assert [{task["data"]["left"], task["data"]["right"]} for task in tasks] == [
+        {text, f"{text}."} for text in PAYLOADS
+    ]
+    (_, *table) = csv.reader(io.StringIO(to_csv(judgments, by_id), newline=""))
+    for row, text in zip(table, PAYLOADS, strict=True):
+        assert row[4] == row[6]
+        assert row[4] in (text, f"'{text}")
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
 
 
 def test_a_script_that_got_into_the_page_would_not_run(browser: Any, site: Any) -> None:

@@ -67,7 +67,9 @@ def promote(round_key: str, workspace: Path = Path(), policy: str | None = None)
     verdict = suspend_flow_run(
         wait_for_input=Verdict.with_initial_data(description=question(round_key, rows[-2:])),
         timeout=PATIENCE_SECONDS,
-        key="verdict",
+        # If the policy changes while people think, the run asks again instead of taking their word
+        # for another one.
+        key=f"verdict-{candidate.digest.removesuffix('.dir')}",
     )
     decision = promotion.Decision(choice=verdict.decision, who=verdict.who, why=verdict.why)
     version = promotion.decide(root, candidate, decision)

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from ruamel.yaml import YAML
 
 from data.support_desk.rubric import score_response
 from feedback.judgments import read_judgments
-from tests.integration.test_pipeline import World, make_tiny, unrun  # noqa: F401
+from tests.integration.test_pipeline import World, unrun  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -120,11 +121,11 @@ def label(page: str, token: str, at_most: int) -> int:
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=page, headers=headers, timeout=60, trust_env=False) as client:
         view = client.post("/api/task").json()
-        for number in range(at_most):
+        for _ in range(at_most):
             if view["state"] != "pair":
                 break
             body = {"assignment_id": view["task"]["assignment_id"], "choice": choose(view["task"])}
-            body |= {"visible_ms": 4000, "key": f"{page[-5:]}-{view['round']}-{number:06d}"}
+            body |= {"visible_ms": 4000, "key": uuid.uuid4().hex}
             view = client.post("/api/judgments", json=body).raise_for_status().json()
     return int(view["pairs"]) - int(view["settled"])
 
@@ -139,15 +140,10 @@ def world(unrun: World) -> World:  # noqa: F811
     """Rounds by people."""
     yaml = YAML()
     params = yaml.load(unrun.root / "params.yaml")
-    make_two_rounds(params)
+    params["label"]["annotators"] = "people"
     yaml.dump(params, unrun.root / "params.yaml")
     unrun.git("commit", "--quiet", "--all", "-m", "people")
     return unrun
-
-
-def make_two_rounds(params: dict[str, Any]) -> None:
-    assert make_tiny, "the fixture `unrun` has made it tiny"
-    params["label"] |= {"annotators": "people"}
 
 
 def test_two_rounds_by_people_and_a_decision_after_each(world: World):

@@ -6,7 +6,6 @@ first and import Prefect afterwards.
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -54,9 +53,6 @@ def stage_environment(root: Path, execution: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         # Stages call `python`: the one that runs us, whether or not its environment is activated.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        # DVC runs a stage by the user's shell; the same one for everybody. Bash becomes the stage,
-        # dash stays between them, and then a stage does not notice that DVC has been killed.
-        "SHELL": shutil.which("bash") or "/bin/sh",
     }
 
 

@@ -1,7 +1,6 @@
 """What every process that a flow starts finds in its environment."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -61,21 +60,6 @@ def test_a_stage_that_calls_python_gets_ours(tmp_path, clean):
     found = shutil.which("python", path=stage_environment(tmp_path, "x")["PATH"])
     assert found is not None
     assert Path(found).parent == Path(sys.executable).parent
-
-
-def test_the_shell_of_a_stage_becomes_the_stage(tmp_path):
-    """Else nobody tells the stage that DVC has been killed."""
-    shell = stage_environment(tmp_path, "x")["SHELL"]
-    if Path(shell).name != "bash":
-        pytest.skip("no bash on this machine")
-    said = subprocess.run(
-        [shell, "--noprofile", "--norc", "-c", "cat /proc/self/stat"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    parent = int(said.split()[3])
-    assert parent == int(Path("/proc/self").resolve().name)
 
 
 @pytest.mark.usefixtures("clean")

@@ -98,6 +98,19 @@ def model_hash(folder: Path) -> str:
     return sha256(folder / MANIFEST)[:16]
 
 
+def verify_checkpoint(folder: Path) -> None:
+    """Compare a checkpoint with its manifest, without reading it.
+
+    Raises:
+        DamagedError: they differ.
+    """
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{folder / MANIFEST}: cannot be read ({error})") from None
+    verify_files(folder, files)
+
+
 def write_json_lines(
     path: Path, rows: Sequence[Mapping[str, Any]], indent: int | None = None
 ) -> None:

@@ -3,7 +3,7 @@
 Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
 `reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
 2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waits for people, 143 or 130
-interrupted (call again to go on), 1 anything else.
+interrupted (call again to go on), 137 a stage was killed (memory), 1 anything else.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.dvc_locks import clear_stale
 from tasks.dvc_process import DvcProcess
 from tasks.execution import Execution, begin_execution, last_execution, save_execution
 from tasks.output_tags import tag_outputs
@@ -25,6 +26,7 @@ from tasks.shipping import Shipper, tracking_uri
 from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
 from tasks.tracking import git_commit, now_ms, write_json
 from tasks.variants import VariantError, prepare_workspace
+from tasks.work_folder import read_running
 
 SHIPPING_DEADLINE_SECONDS = 60.0
 WORDS = {
@@ -35,6 +37,10 @@ WORDS = {
     "failed": "failed",
     "interrupted": "was interrupted; run again to go on from its checkpoint",
 }
+KILLED = (
+    "was killed from outside, most likely for lack of memory. Run again to go on from its newest "
+    "checkpoint; to need less memory, lower `micro_batch_size` or the lengths in params.yaml."
+)
 
 
 class Ended(NamedTuple):
@@ -98,6 +104,8 @@ def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:
 def _run(workspace: Path, environment: dict[str, str], variant: str | None) -> Ended:
     execution = begin_execution(workspace, variant)
     started, started_ms = time.monotonic(), now_ms()
+    for problem in clear_stale(workspace):
+        sys.stderr.write(f"{problem}; removed\n")
     dvc = DvcProcess(
         ["repro"], folder=workspace, environment=environment | {"RLHF_EXECUTION": execution.id}
     )
@@ -131,6 +139,9 @@ def _how_it_ended(
         return Ended(last["code"], f"{last['stage']} {words}: {last['message']}".rstrip(": "))
     if signalled is not None:
         return Ended(128 + signalled, "Interrupted; run again to go on.")
+    for running in read_running(workspace):
+        if running.execution == execution.id and not running.alive:
+            return Ended(137, f"{running.stage} {KILLED}")
     return Ended(1, "dvc repro failed; its message is above.")
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tasks.redaction import redact
 from tasks.sent import load_sent
 from tasks.tracking import SPOOL_FOLDER, is_live, read_finish
 
@@ -86,7 +87,7 @@ def ship(folder: Path, *, models: bool = True) -> ShipResult:
             send(folder, uri=tracking_uri(_root_of(folder)), models=models)
         except TrackingError as error:
             state: State = "refused" if error.refused else "unreachable"
-            return ShipResult(folder, state, str(error))
+            return ShipResult(folder, state, redact(str(error)))
         return ShipResult(folder, _rest(folder))
 
 
@@ -99,6 +100,11 @@ def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
         if result.state == "unreachable":
             break
     return results
+
+
+def has_news(folder: Path) -> bool:
+    """Whether a spool of a stage that does not run holds what MLflow does not know yet."""
+    return not is_live(folder) and _news(folder, models=True)
 
 
 def spools(root: Path, stage: str = "*") -> list[Path]:

@@ -30,6 +30,7 @@ from tasks.inputs import fill_paths, input_hashes
 from tasks.outcome import EXIT_CODES, StageEnd, Status, process_age, write_outcome
 from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
 from tasks.publishing import Staging, verify_model, write_history
+from tasks.redaction import redact, redact_values
 from tasks.signals import Signals, die_with_parent
 from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
 from tasks.troubles import explain
@@ -63,10 +64,9 @@ class Stage:
         self.root = Path.cwd()
         self.params = params
         self.round_key = round_key
-        self.own_params = {
-            "run": asdict(params.run),
-            section_name: section(params, section_name),
-        }
+        self.own_params = redact_values(
+            {"run": asdict(params.run), section_name: section(params, section_name)}
+        )
         self.input_paths = fill_paths(inputs, params, round_key)
         self.inputs = input_hashes(self.root, self.input_paths)
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
@@ -229,6 +229,7 @@ def _run_and_record(
         stage.close_spool(status)
     if status == "stopped" and (kept := newest_checkpoint(stage.work)) is not None:
         message += f" (its last good checkpoint is kept: {kept.relative_to(stage.root)})"
+    message = redact(message)
     write_outcome(
         stage.root, stage.name, status, message, started=started, execution=stage.execution
     )
@@ -257,7 +258,7 @@ def _run(
         if (trouble := explain(error, stage.work)) is not None:
             shutil.rmtree(stage.work / "staging", ignore_errors=True)
             return "failed", trouble
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
         return "failed", f"{type(error).__name__}: {error}"
     return "done", ""
 

@@ -31,7 +31,7 @@ ORCHESTRATION = {
     for name in (
         # How a stage starts and ends, and where it is written down.
         "stage", "params", "outcome", "publishing", "progress", "metrics_file", "dvc_lock",
-        "fingerprint", "inputs", "resuming", "signals", "troubles", "work_folder",
+        "fingerprint", "inputs", "redaction", "resuming", "signals", "troubles", "work_folder",
         # What MLflow gets.
         "tracking", "shipping", "sent", "mlflow_models", "mlflow_send", "mlflow_store",
         # Loading and saving models and prompts.

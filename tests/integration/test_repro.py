@@ -72,6 +72,11 @@ if wanted == "hang":
         time.sleep(0.1)
 if wanted == "blocked" and name != "baseline":
     end("blocked", 4, "3 contradictory pairs")
+if wanted == "kill":
+    sys.path.insert(0, os.environ["PYTHONPATH"])
+    from tasks.work_folder import note_running
+    note_running(work, name, os.environ["RLHF_EXECUTION"])
+    os.kill(os.getpid(), signal.SIGKILL)
 if wanted == "crash":
     sys.exit(1)
 folder = Path("results") / name.replace("@", "/")
@@ -156,6 +161,13 @@ def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path
     [
         ("blocked", 4, "evaluate@r1 was blocked by the data gate: 3 contradictory pairs"),
         ("crash", 1, "dvc repro failed; its message is above."),
+        (
+            "kill",
+            137,
+            "baseline was killed from outside, most likely for lack of memory. Run again to go on "
+            "from its newest checkpoint; to need less memory, lower `micro_batch_size` or the "
+            "lengths in params.yaml.",
+        ),
     ],
 )
 def test_a_failure_has_the_stages_exit_code_and_its_reason_as_the_last_line(

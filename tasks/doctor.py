@@ -1,0 +1,191 @@
+"""`python -m tasks.doctor [--mend]` (`make doctor`): what is unfinished or inconsistent here.
+
+Looks at stages that died without a word, locks, folders of unfinished outputs, checkpoints,
+metrics that have not arrived in MLflow, DVC's cached objects and the outputs of `dvc.lock`. With
+`--mend` it does what cannot lose anything; for the rest it names the command. Exits 0 when nothing
+is left to do, 1 otherwise.
+"""
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rlhf.manifests import DamagedError
+from tasks.dvc_locks import clear_stale
+from tasks.dvc_objects import cache_folder, damaged_objects, differing_outputs, sound_files
+from tasks.publishing import verify_checkpoint
+from tasks.shipping import ShipResult, has_news, ship_all, spools, tracking_uri
+from tasks.variants import workspaces
+from tasks.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    problem: str
+    mend: Callable[[], str] | None = None
+    """Puts it right without losing anything and says how; None where a person has to decide."""
+    remedy: str = ""
+    """The command for a person, where there is no `mend`."""
+
+
+def examine(root: Path) -> Iterator[Finding]:
+    """Everything that is wrong in a workspace, mended or not."""
+    yield from _dead_stages(root)
+    yield from _locks(root)
+    yield from _unfinished_outputs(root)
+    yield from _damaged_checkpoints(root)
+    yield from _unsent(root)
+    yield from _objects(root)
+    yield from _outputs(root)
+
+
+def notes(root: Path) -> Iterator[str]:
+    """What is unfinished and in order: the next run goes on with it."""
+    for work in _works(root):
+        if (path := newest_checkpoint(work)) is not None:
+            step = int(path.name.removeprefix("step-"))
+            yield f"{work.name} is unfinished: the next run goes on from step {step}"
+    missing = [path for path, problem in differing_outputs(root) if problem == "missing"]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        yield f"{missing[0]}{more} of dvc.lock: not here (dvc pull, dvc checkout or make repro)"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.doctor", description=__doc__.partition("\n")[2]
+    )
+    parser.add_argument("--mend", action="store_true", help="put right what is safe to")
+    mend: bool = parser.parse_args(argv).mend
+    logging.basicConfig(format="%(message)s", level=logging.ERROR)
+    root = Path.cwd()
+    # Variants have their own folders, but one MLflow: that of the main checkout.
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    left = mended = 0
+    for workspace in (root, *workspaces(root)):
+        for finding in examine(workspace):
+            how = _mended(finding) if mend else None
+            mended, left = mended + (how is not None), left + (how is None)
+            remedy = finding.remedy or "make doctor MEND=1"
+            sys.stdout.write(
+                f"mended  {finding.problem}: {how}\n"
+                if how is not None
+                else f"left    {finding.problem}: {remedy}\n"
+            )
+        for note in notes(workspace):
+            sys.stdout.write(f"note    {note}\n")
+    sys.stdout.write(f"{mended} mended, {left} left.\n" if mended or left else "All is well.\n")
+    return 1 if left else 0
+
+
+def _mended(finding: Finding) -> str | None:
+    if finding.mend is None:
+        return None
+    try:
+        return finding.mend()
+    except OSError as error:
+        sys.stderr.write(f"{finding.problem}: {error}\n")
+        return None
+
+
+def _works(root: Path) -> list[Path]:
+    """The working folders of stages, those of live ones left out."""
+    alive = {running.stage for running in read_running(root) if running.alive}
+    folders = (path for path in sorted((root / ".work").glob("*")) if path.is_dir())
+    others = {"spool", "mlflow", "variants", "prefect", *alive}
+    return [path for path in folders if path.name not in others]
+
+
+def _dead_stages(root: Path) -> Iterator[Finding]:
+    for running in read_running(root):
+        if not running.alive:
+            path = root / ".work" / running.stage / RUNNING
+            yield Finding(
+                f"{running.stage} died without a word (process {running.pid})",
+                partial(_remove, path, "noted; run it again to go on"),
+            )
+
+
+def _locks(root: Path) -> Iterator[Finding]:
+    for problem in clear_stale(root, mend=False):
+        yield Finding(problem, partial(_clear, root))
+
+
+def _unfinished_outputs(root: Path) -> Iterator[Finding]:
+    for work in _works(root):
+        drafts = [work / "staging", *(path / ".staging" for path in checkpoint_folders(work))]
+        for path in drafts:
+            if path.is_dir():
+                yield Finding(
+                    f"{path.relative_to(root)}: never finished",
+                    partial(_remove, path, "removed"),
+                )
+
+
+def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
+    for work in _works(root):
+        for path in sorted(work.glob("*/step-*")):
+            try:
+                verify_checkpoint(path)
+            except DamagedError as error:
+                yield Finding(str(error), partial(_remove, path, "removed; an older one is used"))
+
+
+def _unsent(root: Path) -> Iterator[Finding]:
+    waiting = [folder for folder in spools(root) if has_news(folder)]
+    if waiting:
+        names = ", ".join(sorted({folder.parent.name for folder in waiting}))
+        yield Finding(
+            f"{len(waiting)} runs are not complete in MLflow, or shown as running: {names}",
+            partial(_send, root),
+        )
+
+
+def _objects(root: Path) -> Iterator[Finding]:
+    good: dict[str, Path] | None = None
+    for damaged in damaged_objects(cache_folder(root)):
+        good = sound_files(root) if good is None else good
+        yield Finding(
+            f"{damaged.path}: expected md5 {damaged.expected}, found {damaged.found}",
+            partial(damaged.mend, good),
+        )
+
+
+def _outputs(root: Path) -> Iterator[Finding]:
+    for path, problem in differing_outputs(root):
+        if problem != "missing":
+            yield Finding(
+                f"{path}: not as dvc.lock says, {problem}",
+                remedy=f"dvc checkout --force {path} (or dvc commit, if it was meant)",
+            )
+
+
+def _clear(root: Path) -> str:
+    clear_stale(root)
+    return "removed"
+
+
+def _remove(path: Path, how: str) -> str:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return how
+
+
+def _send(root: Path) -> str:
+    results: list[ShipResult] = ship_all(root)
+    troubles = [result.detail for result in results if result.state in ("refused", "unreachable")]
+    if troubles:
+        raise OSError(troubles[0])
+    return "sent"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""`make doctor`: finds what was planted, mends what is safe, and names the command for the rest."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf.manifests import describe_files
+from tasks.doctor import main
+from tasks.dvc_locks import clear_stale, dvc_processes
+from tasks.dvc_objects import output_hash
+from tasks.work_folder import Running, note_running, read_running
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with one output folder in cache and dvc.lock, as DVC writes them."""
+    files = {"a.txt": b"first", "sub/b.txt": b"second"}
+    for name, content in files.items():
+        path = tmp_path / "results/sft" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    rows = [f'{{"md5": "{md5(content)}", "relpath": "{name}"}}' for name, content in files.items()]
+    listing = f"[{', '.join(rows)}]".encode()
+    for content, ending in (*[(c, "") for c in files.values()], (listing, ".dir")):
+        name = md5(content)
+        cached = tmp_path / ".dvc/cache/files/md5" / name[:2] / (name[2:] + ending)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.write_bytes(content)
+        cached.chmod(0o444)
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  sft:\n    cmd: x\n    outs:\n"
+        f"    - {{path: results/sft, hash: md5, md5: {md5(listing)}.dir}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+    return tmp_path
+
+
+def doctor(capsys, *arguments: str) -> tuple[int, list[str]]:
+    code = main(list(arguments))
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_a_sound_workspace_is_well(root: Path, capsys):
+    assert doctor(capsys) == (0, ["All is well."])
+
+
+def test_a_folder_hashes_as_dvc_hashes_it(root: Path):
+    (line,) = [x for x in (root / "dvc.lock").read_text().splitlines() if "results/sft" in x]
+    assert output_hash(root / "results/sft") in line
+    assert output_hash(root / "results/sft/a.txt") == md5(b"first")
+
+
+def test_a_damaged_object_is_named_and_replaced_from_the_outputs(root: Path, capsys):
+    name = md5(b"first")
+    cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+    cached.chmod(0o644)
+    cached.write_bytes(b"fjrst")
+
+    code, said = doctor(capsys)
+    assert code == 1
+    assert said == [
+        f"left    {cached}: expected md5 {name}, found {md5(b'fjrst')}: make doctor MEND=1",
+        "0 mended, 1 left.",
+    ]
+    assert cached.read_bytes() == b"fjrst"
+    code, said = doctor(capsys, "--mend")
+    assert (code, said[-1]) == (0, "1 mended, 0 left.")
+    assert cached.read_bytes() == b"first"
+    assert doctor(capsys) == (0, ["All is well."])
+
+
+def test_a_damaged_object_that_nobody_has_is_removed(root: Path, capsys):
+    name = md5(b"first")
+    cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+    cached.chmod(0o644)
+    cached.write_bytes(b"")
+    (root / "results/sft/a.txt").write_bytes(b"changed")
+
+    code, said = doctor(capsys, "--mend")
+    assert code == 1
+    assert "removed; dvc pull or dvc repro brings it back" in said[0]
+    assert not cached.exists()
+    assert said[1].startswith("left    results/sft: not as dvc.lock says, expected md5 ")
+    assert said[1].endswith(": dvc checkout --force results/sft (or dvc commit, if it was meant)")
+
+
+def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):
+    for path in sorted((root / "results").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (root / "results").rmdir()
+
+    code, said = doctor(capsys)
+    assert code == 0
+    assert said == [
+        "note    results/sft of dvc.lock: not here (dvc pull, dvc checkout or make repro)",
+        "All is well.",
+    ]
+
+
+def test_a_stage_that_died_is_told_from_one_that_runs(root: Path, capsys):
+    note_running(root / ".work/ppo@r1", "ppo@r1", "run-7")
+    assert [running.alive for running in read_running(root)] == [True]
+    assert doctor(capsys) == (0, ["All is well."])
+
+    path = root / ".work/ppo@r1/running.json"
+    record = json.loads(path.read_text())
+    # The same number, another process: ours began later.
+    path.write_text(json.dumps(record | {"ticks": record["ticks"] - 1}))
+    code, said = doctor(capsys)
+    assert code == 1
+    assert said[0].startswith(f"left    ppo@r1 died without a word (process {os.getpid()})")
+    path.write_text(json.dumps(record | {"boot": "another"}))
+    assert not Running(**json.loads(path.read_text())).alive
+    assert doctor(capsys, "--mend")[0] == 0
+    assert doctor(capsys) == (0, ["All is well."])
+
+
+def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root: Path, capsys):
+    work = root / ".work/sft"
+    for step in (1, 2):
+        path = work / "0123456789abcdef" / f"step-{step:08d}"
+        path.mkdir(parents=True)
+        (path / "state.json").write_text("{}")
+        (path / "manifest.json").write_text(json.dumps({"files": describe_files(path)}))
+    (path / "state.json").write_text("[]")
+    for draft in (work / "staging", work / "0123456789abcdef" / ".staging"):
+        draft.mkdir()
+
+    code, said = doctor(capsys, "--mend")
+    assert code == 0
+    assert len([line for line in said if line.startswith("mended")]) == 3
+    assert any("step-00000002/state.json: expected sha256" in line for line in said)
+    assert "note    sft is unfinished: the next run goes on from step 1" in said
+    assert [path.name for path in work.glob("*/step-*")] == ["step-00000001"]
+    assert not (work / "staging").exists()
+
+
+# --- DVC's locks ---------------------------------------------------------------------------------
+
+
+def leave_lock(root: Path, content: str) -> Path:
+    path = root / ".dvc/tmp/rwlock"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    return path
+
+
+def test_an_empty_lock_file_is_nothing(root: Path):
+    path = leave_lock(root, '{"read": {}, "write": {"x": {}}}')
+    assert clear_stale(root) == []
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        # Process 1 exists, so DVC would wait for it; but it is no DVC command in this folder.
+        (
+            '{"write": {"models/sft": {"pid": 1, "cmd": "repro"}}}',
+            "left behind by repro (process 1)",
+        ),
+        ('{"read": {"x": [{"pid": 1, "cmd": "a"}]}}', "left behind by a (process 1)"),
+        ('{"write": {"mod', "damaged"),
+        ("[]", "damaged"),
+    ],
+)
+def test_what_dead_processes_left_is_named_and_removed(
+    root: Path, capsys, content: str, problem: str
+):
+    path = leave_lock(root, content)
+
+    code, said = doctor(capsys)
+    assert code == 1
+    assert f"{path}: {problem}" in said[0]
+    assert f"rm {path}" in said[0]
+    assert path.exists()
+    (line,) = clear_stale(root)
+    assert problem in line
+    assert not path.exists()
+
+
+def test_the_locks_of_a_dvc_command_that_works_here_are_its_own(root: Path, tmp_path_factory):
+    path = leave_lock(root, '{"write": {"models/sft": {"pid": 1, "cmd": "repro"}}}')
+    program = tmp_path_factory.mktemp("bin") / "dvc"
+    program.write_text("print('here', flush=True)\nimport sys; sys.stdin.read()")
+    process = subprocess.Popen(
+        [sys.executable, str(program)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        assert dvc_processes(root) == [process.pid]
+        assert clear_stale(root) == []
+        assert path.exists()
+    finally:
+        process.communicate()
+    assert len(clear_stale(root)) == 1

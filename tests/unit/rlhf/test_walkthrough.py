@@ -1,0 +1,141 @@
+"""The walk through one PPO step: real numbers in seven steps; from a round or from nothing."""
+
+import json
+import re
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf.masked import sequence_sums
+from rlhf.models import build_actor_critic, save_value_function
+from rlhf.params.ppo import PPOParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.seeding import Seeds
+from rlhf.walkthrough import main, tell
+from rlhf.walkthrough_models import find_round, load_world, make_world
+from rlhf.walkthrough_step import take_step
+from tests import tiny
+from tests.tiny import COMPUTE
+
+TITLES = ["PROMPTS", "RESPONSES", "SCORES", "KL", "REWARDS", "ADVANTAGES", "UPDATE"]
+
+
+@cache
+def small():
+    world = make_world(Seeds(0), COMPUTE)
+    return world, take_step(world, compute=COMPUTE, seeds=Seeds(0))
+
+
+def assert_readable(text: list[str]) -> None:
+    steps = [re.match(r"(\d) ([A-Z]+)", line) for line in text]
+    assert [(int(s[1]), s[2]) for s in steps if s] == list(enumerate(TITLES, start=1))
+    assert len(text) <= 60
+    assert [line for line in text if len(line) > 100] == []
+    assert sum(line.startswith("WHAT IF THE KL COEFFICIENT WERE ZERO?") for line in text) == 1
+
+
+def test_seven_steps_fit_one_screen_without_any_model_there():
+    assert_readable(list(tell(*small())))
+
+
+def test_the_numbers_of_one_answer_follow_from_the_equations(assert_close):
+    """GAE of the shown rollout again, backwards by hand; the sum of rewards is s - beta KL."""
+    world, step = small()
+    rollout, done, params = step.rollout, step.configured, world.params
+    mask, beta = rollout.response_mask, params.kl_coef
+    k1 = torch.where(mask, rollout.logprobs - rollout.ref_logprobs, 0.0)
+    scores = torch.where(rollout.ended, rollout.scores, rollout.scores - 1.0)
+    assert beta > 0
+    assert k1.abs().sum() > 1
+    assert_close(sequence_sums(done.rewards, mask), scores - beta * k1.sum(1), rtol=0, atol=1e-5)
+    assert_close(sequence_sums(step.at_zero.rewards, mask), scores, rtol=0, atol=1e-5)
+    for row in range(4):
+        real = int(mask[row].sum())
+        advantage = 0.0
+        for t in reversed(range(real)):
+            following = rollout.values[row, t + 1].item() if t + 1 < real else 0.0
+            value = rollout.values[row, t].item()
+            delta = done.rewards[row, t].item() + params.gamma * following - value
+            advantage = delta + params.gamma * params.lam * advantage
+            assert_close(done.batch.returns[row, t], advantage + value, rtol=0, atol=1e-4)
+
+
+def test_without_the_penalty_the_update_goes_further_from_the_reference():
+    _, step = small()
+    assert step.at_zero.kl.mean() > step.configured.kl.mean() + 0.1
+
+
+def test_both_updates_start_from_the_same_weights_and_leave_the_world_as_it_was(assert_close):
+    world, step = small()
+    again = take_step(world, compute=COMPUTE, seeds=Seeds(0))
+    assert torch.equal(again.rollout.response_ids, step.rollout.response_ids)
+    assert_close(again.configured.kl, step.configured.kl, rtol=0, atol=1e-6)
+    assert again.at_zero.figures["ratio"] == step.at_zero.figures["ratio"]
+
+
+def write_round(root: Path, params: PPOParams, key: str = "r2") -> None:
+    """What a round leaves behind, with tiny models."""
+    tokenizer = tiny.tokenizer()
+    size = len(tokenizer)
+    policy, sft = root / f"models/rounds/{key}/policy", root / "models/sft"
+    lm = tiny.llama(1, size)
+    for folder, model in ((policy, lm), (sft, tiny.llama(0, size))):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        manifest = {"params": {"ppo": json.loads(json.dumps(asdict(params)))}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    save_value_function(build_actor_critic(lm, reward_model=None, separate=True), policy)
+    scorer = tiny.reward_model(7, size)
+    scorer.set_normaliser(0.0, 0.5)
+    scorer.save(root / f"models/rounds/{key}/reward")
+    prompts = root / "data/prepared/prompts/heldout.jsonl"
+    prompts.parent.mkdir(parents=True)
+    rows = [{"prompt_id": str(n), "prompt": line} for n, line in enumerate(tiny.LINES)]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+PARAMS = PPOParams(
+    kl_coef=0.3, rollout_size=128, value_model="separate", sampling=SamplingParams(max_new_tokens=8)
+)
+
+
+def test_a_round_that_is_there_is_walked_with_its_own_models_and_parameters(tmp_path: Path):
+    write_round(tmp_path, PARAMS)
+    assert find_round(tmp_path) == "r2"
+    world = load_world(tmp_path, "r2", COMPUTE)
+    assert (world.params.kl_coef, world.params.rollout_size) == (0.3, 4)
+    assert world.models.reward_model is not None
+    text = list(tell(world, take_step(world, compute=COMPUTE, seeds=Seeds(0))))
+    assert "models/rounds/r2/policy" in text[0]
+    assert "β = 0.3" in "".join(text)
+    assert_readable(text)
+
+
+def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):
+    write_round(tmp_path, PARAMS)
+    (tmp_path / "models/rounds/r2/reward/config.json").unlink()
+    assert find_round(tmp_path) is None
+
+
+def test_parameters_of_another_version_are_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_round(tmp_path, PARAMS)
+    capsys.readouterr()
+    path = tmp_path / "models/rounds/r2/policy/manifest.json"
+    path.write_text('{"params": {"ppo": {"no_such_key": 1}}}')
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("walkthrough: models/rounds/r2/policy/manifest.json: made by another")
+    assert error.count("\n") == 1
+
+
+def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    assert "seven numbered steps" in capsys.readouterr().out

@@ -120,6 +120,7 @@ class PPOBatch(TensorBatch):
     response_ids: ResponseIds
     response_mask: ResponseMask
     old_logprobs: PerToken
+    ref_logprobs: PerToken
     old_values: PerToken
     advantages: PerToken
     returns: PerToken
@@ -135,6 +136,7 @@ class PPOBatch(TensorBatch):
             response_ids=self.response_ids[:, :width],
             response_mask=self.response_mask[:, :width],
             old_logprobs=self.old_logprobs[:, :width],
+            ref_logprobs=self.ref_logprobs[:, :width],
             old_values=self.old_values[:, :width],
             advantages=self.advantages[:, :width],
             returns=self.returns[:, :width],

@@ -8,6 +8,13 @@ estimate of KL(π‖q) (J. Schulman, "Approximating KL divergence", 2020):
     k3 = exp(-d) - 1 + d    unbiased, never negative
 
 k1 is not clamped at 0: its negative samples are what makes it unbiased. All values are in nats.
+
+A good estimate of a value need not have a good gradient (Tang & Munos, "On a few pitfalls in KL
+divergence gradient estimation for RL", 2025). With x held fixed and g = ∇ log π(x):
+
+    ∇k1 = g               mean 0, whatever π and q are: as a loss it is noise, so it is refused
+    ∇k2 = d g             mean ∇KL(π‖q): the right gradient
+    ∇k3 = (1 - exp(-d)) g mean ∇KL(q‖π), the other direction; alike only where π is close to q
 """
 
 import math

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from rlhf.kl import approx_kl_per_token
+from rlhf.kl import approx_kl_per_token, kl_estimate
 from rlhf.masked import accumulation_dtype, keep, masked_sum, token_count
+from rlhf.params.kl import KLEstimator
 from rlhf.shapes import (
     AttentionMask,
     PerSequence,
@@ -116,6 +117,28 @@ def value_loss(
         loss=_normalised(losses, response_mask, normaliser),
         clip_fraction=_share(clipped > unclipped, response_mask, normaliser, losses.dtype),
     )
+
+
+def kl_loss(
+    logprobs: PerToken,
+    ref_logprobs: PerToken,
+    response_mask: ResponseMask,
+    *,
+    estimator: KLEstimator,
+    normaliser: Normaliser = None,
+) -> Scalar:
+    """Mean KL to the reference over the real tokens, in nats, to be added to a loss with a weight.
+
+    k2 has the gradient of KL(policy‖reference), k3 that of KL(reference‖policy), see `rlhf.kl`; k1
+    raises ValueError. It holds for tokens sampled from the policy itself, so best in the first
+    pass; and each token answers for itself only, not for the KL of the tokens that follow it.
+    """
+    if estimator == "k1":
+        raise ValueError("estimator: k1 has no use as a loss, its mean gradient is 0; use k2 or k3")
+    kept = keep(logprobs, response_mask)
+    kept_reference = keep(ref_logprobs.detach(), response_mask)
+    estimate = kl_estimate(kept, kept_reference, estimator=estimator)
+    return _normalised(estimate, response_mask, normaliser)
 
 
 def entropy_bonus(

@@ -6,6 +6,7 @@ For each rollout (notation of Schulman et al. 2017):
     scores   s = reward model(x, y)                 normalised, once, by the model itself;
                                                     or a mix with rules, rlhf.rule_rewards
     rewards  r_t = -kl_coef (log pi - log ref)_t, and s is added at the last real token
+             (kl_in: loss makes the KL a term of the update's loss instead)
     values   V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
     update   several passes of minibatches on the clipped policy loss and the value loss,
              rlhf.ppo_update
@@ -62,7 +63,11 @@ class PPOMetrics:
     explained_variance: float
     grad_norm: float
     value_grad_norm: float
+    kl_loss: float
+    """The mean KL per token in the loss; 0 where it is in the reward."""
     optimiser_steps: int
+    skipped_passes: int
+    """Passes that `target_approx_kl` left out."""
     tokens: int
     components: Mapping[str, float]
     """Means of what a mixed score is made of, before the weights; empty for a learned score."""
@@ -74,6 +79,8 @@ class Iteration:
 
     metrics: PPOMetrics
     rollout: Rollout
+    end: str | None
+    """Why the round ends here although iterations are left; None where it does not."""
 
 
 def train(
@@ -88,14 +95,15 @@ def train(
 ) -> Iterator[Iteration]:
     """Run the round; yields after each iteration. `rules` turns learned scores into mixed ones.
 
+    A round whose KL budget is used up ends; its last iteration says so.
+
     Raises:
         TrainingStopped: the KL alarm or limit, or scores that do not differ.
         SelfCheckError: something had moved before an update's first step.
         NonFiniteError: a score, log-probability, loss, gradient or weight was not finite.
     """
-    if training.finished:
-        return
-    for iteration in range(training.iteration, params.iterations):
+    while training.iteration < params.iterations and training.end is None:
+        iteration = training.iteration
         chosen = _choose_prompts(prompts, params.rollout_size, iteration, seeds)
         rollout = collect_rollout(
             training.models,
@@ -119,6 +127,7 @@ def train(
         figures = update(training, batch, params, iteration, compute=compute, seeds=seeds)
         training.controller.update(kl, len(rollout))
         training.iteration = iteration + 1
+        training.end = _budget_used(kl, training.iteration, params)
         metrics = PPOMetrics(
             score=rollout.scores.mean().item(),
             kl=kl,
@@ -134,10 +143,7 @@ def train(
             components=components,
             **figures,
         )
-        training.finished = params.kl_budget is not None and kl > params.kl_budget
-        yield Iteration(metrics, rollout)
-        if training.finished:
-            return
+        yield Iteration(metrics, rollout, training.end)
 
 
 def compute_rewards(rollout: Rollout, params: PPOParams, *, kl_coef: float) -> tuple[Tensor, float]:
@@ -159,25 +165,34 @@ def compute_rewards(rollout: Rollout, params: PPOParams, *, kl_coef: float) -> t
         rollout.logprobs,
         rollout.ref_logprobs,
         rollout.response_mask,
-        kl_coef=kl_coef,
+        kl_coef=kl_coef if params.kl_in == "reward" else 0.0,
         estimator=params.kl_estimator,
     )
     return (rescale(rewards, rollout.response_mask) if params.whiten_rewards else rewards), clipped
 
 
 def build_batch(rollout: Rollout, rewards: Tensor, params: PPOParams) -> PPOBatch:
-    """What the update trains on: advantages (whitened over the rollout) and returns (never)."""
+    """What the update trains on: advantages (whitened over the rollout) and returns (never).
+
+    Whitening comes before clipping, and over the whole rollout: neither the micro-batches that were
+    scored nor the minibatches that follow have a say in it.
+    """
     mask = rollout.response_mask
     result = gae(rewards, rollout.values, mask, gamma=params.gamma, lam=params.lam)
     advantages = result.advantages
+    if params.whiten_advantages:
+        advantages = whiten(advantages, mask)
+    if params.advantage_clip is not None:
+        advantages = advantages.clamp(-params.advantage_clip, params.advantage_clip)
     return PPOBatch(
         prompt_ids=rollout.prompt_ids,
         prompt_mask=rollout.prompt_mask,
         response_ids=rollout.response_ids,
         response_mask=mask,
         old_logprobs=rollout.logprobs,
+        ref_logprobs=rollout.ref_logprobs,
         old_values=rollout.values,
-        advantages=whiten(advantages, mask) if params.whiten_advantages else advantages,
+        advantages=advantages,
         returns=result.returns,
     )
 
@@ -195,6 +210,15 @@ def _choose_prompts(
         chosen += [prompts[row] for row in taken]
         position += len(taken)
     return chosen
+
+
+def _budget_used(kl: float, done: int, params: PPOParams) -> str | None:
+    if params.kl_budget is None or kl <= params.kl_budget or done == params.iterations:
+        return None
+    return (
+        f"the KL budget is used up ({kl:.2f} of {params.kl_budget} nats per answer); PPO ends "
+        f"after {done} of {params.iterations} iterations"
+    )
 
 
 def _sequence_kl(rollout: Rollout) -> float:

@@ -14,7 +14,7 @@ from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.kl import KLController
 from rlhf.logprobs import token_logprobs_and_entropy
-from rlhf.losses import policy_loss, value_loss
+from rlhf.losses import kl_loss, policy_loss, value_loss
 from rlhf.masked import masked_sum
 from rlhf.optimisers import Optimiser, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
@@ -39,8 +39,8 @@ class PPOTraining:
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
         self.iteration = 0
         self.flat_rollouts = 0
-        self.finished = False
-        """The KL budget is used up: no further iteration."""
+        self.end: str | None = None
+        """Why the round is over although iterations are left."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes from one iteration to the next."""
@@ -51,7 +51,7 @@ class PPOTraining:
             "controller": self.controller.state_dict(),
             "iteration": self.iteration,
             "flat_rollouts": self.flat_rollouts,
-            "finished": self.finished,
+            "end": self.end,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class PPOTraining:
         self.controller.load_state_dict(state["controller"])
         self.iteration = state["iteration"]
         self.flat_rollouts = state["flat_rollouts"]
-        self.finished = state["finished"]
+        self.end = state["end"]
 
     def require_finite_weights(self) -> None:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
@@ -88,7 +88,8 @@ def update(
     size = len(batch) // params.minibatches
     train_policy = iteration >= params.value_warmup_iterations
     rows: list[dict[str, float]] = []
-    for epoch in range(params.value_epochs or params.epochs):
+    passes = params.value_epochs or params.epochs
+    for epoch in range(passes):
         on_policy = train_policy and epoch < params.epochs
         order = torch.randperm(
             len(batch), generator=seeds.torch("ppo", "minibatches", iteration, epoch)
@@ -104,8 +105,10 @@ def update(
                 break
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
-    silent = ("policy_loss", "approx_kl", "clip_fraction", "ratio", "grad_norm")
-    return {**dict.fromkeys(silent, 0.0), **means, "optimiser_steps": len(rows)}
+    silent = ("policy_loss", "approx_kl", "clip_fraction", "ratio", "kl_loss", "grad_norm")
+    skipped = passes - len(rows) // params.minibatches
+    counts = {"optimiser_steps": len(rows), "skipped_passes": skipped}
+    return {**dict.fromkeys(silent, 0.0), **means, **counts}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -130,7 +133,7 @@ def _optimise(
     sums: dict[str, float] = {}
     for micro in by_length.split(params.micro_batch_size):
         with compute.autocast():
-            loss, figures = _losses(training.models, micro.trimmed(), params, train_policy, tokens)
+            loss, figures = _losses(training, micro.trimmed(), params, train_policy, tokens)
         loss.backward()
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + value.item()
@@ -155,11 +158,11 @@ def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOPa
 
 
 def _losses(
-    models: PPOModels, batch: PPOBatch, params: PPOParams, train_policy: bool, tokens: int
+    training: PPOTraining, batch: PPOBatch, params: PPOParams, train_policy: bool, tokens: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch and its figures, all divided by the minibatch's token count."""
     mask = batch.response_mask
-    output = models.actor(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
+    output = training.models.actor(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
     value = value_loss(
         output.values,
         batch.old_values,
@@ -167,6 +170,7 @@ def _losses(
         mask,
         clip_range=params.value_clip_range,
         normaliser=float(tokens),
+        huber_delta=params.value_huber_delta,
     )
     loss = params.value_coef * value.loss
     figures = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
@@ -193,4 +197,13 @@ def _losses(
             "clip_fraction": policy.clip_fraction,
             "ratio": ratio,
         }
+        if params.kl_in == "loss":
+            figures["kl_loss"] = kl_loss(
+                current.logprobs,
+                batch.ref_logprobs,
+                mask,
+                estimator=params.kl_estimator,
+                normaliser=float(tokens),
+            )
+            loss = loss + training.controller.coef * figures["kl_loss"]
     return loss, figures

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,6 +26,32 @@ def fingerprint(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+class Frozen(NamedTuple):
+    """Fingerprints of the models that a round may not change."""
+
+    reference: str
+    reward_model: str | None
+    """None where rules alone give the reward."""
+
+
+def frozen(models: PPOModels) -> Frozen:
+    """Fingerprints of the reference and the reward model, to compare with at the end."""
+    scorer = models.reward_model
+    return Frozen(fingerprint(models.reference), None if scorer is None else fingerprint(scorer))
+
+
+def check_frozen(models: PPOModels, before: Frozen) -> None:
+    """The reference and the reward model have the weights that they had at the start.
+
+    Raises:
+        SelfCheckError: one has changed; the message says which.
+    """
+    for name, old, new in zip(Frozen._fields, before, frozen(models), strict=True):
+        if old != new:
+            what = name.replace("_", " ")
+            raise SelfCheckError(f"self-check 'the {what} is unchanged at the end' failed")
 
 
 @torch.no_grad()

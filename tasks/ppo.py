@@ -1,5 +1,6 @@
 """Stage `ppo`: a PPO round from the round's policy, with the newest reward model."""
 
+import logging
 import random
 import statistics
 import sys
@@ -29,7 +30,7 @@ from rlhf.ppo import Iteration, PPOMetrics, train
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import WordListError, build_rule_rewards
-from rlhf.self_checks import check_models, fingerprint
+from rlhf.self_checks import check_frozen, check_models, frozen
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
 from tasks.models import (
@@ -42,7 +43,6 @@ from tasks.models import (
     token_ids,
     write_model,
 )
-from tasks.outcome import StageEnd
 from tasks.progress import Progress
 from tasks.publishing import write_json_lines
 from tasks.resuming import Checkpoints
@@ -50,6 +50,8 @@ from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
 
 INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward")
+
+log = logging.getLogger(__name__)
 
 SFT = Path("models/sft")
 """What the KL is measured to."""
@@ -78,7 +80,7 @@ def run(stage: Stage) -> None:
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
     _, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
-    frozen = _fingerprints(models)
+    at_first = frozen(models)
     at_start = folder == SFT
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
@@ -96,8 +98,9 @@ def run(stage: Stage) -> None:
             score=last.score, kl=last.kl, clip=last.clip_fraction, ev=last.explained_variance
         )
     progress.close()
-    if frozen != _fingerprints(models):
-        raise StageEnd("stopped", "self-check 'reference and reward model unchanged' failed")
+    if training.end is not None:
+        log.info("%s: %s", stage.name, training.end)
+    check_frozen(models, at_first)
     adapter = None if params.lora is None else take_adapter(actor.lm)
     target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{key}/policy")
     if adapter is not None:
@@ -107,6 +110,7 @@ def run(stage: Stage) -> None:
     metrics = {
         "round": key,
         "iterations": training.iteration,
+        **({} if training.end is None else {"ended_early": training.end}),
         "too_long": too_long,
         **_last_curves(stage.history),
     }
@@ -141,12 +145,6 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
     return actor
 
 
-def _fingerprints(models: PPOModels) -> list[str]:
-    """Of the models that PPO must leave as they are."""
-    frozen = [models.reference, models.reward_model]
-    return [fingerprint(model) for model in frozen if model is not None]
-
-
 def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The figures of the last iteration, without the gold score, which training never sees."""
     names = [*CURVES.values(), *COMPONENTS.values()]
@@ -178,7 +176,9 @@ CURVES: Mapping[str, str] = {
     "value_clip_fraction": "value/clip_fraction",
     "explained_variance": "value/explained_variance",
     "value_grad_norm": "value/grad_norm",
+    "kl_loss": "policy/kl_loss",
     "optimiser_steps": "optimiser_steps",
+    "skipped_passes": "skipped_passes",
     "tokens": "tokens",
 }
 COMPONENTS: Mapping[str, str] = {

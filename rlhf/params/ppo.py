@@ -53,8 +53,10 @@ class PPOParams:
     """Passes of the value function over each rollout; null means as many as the policy's."""
     kl_coef: NonNegative = 0.05
     """Penalty per nat of KL to the reference."""
+    kl_in: Literal["reward", "loss"] = "reward"
+    """Subtract the penalty from each token's reward, or add its mean per token to the loss."""
     kl_estimator: KLEstimator = "k1"
-    """Per-token estimator of the penalty."""
+    """Per-token estimator of the penalty; in the loss k2 or k3 (Tang & Munos 2025), never k1."""
     kl_adaptive: AdaptiveKLParams | None = None
     """Ziegler's controller on nats per answer; null keeps `kl_coef` fixed."""
     kl_budget: Positive | None = None
@@ -75,6 +77,8 @@ class PPOParams:
     """Advantages to mean 0 and variance 1 over the rollout."""
     whiten_rewards: bool = False
     """Rewards to variance 1 over the rollout, their mean kept."""
+    advantage_clip: Positive | None = None
+    """Clip (whitened) advantages to plus or minus this; null for none."""
     rewards: RewardMixParams = field(default_factory=RewardMixParams)
     """What the score of an answer is made of, before clipping and penalties."""
     score_clip: Positive | None = None
@@ -91,6 +95,8 @@ class PPOParams:
     """Cap of the loss at this multiple of a negative advantage (Ye et al. 2020); above 1."""
     value_clip_range: Positive | None = None
     """Clip of the value's change per rollout; null for none."""
+    value_huber_delta: Positive | None = None
+    """Value errors beyond this count linearly (Huber 1964); null squares them all."""
     value_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.0
@@ -106,20 +112,25 @@ class PPOParams:
                     "very distribution that it samples from"
                 ),
             )
+        if self.kl_in == "loss" and self.kl_estimator == "k1":
+            yield (
+                "kl_estimator",
+                (
+                    "must be k2 or k3 where kl_in is loss: the gradient of k1 has mean 0, so it "
+                    "would hold nothing back"
+                ),
+            )
+        yield from self._update_problems()
+        yield from self._value_problems()
+        yield from ((f"rewards.{key}", text) for key, text in self.rewards.problems())
+
+    def _update_problems(self) -> Iterator[tuple[str, str]]:
         if self.rollout_size % self.minibatches:
             yield (
                 "minibatches",
                 (
                     f"rollout_size {self.rollout_size} cannot be cut into {self.minibatches} equal "
                     "minibatches"
-                ),
-            )
-        if self.value_init == "reward" and self.value_model == "shared":
-            yield (
-                "value_init",
-                (
-                    "reward needs value_model: separate; the reward model's head says nothing on "
-                    "the policy's trunk, whose hidden states it has never read"
                 ),
             )
         if (self.kl_limit or math.inf) <= (self.kl_budget or 0):
@@ -129,6 +140,16 @@ class PPOParams:
             )
         if self.dual_clip is not None and self.dual_clip <= 1:
             yield "dual_clip", f"must be above 1, found {self.dual_clip}"
+
+    def _value_problems(self) -> Iterator[tuple[str, str]]:
+        if self.value_init == "reward" and self.value_model == "shared":
+            yield (
+                "value_init",
+                (
+                    "reward needs value_model: separate; the reward model's head says nothing on "
+                    "the policy's trunk, whose hidden states it has never read"
+                ),
+            )
         if self.value_epochs is not None and self.value_epochs < self.epochs:
             yield (
                 "value_epochs",
@@ -137,6 +158,5 @@ class PPOParams:
                     "trained at least as often as the policy"
                 ),
             )
-        yield from ((f"rewards.{key}", text) for key, text in self.rewards.problems())
         if self.rewards.learned == 0 and self.value_init == "reward":
             yield "value_init", "reward needs a reward model, and rewards.learned is 0; take zero"

@@ -7,7 +7,7 @@ import torch
 
 from rlhf.batches import BatchShapeError, PPOBatch, PreferenceBatch, Rollout
 
-FLOATS = ("old_logprobs", "old_values", "advantages", "returns")
+FLOATS = ("old_logprobs", "ref_logprobs", "old_values", "advantages", "returns")
 
 
 def ppo_batch(rows: int, *, width: int = 3, start: int = 0) -> PPOBatch:
@@ -153,6 +153,7 @@ def test_trimming_drops_columns_that_are_padding_in_every_row_and_nothing_else()
         response_ids=torch.arange(8).reshape(2, 4),
         response_mask=response_mask,
         old_logprobs=per_token,
+        ref_logprobs=per_token - 1,
         old_values=per_token + 1,
         advantages=per_token + 2,
         returns=per_token + 3,
@@ -161,4 +162,5 @@ def test_trimming_drops_columns_that_are_padding_in_every_row_and_nothing_else()
     assert trimmed.prompt_ids.tolist() == [[1, 2], [4, 5]]
     assert trimmed.prompt_mask.tolist() == [[False, True], [True, True]]
     assert trimmed.response_ids.tolist() == [[0, 1], [4, 5]]
+    assert trimmed.ref_logprobs.tolist() == [[-1.0, 0.0], [3.0, 4.0]]
     assert trimmed.returns.tolist() == [[3.0, 4.0], [7.0, 8.0]]

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from rlhf.generation import filter_logits, sample_all, sample_responses
+from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
+from rlhf.stopping import NonFiniteError
 from tests import tiny
 from tests.tiny import EOS, PAD, PROMPTS
 
@@ -44,6 +46,19 @@ def assert_within_three_standard_errors(tokens: torch.Tensor, expected: torch.Te
     assert expected[often].sum() > 0.5
     errors = (expected * (1 - expected) / len(tokens)).sqrt()
     assert ((frequencies(tokens) - expected).abs() <= 3 * errors)[often].all()
+
+
+def test_c39_a_prompt_without_a_token_is_refused():
+    with pytest.raises(EmptyMaskError, match=r"none in rows \[1\]"):
+        sample(tiny.llama(), [[5, 6], []], max_new_tokens=2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_policy_with_a_broken_weight_samples_nothing(bad):
+    lm = tiny.llama()
+    lm.model.norm.weight.data[0] = bad
+    with pytest.raises(NonFiniteError, match="logits are not finite"):
+        sample(lm, PROMPTS, max_new_tokens=2)
 
 
 # --- the filters -------------------------------------------------------------------------------

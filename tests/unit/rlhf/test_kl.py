@@ -8,6 +8,7 @@ import torch
 
 from rlhf.kl import KLController, approx_kl, full_kl, kl_estimate
 from rlhf.logprobs import token_logprobs
+from rlhf.losses import kl_loss
 from rlhf.masked import sequence_sums
 from rlhf.params.kl import AdaptiveKLParams
 
@@ -170,3 +171,61 @@ def test_a_kl_that_is_not_a_number_is_refused():
 def test_a_coefficient_that_is_not_a_finite_positive_number_is_refused(coef):
     with pytest.raises(ValueError, match="coef"):
         KLController(coef=coef)
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+def policy_and_reference():
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(6, generator=generator, dtype=torch.float64).requires_grad_()
+    return logits, torch.randn(6, generator=generator, dtype=torch.float64).log_softmax(0)
+
+
+def exact_gradient(direction: str) -> torch.Tensor:
+    logits, reference = policy_and_reference()
+    logp = logits.log_softmax(0)
+    if direction == "policy‖reference":
+        (logp.exp() * (logp - reference)).sum().backward()
+    else:
+        (reference.exp() * (reference - logp)).sum().backward()
+    return logits.grad
+
+
+def mean_gradient(estimator: str) -> torch.Tensor:
+    """Expected over all six tokens, each held fixed as a sample is."""
+    logits, reference = policy_and_reference()
+    logp = logits.log_softmax(0)
+    estimate = kl_estimate(logp[None], reference[None], estimator=estimator)[0]
+    (logp.detach().exp() * estimate).sum().backward()
+    return logits.grad
+
+
+def test_b12_the_gradient_of_k1_has_mean_zero_so_it_is_no_loss(assert_close):
+    assert_close(mean_gradient("k1"), torch.zeros(6), rtol=0, atol=1e-12)
+    one = torch.zeros(1, 1)
+    with pytest.raises(ValueError, match="its mean gradient is 0; use k2 or k3"):
+        kl_loss(one, one, one.bool(), estimator="k1")
+
+
+def test_b12_the_gradient_of_k2_is_that_of_the_kl_from_the_policy(assert_close):
+    assert_close(mean_gradient("k2"), exact_gradient("policy‖reference"), rtol=1e-9, atol=1e-12)
+
+
+def test_b12_the_gradient_of_k3_is_that_of_the_kl_from_the_reference(assert_close):
+    assert_close(mean_gradient("k3"), exact_gradient("reference‖policy"), rtol=1e-9, atol=1e-12)
+    assert (mean_gradient("k3") - exact_gradient("policy‖reference")).abs().max() > 0.01
+
+
+def test_the_kl_loss_is_a_mean_over_real_tokens_and_sees_no_padding(assert_close):
+    logprobs = torch.tensor([[-1.0, -2.0, math.nan]], requires_grad=True)
+    reference = torch.tensor([[-1.5, -1.0, math.inf]], requires_grad=True)
+    mask = torch.tensor([[True, True, False]])
+    found = kl_loss(logprobs, reference, mask, estimator="k2")
+    assert_close(found, (0.125 + 0.5) / 2, rtol=1e-6, atol=0)
+    assert_close(
+        kl_loss(logprobs, reference, mask, estimator="k2", normaliser=5), 0.125, rtol=1e-6, atol=0
+    )
+    found.backward()
+    assert_close(logprobs.grad, [[0.25, -0.5, 0.0]], rtol=1e-6, atol=0)
+    assert reference.grad is None

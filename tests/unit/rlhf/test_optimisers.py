@@ -131,6 +131,21 @@ def test_c34_a_gradient_that_is_not_finite_stops_before_any_weight_or_moment_mov
     assert_same_state(optimiser.state_dict(), moments)
 
 
+def test_a_step_that_breaks_the_weights_is_noticed_at_once():
+    weight = weight_with_gradient([1.0], [1.0])
+    with pytest.raises(NonFiniteError, match=r"weights is inf after a step.*checkpoint"):
+        Optimiser(params(lr=1e38), [("a", weight)]).step(10.0)
+
+
+def test_c34_two_optimisers_can_both_look_before_either_steps():
+    one, other = weight_with_gradient([1.0], [1.0]), weight_with_gradient([1.0], [math.nan])
+    first, second = Optimiser(params(), [("a", one)]), Optimiser(params(), [("b", other)])
+    assert first.clip() == 1.0
+    with pytest.raises(NonFiniteError, match="no weight was changed"):
+        second.clip()
+    assert (one.item(), other.item()) == (1.0, 1.0)
+
+
 def assert_same_state(one, other):
     if isinstance(one, dict):
         assert one.keys() == other.keys()

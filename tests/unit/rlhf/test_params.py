@@ -53,6 +53,7 @@ def test_c05_ppo_takes_any_temperature():
         ({"rollout_size": 2, "minibatches": 4}, "minibatches", "2 cannot be cut into 4 equal"),
         ({"dual_clip": 1.0}, "dual_clip", r"above 1, found 1\.0"),
         ({"epochs": 3, "value_epochs": 2}, "value_epochs", r"2 is below epochs \(3\)"),
+        ({"kl_in": "loss"}, "kl_estimator", "k2 or k3 where kl_in is loss"),
         ({"kl_limit": 5.0, "kl_budget": 5.0}, "kl_limit", r"5\.0 must be above kl_budget \(5\.0\)"),
     ],
 )

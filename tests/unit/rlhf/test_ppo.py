@@ -6,77 +6,27 @@ import pytest
 import torch
 
 from rlhf.batches import PPOBatch, Rollout
+from rlhf.masked import whiten
 from rlhf.models import ActorCritic, PolicyOutput, build_actor_critic, response_logits
 from rlhf.params.kl import AdaptiveKLParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.ppo import Iteration, build_batch, compute_rewards, train
+from rlhf.ppo import Iteration, build_batch, compute_rewards
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
-from rlhf.seeding import Seeds
 from rlhf.self_checks import fingerprint
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
 from tests import tiny
-from tests.tiny import COMPUTE, PROMPTS, TOKENS
-
-RATE = OptimiserParams(lr=3e-3, warmup_steps=0, schedule="constant")
-# A step is g / (|g| + 1): two results differ by no more than their gradients do.
-PLAIN = OptimiserParams(
-    lr=1.0, beta1=0.0, beta2=0.0, eps=1.0, warmup_steps=0, schedule="constant", max_grad_norm=1e9
+from tests.ppo_world import (
+    ONE_STEP,
+    PLAIN,
+    assert_same_weights,
+    fresh,
+    metrics_of,
+    params,
+    policy,
+    run,
 )
-
-
-def params(**changes) -> PPOParams:
-    settings = {
-        "iterations": 2,
-        "rollout_size": 8,
-        "epochs": 2,
-        "minibatches": 2,
-        "micro_batch_size": 8,
-        "sampling": SamplingParams(max_new_tokens=4),
-        "optimiser": RATE,
-        "value_optimiser": RATE,
-        "value_model": "separate",
-        "kl_alarm": 100.0,
-    }
-    return PPOParams(**{**settings, **changes})
-
-
-ONE_STEP = {"iterations": 1, "epochs": 1, "minibatches": 1}
-
-
-def policy(seed: int = 0):
-    """Two of these differ by several nats per answer."""
-    return tiny.llama(seed, spread=10.0)
-
-
-def fresh(params: PPOParams, *, seed: int = 0, reference_seed: int = 0) -> PPOTraining:
-    scorer = tiny.reward_model()
-    scorer.set_normaliser(0.1, 0.5)
-    actor = build_actor_critic(
-        policy(seed), reward_model=None, separate=params.value_model == "separate"
-    )
-    return PPOTraining(PPOModels(actor, policy(reference_seed), scorer), params)
-
-
-def run(training, params, *, prompts=PROMPTS, seed=0, stop=None) -> list[Iteration]:
-    result = []
-    for iteration in train(training, prompts, params, TOKENS, compute=COMPUTE, seeds=Seeds(seed)):
-        result.append(iteration)
-        if training.iteration == stop:
-            break
-    return result
-
-
-def metrics_of(result: list[Iteration]):
-    return [iteration.metrics for iteration in result]
-
-
-def assert_same_weights(one, other) -> None:
-    for name, weight in one.state_dict().items():
-        assert torch.equal(weight, other.state_dict()[name]), name
-
 
 # --- from a rollout to a batch -----------------------------------------------------------------
 
@@ -234,6 +184,9 @@ def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value
             micro_batch_size=size,
             value_model=value_model,
             entropy_coef=0.1,
+            kl_in="loss",
+            kl_estimator="k2",
+            value_huber_delta=0.5,
             optimiser=PLAIN,
             value_optimiser=PLAIN,
         )
@@ -244,7 +197,7 @@ def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value
         weights.append(training.models.actor.state_dict())
     for name, weight in weights[0].items():
         assert_close(weights[1][name], weight, rtol=0, atol=1e-6)
-    for name in ("entropy", "value_loss", "grad_norm", "value_grad_norm"):
+    for name in ("entropy", "kl_loss", "value_loss", "grad_norm", "value_grad_norm"):
         assert_close(getattr(metrics[1], name), getattr(metrics[0], name), rtol=1e-4, atol=1e-6)
 
 
@@ -276,8 +229,9 @@ def test_c33_every_answer_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order
 
 def test_c36_an_update_that_moves_too_far_skips_its_remaining_passes():
     far, near = params(target_approx_kl=1e-9), params(target_approx_kl=1e9)
-    assert [m.optimiser_steps for m in metrics_of(run(fresh(far), far))] == [2, 2]
-    assert [m.optimiser_steps for m in metrics_of(run(fresh(near), near))] == [4, 4]
+    for settings, expected in ((far, (2, 1)), (near, (4, 0))):
+        found = metrics_of(run(fresh(settings), settings))
+        assert [(m.optimiser_steps, m.skipped_passes) for m in found] == [expected] * 2
 
 
 def test_c37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk():
@@ -375,13 +329,27 @@ def test_c10_dropout_in_the_policy_is_found_at_the_first_ratio():
         run(PPOTraining(models, settings), settings)
 
 
-def test_a_round_ends_after_the_iteration_that_used_up_its_kl_budget():
+def test_a_round_ends_after_the_iteration_that_used_up_its_kl_budget_and_says_so():
     for budget, iterations in ((1e-6, 1), (1e6, 2), (None, 2)):
         settings = params(kl_budget=budget)
         training = fresh(settings, reference_seed=1)
-        result = metrics_of(run(training, settings))
-        assert result[0].kl > 1e-3
+        result = run(training, settings)
+        assert result[0].metrics.kl > 1e-3
         assert len(result) == training.iteration == iterations
+        if iterations == 1:
+            assert result[0].end == training.end
+            assert "the KL budget is used up" in result[0].end
+            assert "after 1 of 2 iterations" in result[0].end
+        else:
+            assert [one.end for one in result] == [None, None]
+
+
+def test_c55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
+    settings = params(kl_budget=1e-6)
+    first, second = fresh(settings, reference_seed=1), fresh(settings, reference_seed=1)
+    run(first, settings)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert run(second, settings) == []
 
 
 # --- the KL coefficient ------------------------------------------------------------------------
@@ -482,3 +450,101 @@ def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
     torch.manual_seed(2)
     assert metrics_of(run(fresh(settings), settings)) == first
     assert metrics_of(run(fresh(settings), settings, seed=1)) != first
+
+
+# --- options -----------------------------------------------------------------------------------
+
+
+def test_c13_a_penalty_in_the_loss_leaves_the_rewards_alone(assert_close):
+    in_loss = params(kl_in="loss", kl_estimator="k2", missing_end_penalty=0.0)
+    rewards, _ = compute_rewards(rollout(), in_loss, kl_coef=0.1)
+    assert_close(rewards, [[0, 0, 4, 0], [0, 0, 0, -3]], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_c12_the_penalty_in_the_loss_is_the_mean_over_real_tokens(assert_close, estimator):
+    settings = params(**ONE_STEP, kl_in="loss", kl_estimator=estimator)
+    (result,) = run(fresh(settings, reference_seed=1), settings)
+    found = result.rollout
+    gaps = (found.logprobs - found.ref_logprobs)[found.response_mask].double()
+    formulas = {"k2": gaps.square() / 2, "k3": (-gaps).exp() - 1 + gaps}
+    assert_close(result.metrics.kl_loss, formulas[estimator].mean(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_c13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estimator):
+    settings = params(
+        iterations=6, rollout_size=32, kl_in="loss", kl_estimator=estimator, kl_coef=20.0
+    )
+    result = metrics_of(run(fresh(settings, reference_seed=1), settings))
+    assert result[0].kl > 1.0
+    assert result[-1].kl < 0.7 * result[0].kl
+
+
+def test_the_penalty_is_in_one_place_only(assert_close):
+    settings = params(iterations=1)
+    (metrics,) = metrics_of(run(fresh(settings, reference_seed=1), settings))
+    assert metrics.kl_loss == 0.0
+
+
+def test_c24_advantages_are_clipped_after_whitening(assert_close):
+    rewards, _ = compute_rewards(rollout(), params(), kl_coef=0.1)
+    whole = build_batch(rollout(), rewards, params()).advantages
+    clipped = build_batch(rollout(), rewards, params(advantage_clip=0.8))
+    assert whole.max() > 0.8
+    assert whole.min() < -0.8
+    expected = whole.minimum(torch.tensor(0.8)).maximum(torch.tensor(-0.8))
+    assert_close(clipped.advantages, expected, rtol=0, atol=0)
+    assert_close(clipped.returns, build_batch(rollout(), rewards, params()).returns, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("delta", [None, 0.5])
+def test_c30_the_value_loss_is_squared_or_hubers(assert_close, delta):
+    """Values start at 0, so the errors are the returns."""
+    settings = params(**ONE_STEP, value_huber_delta=delta)
+    (result,) = run(fresh(settings), settings)
+    rewards, _ = compute_rewards(result.rollout, settings, kl_coef=0.05)
+    batch = build_batch(result.rollout, rewards, settings)
+    errors = batch.returns[batch.response_mask].abs().double()
+    assert errors.max() > 0.5
+    expected = errors.square() / 2
+    if delta is not None:
+        expected = torch.where(errors > delta, delta * (errors - delta / 2), expected)
+    assert_close(result.metrics.value_loss, expected.mean(), rtol=1e-5, atol=0)
+
+
+def test_c38_every_weight_of_the_actor_belongs_to_one_of_the_two_optimisers():
+    for value_model in ("shared", "separate"):
+        training = fresh(params(value_model=value_model))
+        stepped = [*training.optimiser.weights, *training.value_optimiser.weights]
+        assert sorted(map(id, stepped)) == sorted(map(id, training.models.actor.parameters()))
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_c24_whitening_is_the_same_however_the_rollout_is_cut(assert_close, parts):
+    """The reference adds up counts, sums and squares of shards, as several processes would."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.arange(6) < torch.randint(1, 7, (8, 1), generator=generator)
+    values = torch.randn(8, 6, generator=generator) * 3 + 5
+    order = torch.randperm(8, generator=generator)
+    shards = [(values[rows].double(), mask[rows]) for rows in order.split(8 // parts)]
+    count = sum(int(m.sum()) for _, m in shards)
+    mean = sum(v[m].sum() for v, m in shards) / count
+    square = sum((v[m] - mean).square().sum() for v, m in shards) / count
+    whole = whiten(values, mask)
+    for rows, (shard, shard_mask) in zip(order.split(8 // parts), shards, strict=True):
+        expected = torch.where(shard_mask, (shard - mean) / square.sqrt(), 0.0)
+        assert_close(whole[rows], expected, rtol=0, atol=1e-6)
+    assert_close(whiten(values[order], mask[order]), whole[order], rtol=0, atol=1e-6)
+    alone = torch.cat([whiten(v.float(), m) for v, m in shards])
+    assert (alone - whole[order]).abs().max() > 1e-3
+
+
+def test_c24_the_micro_batches_that_were_scored_change_no_advantage(assert_close):
+    found = []
+    for size in (8, 3):
+        settings = params(**ONE_STEP, micro_batch_size=size)
+        (result,) = run(fresh(settings, reference_seed=1), settings)
+        rewards, _ = compute_rewards(result.rollout, settings, kl_coef=0.05)
+        found.append(build_batch(result.rollout, rewards, settings).advantages)
+    assert_close(found[1], found[0], rtol=0, atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 
 from rlhf.models import RewardModel, build_actor_critic, sequence_hidden
 from rlhf.rollouts import PPOModels, TokenIds
-from rlhf.self_checks import check_models, fingerprint
+from rlhf.self_checks import check_frozen, check_models, fingerprint, frozen
 from rlhf.stopping import SelfCheckError
 from tests import tiny
 from tests.tiny import EOS, PROMPTS, TOKENS
@@ -68,6 +68,23 @@ def test_c11_a_policy_that_is_not_the_reference_is_found():
 
 def test_c11_a_later_round_may_start_from_another_policy():
     check_models(models(policy=tiny.llama(1)), PROMPTS, TOKENS, starts_at_reference=False)
+
+
+def test_c38_a_round_that_leaves_the_frozen_models_alone_passes():
+    one = models()
+    before = frozen(one)
+    one.actor.lm.lm_head.weight.data += 1.0
+    check_frozen(one, before)
+
+
+@pytest.mark.parametrize("part", ["reference", "reward model"])
+def test_c38_a_frozen_model_that_has_changed_is_named(part):
+    one = models()
+    before = frozen(one)
+    model = one.reference if part == "reference" else one.reward_model
+    next(model.parameters()).data[0, 0] += 1e-6
+    with pytest.raises(SelfCheckError, match=f"'the {part} is unchanged at the end' failed"):
+        check_frozen(one, before)
 
 
 def test_c38_the_fingerprint_changes_with_any_weight_and_with_nothing_else():

@@ -1,0 +1,144 @@
+"""What ends a round: each guard is tripped by breaking what it watches, and says what to try."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from rlhf.ppo_guards import check_first_step, check_losses
+from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
+from tests.ppo_world import assert_same_weights, fresh, params, run
+
+
+def broken(model) -> None:
+    next(iter(model.parameters())).data.view(-1)[0] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("policy", "the policy's logits are not finite"),
+        ("reference", "the reference's log-probabilities are not all finite"),
+        ("reward model", "the scores are not all finite"),
+        ("values", "the values are not all finite"),
+    ],
+)
+def test_a_model_with_a_broken_weight_stops_the_round_before_anything_moves(part, words):
+    settings = params()
+    training = fresh(settings)
+    models = training.models
+    broken(
+        {
+            "policy": models.actor.lm,
+            "reference": models.reference,
+            "reward model": models.reward_model.classifier.score,
+            "values": models.actor.value_head,
+        }[part]
+    )
+    before = copy.deepcopy(models.actor)
+    with pytest.raises(NonFiniteError, match=words):
+        run(training, settings)
+    for name, weight in models.actor.state_dict().items():
+        assert torch.equal(weight.nan_to_num(7.0), before.state_dict()[name].nan_to_num(7.0)), name
+    assert training.iteration == 0
+
+
+def test_an_infinite_score_is_named_with_its_iteration_and_what_to_try():
+    settings = params()
+    training = fresh(settings)
+    run(training, settings, stop=1)
+    training.models.reward_model.head.weight.data.fill_(math.inf)
+    weights = copy.deepcopy(training.models.actor)
+    with pytest.raises(
+        NonFiniteError, match=r"iteration 2: the scores .* of 8\); .* lower learning"
+    ):
+        run(training, settings)
+    assert_same_weights(training.models.actor, weights)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_named(bad):
+    with pytest.raises(NonFiniteError, match=f"iteration 3: value_loss is {bad}; no weight"):
+        check_losses({"policy_loss": 0.1, "value_loss": bad}, 2)
+
+
+def test_finite_losses_pass():
+    check_losses({"policy_loss": -1e30, "value_loss": 0.0}, 0)
+
+
+def test_c19_a_kl_above_its_limit_stops_the_round_before_a_weight_moves():
+    settings = params(kl_limit=1e-6)
+    training = fresh(settings, reference_seed=1)
+    with pytest.raises(TrainingStopped, match=r"above 1e-06 \(kl_limit\).* higher kl_coef"):
+        run(training, settings)
+    assert_same_weights(training.models.actor, fresh(settings).models.actor)
+
+
+def test_a_kl_below_its_limit_passes():
+    settings = params(kl_limit=1e6)
+    assert len(run(fresh(settings, reference_seed=1), settings)) == 2
+
+
+def flat_training(settings):
+    training = fresh(settings)
+    training.models.reward_model.head.weight.data.zero_()
+    return training
+
+
+@pytest.mark.parametrize(("limit", "done"), [(1, 0), (3, 2), (None, 5)])
+def test_scores_that_do_not_differ_stop_the_round(limit, done):
+    settings = params(iterations=5, flat_rollouts=limit)
+    training = flat_training(settings)
+    if limit is None:
+        run(training, settings)
+    else:
+        words = f"the last {limit} rollouts gave every answer the same score .*nothing to learn"
+        with pytest.raises(TrainingStopped, match=words):
+            run(training, settings)
+    assert training.iteration == done
+
+
+def test_scores_that_differ_again_are_counted_anew():
+    settings = params(iterations=4, flat_rollouts=3)
+    training = flat_training(settings)
+    run(training, settings, stop=2)
+    assert training.flat_rollouts == 2
+    training.models.reward_model.head.weight.data.normal_(
+        generator=torch.Generator().manual_seed(0)
+    )
+    run(training, settings)
+    assert training.flat_rollouts == 0
+
+
+def test_c54_how_many_rollouts_were_flat_is_in_the_checkpoint():
+    settings = params(iterations=5, flat_rollouts=3)
+    first, second = flat_training(settings), flat_training(settings)
+    run(first, settings, stop=2)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    with pytest.raises(TrainingStopped, match="iteration 3: the last 3 rollouts"):
+        run(second, settings)
+
+
+SOUND = {"ratio": 1.0, "approx_kl": 0.0, "clip_fraction": 0.0}
+
+
+def test_c26_a_sound_first_step_passes():
+    check_first_step(SOUND, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ratio": 1.01},
+        {"ratio": 0.99},
+        {"ratio": math.nan},
+        {"approx_kl": 1e-3},
+        {"approx_kl": math.nan},
+        {"clip_fraction": 0.01},
+    ],
+    ids=str,
+)
+def test_c26_a_first_step_at_which_something_has_moved_is_named(changes):
+    with pytest.raises(SelfCheckError, match="'first ratio is 1' failed in iteration 1"):
+        check_first_step({**SOUND, **changes}, 0)

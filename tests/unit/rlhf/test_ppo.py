@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlhf.batches import PPOBatch, Rollout
+from rlhf.logprobs import token_logprobs
 from rlhf.masked import whiten
 from rlhf.models import ActorCritic, PolicyOutput, build_actor_critic, response_logits
 from rlhf.params.kl import AdaptiveKLParams
@@ -548,3 +549,15 @@ def test_c24_the_micro_batches_that_were_scored_change_no_advantage(assert_close
         rewards, _ = compute_rewards(result.rollout, settings, kl_coef=0.05)
         found.append(build_batch(result.rollout, rewards, settings).advantages)
     assert_close(found[1], found[0], rtol=0, atol=1e-5)
+
+
+def test_c27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():
+    """Decoding with a cache rounds differently, so its log-probabilities would not do."""
+    settings = params(**ONE_STEP)
+    (result,) = run(fresh(settings), settings)
+    found = result.rollout
+    batch = (found.prompt_ids, found.prompt_mask, found.response_ids, found.response_mask)
+    logits = fresh(settings).models.actor(*batch).logits
+    again = token_logprobs(logits, found.response_ids, temperature=1.0)
+    mask = found.response_mask
+    assert torch.equal(again[mask], found.logprobs[mask])

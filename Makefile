@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test check flow ui annotate sync doctor torture format image-steps clean setup
+.PHONY: repro test check flow ui annotate sync doctor torture mutants format image-steps clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
@@ -35,6 +35,9 @@ doctor: $(READY)  ## what is unfinished or inconsistent here; MEND=1 mends what 
 
 torture: $(READY)  ## kill, damage and starve the stages; writes docs/reliability.md
 	@python -m benchmarks.torture
+
+mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
+	@python -m benchmarks.mutants
 
 image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty folder
 	@python -m pytest -m slow tests/integration/test_dockerfile.py

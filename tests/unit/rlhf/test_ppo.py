@@ -535,8 +535,8 @@ def test_c24_whitening_is_the_same_however_the_rollout_is_cut(assert_close, part
     whole = whiten(values, mask)
     for rows, (shard, shard_mask) in zip(order.split(8 // parts), shards, strict=True):
         expected = torch.where(shard_mask, (shard - mean) / square.sqrt(), 0.0)
-        assert_close(whole[rows], expected, rtol=0, atol=1e-6)
-    assert_close(whiten(values[order], mask[order]), whole[order], rtol=0, atol=1e-6)
+        assert_close(whole[rows], expected, rtol=0, atol=5e-6)
+    assert_close(whiten(values[order], mask[order]), whole[order], rtol=0, atol=5e-6)
     alone = torch.cat([whiten(v.float(), m) for v, m in shards])
     assert (alone - whole[order]).abs().max() > 1e-3
 
@@ -548,7 +548,7 @@ def test_c24_the_micro_batches_that_were_scored_change_no_advantage(assert_close
         (result,) = run(fresh(settings, reference_seed=1), settings)
         rewards, _ = compute_rewards(result.rollout, settings, kl_coef=0.05)
         found.append(build_batch(result.rollout, rewards, settings).advantages)
-    assert_close(found[1], found[0], rtol=0, atol=1e-5)
+    assert_close(found[1], found[0], rtol=0, atol=1e-4)
 
 
 def test_c27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
-from preferences.checking import check_source, lines_of
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
+from preferences.intake import inspect
 from preferences.judging import JudgmentMismatchError
+from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
+from preferences.settling import Settled
 from preferences.tokens import TokenLimit
+
+CHECK = ValidateParams()
+"""What `check` asks of a file: the defaults of params.yaml."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,13 +59,18 @@ def _check(options: argparse.Namespace) -> int:
     prompts = read_prompts(options.against) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
     tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
+    rows = Settled(source, CHECK.heldout_fraction)
+    measured = inspect(rows, prompts, CHECK, tokens)
+    # Great Expectations takes three seconds, which damaged data need not wait for.
+    from preferences.checking import check_measured, lines_of  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory() as scratch:
-        checked = check_source(
-            source,
-            evaluation_prompts=prompts,
+        checked = check_measured(
+            rows,
+            measured,
             allowed=allowed,
             report_dir=options.report or Path(scratch),
-            tokens=tokens,
+            params=CHECK,
         )
     verdict = checked.verdict
     counts = verdict.counts

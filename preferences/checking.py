@@ -1,12 +1,10 @@
 """Pairs of any format through the gate, as `python -m preferences check` does it.
 
-The source is read twice, once to inspect it and once to write what passed and what did not, so that
-a file may be larger than memory. Great Expectations is imported in between: it takes three seconds,
-which damaged data need not wait for.
+Importing this imports Great Expectations, so the command does it once the source is read and sound.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,50 +12,18 @@ from typing import Any
 
 from preferences.allowing import Allowed
 from preferences.baselines import bag_of_words
-from preferences.formats.reading import Source
-from preferences.formats.writing import Unsettled
-from preferences.intake import inspect, on_its_side
-from preferences.measures import Candidate, digest
+from preferences.gate import Round, Undecided, decide
+from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
-from preferences.records import Preference, Prompt, Voted, compact_json
+from preferences.records import Preference, compact_json
 from preferences.report import Verdict, escaped, write
-from preferences.statistics import Votes, fleiss_kappa, krippendorff_alpha, longer_wins
+from preferences.settling import Settled
+from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
 from preferences.statistics import weak_annotators as weak
-from preferences.tokens import TokenLimit
 
-STRICT = ValidateParams()
-"""What `check` asks of a file: the defaults of params.yaml."""
 BASELINE_ROWS = 50_000
 """Most rows that the bag of words is fitted on; of more data, a sample by the hash of the pair."""
-
-
-class Settled:
-    """The preferences of a source with their sides; each pass counts anew what gave none."""
-
-    def __init__(self, source: Source, heldout_fraction: float):
-        """Reads nothing yet."""
-        self._source = source
-        self._heldout_fraction = heldout_fraction
-        self.unsettled = Unsettled()
-        self.votes = Votes()
-
-    def __iter__(self) -> Iterator[Candidate]:
-        """All preferences in the order of the source.
-
-        Raises:
-            MalformedDataError: at the end, if anything was wrong.
-            JudgmentMismatchError: votes are not about the pair that they stand beside.
-        """
-        self.unsettled, self.votes = Unsettled(), Votes()
-        for sourced in self.unsettled.settle(self._counted()):
-            yield on_its_side(sourced, self._heldout_fraction)
-
-    def _counted(self) -> Iterator[Any]:
-        for item in self._source:
-            if isinstance(item, Voted):
-                self.votes.add(item.comparison, item.judgments)
-            yield item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,30 +34,22 @@ class Checked:
     statistics: dict[str, Any]
 
 
-def check_source(
-    source: Source,
+def check_measured(
+    rows: Settled,
+    measured: Measured,
     *,
-    evaluation_prompts: Sequence[Prompt],
     allowed: Allowed,
     report_dir: Path,
-    params: ValidateParams = STRICT,
-    tokens: TokenLimit | None = None,
+    params: ValidateParams,
 ) -> Checked:
     """Checks and reports; writes the gate's files, the cleaned data and statistics.json.
 
-    Raises:
-        MalformedDataError: the source cannot be read; nothing was written.
-        JudgmentMismatchError: votes are not about the pair that they stand beside.
+    `measured` are the measures of `rows`, which are read a second time for what is written.
     """
-    rows = Settled(source, params.heldout_fraction)
-    measured = inspect(rows, evaluation_prompts, params, tokens)
-    from preferences.gate import Round, Undecided, decide  # noqa: PLC0415
-
-    undecided = Undecided(ties=rows.unsettled.ties, skipped=rows.unsettled.skipped)
-    votes = rows.votes
+    unsettled, votes = rows.unsettled, rows.votes
     decision = decide(
         measured,
-        undecided,
+        Undecided(ties=unsettled.ties, skipped=unsettled.skipped),
         params,
         context=Round(votes=votes, allowed=allowed),
         docs=report_dir / "data_docs",

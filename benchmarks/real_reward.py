@@ -1,0 +1,214 @@
+"""Reward models on real pairs, against "the longer answer wins" and a bag of words.
+
+    nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE
+    nice python -m benchmarks.real_reward hh_helpful DATA/hh_helpful/FILE --report hh.json
+    nice python -m benchmarks.real_reward ukp_arguments DATA/ukp_arguments/FILE --seed 1
+
+What the gate lets pass is cut into folds of whole prompts (of whole debates for UKP, so that both
+sides of a debate are held out together). On each fold a tokenizer is trained on the texts of the
+train side, and a small Llama that knows nothing yet learns the pairs by `rlhf.reward`; all three
+are measured on the held-out fold. Nothing of a held-out pair is trained on.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
+
+from preferences.baselines import bag_of_words
+from preferences.formats.reading import open_source
+from preferences.formats.writing import Unsettled
+from preferences.gate import run_gate
+from preferences.judging import Judged
+from preferences.params import ValidateParams
+from preferences.records import Preference, prompt_text
+from preferences.statistics import longer_wins, share
+from rlhf import reward
+from rlhf.compute import Compute, make_deterministic
+from rlhf.models import RewardModel
+from rlhf.optimisers import Optimiser, Training
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.reward import RewardParams
+from rlhf.pretrain import train_tokenizer
+from rlhf.seeding import Seeds
+
+COMPUTE = Compute(torch.device("cpu"), "float32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one data set is split and learnt."""
+
+    folds: int
+    vocabulary: int
+    reward: RewardParams
+    layers: int = 1
+    hidden_size: int = 64
+
+
+def _reward(epochs: int, max_tokens: int, lr: float, weight_decay: float = 0.1) -> RewardParams:
+    return RewardParams(
+        epochs=epochs,
+        max_tokens=max_tokens,
+        batch_size=32,
+        micro_batch_size=32,
+        optimiser=OptimiserParams(lr=lr, weight_decay=weight_decay),
+    )
+
+
+RECIPES = {
+    "hh_helpful": Recipe(folds=5, vocabulary=2048, reward=_reward(3, 1024, 1e-3)),
+    "ukp_arguments": Recipe(folds=4, vocabulary=2048, reward=_reward(2, 512, 1e-3)),
+    "polite_instructions": Recipe(folds=5, vocabulary=2048, reward=_reward(10, 512, 2e-3)),
+}
+
+
+def passed(path: Path) -> list[Preference]:
+    """The pairs that the gate lets pass, train side first."""
+    judged = Judged(rows=tuple(Unsettled().settle(open_source(path))))
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_gate(judged, [], [], ValidateParams(), report_dir=Path(folder))
+    return [*result.train, *result.heldout]
+
+
+def group_of(row: Preference, name: str) -> str:
+    """What must not be on both sides of a split: the prompt, or the whole debate of UKP."""
+    prompt = prompt_text(row.prompt)
+    return prompt.split("\nStance:")[0] if name == "ukp_arguments" else prompt
+
+
+def folds_of(rows: Sequence[Preference], name: str, count: int) -> list[list[Preference]]:
+    """Groups in the order of their hashes, each into the smallest fold so far."""
+    groups: dict[str, list[Preference]] = {}
+    for row in rows:
+        groups.setdefault(group_of(row, name), []).append(row)
+    folds: list[list[Preference]] = [[] for _ in range(count)]
+    for group in sorted(groups, key=lambda text: hashlib.sha256(text.encode()).hexdigest()):
+        min(folds, key=len).extend(groups[group])
+    return folds
+
+
+def learn(
+    train: Sequence[Preference], recipe: Recipe, seeds: Seeds
+) -> tuple[RewardModel, reward.Encoder]:
+    """Tokenizer and reward model, both from the train side alone."""
+    texts = sorted(
+        {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
+    )
+    tokenizer = train_tokenizer(texts, recipe.vocabulary)
+    model = RewardModel(_classifier(tokenizer, recipe, seeds))
+    encoder = reward.Encoder(tokenizer)
+    pairs = [
+        reward.EncodedPair(
+            encoder.encode(row.prompt, row.chosen),
+            encoder.encode(row.prompt, row.rejected),
+            0.0,
+            1.0,
+        )
+        for row in train
+    ]
+    kept = [pair for pair in pairs if len(pair) <= recipe.reward.max_tokens]
+    training = Training(model, Optimiser(recipe.reward.optimiser, model.named_parameters()))
+    hits: list[float] = []
+    for step in reward.train(
+        training, kept, recipe.reward, pad_id=encoder.pad_id, compute=COMPUTE, seeds=seeds
+    ):
+        hits.append(step.accuracy)
+        if training.step % 50 == 0:
+            recent = sum(hits[-50:]) / len(hits[-50:])
+            sys.stderr.write(f"  step {training.step} loss {step.loss:.3f} accuracy {recent:.3f}\n")
+    return model, encoder
+
+
+def _classifier(
+    tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seeds: Seeds
+) -> LlamaForSequenceClassification:
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=3 * recipe.hidden_size,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.hidden_size // 32,
+        num_key_value_heads=recipe.hidden_size // 32,
+        max_position_embeddings=2048,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        num_labels=1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds.named("reward", "weights"))
+        return LlamaForSequenceClassification(config).eval()
+
+
+def hits_of(model: RewardModel, encoder: reward.Encoder, rows: Sequence[Preference]) -> int:
+    """Pairs whose chosen answer scores higher."""
+    encoded = [
+        encoder.encode(row.prompt, answer) for row in rows for answer in (row.chosen, row.rejected)
+    ]
+    scores = reward.score_rows(
+        model, encoded, pad_id=encoder.pad_id, compute=COMPUTE, batch_size=32
+    )
+    return sum(better > worse for better, worse in zip(scores[::2], scores[1::2], strict=True))
+
+
+def measure(name: str, path: Path, recipe: Recipe, seed: int, count: int | None) -> dict[str, Any]:
+    """All three, pooled over the first `count` folds (all by default)."""
+    folds = folds_of(passed(path), name, recipe.folds)
+    hits = {"reward model": 0, "bag of words": 0, "longer wins": 0}
+    cases = dict.fromkeys(hits, 0)
+    for number, heldout in enumerate(folds[:count]):
+        started = time.process_time()
+        train = [row for index, fold in enumerate(folds) if index != number for row in fold]
+        model, encoder = learn(train, recipe, Seeds(seed))
+        bag, longer = bag_of_words(train, heldout), longer_wins(heldout)
+        assert bag is not None
+        assert longer is not None
+        found = {
+            "reward model": (hits_of(model, encoder, heldout), len(heldout)),
+            "bag of words": (round(bag.mean * bag.n), bag.n),
+            "longer wins": (round(longer.mean * longer.n), longer.n),
+        }
+        for key, (hit, n) in found.items():
+            hits[key] += hit
+            cases[key] += n
+        words = ", ".join(f"{key} {hit / n:.3f}" for key, (hit, n) in found.items())
+        seconds = time.process_time() - started
+        sys.stderr.write(f"{name} fold {number}, n {len(heldout)}: {words} ({seconds:.0f} s)\n")
+    pooled = {key: share(hits[key], cases[key]) for key in hits}
+    return {
+        "data": name,
+        "seed": seed,
+        "folds": min(len(folds), count or len(folds)),
+        **{key: each.to_json() for key, each in pooled.items() if each},
+    }
+
+
+def main() -> None:
+    """Train, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=RECIPES)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folds", type=int, help="only the first ones")
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args()
+    make_deterministic(1)
+    found = measure(options.name, options.path, RECIPES[options.name], options.seed, options.folds)
+    text = json.dumps(found, indent=1) + "\n"
+    sys.stdout.write(text)
+    if options.report:
+        options.report.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""A source of any format as candidates for the gate, read as often as one likes.
+
+`check` reads it twice, once to inspect it and once to write what passed and what did not, so that a
+file may be larger than memory.
+"""
+
+from collections.abc import Iterator
+
+from preferences.formats.reading import Item, Source
+from preferences.formats.writing import Unsettled
+from preferences.intake import on_its_side
+from preferences.measures import Candidate
+from preferences.records import Voted
+from preferences.statistics import Votes
+
+
+class Settled:
+    """The preferences of a source with their sides; each pass counts anew what gave none."""
+
+    def __init__(self, source: Source, heldout_fraction: float):
+        """Reads nothing yet."""
+        self._source = source
+        self._heldout_fraction = heldout_fraction
+        self.unsettled = Unsettled()
+        self.votes = Votes()
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """All preferences in the order of the source.
+
+        Raises:
+            MalformedDataError: at the end, if anything was wrong.
+            JudgmentMismatchError: votes are not about the pair that they stand beside.
+        """
+        self.unsettled, self.votes = Unsettled(), Votes()
+        for sourced in self.unsettled.settle(self._counted()):
+            yield on_its_side(sourced, self._heldout_fraction)
+
+    def _counted(self) -> Iterator[Item]:
+        for item in self._source:
+            if isinstance(item, Voted):
+                self.votes.add(item.comparison, item.judgments)
+            yield item

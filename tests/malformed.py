@@ -1,0 +1,264 @@
+"""Sixty-odd damaged files and twenty odd but sound ones, made here and not collected.
+
+    python -m tests.malformed FOLDER
+
+writes them all. Each damaged file has exactly one thing wrong with it, beside rows that are fine,
+and the words that its error has to hold: the place, what was expected and what was found.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from preferences.records import pair_id
+
+GOOD: list[dict[str, Any]] = [
+    {"prompt": f"Where is parcel {n}?", "chosen": f"Parcel {n} is there.", "rejected": f"No {n}."}
+    for n in range(12)
+]
+OWN = {
+    "pair_id": pair_id("p", "a", "b"), "prompt_id": "p",
+    "prompt": "p", "chosen": "a", "rejected": "b", "margin": 0.0, "weight": 1.0,
+    "source": "", "round": "", "split": "train",
+}  # fmt: skip
+VOTES = {"prompt": "p", "response_a": "a", "response_b": "b", "votes": ["a"], "workers": ["x"]}
+SCORED = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 0]}
+UNPAIRED = {"prompt": "p", "completion": "a", "label": True}
+TASK = {
+    "data": {"prompt": "p", "response_a": "a", "response_b": "b"},
+    "annotations": [{"completed_by": 1, "result": [{"value": {"selected": "left"}}]}],
+}
+
+
+class Case(NamedTuple):
+    """A file: its name, how it is written, and for damaged ones what the error has to say."""
+
+    name: str
+    write: Callable[[Path], object]
+    says: tuple[str, ...] = ()
+
+
+def line(row: object) -> bytes:
+    """A row as a line of JSON."""
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def good_lines(count: int = 3) -> bytes:
+    """Rows without fault."""
+    return b"".join(line(row) for row in GOOD[:count])
+
+
+def _raw(name: str, damage: bytes, *says: str, suffix: str = ".jsonl") -> Case:
+    """Three good lines, then the damage in line 4."""
+    file = f"{name}{suffix}"
+    return Case(file, lambda path: path.write_bytes(good_lines() + damage + b"\n"), (":4: ", *says))
+
+
+def _row(name: str, row: object, *says: str) -> Case:
+    """Three good lines, then a row with something wrong."""
+    return _raw(name, line(row).rstrip(b"\n"), *says)
+
+
+def _of(name: str, base: dict[str, Any], changes: dict[str, Any], *says: str) -> Case:
+    """A good row of another format, then one that differs."""
+    rows = line(base) + line({**base, **changes})
+    return Case(f"{name}.jsonl", lambda path: path.write_bytes(rows), (":2: ", *says))
+
+
+def _bytes(name: str, content: bytes, *says: str) -> Case:
+    return Case(name, lambda path: path.write_bytes(content), says)
+
+
+def _good(**changes: Any) -> dict[str, Any]:
+    return {**GOOD[3], **changes}
+
+
+def _without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in GOOD[3].items() if key != name}
+
+
+_NOT_JSON = (
+    _raw("cut_off", b'{"prompt": "p", "chosen": "a", "rej', "not JSON"),
+    _raw("single_quotes", b"{'prompt': 'p'}", "not JSON"),
+    _raw("trailing_comma", b'{"prompt": "p", "chosen": "a", "rejected": "b",}', "not JSON"),
+    _raw("two_objects", b'{"prompt": "p"}{"prompt": "q"}', "not JSON"),
+    _raw("comment", b'// {"prompt": "p"}', "not JSON"),
+    _raw("plain_text", b"Where is my parcel?", "not JSON"),
+    _raw("bare_words", b"{prompt: p}", "not JSON"),
+    _raw("raw_tab", b'{"prompt": "a\tb", "chosen": "a", "rejected": "b"}', "not JSON"),
+    _raw("bad_escape", rb'{"prompt": "\x41", "chosen": "a", "rejected": "b"}', "not JSON"),
+    _raw("half_escape", rb'{"prompt": "\u12", "chosen": "a", "rejected": "b"}', "not JSON"),
+    _raw("hex_number", b'{"prompt": "p", "chosen": 0x1f}', "not JSON"),
+    _raw("leading_zero", b'{"prompt": "p", "margin": 01}', "not JSON"),
+    _raw("bom_inside", b'\xef\xbb\xbf{"prompt": "p"}', "not JSON"),
+    _raw("nan", b'{"prompt": "p", "chosen": NaN}', "NaN is not a JSON number"),
+    _raw("infinity", b'{"prompt": "p", "chosen": -Infinity}', "-Infinity is not a JSON number"),
+    _raw("huge_number", b'{"prompt": "p", "margin": 1e999}', 'field "margin"', "too large"),
+    _raw("many_digits", b'{"margin": ' + b"9" * 5000 + b"}", "too many digits"),
+    _raw("twice", b'{"prompt": "p", "prompt": "q"}', 'field "prompt": occurs twice'),
+    _raw("nul", rb'{"prompt": "a\u0000b", "chosen": "a"}', 'field "prompt"', "NUL"),
+    _raw("lone_surrogate", rb'{"prompt": "\ud83d", "chosen": "a"}', "surrogate", "U+D83D"),
+    _raw("latin_1", '{"prompt": "café"}'.encode("latin-1"), "not UTF-8: byte 0xe9"),
+    _raw("utf_16", '{"prompt": "p"}'.encode("utf-16"), "not UTF-8: byte 0xff"),
+    _raw("overlong", b'{"prompt": "\xc0\xaf"}', "not UTF-8: byte 0xc0"),
+    _raw("cesu", b'{"prompt": "\xed\xa0\xbd\xed\xb8\x80"}', "not UTF-8: byte 0xed"),
+    _raw("deep", b'{"prompt": ' + b"[" * 40 + b"]" * 40 + b"}", "nested more than 16 deep"),
+    _raw("abyss", b'{"prompt": ' + b"[" * 100_000, "nested more than 16 deep"),
+    _raw("long_row", b'{"prompt": "' + b"x" * (4 << 20) + b'"}', "over 4,194,304 bytes"),
+)
+_NO_ROW = (
+    _row("a_list", ["p", "a", "b"], "expected an object, got a list"),
+    _row("a_number", 7, "expected an object, got 7"),
+    _row("null_row", None, "expected an object, got null"),
+    _row("a_text", "row", 'expected an object, got "row"'),
+)
+_FIELDS = (
+    _row("null_answer", _good(chosen=None), 'field "chosen": expected text or messages, got null'),
+    _row("number_answer", _good(rejected=3), 'field "rejected": expected text or messages, got 3'),
+    _row("true_prompt", _good(prompt=True), 'field "prompt": expected text or messages, got true'),
+    _row("object_answer", _good(chosen={"text": "a"}), "expected text or messages, got an object"),
+    _row("no_chosen", _without("chosen"), 'field "chosen": missing'),
+    _row("no_rejected", _without("rejected"), 'field "rejected": missing'),
+    _row("misspelt", {**_without("chosen"), "choosen": "a"}, 'field "chosen": missing'),
+    _row("text_margin", _good(margin="big"), 'field "margin": expected a number, got "big"'),
+    _row("negative_weight", _good(weight=-1), 'field "weight": expected 0 to inf, got -1'),
+    _row("other_split", _good(split="dev"), 'field "split": expected one of train, heldout'),
+    _row("blank_prompt_id", _good(prompt_id=" "), 'field "prompt_id": expected text, got " "'),
+    _row("no_messages", _good(prompt=[]), "an empty list"),
+    _row("other_role", _good(prompt=[{"role": "bot", "content": "x"}]), 'role is "bot"'),
+    _row("no_content", _good(prompt=[{"role": "user"}]), "message 1: expected"),
+    _row(
+        "null_content",
+        _good(prompt=[{"role": "user", "content": None}]),
+        "message 1: content: expected text, got null",
+    ),
+    _row("mixed_sides", _good(chosen=[{"role": "assistant", "content": "a"}]), "one is text"),
+    _row(
+        "answer_by_user",
+        _good(
+            chosen=[{"role": "user", "content": "a"}], rejected=[{"role": "user", "content": "b"}]
+        ),
+        "one message of the assistant",
+    ),
+)
+_FORMATS = (
+    _of("own_wrong_id", OWN, {"pair_id": "1ec0ffeeec0ffeee"}, 'field "pair_id": expected'),
+    _of("own_unknown", OWN, {"mood": "grim"}, 'field "mood": unknown; preferences have pair_id'),
+    _of("vote_unknown", VOTES, {"votes": ["left"]}, 'field "votes": expected one of a, b, tie'),
+    _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes of 1 workers"),
+    _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "one votes twice"),
+    _of("votes_nameless", VOTES, {"workers": [7]}, 'field "workers": expected a list of names'),
+    _of("scores_short", SCORED, {"scores": [1]}, "2 responses and 1 scores"),
+    _of(
+        "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'
+    ),
+    _of("scores_and_ranks", SCORED, {"ranks": [1, 2]}, 'expected either "scores" or "ranks"'),
+    _of("one_answer", SCORED, {"responses": ["a"], "scores": [1]}, "1 responses", "expected 2+"),
+    _of("answers_null", SCORED, {"responses": ["a", None]}, "expected a list of texts"),
+    _of("label_text", UNPAIRED, {"label": "good"}, 'field "label": expected true or false'),
+    _of("task_empty", TASK, {"data": {"prompt": "p"}}, 'data: field "response_a": missing'),
+    _of("task_result", TASK, {"annotations": [{"result": []}]}, "annotation 1: no pairwise"),
+    _of(
+        "hh_no_turn",
+        {"chosen": "\n\nHuman: p\n\nAssistant: a", "rejected": "\n\nHuman: p\n\nAssistant: b"},
+        {"chosen": "\n\nHuman: p", "rejected": "\n\nHuman: q"},
+        "in common",
+    ),
+)
+
+
+def _parquet(path: Path, columns: dict[str, Any]) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def _cut_parquet(path: Path) -> None:
+    _parquet(path, {key: [row[key] for row in GOOD] for key in GOOD[0]})
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+_CSV = b"prompt,chosen,rejected\np,a,b\n"
+_FILES = (
+    _bytes("empty.jsonl", b"", "no row to tell the format from"),
+    _bytes("white.jsonl", b" \n\n\t\n", "no row to tell the format from"),
+    _bytes("other_columns.jsonl", line({"question": "q", "answer": "a"}), "no known format"),
+    _bytes("data.docx", good_lines(), "the name ends in none of"),
+    _bytes("not_gzip.jsonl.gz", good_lines(), "damaged gzip file"),
+    _bytes("cut.jsonl.gz", gzip.compress(good_lines(12))[:-20], "damaged gzip file"),
+    _bytes("object.json", b'{"rows": []}', "expected a list of objects"),
+    _bytes("items.json", b"[1]", "item 1: expected an object"),
+    _bytes("open.json", b'[{"prompt": "p"}', "not JSON"),
+    _bytes("cells.csv", _CSV + b"p,a\n", ":3: 2 cells, expected 3"),
+    _bytes("header_twice.csv", b"prompt,chosen,chosen\np,a,b\n", ":1: a column name occurs twice"),
+    _bytes("quote.csv", _CSV + b'p,"a,b\n', "not CSV"),
+    _bytes("latin.csv", _CSV + "p,café,b\n".encode("latin-1"), "not UTF-8"),
+    _bytes("not.parquet", b"PAR1 no, not really", "damaged Parquet file"),
+    Case("cut.parquet", _cut_parquet, ("damaged Parquet file",)),
+    Case(
+        "null.parquet",
+        lambda path: _parquet(path, {"prompt": ["p"], "chosen": [None], "rejected": ["b"]}),
+        ("row 1", 'field "chosen": expected text or messages, got null'),
+    ),
+    Case("no_file.jsonl", lambda path: None, ("no such file",)),
+    Case("no_data", lambda path: path.mkdir(), ("no data file in this folder",)),
+)
+DAMAGED = (*_NOT_JSON, *_NO_ROW, *_FIELDS, *_FORMATS, *_FILES)
+
+
+def _odd(name: str, **changes: Any) -> Case:
+    """Twelve good rows, one of them odd."""
+    return _bytes(f"{name}.jsonl", good_lines(12) + line({**GOOD[0], "prompt": "odd?", **changes}))
+
+
+def _good_parquet(path: Path) -> None:
+    _parquet(path, {key: [row[key] for row in GOOD] for key in GOOD[0]})
+
+
+_HEADER = "prompt,chosen,rejected\n"
+_CELLS = "".join(f"q{n},a{n},b{n}\n" for n in range(12))
+_QUOTED = "".join(f'q{n},"a\n{n}","b"\n' for n in range(12))
+_PAIR_ESCAPE = rb'{"prompt": "\ud83d\ude00", "chosen": "a b", "rejected": "c"}'
+_HALVES = gzip.compress(good_lines(6)) + gzip.compress(b"".join(map(line, GOOD[6:])))
+
+SOUND = (
+    _bytes("bom.jsonl", b"\xef\xbb\xbf" + good_lines(12)),
+    _bytes("windows_lines.jsonl", good_lines(12).replace(b"\n", b"\r\n")),
+    _bytes("no_last_newline.jsonl", good_lines(12).rstrip(b"\n")),
+    _bytes("blank_lines.jsonl", good_lines(12).replace(b"\n", b"\n\n")),
+    _bytes("spaces.jsonl", b"  " + good_lines(12)),
+    _bytes("escapes.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in GOOD)),
+    _bytes("pair_escape.jsonl", good_lines(12) + _PAIR_ESCAPE),
+    _bytes("packed.jsonl.gz", gzip.compress(good_lines(12))),
+    _bytes("two_members.jsonl.gz", _HALVES),
+    _bytes("list.json", json.dumps(GOOD, indent=2).encode()),
+    _bytes("bom.csv", ("\ufeff" + _HEADER + _CELLS).encode()),
+    _bytes("newline_in_cell.csv", (_HEADER + _QUOTED).encode()),
+    Case("good.parquet", _good_parquet),
+    _odd("curly_quotes", chosen="It’s “fine” – really…"),
+    _odd("emoji", chosen="👩‍👩‍👧‍👦 🇳🇵 ☕️"),
+    _odd("other_scripts", chosen="Привет, 你好, مرحبا, नमस्ते, สวัสดี"),
+    _odd("right_to_left", chosen="שלום \u200f(hello)\u200e"),
+    _odd("accents", chosen="Ångström, naïve, São Paulo, ÂME, Ã"),
+    _odd("more_columns", meta={"a": [1, {"b": None}]}, score=0.5),
+    _odd("long_answer", chosen="word " * 100_000),
+    _odd("deep_meta", meta=[[[[[[["x"]]]]]]]),
+    _odd("messages", prompt=[{"role": "system", "content": ""}, {"role": "user", "content": "x"}]),
+)  # fmt: skip
+
+
+def write_all(folder: Path) -> None:
+    """Writes every file into `damaged` and `sound` below the folder."""
+    for kind, cases in (("damaged", DAMAGED), ("sound", SOUND)):
+        target = folder / kind
+        target.mkdir(parents=True, exist_ok=True)
+        for case in cases:
+            case.write(target / case.name)
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))

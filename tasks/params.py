@@ -15,11 +15,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from feedback.annotators import LabelParams
+from preferences.origins import SourceParams
 from preferences.params import ValidateParams
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams
-from rlhf.params.ranges import Count, CountOrZero, Fraction
+from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
 from rlhf.params.reward import RewardParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
@@ -68,6 +69,10 @@ class PrepareParams:
 
     files: FilesParams | None = None
     """null generates the support desk."""
+    sources: tuple[SourceParams, ...] = ()
+    """Preferences one starts with, each data set with its weight; the gate of r1 checks them."""
+    heldout_preferences: OpenFraction = 0.15
+    """Share of the prompts of `sources` that is held out."""
     corpus_documents: CountOrZero = 12_000
     """support desk: documents for pre-training."""
     demonstrations: Count = 24_000
@@ -198,6 +203,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _unknown_keys(raw: object, kind: Any, prefix: str) -> Iterator[str]:
     """Keys that no dataclass at their place knows, with the nearest one that exists."""
+    if isinstance(raw, list):
+        for number, value in enumerate(raw):
+            yield from _unknown_keys(value, kind, f"{prefix}{number}.")
+        return
     kind = _dataclass_of(kind)
     if not isinstance(raw, Mapping) or kind is None:
         return

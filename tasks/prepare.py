@@ -18,7 +18,9 @@ from data.support_desk.splits import sample_requests
 from data.support_desk.templates import Split
 from data.support_desk.writers import sample_writer, write_response
 from preferences.reader import MalformedDataError, read_rows
+from preferences.records import compact_json
 from preferences.schemas import DEMONSTRATIONS, PREFERENCES, PROMPTS
+from preferences.sources import gather
 from preferences.splitting import split_of
 from rlhf.named_seeds import named_random
 from tasks.outcome import StageEnd
@@ -38,6 +40,8 @@ def run(stage: Stage) -> None:
         _support_desk(folder, params, stage.params.run.seed)
     else:
         _own_files(folder, params.files)
+    if params.sources:
+        _add_sources(folder / "preferences", params)
 
 
 def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
@@ -85,6 +89,17 @@ def _own_files(folder: Path, files: FilesParams) -> None:
     if files.preferences is not None:
         preferences = read_rows(_existing("preferences", files.preferences), PREFERENCES)
     _write_preferences(folder, preferences)
+
+
+def _add_sources(folder: Path, params: PrepareParams) -> None:
+    gathered = gather(params.sources, heldout_fraction=params.heldout_preferences)
+    for split in ("train", "heldout"):
+        rows = [row.to_row() for each in gathered for row in each.rows if row.split == split]
+        with (folder / f"{split}.jsonl").open("a", encoding="utf-8", newline="") as stream:
+            stream.writelines(compact_json(row) + "\n" for row in rows)
+    (folder / "sources.jsonl").write_text(
+        "".join(compact_json(each.to_row()) + "\n" for each in gathered), encoding="utf-8"
+    )
 
 
 def _split_of(prompt: Any, files: FilesParams) -> str:

@@ -52,6 +52,8 @@ class Source:
     """Columns seen that the format does not know and that were not read."""
     alone: int = 0
     """Unpaired completions without an opponent."""
+    rows: Callable[[], Iterator[NumberedRow]] | None = None
+    """Gives the rows where they are not those of the files at `path`."""
 
     def __iter__(self) -> Iterator[Item]:
         """The pairs in the order of the file."""
@@ -79,7 +81,7 @@ class Source:
         """The rows that keep to the schema; also notes what the file itself says is wrong."""
         schema = _SCHEMAS[self.format]
         try:
-            for numbered in read_records(self.path):
+            for numbered in self.rows() if self.rows else read_records(self.path):
                 wrong = list(schema.problems(numbered.row))
                 for problem in wrong:
                     problems.add(numbered.where, problem)
@@ -135,7 +137,15 @@ def detect(path: Path) -> FormatName:
     """
     if (path / "judgments.jsonl").is_file():
         return "judgments"
-    first = next(read_records(path), None)
+    return detect_row(str(path), next(read_records(path), None))
+
+
+def detect_row(path: str, first: NumberedRow | None) -> FormatName:
+    """The format of data by the columns of their first row.
+
+    Raises:
+        MalformedDataError: there is no row, or it is of no known format.
+    """
     if first is None:
         raise MalformedDataError([f"{path}: no row to tell the format from"], 1)
     columns = set(first.row)

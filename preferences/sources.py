@@ -1,0 +1,135 @@
+"""A mix of sources as preferences: read strictly, split by prompt, weighed."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from preferences.formats.files import container_of, read_records
+from preferences.formats.reading import Source, detect_row
+from preferences.formats.writing import Unsettled
+from preferences.origins import SourceParams
+from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError, check_value
+from preferences.records import Preference, Row
+from preferences.splitting import split_of
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What one source gave."""
+
+    source: SourceParams
+    rows: tuple[Preference, ...]
+    ties: int
+    skipped: int
+    alone: int
+
+    def to_row(self) -> Row:
+        """Where all its pairs went."""
+        return {
+            "path": self.source.path,
+            "revision": self.source.revision,
+            "weight": self.source.weight,
+            "pairs": len(self.rows),
+            "ties": self.ties,
+            "skipped": self.skipped,
+            "without_opponent": self.alone,
+        }
+
+
+def gather(sources: Sequence[SourceParams], *, heldout_fraction: float) -> list[Gathered]:
+    """Reads all sources; our own format keeps its sides, others are split by their prompts.
+
+    Raises:
+        MalformedDataError: a source is missing, damaged, or not what its revision says.
+    """
+    return [_gathered(source, heldout_fraction) for source in sources]
+
+
+def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
+    source = _opened(params)
+    unsettled = Unsettled()
+    rows = []
+    for sourced in unsettled.settle(source):
+        row = sourced.preference
+        side = split_of(row.prompt, heldout_fraction=heldout_fraction)
+        rows.append(
+            replace(
+                row,
+                weight=row.weight * params.weight,
+                source=row.source or params.path,
+                split=row.split if source.format == "preferences" else side,
+            )
+        )
+    return Gathered(params, tuple(rows), unsettled.ties, unsettled.skipped, source.alone)
+
+
+def _opened(params: SourceParams) -> Source:
+    path = Path(params.path)
+    if path.is_file() or _holds_files(path):
+        _check_revision(path, params)
+        return _source(params, lambda: read_records(path))
+    if path.with_name(f"{path.name}.dvc").is_file():
+        raise MalformedDataError([f"{path}: not here; run `dvc pull {path}`"], 1)
+    if not path.exists() and (params.revision is None or params.path.startswith((".", "/"))):
+        hint = "no such file or folder; a hub data set needs its revision"
+        raise MalformedDataError([f"{path}: {hint}"], 1)
+    return _source(params, lambda: _hub_rows(params))
+
+
+def _holds_files(folder: Path) -> bool:
+    """Whether the data lie in the folder itself, not below it as the hub has them."""
+    if not folder.is_dir():
+        return False
+    for file in folder.iterdir():
+        try:
+            container_of(file)
+        except MalformedDataError:
+            continue
+        return True
+    return False
+
+
+def _check_revision(path: Path, params: SourceParams) -> None:
+    if params.revision is None:
+        return
+    if not path.is_file():
+        raise MalformedDataError([f"{path}: a folder cannot be pinned by a revision"], 1)
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if not found.startswith(params.revision):
+        short = found[: len(params.revision)]
+        raise MalformedDataError([f"{path}: sha256 is {short}, expected {params.revision}"], 1)
+
+
+def _source(params: SourceParams, rows: Callable[[], Iterator[NumberedRow]]) -> Source:
+    path = Path(params.path)
+    if params.format == "judgments" or (path / "judgments.jsonl").is_file():
+        return Source(path, "judgments")
+    name = params.format or detect_row(params.path, next(rows(), None))
+    return Source(path, name, rows=rows)
+
+
+def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
+    """The rows of a data set in the hub's layout, held to the rules of every other row."""
+    # Two seconds, which only a data set of the hub has to cost.
+    import datasets  # noqa: PLC0415
+
+    local = Path(params.path).is_dir()
+    try:
+        table = datasets.load_dataset(
+            params.path, revision=None if local else params.revision, split=params.split
+        )
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
+    problems = Problems()
+    for number, row in enumerate(table, start=1):
+        where = f"{params.path} {params.split} row {number}"
+        try:
+            check_value(row)
+        except RowError as error:
+            problems.add(where, str(error))
+        else:
+            yield NumberedRow(where, row)
+    problems.check()

@@ -28,8 +28,8 @@ from tasks.stage import Stage, run_stage
 
 INPUTS = ("data/prepared", "models/sft", "{policy}", "{preferences}")
 
-DRAWS = 2
-"""Answers drawn for each side, so that a pair of identical answers can be drawn again."""
+DRAWS = 4
+"""How often a prompt is answered at most, until its two answers differ."""
 
 
 def run(stage: Stage) -> None:
@@ -41,36 +41,48 @@ def run(stage: Stage) -> None:
     tokens = token_ids(tokenizer)
     rows = _fresh_prompts(stage)
     rows, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
-    num_against_sft = round(params.pairs * params.against_sft)
-    progress = Progress(stage.name, 3 * DRAWS, "draws")
     rows, prompts = rows[: params.pairs], prompts[: params.pairs]
+    num_against_sft = round(params.pairs * params.against_sft)
+    models = {folder: load_policy(folder, compute.device) for folder in (policy, sft)}
+    progress = Progress(stage.name, len(rows), "pairs")
 
-    def answers(folder: Path, which: Sequence[Sequence[int]], name: str) -> list[str]:
+    def answers(folder: Path, indices: Sequence[int], name: str) -> list[str]:
+        if not indices:
+            return []
         ids = sample_all(
-            load_policy(folder, compute.device),
-            which,
+            models[folder],
+            [prompts[index] for index in indices],
             params.sampling,
             eos_id=tokens.eos,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
             generator=seeds.torch("sample", name, device=compute.device),
         )
-        progress.step()
         return [decode_response(tokenizer, row) for row in ids]
 
-    with compute.autocast():
-        first = [answers(policy, prompts, f"first {i}") for i in range(DRAWS)]
-        against = [answers(sft, prompts[:num_against_sft], f"sft {i}") for i in range(DRAWS)]
-        itself = [answers(policy, prompts[num_against_sft:], f"second {i}") for i in range(DRAWS)]
+    pairs: dict[int, tuple[str, str]] = {}
+    for draw in range(DRAWS):
+        left = [index for index in range(len(rows)) if index not in pairs]
+        against = [index for index in left if index < num_against_sft]
+        with compute.autocast():
+            first = answers(policy, left, f"first {draw}")
+            second = answers(sft, against, f"sft {draw}")
+            second += answers(policy, left[len(against) :], f"second {draw}")
+        new = {
+            index: (one, other)
+            for index, one, other in zip(left, first, second, strict=True)
+            if _comparable(one, other)
+        }
+        pairs |= new
+        progress.step(len(new))
     progress.close()
-    second = [left + right for left, right in zip(against, itself, strict=True)]
     names = model_hash(policy), model_hash(sft)
-    comparisons = []
-    for index, row in enumerate(rows):
-        pair = _different([draw[index] for draw in first], [draw[index] for draw in second])
-        if pair is not None:
-            other = names[1] if index < num_against_sft else names[0]
-            comparisons.append(_comparison(stage, row, pair, (names[0], other)))
+    comparisons = [
+        _comparison(
+            stage, rows[index], pair, (names[0], names[1 if index < num_against_sft else 0])
+        )
+        for index, pair in sorted(pairs.items())
+    ]
     _write(stage, comparisons, unusable=len(rows) - len(comparisons), too_long=too_long)
 
 
@@ -97,13 +109,9 @@ def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
     return list(rows)
 
 
-def _different(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
-    """The first two answers that differ and can be judged: not blank, no NUL that no file takes."""
-    for one in filter(_readable, first):
-        for other in filter(_readable, second):
-            if one.split() != other.split():
-                return one, other
-    return None
+def _comparable(one: str, other: str) -> bool:
+    """The answers differ and can be judged: not blank, no NUL that no file takes."""
+    return _readable(one) and _readable(other) and one.split() != other.split()
 
 
 def _readable(answer: str) -> bool:

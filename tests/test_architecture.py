@@ -182,6 +182,17 @@ def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: st
 # --- One name per stage --------------------------------------------------------------------------
 
 
+def test_every_param_that_dvc_yaml_names_is_in_params_yaml() -> None:
+    # DVC takes no defaults: a key that only the dataclass has stops the whole pipeline.
+    params = read_yaml("params.yaml")
+    for stage, definition in stage_definitions().items():
+        for key in definition["params"]:
+            value: Any = params
+            for part in key.split("."):
+                assert part in value, f"{stage}: {key} is not in params.yaml"
+                value = value[part]
+
+
 def calls_of_run_stage() -> dict[str, list[ast.Call]]:
     """Module below tasks/ -> its calls of `run_stage`."""
     calls: dict[str, list[ast.Call]] = {}

@@ -1,26 +1,29 @@
 """Plain-text documents for language-model pre-training.
 
-Most documents say the same slot words twice: a dialogue answers with the customer's words, a note
-sums a request up, a list is said again. Copying words from a prompt into an answer is what a small
-model learns last, so every document practises it. All combinations and templates are those of the
-training split.
+A small model learns last, and by a sudden step, to copy words from a prompt into an answer. So most
+documents say the same slot words more than once, after the same words ("order 39", "in Oslo"): a
+card says a customer's facts three times over, a note sums a request up twice, a dialogue answers
+with the customer's words. A check compares a draft with its request, which a reward model will have
+to do as well. All combinations and templates are those of the training split.
 """
 
 import random
 from collections.abc import Mapping
 
 from data.support_desk.answers import SENTENCES, Sentence
-from data.support_desk.lexicon import ADJECTIVES, CITIES, NAMES, NOUNS, ORDERS
+from data.support_desk.lexicon import NAMES
 from data.support_desk.requests import Request
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS, SPLIT_OF, draw_request
-from data.support_desk.templates import INTENTS
+from data.support_desk.templates import INTENTS, REQUIRED_SLOTS
 
 # Shares of the kinds of documents.
-KINDS: Mapping[str, float] = {"list": 0.2, "card": 0.1, "note": 0.25, "dialogue": 0.35, "text": 0.1}
-
-# What lists are made of; the empty one stands for a mixture. Large classes need more practice.
-_LISTED: tuple[tuple[str, ...], ...] = (ORDERS, NAMES, CITIES, ADJECTIVES, NOUNS, ())
-_LIST_WEIGHTS = (5, 2, 1, 1, 1, 2)
+KINDS: Mapping[str, float] = {
+    "card": 0.3,
+    "note": 0.25,
+    "dialogue": 0.25,
+    "check": 0.15,
+    "text": 0.05,
+}
 
 _FULL = {
     intent: tuple(s for s in SENTENCES.values() if s.intent == intent and s.full)
@@ -61,60 +64,32 @@ def _fill(sentence: Sentence, words: Mapping[str, str]) -> str:
     return sentence.text.format_map(words)
 
 
-def _list(rng: random.Random) -> str:
-    """Words of one class, or of all classes mixed, said twice."""
-    words = rng.choices(_LISTED, _LIST_WEIGHTS)[0]
-    items = rng.sample(words, rng.randint(3, 8)) if words else _mixed_items(rng)
-    said = ", ".join(items)
-    return f"List: {said}. Again: {said}."
+def _facts(words: Mapping[str, str]) -> list[str]:
+    """What is known of a customer, each as answers say it."""
+    facts = [f"from {words['name']}"]
+    if "order" in words:
+        facts.append(f"order {words['order']}")
+    if "city" in words:
+        facts.append(f"in {words['city']}")
+    if "noun" in words:
+        facts.append(f"the {words['adjective']} {words['noun']}")
+    return facts
 
 
-def _mixed_items(rng: random.Random) -> list[str]:
-    """Names, orders and cities of which all pairs are training combinations, and one product."""
-    persona = _persona(rng)
-    product = f"{persona['adjective']} {persona['noun']}"
-    items = [persona["name"], persona["order"], persona["city"], product]
-    for _ in range(4):
-        name = rng.choice(NAMES)
-        orders = [item for item in items if item in ORDERS]
-        cities = [item for item in items if item in CITIES]
-        fits = all(SPLIT_OF["name_order"][name, order] == "train" for order in orders) and all(
-            SPLIT_OF["name_city"][name, city] == "train" for city in cities
-        )
-        if fits and name not in items:
-            items.append(name)
-    rng.shuffle(items)
-    return items
+def _said(facts: list[str], times: int, rng: random.Random) -> str:
+    """The facts, each time in another order."""
+    return " ".join(" ".join(rng.sample(facts, len(facts))) for _ in range(times))
 
 
 def _card(rng: random.Random) -> str:
-    words = _persona(rng)
-    lines = [
-        ("Name", words["name"]),
-        ("Order", words["order"]),
-        ("City", words["city"]),
-        ("Product", f"{words['adjective']} {words['noun']}"),
-    ]
-    rng.shuffle(lines)
-    card = " ".join(f"{label}: {value}." for label, value in lines)
-    rng.shuffle(lines)
-    again = " ".join(f"{label}: {value}." for label, value in lines)
-    return f"{card} Again: {again}"
+    return f"Card: {_said(_facts(_persona(rng)), 3, rng)}."
 
 
 def _note(rng: random.Random) -> str:
     """A request and a clerk's note of every slot in it."""
     request = draw_request("train", rng)
-    facts = [("Name", request.name)]
-    if request.order:
-        facts.append(("Order", request.order))
-    if request.city:
-        facts.append(("City", request.city))
-    if request.product:
-        facts.append(("Product", " ".join(request.product)))
-    rng.shuffle(facts)
-    note = " ".join(f"{label}: {value}." for label, value in facts)
-    return f"{request.text} Note: {request.intent}. {note}"
+    note = _said(_facts(_asked(request)), 2, rng)
+    return f"Customer: {request.text} Note: {request.intent}, {note}."
 
 
 def _dialogue(rng: random.Random) -> str:
@@ -129,6 +104,78 @@ def _dialogue(rng: random.Random) -> str:
     return f"Customer: {request.text} Answer: {answer}"
 
 
+def _check(rng: random.Random) -> str:
+    """A draft, perhaps with wrong words or for another request, and a clerk's proofreading of it.
+
+    The clerk compares words and topics; what makes an answer a good one is not said.
+    """
+    request = draw_request("train", rng)
+    asked = _asked(request)
+    said = _mistaken(_words_of(request, rng), rng)
+    # Beside a second name only answers without slots: they make no combination with it.
+    intents = [other for other in INTENTS if request.other is None or not REQUIRED_SLOTS[other]]
+    intent = request.intent if rng.random() < 0.7 else rng.choice(intents)
+    opening, content = rng.choice(_POLITE_OPENINGS), rng.choice(_FULL[intent])
+    used = {"name", *content.classes} if opening.classes else set(content.classes)
+    verdicts = [("Topic", intent == request.intent)]
+    verdicts += [
+        (label, all(asked.get(kind) == said[kind] for kind in kinds))
+        for label, kinds in _CHECKED
+        if used >= set(kinds)
+    ]
+    rng.shuffle(verdicts)
+    check = " ".join(f"{label}: {'right' if fits else 'wrong'}." for label, fits in verdicts)
+    draft = f"{_fill(opening, said)} {_fill(content, said)}"
+    return f"Customer: {request.text} Draft: {draft} Check: {check}"
+
+
+def _asked(request: Request) -> dict[str, str]:
+    """The slot words that the request holds."""
+    words = {"name": request.name}
+    if request.order is not None:
+        words["order"] = request.order
+    if request.city is not None:
+        words["city"] = request.city
+    if request.product is not None:
+        words["adjective"], words["noun"] = request.product
+    return words
+
+
+_CHECKED = (
+    ("Name", ("name",)),
+    ("Order", ("order",)),
+    ("City", ("city",)),
+    ("Product", ("adjective", "noun")),
+)
+
+
+def _mistaken(words: Mapping[str, str], rng: random.Random) -> dict[str, str]:
+    """The words with every fifth slot replaced; all pairs are training combinations."""
+    name, said = words["name"], dict(words)
+    if rng.random() < 0.2:
+        said["order"] = rng.choice(ORDERS_OF["train"][name])
+    if rng.random() < 0.2:
+        said["city"] = rng.choice(CITIES_OF["train"][name])
+    if rng.random() < 0.2:
+        said["adjective"], said["noun"] = rng.choice(PRODUCTS["train"])
+    if rng.random() < 0.2:
+        said["name"] = rng.choice(_namesakes(words, said))
+    return said
+
+
+def _namesakes(words: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
+    """Names that make training combinations with all orders and cities of either side."""
+    return [
+        name
+        for name in NAMES
+        if all(
+            SPLIT_OF["name_order"][name, side["order"]] == "train"
+            and SPLIT_OF["name_city"][name, side["city"]] == "train"
+            for side in (words, said)
+        )
+    ]
+
+
 def _text(rng: random.Random) -> str:
     """Sentences of answers about one customer, in no order."""
     words = _persona(rng)
@@ -137,7 +184,13 @@ def _text(rng: random.Random) -> str:
     return " ".join(_fill(sentence, words) for sentence in chosen)
 
 
-_WRITE = {"list": _list, "card": _card, "note": _note, "dialogue": _dialogue, "text": _text}
+_WRITE = {
+    "card": _card,
+    "note": _note,
+    "dialogue": _dialogue,
+    "text": _text,
+    "check": _check,
+}
 
 
 def sample_document(rng: random.Random) -> str:

@@ -17,15 +17,20 @@ NAMES = (
 CITIES = (
     *("Athens", "Berlin", "Cairo", "Dublin", "Geneva", "Hamburg", "Istanbul", "Jakarta", "Kyoto"),
     *("Lisbon", "Naples", "Oslo", "Prague", "Quito", "Riga", "Seoul", "Toronto", "Utrecht"),
-    *("Warsaw", "Zagreb"),
+    *("Warsaw", "Zagreb", "Bogota", "Boston", "Delhi", "Denver", "Havana", "Helsinki", "Lagos"),
+    *("Lima", "London", "Madrid", "Manila", "Milan", "Munich", "Nairobi", "Paris", "Perth"),
 )
 ADJECTIVES = (
     *("red", "blue", "green", "yellow", "white", "black"),
     *("wooden", "golden", "silver", "leather", "cotton", "glass"),
+    *("brown", "grey", "pink", "purple", "copper", "marble"),
+    *("bamboo", "velvet", "plastic", "striped", "folding", "antique"),
 )
 NOUNS = (
     *("lamp", "chair", "table", "sofa", "rug", "vase", "mirror", "clock"),
     *("kettle", "shelf", "pillow", "blanket", "basket", "tray", "stool", "candle"),
+    *("desk", "bench", "bowl", "plate", "cup", "jar", "bucket", "ladder"),
+    *("curtain", "cushion", "drawer", "hammock", "carpet", "teapot", "wardrobe", "lantern"),
 )
 ORDERS = tuple(str(number) for number in range(10, 100))
 

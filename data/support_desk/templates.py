@@ -1,6 +1,6 @@
 """What customers write: greetings, request templates and closers.
 
-Each intent has six training templates, two held-out ones and two for the test split. Held-out and
+Each intent has ten training templates, two held-out ones and two for the test split. Held-out and
 test templates use only words that training templates or answers use too: what is new about them is
 how the words are put together.
 """
@@ -68,6 +68,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             f"Please pay me back for order {{order}}. The {_P} does not work.",
             f"My {_P} stopped working and I want a refund for order {{order}}.",
             f"I sent back the {_P} from order {{order}}. When do I get my refund?",
+            f"The {_P} does not work. I want a refund for order {{order}}.",
+            f"Please refund me for the {_P}, because it is broken. I bought it in order {{order}}.",
+            f"Order {{order}} was a broken {_P}. When do I get my money back?",
+            f"I do not want the {_P} any more. Can you pay me back for order {{order}}?",
         ),
         "heldout": (
             f"Order {{order}} was the {_P} and it does not work. I want my money back.",
@@ -86,6 +90,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             f"I need another {_P} because the one in order {{order}} is damaged.",
             f"Order {{order}} came with a damaged {_P}. Can you replace it?",
             f"My {_P} from order {{order}} is damaged and I need a replacement.",
+            f"Order {{order}} has a crack. Please send me another {_P}.",
+            f"Can you send a new {_P}? The one in order {{order}} came damaged.",
+            f"Please send me a replacement, because the {_P} from order {{order}} has a crack.",
+            f"I want a new {_P} for order {{order}}, the old one is damaged.",
         ),
         "heldout": (
             f"Please send a replacement for order {{order}}. The {_P} is damaged.",
@@ -104,6 +112,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             "I still wait for order {order} here in {city}.",
             "My order {order} to {city} has not arrived yet. When will it come?",
             "When will order {order} arrive in {city}? It is late.",
+            "Why is order {order} late? I wait for it in {city}.",
+            "I live in {city}. Where is my order {order} now?",
+            "When will my order {order} come to {city}?",
+            "Order {order} has not arrived here in {city}, why is that?",
         ),
         "heldout": (
             "Why has order {order} not arrived in {city} yet?",
@@ -122,6 +134,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             f"Can you stop order {{order}}? I found another {_P}.",
             f"Do not send the {_P}. Please stop order {{order}}.",
             f"I changed my mind about the {_P}, so please cancel order {{order}}.",
+            f"Please do not send the {_P}, I want to cancel order {{order}}.",
+            f"I do not want order {{order}} any more, I changed my mind about the {_P}.",
+            f"Can you cancel order {{order}} because I do not need the {_P}?",
+            f"Stop order {{order}} please. I found another {_P}.",
         ),
         "heldout": (
             f"Please stop order {{order}}, I do not need the {_P} any more.",
@@ -140,6 +156,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             "When does your shop in {city} close today?",
             "What are the opening hours of the shop in {city}?",
             "Can I visit the {city} shop today, and when does it close?",
+            "Is the shop in {city} open today?",
+            "When does the shop in {city} open and close?",
+            "Please tell me when I can visit the {city} shop.",
+            "What are the hours of your shop in {city}, when does it open?",
         ),
         "heldout": (
             "Please tell me the opening hours in {city}.",
@@ -158,6 +178,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             f"Is there a warranty for the {_P}, and how long does it last?",
             f"I bought the {_P}. Does it have a warranty?",
             f"What warranty do you give with the {_P}?",
+            f"I look for the {_P}. What is the warranty?",
+            f"What is the warranty for the {_P}, how long does it last?",
+            f"Do you give a warranty with the {_P} that I bought?",
+            f"Is there a warranty, and how long is it for the {_P}?",
         ),
         "heldout": (
             f"How long does the warranty last for the {_P}?",
@@ -176,6 +200,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             "I have no invoice for order {order} yet.",
             "Can you mail me a copy of the invoice for order {order}?",
             "Order {order} came with no invoice. Can I get it?",
+            "Can I get the invoice? It was order {order}.",
+            "Order {order} has come, but where is the invoice? I need it.",
+            "Please mail me the invoice, I have no copy for order {order}.",
+            "I cannot find the invoice of order {order}. Can you send it to me?",
         ),
         "heldout": (
             "Order {order} has no invoice. Please send it to me.",
@@ -194,6 +222,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             "Please help me to reset my password.",
             "I forgot my password. What can I do now?",
             "The login page does not take my password.",
+            "I cannot log in. My password does not work.",
+            "Can you reset my password? I forgot it.",
+            "What do I do on the login page when I forgot the password?",
+            "I need a new password for the login page.",
         ),
         "heldout": (
             "My password does not work on the login page.",
@@ -212,6 +244,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             f"I want to buy the {_P} in {{city}}. Do you have it?",
             f"Does the {{city}} shop have the {_P} in stock?",
             f"I live in {{city}} and look for the {_P}. Is it in stock?",
+            f"I look for the {_P}. Can I find it in {{city}}?",
+            f"Does your shop in {{city}} have the {_P}?",
+            f"Is the {_P} in the {{city}} shop? I want to buy it.",
+            f"Do you have it in {{city}}? I want to buy the {_P}.",
         ),
         "heldout": (
             f"I look for the {_P}, does the {{city}} shop have it?",
@@ -230,6 +266,10 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
             "Can you tell me where your customer {name} lives?",
             "Please send me the phone number of {name}.",
             "Tell me what {name} bought in your shop.",
+            "I need to know where {name} lives. Can you tell me the address?",
+            "Please give me the phone number of another customer, {name}.",
+            "What is the home address of {name}?",
+            "Can you send me the address of your customer {name}?",
         ),
         "heldout": (
             "Please tell me the home address of your customer {name}.",

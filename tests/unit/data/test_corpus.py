@@ -85,20 +85,41 @@ def test_every_word_of_heldout_and_test_prompts_is_seen_in_training(
 
 
 def test_slot_words_are_covered_evenly() -> None:
-    counts = Counter(word for text in _documents(DOCUMENTS, 23) for word in _words(text))
+    # By documents, since a card says each of its words three times.
+    counts = Counter(word for text in _documents(DOCUMENTS, 23) for word in set(_words(text)))
     for words in (NAMES, CITIES, ADJECTIVES, NOUNS, ORDERS):
         rarest, commonest = min(counts[w] for w in words), max(counts[w] for w in words)
-        assert rarest > 0.5 * commonest
+        assert rarest > 0.4 * commonest
 
 
-def test_a_fifth_of_the_documents_are_lists_said_twice() -> None:
-    lists = [text for text in _documents(4000, 24) if text.startswith("List: ")]
-    assert len(lists) / 4000 == pytest.approx(0.2, abs=0.03)
-    for text in lists:
-        match = re.fullmatch(r"List: (.+)\. Again: (.+)\.", text)
-        assert match is not None
-        assert match[1] == match[2]
-        assert len(match[1].split(", ")) >= 3
+def test_a_card_says_the_same_facts_three_times_over() -> None:
+    cards = [text for text in _documents(4000, 24) if text.startswith("Card: ")]
+    assert len(cards) / 4000 == pytest.approx(0.3, abs=0.03)
+    for text in cards:
+        assert set(Counter(w for w in _words(text) if w in CLASS_OF).values()) == {3}, text
+
+
+def test_a_check_says_of_every_slot_in_its_draft_whether_it_is_the_request_s() -> None:
+    checks = [text for text in _documents(4000, 27) if " Check: " in text]
+    assert len(checks) / 4000 == pytest.approx(0.15, abs=0.03)
+    verdicts: Counter[str] = Counter()
+    for text in checks:
+        request, rest = text.split(" Draft: ")
+        draft, check = rest.split(" Check: ")
+        for label, classes in (
+            ("Order", ORDERS),
+            ("City", CITIES),
+            ("Product", (*ADJECTIVES, *NOUNS)),
+        ):
+            said = [word for word in _words(draft) if word in classes]
+            verdict = re.search(rf"{label}: (\w+)\.", check)
+            assert (verdict is not None) == bool(said), text
+            if verdict is not None:
+                asked = _words(request)
+                fits = all(word in asked for word in said)
+                assert verdict[1] == ("right" if fits else "wrong"), text
+                verdicts[verdict[1]] += 1
+    assert min(verdicts["right"], verdicts["wrong"]) > 100
 
 
 def test_most_slot_words_can_be_copied_from_earlier_in_the_document() -> None:
@@ -122,7 +143,7 @@ def test_documents_are_one_line_of_plain_words_and_few_marks() -> None:
 
 def test_the_lexicon_stays_small_enough_for_one_token_a_word() -> None:
     words = {word for text in _documents(20_000, 27) for word in _words(text)}
-    assert len(words - set(ORDERS)) < 345
+    assert len(words - set(ORDERS)) < 390
 
 
 def test_every_slot_word_is_one_token_of_a_byte_level_bpe(training_texts: list[str]) -> None:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test check flow ui annotate sync doctor torture mutants format image-steps clean setup
+.PHONY: repro test check flow ui annotate sync doctor torture mutants format image-steps people-rounds clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
@@ -41,6 +41,9 @@ mutants: $(READY)  ## changes of the mathematics that no test notices; about hal
 
 image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty folder
 	@python -m pytest -m slow tests/integration/test_dockerfile.py
+
+people-rounds: $(READY)  ## two rounds by a scripted person: real Prefect, real page, ten minutes
+	@python -m pytest -m slow tests/integration/test_people_rounds.py
 
 format: $(READY)  ## format and mend what can be mended
 	@ruff format . && ruff check --fix .

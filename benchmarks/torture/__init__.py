@@ -1,0 +1,1 @@
+"""Kills, damages and starves the real stages, and counts what comes of it."""

@@ -1,6 +1,7 @@
 """A part of `make torture`: a trial or two of what a kill, a flipped bit, a lost parent can do."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,29 +10,56 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ("commit_kills", "damaged_checkpoints", "damaged_models", "killed_parents")
+SLOW_ROWS = (
+    "random_kills",
+    "full_disks",
+    "double_starts",
+    "planted_non_finite",
+    "canaries",
+    "tracking_away",
+)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-def test_kills_damage_and_lost_parents_change_no_byte(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.torture", "--folder", str(tmp_path)]
+def torture(folder: Path, *rows: str) -> dict[str, tuple[int, int]]:
+    """Row -> trials that held, and all."""
+    command = [sys.executable, "-m", "benchmarks.torture", "--folder", str(folder)]
     done = subprocess.run(
-        [*command, "--share", "0.05", *ROWS],
+        [*command, "--share", "0.05", *rows],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-
     assert done.returncode == 0, done.stdout
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert {name: result["held"] for name, result in results.items()} == {
+    results = json.loads((folder / "results.json").read_text())
+    return {name: (result["held"], result["tried"]) for name, result in results.items()}
+
+
+@LINUX
+def test_kills_damage_and_lost_parents_change_no_byte(tmp_path: Path) -> None:
+    assert torture(tmp_path, *ROWS) == {
         # One of each training stage.
-        "commit_kills": 4,
-        "damaged_checkpoints": 1,
-        "damaged_models": 1,
-        "killed_parents": 2,
+        "commit_kills": (4, 4),
+        "damaged_checkpoints": (1, 1),
+        "damaged_models": (1, 1),
+        "killed_parents": (2, 2),
     }
     page = (tmp_path / "reliability.md").read_text()
     assert "| 4 | 4 | 40 | HF Trainer: 0 of 4 resume" in page
     assert "not run" in page
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_the_other_rows_hold_too(tmp_path: Path) -> None:
+    assert torture(tmp_path, *SLOW_ROWS) == {
+        "random_kills": (4, 4),
+        "full_disks": (1, 1),
+        "double_starts": (2, 2),
+        "planted_non_finite": (1, 1),
+        "canaries": (10, 10),
+        "tracking_away": (1, 1),
+    }

@@ -31,6 +31,7 @@ from flows.crashed import report_crash
 from flows.graph import GraphError, PlannedStage, plan
 from flows.stages import Ending, How, run_stage
 from flows.workspace import WorkspaceBusyError, sole_use
+from tasks.dvc_locks import clear_stale
 from tasks.execution import Execution, save_execution
 from tasks.output_tags import tag_outputs
 from tasks.params import Params, ParamsError, load_params
@@ -75,6 +76,8 @@ def rlhf(workspace: Path = Path()) -> State[None]:
         with sole_use(root, flow_run) as died_in_here:
             if died_in_here is not None:
                 report_crash(died_in_here)
+            for problem in clear_stale(root):
+                get_run_logger().warning("%s; removed", problem)
             links = RunLinks(root, flow_run)
             with _execution(root, flow_run, params, links):
                 state = run_all(stages, root, flow_run, params, links)

@@ -33,8 +33,8 @@ from tasks.publishing import Staging, verify_model, write_history
 from tasks.redaction import redact, redact_values
 from tasks.signals import Signals, die_with_parent
 from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
-from tasks.troubles import explain
-from tasks.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, note_running
+from tasks.troubles import advice, explain
+from tasks.work_folder import RUNNING, checkpoint_folders, note_running
 
 log = logging.getLogger(__name__)
 
@@ -227,9 +227,7 @@ def _run_and_record(
     with _shipping(stage):
         status, message = _run(stage, body, {**errors, **BAD_INPUT})
         stage.close_spool(status)
-    if status == "stopped" and (kept := newest_checkpoint(stage.work)) is not None:
-        message += f" (its last good checkpoint is kept: {kept.relative_to(stage.root)})"
-    message = redact(message)
+    message = redact(message + advice(stage.root, stage.name, status))
     write_outcome(
         stage.root, stage.name, status, message, started=started, execution=stage.execution
     )

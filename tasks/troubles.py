@@ -4,6 +4,10 @@ import errno
 import shutil
 from pathlib import Path
 
+from tasks.dvc_lock import read_lock
+from tasks.outcome import Status
+from tasks.work_folder import newest_checkpoint
+
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL_WORDS = ("No space left on device", "Disk quota exceeded", "disk is full")
@@ -36,6 +40,19 @@ def explain(error: BaseException, folder: Path) -> str | None:
             "`micro_batch_size` (it changes no result but rounding) or the number of tokens"
         )
     return None
+
+
+def advice(root: Path, stage: str, status: Status) -> str:
+    """What is kept of a stage that did not end well, to be added to its message."""
+    words = ""
+    if status == "stopped" and (kept := newest_checkpoint(root / ".work" / stage)) is not None:
+        words += f" (its last good checkpoint is kept: {kept.relative_to(root)})"
+    if status in ("bad_input", "stopped", "blocked", "failed"):
+        locked = read_lock(root).get(stage)
+        missing = [] if locked is None else [p for p in locked.outs if not (root / p).exists()]
+        if missing:  # DVC removed them before it started the stage.
+            words += f". Its last good outputs come back with: dvc checkout {' '.join(missing)}"
+    return words
 
 
 def _place(error: BaseException, folder: Path) -> Path:

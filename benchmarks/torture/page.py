@@ -75,6 +75,28 @@ LINES = {
     ),
 }  # fmt: skip
 
+WHAT_HAPPENS = """\
+## What happens when
+
+- **A training stage is killed** (base, sft, reward, ppo): start it again, by `make repro`, `make
+  flow`, `dvc repro` or its own command. It goes on from its newest good checkpoint and ends with
+  the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
+  for more than 2 % of the time); at most that much work is done twice. After the outputs have been
+  published they go. `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
+- **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
+  the beginning and says what differs.
+- **Ctrl-C or SIGTERM**: the stage writes a checkpoint after the current step and leaves; a step
+  that takes longer than eight seconds is given up. A second Ctrl-C leaves at once.
+- **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
+  no output holds one; the message says what to try.
+- **A damaged file** in a model that a stage reads: exit 2 with path, expected and found. `make
+  doctor` says whether DVC's cache is sound; `dvc checkout --force PATH` brings the folder back.
+- **The disk is full**: exit 1 with path and free space; checkpoints stay. DVC removes a stage's
+  outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
+- **Out of memory**: exit 137 from `make repro` where the kernel killed the stage. Lower
+  `micro_batch_size`, start again.
+- **Anything else looks wrong**: `make doctor`, and `make doctor MEND=1` to mend what is safe."""
+
 NOT_MEASURED = """\
 Not tried here: power loss (only `fsync` is relied on), network file systems and object stores,
 several nodes, and bit-exactness on a GPU."""
@@ -108,6 +130,8 @@ seconds. A part of them is in `make test` (`tests/integration/test_torture.py`).
 Runs: {"; ".join(runs)}.
 
 {NOT_MEASURED}
+
+{WHAT_HAPPENS}
 """,
         encoding="utf-8",
     )

@@ -68,7 +68,9 @@ def _reward(epochs: int, max_tokens: int, lr: float, weight_decay: float = 0.1) 
 RECIPES = {
     "hh_helpful": Recipe(folds=5, vocabulary=2048, reward=_reward(3, 1024, 1e-3)),
     "ukp_arguments": Recipe(folds=4, vocabulary=2048, reward=_reward(2, 512, 1e-3)),
-    "polite_instructions": Recipe(folds=5, vocabulary=2048, reward=_reward(10, 512, 2e-3)),
+    "polite_instructions": Recipe(
+        folds=5, vocabulary=2048, layers=2, hidden_size=128, reward=_reward(6, 512, 1e-3)
+    ),
 }
 
 

@@ -6,6 +6,7 @@ style sheet of its own, and a policy that forbids the browser to load or run any
 """
 
 import re
+from html import escape
 from pathlib import Path
 
 _STYLE = Path(__file__).with_name("data_docs.css")
@@ -36,3 +37,20 @@ def make_readable_offline(folder: Path) -> None:
         for pattern in (_SCRIPT, _REMOTE, _HANDLER):
             html = pattern.sub("", html)
         page.write_text(_HEAD.sub(lambda m: m.group() + head, html, count=1), encoding="utf-8")
+    _write_index(folder, head)
+
+
+def _write_index(folder: Path, head: str) -> None:
+    """Its own first page is filled in by scripts; ours is a list of the pages."""
+    pages = sorted(
+        page.relative_to(folder).as_posix()
+        for page in folder.rglob("*.html")
+        if page != folder / "index.html"
+    )
+    links = "".join(f'<li><a href="{escape(page)}">{escape(page)}</a></li>' for page in pages)
+    (folder / "index.html").write_text(
+        f"<!doctype html><html><head>{head}<title>Data Docs</title></head><body>"
+        "<h1>Data Docs</h1><p>validations: what was found; expectations: what was asked.</p>"
+        f"<ul>{links}</ul></body></html>",
+        encoding="utf-8",
+    )

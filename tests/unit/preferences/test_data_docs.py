@@ -28,3 +28,4 @@ def test_pages_keep_their_words_and_lose_all_that_runs_or_is_fetched(tmp_path):
     ):
         assert kept in html
     assert html.index("Content-Security-Policy") < html.index("<style>") < html.index("</head>")
+    assert '<a href="deep/page.html">' in (tmp_path / "index.html").read_text()

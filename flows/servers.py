@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 PREFECT_PORT = 4200
 MLFLOW_PORT = 5000
 PREFECT_HEALTH = "/api/health"
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 """Until we give up on a server; a first start fills a database and takes 10 seconds or more."""
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,5 +1,6 @@
 """Fixtures for all tests: one way to compare numbers, one hypothesis profile."""
 
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,8 @@ MAX_TOLERANCE = 1e-3
 
 settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+# A job in the background starts with Ctrl-C ignored, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tensors here are tiny: a second thread only waits (7 ms for a log-softmax of 24 numbers).
 torch.set_num_threads(1)
 

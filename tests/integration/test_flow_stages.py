@@ -243,7 +243,7 @@ def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Pat
 
 @pytest.fixture(scope="module")
 def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
+    with prefect_test_harness(server_startup_timeout=600):
         yield
 
 

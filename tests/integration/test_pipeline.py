@@ -348,6 +348,34 @@ def test_a_second_clone_that_pulls_gets_the_same_bytes_and_has_nothing_to_do(
     assert "up to date" in clone.dvc("status")
 
 
+@pytest.mark.parametrize(
+    ("path", "old", "new", "stale"),
+    [
+        ("README.md", "#", "# A word more.", set()),
+        ("params.yaml", "kl_coef: 0.05", "kl_coef: 0.5", {"ppo@r1", "ppo@r2"}),
+        (
+            "rlhf/losses.py", '"""', '"""A word more. ',
+            {
+                "base", "sft", "baseline", "test",
+                *(f"{stage}@{k}" for stage in ("reward", "ppo", "evaluate") for k in ("r1", "r2")),
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_makes_stale_what_it_concerns(
+    world: World, path: str, old: str, new: str, stale: set[str]
+):
+    """DVC names those that the change itself concerns; what follows from them runs after them."""
+    file = world.root / path
+    before = file.read_text(encoding="utf-8")
+    assert old in before
+    file.write_text(before.replace(old, new, 1), encoding="utf-8")
+    try:
+        assert set(json.loads(world.dvc("status", "--json"))) == stale
+    finally:
+        file.write_text(before, encoding="utf-8")
+
+
 def test_after_a_change_of_kl_coef_only_ppo_and_what_follows_runs_again(clone: World):
     """By `dvc exp run -S`, up to the evaluation of the first round."""
     before = outputs(clone.root)

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test check flow ui annotate sync doctor torture mutants format image-steps people-rounds clean setup
+.PHONY: repro test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
@@ -38,6 +38,12 @@ torture: $(READY)  ## kill, damage and starve the stages; writes docs/reliabilit
 
 mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
+
+trl-parity: $(READY)  ## our PPO against the last one of TRL; writes docs/trl-parity.md
+	@python -m benchmarks.trl_parity
+
+sentiment: $(READY)  ## PPO on a word list, before and after; writes docs/sentiment.md
+	@nice -n 10 python -m benchmarks.sentiment --write
 
 image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty folder
 	@python -m pytest -m slow tests/integration/test_dockerfile.py

@@ -490,6 +490,7 @@ def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: Worl
     settings = json.loads((sft / "tokenizer_config.json").read_text())
     settings["pad_token"] = settings["eos_token"]
     (sft / "tokenizer_config.json").write_text(json.dumps(settings))
+    (sft / "manifest.json").unlink()  # with it the edit is a damaged file, and found before
 
     said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
 

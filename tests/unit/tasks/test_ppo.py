@@ -6,7 +6,7 @@ from rlhf.ppo import PPOMetrics
 from tasks.ppo import CURVES, curves
 
 FIELDS = [field.name for field in dataclasses.fields(PPOMetrics) if field.name != "components"]
-COUNTS = ("optimiser_steps", "tokens")
+COUNTS = ("optimiser_steps", "skipped_passes", "tokens")
 NUMBERS = {name: number if name in COUNTS else float(number) for number, name in enumerate(FIELDS)}
 
 

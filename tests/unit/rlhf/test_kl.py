@@ -229,3 +229,13 @@ def test_the_kl_loss_is_a_mean_over_real_tokens_and_sees_no_padding(assert_close
     found.backward()
     assert_close(logprobs.grad, [[0.25, -0.5, 0.0]], rtol=1e-6, atol=0)
     assert reference.grad is None
+
+
+def test_b18_a_coefficient_of_zero_is_one():
+    assert KLController(coef=0.0).coef == 0.0
+
+
+def test_b18_a_batch_of_many_horizons_moves_it_by_one(assert_close):
+    controller = KLController(coef=1.0, adaptive=AdaptiveKLParams(target=1.0, horizon=10))
+    controller.update(100.0, 50)
+    assert_close(controller.coef, 1.2, rtol=1e-12, atol=0)

@@ -88,6 +88,8 @@ def test_c25_advantages_and_old_logprobs_get_no_gradient():
     assert tensors[2].grad is None
     assert not found.approx_kl.requires_grad
     assert not found.clip_fraction.requires_grad
+    other = policy_loss(LOGPROBS, tensors[1], ADVANTAGES, MASK, clip_range=0.2)
+    assert not other.approx_kl.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,28 @@ def test_a_mask_of_numbers_is_refused():
     with pytest.raises(Exception, match="mask") as error:
         masked_mean(VALUES, MASK.double())
     assert type(error.value).__name__ == "TypeCheckError"
+
+
+def test_c24_junk_behind_the_mask_spoils_no_gradient_of_whitening():
+    values = torch.tensor([[1.0, 2.0, 4.0, math.nan]], requires_grad=True)
+    mask = torch.tensor([[True, True, True, False]])
+    (whiten(values, mask) * torch.tensor([[1.0, 2.0, 3.0, 4.0]])).sum().backward()
+    assert values.grad.isfinite().all()
+    assert values.grad[0, 3] == 0
+    values.grad = None
+    masked_variance(values, mask).backward()
+    assert values.grad.isfinite().all()
+
+
+def test_negative_values_that_differ_by_rounding_only_are_constant_beside_padding(assert_close):
+    """The noise is measured by the largest size, whatever its sign, and not by the padding's 0."""
+    values = torch.tensor([[-1e6, -1e6 + 0.0625, -1e6 + 0.125, 0.0]])
+    mask = torch.tensor([[True, True, True, False]])
+    assert masked_variance(values, mask) > 0
+    assert_close(whiten(values, mask), torch.zeros(1, 4), rtol=0, atol=0)
+
+
+def test_large_half_precision_values_are_not_taken_for_constant():
+    """The noise floor is squared in float32; in half precision it would be infinite."""
+    values = torch.tensor([[60000.0, 20000.0]], dtype=torch.float16)
+    assert whiten(values, torch.ones(1, 2, dtype=torch.bool)).abs().min() > 0.5

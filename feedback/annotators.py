@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from feedback.judges import LanguageModelParams
 from feedback.judgments import Choice, Judgment, Pair, latest, oriented, read_judgments
+from feedback.label_studio import is_export, read_export
 
 Score = Callable[[str, str], float]
 """Gold score of (prompt, response); a higher one is better."""
@@ -41,7 +42,8 @@ class LabelParams:
     flip: float = 0.0
     """rubric: probability, 0 to 1, that a choice is written down the wrong way round."""
     file: str | None = None
-    """file: path of the judgments (JSON Lines), relative to the repository root."""
+    """file: path of the judgments (JSON Lines), or of an export from Label Studio (JSON), relative
+    to the repository root."""
     store: str = ".work/feedback/feedback.db"
     """people: the labelling server's database, a path relative to the repository root or a
     SQLAlchemy URL."""
@@ -190,7 +192,7 @@ class Collected:
 
 
 class FileAnnotator:
-    """Judgments that somebody else wrote into a JSON Lines file.
+    """Judgments that somebody else wrote into a file: JSON Lines, or an export from Label Studio.
 
     The file may hold several rounds. A judgment counts for a pair by its content, in whichever
     round it was given; one that names this round and a pair that the round does not contain is
@@ -206,7 +208,7 @@ class FileAnnotator:
 
         Raises:
             MissingJudgmentsError: some are not in the file.
-            JudgmentError: the file is missing or a line of it is no judgment.
+            JudgmentError: the file is missing, or a line (a task) of it is no judgment.
         """
         collected = self.collect(pairs)
         for refusal in collected.refused:
@@ -230,7 +232,11 @@ class FileAnnotator:
 
     def collect(self, pairs: Sequence[Pair]) -> Collected:
         """What the file holds for these pairs, what is refused and how many are missing."""
-        return sort_out(latest(read_judgments(self._path)), pairs, overlap=self._params.overlap)
+        if is_export(self._path):
+            judgments = read_export(self._path, pairs[0].round)
+        else:
+            judgments = read_judgments(self._path)
+        return sort_out(latest(judgments), pairs, overlap=self._params.overlap)
 
 
 def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:

@@ -30,7 +30,7 @@ from feedback.judgments import (
     read_pairs,
     to_lines,
 )
-from feedback.label_studio import CONFIG, from_tasks, to_tasks
+from feedback.label_studio import CONFIG, read_export, to_tasks
 from feedback.lead import lead_view
 from feedback.notify import local_prefect
 from feedback.people import how_to_open
@@ -199,12 +199,7 @@ def _formatted(form: str, pairs: list[Pair], judgments: list[Judgment]) -> str:
 def _read(form: str, path: Path, round_key: str) -> list[Judgment]:
     if form == "trl":
         return from_trl(list(json_rows(path)), round_key, source=path.stem[:64])
-    if form == "judgments":
-        return read_judgments(path)
-    try:
-        return from_tasks(json.loads(path.read_text(encoding="utf-8")), round_key)
-    except json.JSONDecodeError as error:
-        raise JudgmentError(f"{path}: not JSON ({error.msg})") from error
+    return read_judgments(path) if form == "judgments" else read_export(path, round_key)
 
 
 def _read_gold(path: Path) -> list[tuple[Pair, str]]:

@@ -6,6 +6,7 @@ answer stood on the left is read from the task's texts when it comes back.
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from feedback.judgments import Choice, Judgment, JudgmentError, Pair, pair_id, text_hash
@@ -73,8 +74,41 @@ def _result(name: str, to: str, kind: str, value: dict[str, Any]) -> dict[str, A
     return {"from_name": name, "to_name": to, "type": kind, "value": value}
 
 
+def is_export(path: Path) -> bool:
+    """Whether the file begins as Label Studio's exports do, with a list; judgments begin with {.
+
+    Raises:
+        JudgmentError: there is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    except FileNotFoundError as error:
+        raise JudgmentError(f"{path}: no such file") from error
+
+
+def read_export(path: Path, round_key: str) -> list[Judgment]:
+    """Judgments from a file that Label Studio has exported in its form "JSON".
+
+    Raises:
+        JudgmentError: the file is missing or not such an export; names file and task.
+    """
+    try:
+        return from_tasks(json.loads(path.read_text(encoding="utf-8-sig")), round_key)
+    except FileNotFoundError as error:
+        raise JudgmentError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise JudgmentError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise JudgmentError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+    except JudgmentError as error:
+        raise JudgmentError(f"{path}: {error}") from error
+
+
 def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
     """Judgments from an export in Label Studio's JSON form; annotations without an answer are none.
+
+    They are of the round that the task names, or else of `round_key`.
 
     Raises:
         JudgmentError: not such an export, or a task without the texts that we put in.
@@ -83,18 +117,28 @@ def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
         raise JudgmentError(f"Label Studio: {type(tasks).__name__}, expected a list of tasks")
     judgments = []
     for number, task in enumerate(tasks, start=1):
-        pair = _pair(f"Label Studio: task {number}", task, round_key)
-        for annotation in task.get("annotations") or []:
-            judgment = _judgment(pair, annotation)
+        where = f"task {number}"
+        pair = _pair(where, task, round_key)
+        for annotation in _list(where, "annotations", task.get("annotations")):
+            judgment = _judgment(where, pair, annotation)
             if judgment is not None:
                 judgments.append(judgment)
     return judgments
 
 
+def _list(where: str, name: str, value: object) -> list[Mapping[str, Any]]:
+    """A list of objects; null, as Label Studio writes nothing, is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise JudgmentError(f"{where}: {name} is {value!r}, expected a list of objects")
+    return value
+
+
 def _pair(where: str, task: object, round_key: str) -> Pair:
     data = task.get("data") if isinstance(task, dict) else None
     if not isinstance(data, dict):
-        raise JudgmentError(f"{where} has no data")
+        raise JudgmentError(f"{where} has no data; expected Label Studio's export form JSON")
     for name in ("prompt", "left", "right"):
         if not isinstance(data.get(name), str):
             raise JudgmentError(f"{where}: data.{name} is {data.get(name)!r}, expected a text")
@@ -107,7 +151,7 @@ def _pair(where: str, task: object, round_key: str) -> Pair:
         raise JudgmentError(f"{where}: the texts are not those of pair {wanted!r}")
     return Pair(
         pair_id=wanted,
-        round=round_key,
+        round=str(data.get("round") or round_key),
         prompt=prompts[ids.index(wanted)],
         response_a=data["left"],
         response_b=data["right"],
@@ -122,11 +166,13 @@ def _messages(text: str) -> Any:
         return text
 
 
-def _judgment(pair: Pair, annotation: Mapping[str, Any]) -> Judgment | None:
-    choice, strength = _answer(annotation)
+def _judgment(where: str, pair: Pair, annotation: Mapping[str, Any]) -> Judgment | None:
+    choice, strength = _answer(where, annotation)
     if choice is None:
         return None
     seconds = annotation.get("lead_time")
+    if seconds is not None and not isinstance(seconds, int | float):
+        raise JudgmentError(f"{where}: lead_time is {seconds!r}, expected seconds")
     return Judgment.of(
         pair,
         annotator_id=_name(annotation.get("completed_by")),
@@ -140,20 +186,27 @@ def _judgment(pair: Pair, annotation: Mapping[str, Any]) -> Judgment | None:
     )
 
 
-def _answer(annotation: Mapping[str, Any]) -> tuple[Choice | None, int | None]:
+def _answer(where: str, annotation: Mapping[str, Any]) -> tuple[Choice | None, int | None]:
     if annotation.get("was_cancelled"):
         return "skip", None
-    values = {one.get("from_name"): one.get("value", {}) for one in annotation.get("result", [])}
+    values = {
+        str(one.get("from_name")): value
+        for one in _list(where, "result", annotation.get("result"))
+        if isinstance(value := one.get("value"), dict)
+    }
     strength = values.get("strength", {}).get("rating")
-    selected = values.get("pref", {}).get("selected")
-    neither = (values.get("neither", {}).get("choices") or [None])[0]
-    if neither in ("tie", "both_bad"):
-        return neither, None
-    choices: dict[object, Choice] = {"left": "a", "right": "b"}
+    neither = values.get("neither", {}).get("choices")
+    for choice in ("tie", "both_bad"):
+        if neither == [choice]:
+            return choice, None
+    choices: dict[str, Choice] = {"left": "a", "right": "b"}
+    selected = str(values.get("pref", {}).get("selected"))
     return choices.get(selected), strength if strength in (1, 2, 3, 4) else None
 
 
 def _name(completed_by: object) -> str:
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
-    return f"label-studio-{completed_by}" if isinstance(completed_by, int) else str(completed_by)
+    if isinstance(completed_by, str):
+        return completed_by
+    return "label-studio" if completed_by is None else f"label-studio-{completed_by}"

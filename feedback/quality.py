@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from feedback.noise import Vote, noise_evidence
@@ -200,14 +200,16 @@ def _with_flags(quality: Quality, params: QualityParams) -> Quality:
         flags.append("prefers the left" if quality.left.mean > 0.5 else "prefers the right")
     if quality.fast.n >= params.least and quality.fast.mean > params.fast_share:
         flags.append("too fast")
-    pause = None
-    if quality.gold.n and quality.gold.high < params.pause_below:
-        pause = (
-            f"{quality.gold.hits:g} of {quality.gold.n} known answers right, "
-            f"expected {params.pause_below:.0%} at least"
-        )
-    values = {name: getattr(quality, name) for name in Quality.__slots__}
-    return Quality(**(values | {"flags": tuple(flags), "pause": pause}))
+    return replace(quality, flags=tuple(flags), pause=pause_reason(quality.gold, params))
+
+
+def pause_reason(gold: Share, params: QualityParams) -> str | None:
+    """Why somebody with this share of known answers right is to be paused, else null."""
+    if not gold.n or gold.high >= params.pause_below:
+        return None
+    return (
+        f"{gold.hits:g} of {gold.n} known answers right, expected {params.pause_below:.0%} at least"
+    )
 
 
 def _too_fast(answer: Answer, params: QualityParams) -> bool:

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 
 from feedback import accounts, schema
-from feedback.quality import Answer, Quality, QualityParams, judge_annotators
+from feedback.database import Database
+from feedback.quality import Answer, QualityParams, pause_reason
+from feedback.statistics import Share
 
 
 def load_answers(connection: Connection) -> list[Answer]:
@@ -19,28 +21,57 @@ def load_answers(connection: Connection) -> list[Answer]:
         .join(assignments, assignments.c.assignment_id == labels.c.assignment_id)
         .join(people, people.c.annotator_id == labels.c.annotator_id)
         .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
-        .where(
-            labels.c.revision == assignments.c.revision,
-            labels.c.label_id > people.c.judged_from_label,
-            assignments.c.state == "done",
-            people.c.kind == "human",
-        )
+        .where(*_counts(), people.c.kind == "human")
         .order_by(labels.c.label_id)
     )
     return [_answer(row) for row in connection.execute(query)]
 
 
-def pause_the_poor(connection: Connection, params: QualityParams) -> list[Quality]:
-    """Pauses everybody whose gold accuracy is below the threshold; returns who was paused."""
-    active = select(schema.annotators.c.annotator_id).where(
-        schema.annotators.c.paused_reason.is_(None)
-    )
-    names = set(connection.execute(active).scalars())
-    table = judge_annotators(load_answers(connection), params)
-    poor = [row for row in table if row.pause is not None and row.annotator_id in names]
-    for row in poor:
-        accounts.pause(connection, row.annotator_id, str(row.pause))
+def pause_the_poor(database: Database, params: QualityParams) -> dict[str, str]:
+    """Pauses everybody whose gold accuracy is below the threshold; name -> why, of those.
+
+    Reads without keeping anybody waiting, and writes only where somebody is to be paused.
+    """
+    with database.reading() as connection:
+        shares = gold_shares(connection)
+    poor = {
+        name: reason
+        for name, share in shares.items()
+        if (reason := pause_reason(share, params)) is not None
+    }
+    if poor:
+        with database.writing() as connection:
+            for name, reason in poor.items():
+                accounts.pause(connection, name, reason)
     return poor
+
+
+def gold_shares(connection: Connection) -> dict[str, Share]:
+    """Name -> known answers right, of all people who are at work; the database counts."""
+    labels, assignments = schema.labels, schema.assignments
+    people, pairs = schema.annotators, schema.pairs
+    hits = func.sum(case((labels.c.choice == pairs.c.gold, 1), else_=0))
+    query = (
+        select(labels.c.annotator_id, hits.label("hits"), func.count().label("n"))
+        .select_from(assignments)
+        .join(labels, labels.c.assignment_id == assignments.c.assignment_id)
+        .join(people, people.c.annotator_id == labels.c.annotator_id)
+        .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
+        .where(*_counts(), people.c.kind == "human", people.c.paused_reason.is_(None))
+        .where(assignments.c.purpose == "gold", labels.c.choice != "skip")
+        .group_by(labels.c.annotator_id)
+    )
+    return {row.annotator_id: Share(int(row.hits), row.n) for row in connection.execute(query)}
+
+
+def _counts() -> tuple[ColumnElement[bool], ...]:
+    """Of a label with its assignment and annotator: it stands, and is looked at."""
+    labels, assignments = schema.labels, schema.assignments
+    return (
+        labels.c.revision == assignments.c.revision,
+        labels.c.label_id > schema.annotators.c.judged_from_label,
+        assignments.c.state == "done",
+    )
 
 
 def _answer(row: Row[Any]) -> Answer:

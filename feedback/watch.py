@@ -1,6 +1,7 @@
 """What the server does beside answering requests: announce complete rounds, pause poor annotators.
 
-A thread of its own, so that nobody waits for Prefect or for statistics over all labels.
+A thread of its own, so that nobody waits for Prefect. It lets the database count: statistics over
+all labels in Python would take the interpreter from those who answer requests.
 """
 
 import logging
@@ -63,9 +64,8 @@ class Watch:
 
     def look(self) -> None:
         """One look; what fails because Prefect is away is tried again at the next one."""
-        with self._database.writing() as connection:
-            for row in pause_the_poor(connection, self._quality):
-                _log.warning("paused %s: %s", row.annotator_id, row.pause)
+        for name, reason in pause_the_poor(self._database, self._quality).items():
+            _log.warning("paused %s: %s", name, reason)
         address = self._prefect()
         if not address:
             return

@@ -12,7 +12,7 @@ from feedback import accounts, rounds
 from feedback.assignments import ServeParams
 from feedback.lead import lead_view
 from feedback.quality import Answer, QualityParams, agreement, judge_annotators
-from feedback.records import load_answers, pause_the_poor
+from feedback.records import gold_shares, load_answers, pause_the_poor
 from feedback.statistics import Share, binomial_two_sided, cohen_kappa, krippendorff_alpha
 
 
@@ -196,14 +196,20 @@ def test_who_fails_the_known_answers_is_paused_and_judged_afresh_after_a_word(
     for _ in range(40):
         desk.answer("ana", "b", params)
         desk.answer("ben", "a", params)
+    with desk.database.reading() as connection:
+        shares = gold_shares(connection)
+        table = judge_annotators(load_answers(connection), QualityParams())
+    assert {row.annotator_id: row.gold for row in table} == shares
+    assert shares["ana"].hits == 0
+    paused = pause_the_poor(desk.database, QualityParams())
+    assert paused == {"ana": next(row.pause for row in table if row.annotator_id == "ana")}
+    assert f"0 of {shares['ana'].n} known answers right, expected 70% at least" in paused["ana"]
+    assert pause_the_poor(desk.database, QualityParams()) == {}
     with desk.database.writing() as connection:
-        paused = pause_the_poor(connection, QualityParams())
-        assert [row.annotator_id for row in paused] == ["ana"]
-        assert "known answers right" in str(paused[0].pause)
-        assert pause_the_poor(connection, QualityParams()) == []
         view = lead_view(connection, QualityParams())
         assert [row["name"] for row in view["people"]] == ["ana", "ben"]
         assert view["people"][0]["paused"] is not None
         accounts.resume(connection, "ana")
-        assert pause_the_poor(connection, QualityParams()) == []
+    assert pause_the_poor(desk.database, QualityParams()) == {}
+    with desk.database.reading() as connection:
         assert {one.annotator_id for one in load_answers(connection)} == {"ben"}

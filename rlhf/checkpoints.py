@@ -24,7 +24,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlhf.manifests import MANIFEST, DamagedError, describe_files, flush, flush_all, verify_files
+from rlhf.manifests import (
+    MANIFEST,
+    DamagedError,
+    describe_files,
+    flush,
+    flush_all,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
 
 KEPT = 2
 """Verified checkpoints that a save leaves in place, its own included."""
@@ -68,8 +77,7 @@ def save_checkpoint(
     staging.mkdir(parents=True)
     try:
         _write(staging, state)
-        manifest = {"step": step, "files": describe_files(staging), **facts}
-        (staging / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        write_manifest(staging, {"step": step, "files": describe_files(staging), **facts})
         flush_all(staging)
     except (OSError, SafetensorError):
         shutil.rmtree(staging, ignore_errors=True)
@@ -128,11 +136,8 @@ def _rotate(folder: Path) -> None:
 
 
 def _verified(path: Path) -> Path:
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files, step = manifest["files"], manifest["step"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{path / MANIFEST}: cannot be read ({error})") from None
+    manifest = read_manifest(path)
+    files, step = manifest["files"], manifest["step"]
     if path.name != f"step-{step:08d}" or set(files) != {TENSORS, STATE}:
         raise DamagedError(f"{path / MANIFEST}: describes step {step} with {sorted(files)}")
     verify_files(path, files)

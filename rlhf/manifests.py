@@ -1,16 +1,20 @@
 """Files that say what they should be: sizes and sha256 beside them, and the flush to the disk.
 
 A flipped bit in a tensor loads without a word in every library, so whoever reads weights compares
-them first. No torch here: data stages use it too.
+them first. The manifest that says what they should be carries a digest of itself, so that a flipped
+bit in it does not pass either. No torch here: data stages use it too.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+SEAL = "seal"
+"""Last key of a manifest: the sha256 of the manifest's text without it."""
 
 
 class DamagedError(ValueError):
@@ -21,6 +25,35 @@ def sha256(path: Path) -> str:
     """The file's sha256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` (JSON, keys in their order) and its digest as the manifest of a folder."""
+    sealed = {**content, SEAL: _digest(content)}
+    (folder / MANIFEST).write_text(_text(sealed), encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `write_manifest` was given.
+
+    Raises:
+        DamagedError: it is not there, or not byte for byte what was written.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes().decode("utf-8")
+        content = json.loads(text)
+        expected = content.pop(SEAL)
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: expected a manifest, found no file") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+    if (found := _digest(content)) != expected:
+        raise DamagedError(f"{path}: expected sha256 {expected}, found {found}")
+    if _text({**content, SEAL: expected}) != text:
+        raise DamagedError(f"{path}: expected the layout that it was written in, found another")
+    assert isinstance(content, dict)
+    return content
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -66,3 +99,11 @@ def flush_all(path: Path) -> None:
     """Force a file, or a folder with everything in it, to the disk."""
     for below in [*(path.rglob("*") if path.is_dir() else ()), path]:
         flush(below)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(content).encode()).hexdigest()
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf import manifests
 from rlhf.manifests import (
     MANIFEST,
     DamagedError,
     describe_files,
     flush,
     flush_all,
+    read_manifest,
     sha256,
     verify_files,
 )
@@ -64,13 +66,13 @@ def write_manifest(
     environment: Mapping[str, Any],
 ) -> None:
     """Describe a model folder: its files with size and sha256, and all it was made from."""
-    manifest = {
+    content = {
         "files": describe_files(folder),
         "inputs": dict(sorted(inputs.items())),
         "params": dict(params),
         "environment": dict(environment),
     }
-    write_json_lines(folder / MANIFEST, [manifest], indent=1)
+    manifests.write_manifest(folder, content)
 
 
 def verify_model(folder: Path) -> None:
@@ -80,17 +82,11 @@ def verify_model(folder: Path) -> None:
         DamagedError: they differ; the message says how the folder comes back.
     """
     try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        verify_files(folder, files)
+        verify_checkpoint(folder)
     except DamagedError as error:
-        problem = str(error)
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"{folder / MANIFEST}: cannot be read ({type(error).__name__}: {error})"
-    else:
-        return
-    raise DamagedError(
-        f"{problem}. To get it back: make doctor, then dvc checkout --force {folder}"
-    )
+        raise DamagedError(
+            f"{error}. To get it back: make doctor, then dvc checkout --force {folder}"
+        ) from None
 
 
 def model_hash(folder: Path) -> str:
@@ -99,25 +95,19 @@ def model_hash(folder: Path) -> str:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Compare a checkpoint with its manifest, without reading it.
+    """Compare a checkpoint, or a model folder, with its manifest, without loading it.
 
     Raises:
         DamagedError: they differ.
     """
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{folder / MANIFEST}: cannot be read ({error})") from None
-    verify_files(folder, files)
+    verify_files(folder, read_manifest(folder)["files"])
 
 
-def write_json_lines(
-    path: Path, rows: Sequence[Mapping[str, Any]], indent: int | None = None
-) -> None:
+def write_json_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """One JSON object a row, letters as they are, keys in their order."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_history(path: Path, rows: Sequence[Mapping[str, float]]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from preferences.reader import MalformedDataError
-from rlhf.manifests import MANIFEST, DamagedError
+from rlhf.manifests import DamagedError
 from tasks.fingerprint import Identity, fingerprint, identify
 from tasks.inputs import fill_paths, input_hashes
 from tasks.outcome import EXIT_CODES, StageEnd, Status, process_age, write_outcome
@@ -44,6 +44,9 @@ BAD_INPUT: Mapping[type[Exception], Status] = {
     DamagedError: "bad_input",
 }
 """Errors of any stage that are its user's to mend."""
+
+MODELS = "models/"
+"""What lies below it was written by a stage, with a manifest; so one that is missing is damage."""
 
 SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
 
@@ -99,10 +102,10 @@ class Stage:
         """Check the models among the inputs and begin to write down what MLflow is to get.
 
         Raises:
-            DamagedError: a model folder is not what its manifest says.
+            DamagedError: a model folder is not what its manifest says, or has none.
         """
         for path in self.input_paths:
-            if (self.root / path / MANIFEST).is_file():
+            if path.startswith(MODELS) and (self.root / path).is_dir():
                 verify_model(Path(path))
         tags = {
             "git.commit": git_commit(self.root),

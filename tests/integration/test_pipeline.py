@@ -20,6 +20,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from ruamel.yaml import YAML
 
+from tasks.publishing import write_manifest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_STAGES = ("sample", "label", "validate", "reward", "ppo", "evaluate")
@@ -490,7 +492,8 @@ def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: Worl
     settings = json.loads((sft / "tokenizer_config.json").read_text())
     settings["pad_token"] = settings["eos_token"]
     (sft / "tokenizer_config.json").write_text(json.dumps(settings))
-    (sft / "manifest.json").unlink()  # with it the edit is a damaged file, and found before
+    # Else the edit is damage, and found before.
+    write_manifest(sft, params={}, inputs={}, environment={})
 
     said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
 

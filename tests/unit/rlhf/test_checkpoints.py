@@ -156,7 +156,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "zeros": (zero, "tensors.safetensors: expected sha256"),
     "no weights": (lambda c: (c / "tensors.safetensors").unlink(), "tensors.safetensors: missing"),
     "no state": (lambda c: (c / "state.json").unlink(), "state.json: missing"),
-    "no manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json: cannot be read"),
+    "no manifest": (lambda c: (c / "manifest.json").unlink(), "manifest.json: expected a manifest"),
     "empty manifest": (lambda c: (c / "manifest.json").write_text("{}"), "manifest.json: cannot"),
     "something more": (lambda c: (c / "evil.pkl").write_text("x"), "evil.pkl: its manifest does"),
     "swapped weights": (swap, "tensors.safetensors: expected sha256"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.manifests import describe_files
+from rlhf.manifests import describe_files, write_manifest
 from tasks.doctor import main
 from tasks.dvc_locks import clear_stale, dvc_processes
 from tasks.dvc_objects import output_hash
@@ -131,7 +131,7 @@ def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root:
         path = work / "0123456789abcdef" / f"step-{step:08d}"
         path.mkdir(parents=True)
         (path / "state.json").write_text("{}")
-        (path / "manifest.json").write_text(json.dumps({"files": describe_files(path)}))
+        write_manifest(path, {"files": describe_files(path)})
     (path / "state.json").write_text("[]")
     for draft in (work / "staging", work / "0123456789abcdef" / ".staging"):
         draft.mkdir()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_p
             environment={"threads": 2},
         )
 
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    text = (tmp_path / "manifest.json").read_text()
+    manifest = json.loads(text)
+    seal = manifest.pop("seal")
 
     # sha256 of "abc" as in FIPS 180-2, appendix B.1.
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -87,6 +90,9 @@ def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_p
         "environment": {"threads": 2},
     }
     assert list(manifest["inputs"]) == ["models/a", "models/z"]
+    # The seal is of the text as it is without its line, so anyone can check it.
+    bare = re.sub(r',\n "seal": "[0-9a-f]{64}"\n', "\n", text)
+    assert seal == hashlib.sha256(bare.encode()).hexdigest()
 
 
 def test_a_models_name_changes_with_any_of_its_bytes(tmp_path: Path):

@@ -1,20 +1,17 @@
 """Text to token ids and back: prompts by the chat template, answers with their end token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-Message = Mapping[str, str]
-Prompt = str | Sequence[Message]
+from rlhf.templates import Message, render
 
-MAX_PROMPT_CHARACTERS = 1_000_000
-"""What a chat template may make of one prompt. `{{'A' * 10**9}}` is a legal template, and its
-gigabyte would be tokenised for a quarter of a minute."""
+Prompt = str | Sequence[Message]
 
 
 class TokenizerError(ValueError):
-    """The tokenizer or its chat template cannot be used; the message says why."""
+    """The tokenizer cannot be used; the message says why."""
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
@@ -40,18 +37,17 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
 
     A tokenizer with a chat template gets the prompt as messages with the generation prompt
     appended; one without takes plain text as it is.
+
+    Raises:
+        TokenizerError: messages, and no chat template.
+        TemplateError: the template fails, or takes more memory, time or text than it may.
     """
     if tokenizer.chat_template is None:
         if not isinstance(prompt, str):
             raise TokenizerError("a prompt of messages needs a tokenizer with a chat template")
         return list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    if len(text) > MAX_PROMPT_CHARACTERS:
-        raise TokenizerError(
-            f"the chat template makes {len(text)} characters of a prompt; at most "
-            f"{MAX_PROMPT_CHARACTERS} are taken"
-        )
+    text = render(tokenizer, messages)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -19,15 +19,9 @@ from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.seeding import Seeds
+from rlhf.templates import EMBEDDED_TEMPLATE
 
 PAD, END, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTok
         pad_token=PAD,
         eos_token=END,
         additional_special_tokens=[USER, ASSISTANT, SYSTEM],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=EMBEDDED_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 

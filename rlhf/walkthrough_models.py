@@ -37,6 +37,7 @@ from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels, TokenIds
 from rlhf.rule_rewards import RuleRewards, build_rule_rewards
 from rlhf.seeding import Seeds
+from rlhf.templates import render
 
 SECTIONS: Mapping[str, Callable[..., Any]] = {
     "sampling": SamplingParams,
@@ -201,8 +202,7 @@ def _answer(kind: int, prompt: str) -> str:
 
 def _document(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> str:
     messages = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return f"{text}{answer}"
+    return f"{render(tokenizer, messages)}{answer}"
 
 
 def _move_policy(world: World, seeds: Seeds, compute: Compute) -> None:

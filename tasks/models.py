@@ -16,6 +16,7 @@ from rlhf.model_folders import ModelFolderError
 from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
+from rlhf.templates import TemplateError
 from tasks.outcome import StageEnd, Status
 from tasks.params import RunParams
 from tasks.publishing import write_manifest
@@ -23,6 +24,7 @@ from tasks.stage import Stage
 
 ERRORS: Mapping[type[Exception], Status] = {
     ModelFolderError: "bad_input",
+    TemplateError: "bad_input",
     TokenizerError: "bad_input",
     TrainingStopped: "stopped",
 }

@@ -66,9 +66,7 @@ def malicious(_world: World, _trials: int) -> Count:
     tests = (
         "tests/unit/rlhf/test_model_folders.py::test_code_in_a_model_folder_is_never_run",
         "tests/unit/rlhf/test_model_folders.py::test_pickled_weights_are_never_read",
-        "tests/unit/rlhf/test_chat.py::test_a_template_cannot_reach_python_or_run_for_ever",
-        "tests/unit/rlhf/test_chat.py"
-        "::test_a_template_that_blows_a_prompt_up_is_refused_before_it_is_tokenised",
+        "tests/unit/rlhf/test_templates.py",
     )
     done = subprocess.run([sys.executable, "-m", "pytest", *tests], capture_output=True, text=True)
     kinds = "code for config, policy, reward model and tokenizer; three pickles; three templates"

@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-from jinja2.exceptions import SecurityError, UndefinedError
 
 from rlhf.chat import (
     TokenizerError,
@@ -83,24 +82,3 @@ def test_c07_an_answer_is_its_tokens_and_one_end_token(text):
     assert ids[-1] == tokenizer().eos_token_id
     assert decode_response(tokenizer(), ids) == text
     assert decode_response(tokenizer(), ids[:-1]) == text
-
-
-def test_a_template_that_blows_a_prompt_up_is_refused_before_it_is_tokenised():
-    bomb = changed(chat_template="{{ 'A' * 10**7 }}")
-    with pytest.raises(TokenizerError, match="makes 10000000 characters of a prompt"):
-        encode_prompt(bomb, LINES[0])
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ cycler.__init__.__globals__.os.popen('touch hit').read() }}",
-        "{% for i in range(10**9) %}x{% endfor %}",
-    ],
-)
-def test_a_template_cannot_reach_python_or_run_for_ever(template, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((SecurityError, UndefinedError, OverflowError)):
-        encode_prompt(changed(chat_template=template), LINES[0])
-    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,150 @@
+"""Chat templates: programs that come with a model, rendered in a child process with limits.
+
+Jinja's sandbox keeps a template from Python and from long ranges, not from `{{ 'A' * 10**9 }}`, two
+nested loops or `{{ 9**9**9 }}`, and no check of the finished text comes in time for those. The
+kernel stops the child instead. The embedded template is our own and is rendered in place.
+"""
+
+import functools
+import json
+import multiprocessing
+import resource
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, str]
+
+EMBEDDED_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+MAX_CHARACTERS = 1_000_000
+"""What a template may make of one prompt."""
+
+MAX_BYTES = 256 * 2**20
+"""Memory that rendering may take beyond what the process has."""
+
+MAX_SECONDS = 2
+"""Processor time for one prompt; real templates take less than a millisecond."""
+
+PATIENCE_SECONDS = 600.0
+"""For a child that does not answer and uses no processor time either."""
+
+
+class TemplateError(ValueError):
+    """A chat template that does not become the text of a prompt; the message says why."""
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """The messages as the tokenizer's chat template writes them, up to where the answer begins.
+
+    Raises:
+        TemplateError: it fails, or takes more than it may.
+    """
+    if tokenizer.chat_template == EMBEDDED_TEMPLATE:
+        return _rendered(tokenizer, messages)
+    try:
+        return _renderer(tokenizer, str(tokenizer.chat_template)).render(messages)
+    except TemplateError:
+        _renderer.cache_clear()  # Its child may have ended.
+        raise
+
+
+class _Renderer:
+    """The child that renders with one tokenizer, and the pipe to it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        # Without our end in its hands, the child sees the pipe close when we die.
+        self._child = context.Process(
+            target=_serve, args=(tokenizer, theirs, self._pipe), daemon=True
+        )
+        self._child.start()
+        theirs.close()
+
+    def render(self, messages: Sequence[Message]) -> str:
+        try:
+            self._pipe.send_bytes(json.dumps(list(messages)).encode())
+            if not self._pipe.poll(PATIENCE_SECONDS):
+                self._child.kill()
+            reply = json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            self._child.join()
+            raise TemplateError(
+                f"rendering the chat template was stopped after {MAX_SECONDS} s of processor time"
+                if self._child.exitcode == -signal.SIGXCPU
+                else f"rendering the chat template ended its process ({self._child.exitcode})"
+            ) from None
+        if "problem" in reply:
+            raise TemplateError(reply["problem"])
+        return str(reply["text"])
+
+
+@functools.lru_cache(maxsize=1)
+def _renderer(tokenizer: PreTrainedTokenizerBase, _template: str) -> _Renderer:
+    return _Renderer(tokenizer)
+
+
+def _serve(tokenizer: PreTrainedTokenizerBase, pipe: Connection, ours: Connection) -> None:
+    """Render what comes through the pipe until it closes."""
+    ours.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _limit(resource.RLIMIT_CORE, 0)
+    if space := _address_space():
+        _limit(resource.RLIMIT_AS, space + MAX_BYTES)
+    with suppress(EOFError, OSError):
+        while True:
+            messages = json.loads(pipe.recv_bytes())
+            # Counted in whole seconds from the child's start.
+            _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + MAX_SECONDS)
+            pipe.send_bytes(json.dumps(_reply(tokenizer, messages)).encode())
+
+
+def _reply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> dict[str, str]:
+    try:
+        text = _rendered(tokenizer, messages)
+    except MemoryError:
+        limit = f"{MAX_BYTES // 2**20} MB"
+        return {"problem": f"rendering the chat template takes more than {limit} of memory"}
+    except Exception as error:  # A template may raise anything.
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return {"problem": f"the chat template cannot be rendered: {reason}"}
+    if len(text) > MAX_CHARACTERS:
+        return {
+            "problem": f"the chat template makes {len(text)} characters of a prompt; at most "
+            f"{MAX_CHARACTERS} are taken"
+        }
+    return {"text": text}
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    return str(
+        tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    )
+
+
+def _limit(kind: int, value: int) -> None:
+    """Set a limit, or leave a lower one that is there."""
+    hard: Any = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _address_space() -> int:
+    """Bytes of this process's address space; 0 where it is not known (only Linux tells)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()

@@ -6,6 +6,7 @@ held-out prompts.
 """
 
 import re
+from array import array
 from collections.abc import Sequence
 from typing import cast
 from zlib import crc32
@@ -36,17 +37,18 @@ def bag_of_words(train: Sequence[Preference], heldout: Sequence[Preference]) -> 
 
 def _differences(rows: Sequence[Preference]) -> csr_array:
     """Counts of the chosen answer's words less those of the rejected one; log keeps length tame."""
-    values: list[float] = []
-    columns: list[int] = []
-    starts = [0]
+    hashes, lengths = array("L"), array("L")
     for row in rows:
-        for answer, sign in ((row.chosen, 1.0), (row.rejected, -1.0)):
-            words = [crc32(word.encode()) % BUCKETS for word in _WORD.findall(answer.lower())]
-            buckets, counts = np.unique(np.array(words, dtype=np.int64), return_counts=True)
-            columns.extend(buckets.tolist())
-            values.extend((sign * np.log1p(counts)).tolist())
-        starts.append(len(values))
-    return csr_array((values, columns, starts), shape=(len(rows), BUCKETS))
+        for answer in (row.chosen, row.rejected):
+            before = len(hashes)
+            hashes.extend(map(crc32, map(str.encode, _WORD.findall(answer.lower()))))
+            lengths.append(len(hashes) - before)
+    answers = np.repeat(np.arange(2 * len(rows)), np.array(lengths, dtype=np.int64))
+    words = answers * BUCKETS + np.array(hashes, dtype=np.int64) % BUCKETS
+    places, counts = np.unique(words, return_counts=True)
+    answers, columns = np.divmod(places, BUCKETS)
+    values = np.where(answers % 2, -1.0, 1.0) * np.log1p(counts)
+    return csr_array((values, (answers // 2, columns)), shape=(len(rows), BUCKETS))
 
 
 def _fitted(differences: csr_array) -> NDArray[np.float64]:

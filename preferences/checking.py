@@ -17,7 +17,7 @@ from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
 from preferences.records import Preference, compact_json
-from preferences.report import Verdict, escaped, write
+from preferences.report import Quarantined, Verdict, escaped, write
 from preferences.settling import Settled
 from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
 from preferences.statistics import weak_annotators as weak
@@ -54,8 +54,8 @@ def check_measured(
         context=Round(votes=votes, allowed=allowed),
         docs=report_dir / "data_docs",
     )
-    write(report_dir, decision.verdict, decision.quarantined(rows))
-    train, heldout = _write_passed(report_dir, decision.passed(rows), len(measured.table))
+    write(report_dir, decision.verdict)
+    train, heldout = _write_rows(report_dir, decision.apply(rows), len(measured.table))
     shares = {
         "longer wins": longer_share(measured.table),
         "longer wins, held out": longer_wins(heldout),
@@ -74,22 +74,25 @@ def check_measured(
     return Checked(verdict=decision.verdict, statistics=numbers)
 
 
-def _write_passed(
-    folder: Path, passed: Iterator[Preference], total: int
+def _write_rows(
+    folder: Path, rows: Iterator[Quarantined | Preference], total: int
 ) -> tuple[list[Preference], list[Preference]]:
-    """Writes train.jsonl and heldout.jsonl; returns the rows for the baselines."""
+    """Writes train.jsonl, heldout.jsonl and quarantine.jsonl; returns rows for the baselines."""
     kept: dict[str, list[Preference]] = {"train": [], "heldout": []}
     share = min(1.0, BASELINE_ROWS / max(1, total))
     with ExitStack() as stack:
         streams = {
-            split: stack.enter_context(
-                (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="")
+            name: stack.enter_context(
+                (folder / f"{name}.jsonl").open("w", encoding="utf-8", newline="")
             )
-            for split in kept
+            for name in ("quarantine", *kept)
         }
-        for row in passed:
-            streams[row.split].write(compact_json(row.to_row()) + "\n")
-            if not row.is_tie and (share == 1 or digest(row.pair_id) / 2**64 + 0.5 < share):
+        for row in rows:
+            name = "quarantine" if isinstance(row, Quarantined) else row.split
+            streams[name].write(compact_json(row.to_row()) + "\n")
+            if isinstance(row, Quarantined) or row.is_tie:
+                continue
+            if share == 1 or digest(row.pair_id) / 2**64 + 0.5 < share:
                 kept[row.split].append(row)
     return kept["train"], kept["heldout"]
 

@@ -50,7 +50,8 @@ PERSONAL = re.compile(
 
 def has_extra_turn(answer: str) -> bool:
     """Whether someone speaks inside the answer who is not the one who answers."""
-    return EXTRA_TURN.search(answer) is not None
+    # Each alternative of the pattern has one of these; most answers have none.
+    return any(sign in answer for sign in ":<[") and EXTRA_TURN.search(answer) is not None
 
 
 def is_damaged(text: str) -> bool:
@@ -67,6 +68,8 @@ def has_html(text: str) -> bool:
 
 def personal_data(text: str) -> tuple[str, ...]:
     """Kinds of personal data and secrets in a text: email, phone, iban, card, key."""
+    if not (_DIGIT.search(text) or any(sign in text for sign in _SIGNS)):
+        return ()
     if not _HINT.search(text):
         return ()
     return tuple(
@@ -80,6 +83,9 @@ def personal_data(text: str) -> tuple[str, ...]:
     )
 
 
+_DIGIT = re.compile(r"\d")
+_SIGNS = ("@", "AKIA", "-----BEGIN", "sk-", "xox", "hf_", "gh")
+"""What a text without digits must have to match the hint, which takes longer to look for."""
 _HINT = re.compile(r"@|\d[\d .()-]{6}|[A-Z]{2}\d\d|AKIA|-----BEGIN|sk-|xox|hf_|gh[pousr]_")
 
 

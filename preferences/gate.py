@@ -47,8 +47,8 @@ class Decision:
     aside: Mapping[int, tuple[str, ...]]
     """Index of a row that is set aside -> the rules it breaks."""
 
-    def quarantined(self, candidates: Iterable[Candidate]) -> Iterator[Quarantined]:
-        """The rows set aside, of the candidates that the decision is about."""
+    def apply(self, candidates: Iterable[Candidate]) -> Iterator[Quarantined | Preference]:
+        """What becomes of each of the candidates that it is about, in the order they came in."""
         for row, candidate in enumerate(candidates):
             if row in self.aside:
                 yield Quarantined(
@@ -57,11 +57,7 @@ class Decision:
                     origin="fresh" if candidate.fresh else "earlier",
                     sourced=candidate.sourced,
                 )
-
-    def passed(self, candidates: Iterable[Candidate]) -> Iterator[Preference]:
-        """All other rows, in the order they came in."""
-        for row, candidate in enumerate(candidates):
-            if row not in self.aside:
+            else:
                 yield candidate.preference
 
 
@@ -120,13 +116,19 @@ def run_gate(
     undecided = Undecided(ties=fresh.ties, skipped=fresh.skipped, unjudged=fresh.unjudged)
     measured = inspect(candidates, evaluation_prompts, params, context.tokens)
     decision = decide(measured, undecided, params, context=context, docs=docs_dir)
-    quarantined = tuple(decision.quarantined(candidates))
-    report.write(report_dir, decision.verdict, quarantined)
-    rows = list(decision.passed(candidates))
+    rows: list[Preference] = []
+    quarantined: list[Quarantined] = []
+    for entry in decision.apply(candidates):
+        if isinstance(entry, Quarantined):
+            quarantined.append(entry)
+        else:
+            rows.append(entry)
+    report.write(report_dir, decision.verdict)
+    report.write_quarantine(report_dir, quarantined)
     return GateResult(
         train=tuple(row for row in rows if row.split == "train"),
         heldout=tuple(row for row in rows if row.split == "heldout"),
-        quarantined=quarantined,
+        quarantined=tuple(quarantined),
         verdict=decision.verdict,
     )
 

@@ -31,7 +31,9 @@ def on_its_side(sourced: Sourced, heldout_fraction: float, known: Split | None =
     """A fresh row on the side of its prompt, which earlier rows may have settled."""
     preference = sourced.preference
     side = known or split_of(preference.prompt, heldout_fraction=heldout_fraction)
-    return Candidate(Sourced(replace(preference, split=side), sourced.where), fresh=True)
+    if side != preference.split:
+        sourced = Sourced(replace(preference, split=side), sourced.where)
+    return Candidate(sourced, fresh=True)
 
 
 def inspect(

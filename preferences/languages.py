@@ -74,8 +74,10 @@ def _script(text: str) -> str:
 
 def _latin_language(text: str) -> str:
     words = _WORD.findall(text.lower())
-    found = Counter(_LANGUAGE_OF[word] for word in words if word in _LANGUAGE_OF).most_common(2)
-    if not found or found[0][1] < max(_FEWEST, _SHARE * len(words)):
+    found = list(filter(None, map(_LANGUAGE_OF.get, words)))
+    if len(found) < _FEWEST:
         return ""
-    clear = len(found) == 1 or found[0][1] >= 3 * found[1][1]
-    return found[0][0] if clear else ""
+    counts = sorted(((found.count(language), language) for language in set(found)), reverse=True)
+    most, language = counts[0]
+    clear = len(counts) == 1 or most >= 3 * counts[1][0]
+    return language if clear and most >= max(_FEWEST, _SHARE * len(words)) else ""

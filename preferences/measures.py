@@ -5,11 +5,13 @@ harmful in a web page), and a row costs about a hundred bytes however long its a
 more while near duplicates are looked for.
 """
 
+import tempfile
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
+from typing import IO
 from zlib import crc32
 
 import numpy as np
@@ -20,12 +22,11 @@ from preferences.defects import has_extra_turn, has_html, is_damaged, personal_d
 from preferences.languages import LANGUAGES, language
 from preferences.minhash import (
     ALIKE,
-    Shingles,
+    ShingledSignatures,
     SignatureList,
     jaccard,
     near_duplicates,
     near_pairs,
-    shingles,
 )
 from preferences.records import Preference, Prompt, Sourced, prompt_text
 from preferences.splitting import normal_text
@@ -59,18 +60,19 @@ class PromptWords:
         default_factory=lambda: np.zeros((2, WORD_BUCKETS), dtype=np.int64)
     )
     """Shape (2, buckets): earlier, fresh."""
-    seen: set[tuple[bool, int]] = field(default_factory=set)
+    seen: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    """Digests of the prompts that were counted: earlier, fresh."""
 
-    def add(self, prompt: str, prompt_digest: int, *, fresh: bool) -> None:
-        """Counts the words of a prompt, unless it was counted before."""
-        if (fresh, prompt_digest) not in self.seen:
-            self.seen.add((fresh, prompt_digest))
-            words = {crc32(word.encode()) % WORD_BUCKETS for word in normal_text(prompt).split()}
+    def add(self, normal: str, prompt_digest: int, *, fresh: bool) -> None:
+        """Counts the words of a prompt, given as `normal_text`, unless it was counted before."""
+        if prompt_digest not in self.seen[fresh]:
+            self.seen[fresh].add(prompt_digest)
+            words = {code % WORD_BUCKETS for code in map(crc32, normal.encode("utf-8").split())}
             self.counts[int(fresh), list(words)] += 1
 
     def prompts(self, *, fresh: bool) -> int:
         """Number of different prompts."""
-        return sum(each == fresh for each, _ in self.seen)
+        return len(self.seen[fresh])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def prompt_digest(prompt: Prompt) -> int:
 def visible_characters(text: str) -> int:
     """Length of a text without white space around it; 0 if nothing of it can be seen."""
     stripped = text.strip()
+    if stripped[:1].isalnum():
+        return len(stripped)
     # Other, separator and mark: a lone combining mark or zero-width space shows nothing.
     seen = any(unicodedata.category(character)[0] not in "CZM" for character in stripped)
     return len(stripped) if seen else 0
@@ -141,20 +145,20 @@ def measure(
         tokens: the model's limit; without it nothing is over it.
     """
     known = {prompt_digest(prompt) for prompt in evaluation}
-    words, rows, prompts = PromptWords(), SignatureList(parts=3), _PromptSides()
-    chunks = [
-        pd.DataFrame.from_records(chunk, columns=list(COLUMNS)).astype(COLUMNS)
-        for chunk in _chunks(
-            _measured(candidate, known, near, tokens, words, rows, prompts)
-            for candidate in candidates
-        )
-    ]
-    table = pd.concat(chunks, ignore_index=True) if chunks else _nothing()
+    with tempfile.TemporaryFile() as file:
+        words, rows, prompts = PromptWords(), SignatureList(parts=3), _PromptSides(file)
+        chunks = [
+            pd.DataFrame.from_records(chunk, columns=list(COLUMNS)).astype(COLUMNS)
+            for chunk in _chunks(
+                _measured(candidate, known, near, tokens, words, rows, prompts)
+                for candidate in candidates
+            )
+        ]
+        table = pd.concat(chunks, ignore_index=True) if chunks else _nothing()
+        leaks = "near_leaks" in near and len(table)
+        table["near_leak"] = prompts.leaks(table, evaluation, alike) if leaks else False
     table["near_duplicate"] = (
         near_duplicates(rows.all(), alike=alike) if "near_duplicates" in near else False
-    )
-    table["near_leak"] = (
-        prompts.leaks(table, evaluation, alike) if "near_leaks" in near and len(table) else False
     )
     return Measured(table, words)
 
@@ -180,8 +184,9 @@ def _measured(
     preference = candidate.preference
     answers = (preference.chosen, preference.rejected)
     asked = prompt_text(preference.prompt)
-    prompt = digest(normal_text(asked))
-    words.add(asked, prompt, fresh=candidate.fresh)
+    normal = normal_text(asked)
+    prompt = digest(normal)
+    words.add(normal, prompt, fresh=candidate.fresh)
     if "near_duplicates" in near:
         rows.append((asked, *answers))
     if "near_leaks" in near:
@@ -219,17 +224,15 @@ def _said(prompt: Prompt) -> str:
 class _PromptSides:
     """Signatures of the different prompts, to find those that are nearly alike across sides."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._place: dict[int, int] = {}
-        self._signatures = SignatureList(parts=1)
-        self._shingles: list[Shingles] = []
+        # Prompts are short, so an estimate would accuse many that share their first words.
+        self._prompts = ShingledSignatures(file)
 
     def add(self, text: str, prompt: int) -> None:
         if prompt not in self._place:
             self._place[prompt] = len(self._place)
-            self._signatures.append([text])
-            # Prompts are short, so an estimate would accuse many that share their first words.
-            self._shingles.append(shingles(text))
+            self._prompts.append([text])
 
     def leaks(
         self, table: pd.DataFrame, evaluation: Sequence[Prompt], alike: float
@@ -239,18 +242,18 @@ class _PromptSides:
         heldout = table["heldout"].to_numpy(dtype=np.bool_)
         trained = np.unique(place[~heldout])
         outside = np.setdiff1d(place[heldout], trained)
-        asked = SignatureList(parts=1)
         # The same prompt is a leak of another rule.
         texts = [prompt_text(each) for each in evaluation if prompt_digest(each) not in self._place]
         for text in texts:
-            asked.append([text])
-        signatures = self._signatures.all()
-        others = np.concatenate([signatures[outside], asked.all()])
-        sets = [self._shingles[each] for each in outside] + [shingles(text) for text in texts]
+            self._prompts.append([text])
+        signatures = self._prompts.all()
+        asked = len(self._place) + np.arange(len(texts))
+        others = np.concatenate([outside, asked])
         near = np.zeros(len(signatures), dtype=np.bool_)
-        for row, other in near_pairs(signatures[trained], others, alike=alike):
+        for row, other in near_pairs(signatures[trained], signatures[others], alike=alike):
             prompt = trained[row]
             if not near[prompt]:
-                near[prompt] = jaccard(self._shingles[prompt], sets[other]) >= alike
+                sets = self._prompts.shingles(prompt), self._prompts.shingles(others[other])
+                near[prompt] = jaccard(*sets) >= alike
         leaks: NDArray[np.bool_] = near[place] & ~heldout
         return leaks

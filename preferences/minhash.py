@@ -7,13 +7,15 @@ are compared, and only with the first such row, so the work grows with the numbe
 with its square.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from typing import IO
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from preferences.mixing import mixed
 from preferences.splitting import normal_text
 
 Signature = NDArray[np.uint32]
@@ -33,23 +35,20 @@ ALIKE = 0.8
 _PRIME = np.uint64((1 << 31) - 1)
 _generator = np.random.default_rng(20240601)
 # Multiply-and-add modulo a Mersenne prime: a family of hashes as MinHash needs them.
-_FACTORS = _generator.integers(1, int(_PRIME), size=(HASHES, 1), dtype=np.uint64)
-_SHIFTS = _generator.integers(0, int(_PRIME), size=(HASHES, 1), dtype=np.uint64)
+_FACTORS = _generator.integers(1, int(_PRIME), size=HASHES, dtype=np.uint64)
+_SHIFTS = _generator.integers(0, int(_PRIME), size=HASHES, dtype=np.uint64)
+_BATCH = 1 << 16
+"""Characters that are hashed at once: enough to keep numpy busy, few enough for the caches."""
 
 
 def signature(texts: Sequence[str]) -> Signature:
     """One MinHash per text."""
-    return np.stack([_minima(text) for text in texts])
+    return _minima(*_hashes(texts))
 
 
 def shingles(text: str) -> Shingles:
     """Hashes of all three words in a row, each once, in ascending order; shape (shingles,)."""
-    words = normal_text(text).split()
-    last = max(1, len(words) - SHINGLE_WORDS + 1)
-    found = {
-        crc32(" ".join(words[start : start + SHINGLE_WORDS]).encode()) >> 1 for start in range(last)
-    }
-    return np.sort(np.fromiter(found, dtype=np.uint32, count=len(found)))
+    return np.unique(_hashes([text])[0])
 
 
 def jaccard(one: Shingles, other: Shingles) -> float:
@@ -58,12 +57,44 @@ def jaccard(one: Shingles, other: Shingles) -> float:
     return common / (len(one) + len(other) - common)
 
 
-# Answers to one prompt often follow each other.
-@lru_cache(maxsize=64)
-def _minima(text: str) -> NDArray[np.uint32]:
-    hashes = shingles(text).astype(np.uint64)
-    minima: NDArray[np.uint64] = ((_FACTORS * hashes + _SHIFTS) % _PRIME).min(axis=1)
-    return minima.astype(np.uint32)
+def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+    """Hashes of the shingles of all texts, one text after the other, and where each text starts.
+
+    A text of fewer than three words is one shingle; its missing words count as empty ones.
+    """
+    codes: list[int] = []
+    lengths = np.empty(len(texts), dtype=np.intp)
+    for number, text in enumerate(texts):
+        words = normal_text(text).encode("utf-8").split(b" ")
+        words += [b""] * (SHINGLE_WORDS - len(words))
+        codes.extend(map(crc32, words))
+        lengths[number] = len(words)
+    flat = np.array(codes, dtype=np.uint64)
+    last = len(flat) - SHINGLE_WORDS + 1
+    hashes = mixed([flat[place : place + last] for place in range(SHINGLE_WORDS)])
+    # Not those that begin in one text and end in the next.
+    inside = np.ones(last, dtype=np.bool_)
+    ends = np.cumsum(lengths)[:-1]
+    for before in range(1, SHINGLE_WORDS):
+        inside[ends - before] = False
+    counts = lengths - SHINGLE_WORDS + 1
+    return (hashes[inside] >> np.uint64(33)).astype(np.uint32), np.cumsum(counts) - counts
+
+
+def _minima(hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
+    """The least of each text's hashes, for each of the HASHES ways to hash again."""
+    wide = hashes.astype(np.uint64)
+    minima = np.empty((len(starts), HASHES), dtype=np.uint32)
+    for column, (factor, shift) in enumerate(zip(_FACTORS, _SHIFTS, strict=True)):
+        minima[:, column] = np.minimum.reduceat(_modulo_prime(wide * factor + shift), starts)
+    return minima
+
+
+def _modulo_prime(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Remainders of division by 2^31 - 1: as 2^31 leaves 1, the digits to base 2^31 are added."""
+    for _ in range(2):
+        values = (values & _PRIME) + (values >> np.uint64(31))
+    return np.where(values == _PRIME, np.uint64(0), values)
 
 
 class SignatureList:
@@ -73,14 +104,50 @@ class SignatureList:
         """Starts empty; every signature will have this many parts."""
         self._parts = parts
         self._bytes = bytearray()
+        self._waiting: list[str] = []
+        self._characters = 0
 
     def append(self, texts: Sequence[str]) -> None:
         """Adds the signature of a row's texts."""
-        self._bytes += signature(texts).tobytes()
+        self._waiting += texts
+        self._characters += sum(map(len, texts))
+        if self._characters >= _BATCH:
+            self._sign()
 
     def all(self) -> Signatures:
-        """What was added so far, without copying it."""
+        """What was added so far, without copying it; nothing can be added afterwards."""
+        self._sign()
         return np.frombuffer(self._bytes, dtype=np.uint32).reshape(-1, self._parts, HASHES)
+
+    def _sign(self) -> None:
+        if self._waiting:
+            self._bytes += self._signed(*_hashes(self._waiting)).tobytes()
+            self._waiting, self._characters = [], 0
+
+    def _signed(self, hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
+        return _minima(hashes, starts)
+
+
+class ShingledSignatures(SignatureList):
+    """Signatures of single texts, and their shingles in a file: as large as the texts."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Starts empty; `file`, to write to and to read from, is the caller's to close."""
+        super().__init__(parts=1)
+        self._file = file
+        self._ends = array("q", [0])
+
+    def shingles(self, index: int) -> Shingles:
+        """All shingles of one text, as the function `shingles` has them; after `all`."""
+        start, end = self._ends[index], self._ends[index + 1]
+        self._file.seek(4 * start)
+        return np.unique(np.frombuffer(self._file.read(4 * (end - start)), dtype=np.uint32))
+
+    def _signed(self, hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
+        self._file.write(hashes.tobytes())
+        ends = np.append(starts[1:], len(hashes)) + self._ends[-1]
+        self._ends.frombytes(ends.astype(np.int64).tobytes())
+        return super()._signed(hashes, starts)
 
 
 def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[np.bool_]:
@@ -91,7 +158,7 @@ def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[
         _, first, group = np.unique(band, return_index=True, return_inverse=True)
         before = first[group]
         rows = everywhere[(before < everywhere) & ~found]
-        found[rows] = _similar(signatures, rows, before[rows], alike)
+        found[rows] = _similar(signatures, rows, signatures, before[rows], alike)
     return found
 
 
@@ -111,37 +178,30 @@ def near_pairs(
         place[place == len(keys)] = 0
         rows = np.flatnonzero(keys[place] == band)
         partners = first[place[rows]]
-        both = np.concatenate([signatures[rows], others[partners]])
-        pairs = np.arange(len(rows))
-        similar = _similar(both, pairs, pairs + len(rows), enough)
+        similar = _similar(signatures, rows, others, partners, enough)
         yield from zip(rows[similar].tolist(), partners[similar].tolist(), strict=True)
 
 
 def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:
     """Per band, 64 bits for each row that are equal where the whole band is; shape (rows,)."""
-    factors = np.random.default_rng(20240602).integers(
-        1, 1 << 63, size=(signatures.shape[1] * ROWS_PER_BAND,), dtype=np.uint64
-    ) | np.uint64(1)
     for start in range(0, HASHES, ROWS_PER_BAND):
-        yield _mixed(signatures[:, :, start : start + ROWS_PER_BAND], factors)
-
-
-def _mixed(band: NDArray[np.uint32], factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    flat = band.reshape(len(band), len(factors))
-    mixed = np.zeros(len(band), dtype=np.uint64)
-    for column, factor in zip(flat.T, factors, strict=True):
-        mixed = (mixed ^ column.astype(np.uint64)) * factor
-        mixed ^= mixed >> np.uint64(29)
-    return mixed
+        band = signatures[:, :, start : start + ROWS_PER_BAND]
+        yield mixed(
+            [band[:, part, row] for part in range(band.shape[1]) for row in range(ROWS_PER_BAND)]
+        )
 
 
 def _similar(
-    signatures: Signatures, rows: NDArray[np.intp], others: NDArray[np.intp], alike: float
+    signatures: Signatures,
+    rows: NDArray[np.intp],
+    others: Signatures,
+    partners: NDArray[np.intp],
+    alike: float,
 ) -> NDArray[np.bool_]:
-    """Whether rows are alike to others; in pieces, so that few signatures are copied at a time."""
+    """Whether rows are alike to partners; in pieces, so that few signatures are copied at once."""
     found = np.zeros(len(rows), dtype=np.bool_)
     for start in range(0, len(rows), 1 << 16):
         piece = slice(start, start + (1 << 16))
-        equal = signatures[rows[piece]] == signatures[others[piece]]
+        equal = signatures[rows[piece]] == others[partners[piece]]
         found[piece] = equal.mean(axis=2).min(axis=1) >= alike
     return found

@@ -166,7 +166,7 @@ def decode_json(data: bytes) -> Any:
     """
     try:
         text = data.decode("utf-8")
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise RowError(f"not UTF-8: byte 0x{data[error.start]:02x} at {error.start + 1}") from None
     except json.JSONDecodeError as error:
@@ -191,6 +191,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise RowError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 
 def check_value(value: Any, depth: int = 0) -> None:

@@ -19,9 +19,12 @@ TIE = 0.5
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def compact_json(value: object) -> str:
     """`value` as JSON without spaces and with all letters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(value)
 
 
 def pair_id(prompt: Prompt, a: str, b: str) -> str:

@@ -153,14 +153,18 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def write(folder: Path, verdict: Verdict, quarantined: Iterable[Quarantined]) -> None:
-    """Writes verdict.json, quarantine.jsonl and report.md."""
+def write(folder: Path, verdict: Verdict) -> None:
+    """Writes verdict.json and report.md."""
     folder.mkdir(parents=True, exist_ok=True)
     verdict_json = json.dumps(verdict.to_json(), ensure_ascii=False, indent=2)
     (folder / "verdict.json").write_text(verdict_json + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(verdict.to_markdown(), encoding="utf-8")
+
+
+def write_quarantine(folder: Path, quarantined: Iterable[Quarantined]) -> None:
+    """Writes quarantine.jsonl."""
     with (folder / "quarantine.jsonl").open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(compact_json(entry.to_row()) + "\n" for entry in quarantined)
-    (folder / "report.md").write_text(verdict.to_markdown(), encoding="utf-8")
 
 
 def rows(count: int) -> str:

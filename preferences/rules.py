@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-_PAIR = ["prompt", "chosen", "rejected"]
+from preferences.mixing import mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class Rule:
     """Why a row that breaks it is set aside, for people."""
     columns: tuple[str, ...]
     keeps: Callable[[pd.DataFrame], "pd.Series[bool]"]
+
+
+def _joined(table: pd.DataFrame, *names: str) -> NDArray[np.uint64]:
+    return mixed([table[name].to_numpy() for name in names])
 
 
 def filled(table: pd.DataFrame) -> "pd.Series[bool]":
@@ -34,16 +39,16 @@ def different(table: pd.DataFrame) -> "pd.Series[bool]":
 
 def consistent(table: pd.DataFrame) -> "pd.Series[bool]":
     """No row has the same prompt and answers with the opposite label; a tie has none."""
-    decided = table[~table["tie"]]
-    pairs = pd.MultiIndex.from_frame(table[_PAIR])
-    swapped = pd.MultiIndex.from_frame(decided[["prompt", "rejected", "chosen"]])
-    opposed = pd.Series(pairs.isin(swapped), index=table.index)
-    return ~(opposed & different(table) & ~table["tie"])
+    decided = ~table["tie"]
+    swapped = _joined(table[decided], "prompt", "rejected", "chosen")
+    opposed = np.isin(_joined(table, "prompt", "chosen", "rejected"), swapped)
+    return ~(different(table) & decided & opposed)
 
 
 def first(table: pd.DataFrame) -> "pd.Series[bool]":
     """No row before has the same prompt, answers and label."""
-    return ~table.duplicated(subset=_PAIR, keep="first")
+    pairs = pd.Series(_joined(table, "prompt", "chosen", "rejected"), index=table.index)
+    return ~pairs.duplicated(keep="first")
 
 
 def on_one_side(table: pd.DataFrame) -> "pd.Series[bool]":
@@ -69,11 +74,8 @@ def in_order(table: pd.DataFrame) -> "pd.Series[bool]":
     exactly if both its ends are in one strongly connected component.
     """
     arrows = consistent(table) & different(table) & ~table["tie"]
-    ends = [
-        pd.MultiIndex.from_arrays([table["prompt"][arrows], table[side][arrows]])
-        for side in ("chosen", "rejected")
-    ]
-    codes, answers = pd.factorize(ends[0].append(ends[1]))
+    ends = [_joined(table[arrows], "prompt", side) for side in ("chosen", "rejected")]
+    answers, codes = np.unique(np.concatenate(ends), return_inverse=True)
     better, worse = np.split(codes, 2)
     size = (len(answers), len(answers))
     graph = coo_array((np.ones(len(better), dtype=np.int8), (better, worse)), shape=size)

@@ -1,0 +1,26 @@
+"""Several columns of integers as one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+
+
+def mixed(columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.uint64]:
+    """64 bits for each row, equal where all columns are; their order counts.
+
+    Rows that differ share their 64 bits as rarely as random ones would: among a million, with odds
+    of one to 30 million.
+
+    Args:
+        columns: at least one, each of shape (rows,).
+    """
+    bits = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        bits = (bits ^ column.astype(np.uint64)) * _FACTOR
+        bits ^= bits >> _SHIFT
+    return bits

@@ -24,7 +24,8 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
 from rlhf.params.reward import RewardParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
-from tasks.params_rules import impossible
+from tasks.params_rules import impossible, secrets
+from tasks.redaction import redact
 
 
 class ParamsError(ValueError):
@@ -160,8 +161,9 @@ def load_params(path: Path) -> Params:
     sections, problems = _read_sections(raw)
     problems = [*_unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
     problems += [f"{key}: {text}" for key, text in impossible(sections, path.parent)]
+    problems += [f"{key}: {text}" for key, text in secrets(raw)]
     if problems:
-        unique = list(dict.fromkeys(problems))
+        unique = list(dict.fromkeys(redact(problem) for problem in problems))
         raise ParamsError("\n".join(f"{path}: {problem}" for problem in unique))
     return Params(**sections)
 

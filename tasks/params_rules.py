@@ -1,5 +1,6 @@
 """Rules of params.yaml that go across fields and sections: what makes no sense together."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,27 @@ from rlhf.params.base import EmbeddedModelParams
 
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
+
+
+_WITH_PASSWORD = re.compile(r"https?://[^/@\s]+@|\w[\w+.-]*://[^/@:\s]*:[^/@\s]+@")
+"""An address with a password in it; before http, a user alone is a token."""
+
+
+def secrets(value: object, key: str = "") -> Iterator[Problem]:
+    """Addresses with a password: DVC copies params to dvc.lock, and MLflow shows them."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from secrets(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from secrets(inner, f"{key}.{number}")
+    elif isinstance(value, str) and _WITH_PASSWORD.search(value):
+        yield (
+            key,
+            "the address holds a password, which dvc.lock and MLflow would show; leave it out, and "
+            "set it in the environment (a label store: RLHF_FEEDBACK_STORE or PGPASSWORD; a "
+            "language model: the variable that api_key_variable names)",
+        )
 
 
 def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:

@@ -119,6 +119,38 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(params: ParamsFile, key:
     assert params.set(key, 1).problems() == [problem]
 
 
+@pytest.mark.parametrize(
+    ("key", "address"),
+    [
+        ("label.store", "postgresql://ann:hunter22@db.example/labels"),
+        ("label.store", "postgresql+psycopg://:hunter22@db.example/labels"),
+        ("label.language_model.endpoint", "https://hunter22@llm.example/v1"),
+        ("base.model", "https://ann:hunter22@hub.example/model"),
+        ("prepare.sources.0.path", "s3 copy of http://ann:hunter22@host/x"),
+        ("anything.of.theirs", "ftp://ann:hunter22@host"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(
+    params: ParamsFile, key: str, address: str
+):
+    if key.startswith("prepare.sources"):
+        params.set("prepare.sources", [{"path": address}])
+    else:
+        params.set(key, address)
+    problems = params.problems()
+    assert [text for text in problems if text.startswith(f"{key}: the address holds a password")]
+    assert "RLHF_FEEDBACK_STORE" in "".join(problems)
+    assert "hunter22" not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql://ann@db.example/labels", "sqlite:////data/a@b/labels.db"]
+)
+def test_an_address_without_a_password_is_welcome(params: ParamsFile, address: str):
+    YAML().dump(params.set("label.store", address).values, params.path)
+    assert load_params(params.path).label.store == address
+
+
 def test_an_unknown_key_in_an_optional_part_is_refused_too(params: ParamsFile):
     adaptive = {"target": 6.0, "horizont": 10_000}
     problems = params.set("ppo.kl_adaptive", adaptive).problems()

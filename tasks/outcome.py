@@ -43,10 +43,29 @@ class Outcome:
     peak_rss_bytes: int
     ended_ms: int
     execution: str
+    checkpoints: int
+    """Written by this run."""
+    checkpoint_seconds: float
+    """Time that training stood still for them."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """What checkpoints have cost a run so far."""
+
+    written: int = 0
+    seconds: float = 0.0
 
 
 def write_outcome(
-    root: Path, stage: str, status: Status, message: str, *, started: float, execution: str
+    root: Path,
+    stage: str,
+    status: Status,
+    message: str,
+    *,
+    started: float,
+    execution: str,
+    cost: Cost,
 ) -> Outcome:
     """Record the end of a stage that began at `started` (`time.monotonic`)."""
     outcome = Outcome(
@@ -58,6 +77,8 @@ def write_outcome(
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         ended_ms=now_ms(),
         execution=execution,
+        checkpoints=cost.written,
+        checkpoint_seconds=round(cost.seconds, 3),
     )
     folder = root / ".work" / stage
     folder.mkdir(parents=True, exist_ok=True)

@@ -120,6 +120,8 @@ class Checkpoints:
         save_checkpoint(self._folder, self._steps, state, facts)
         self._saved_at, self._saved_steps = time.monotonic(), self._steps
         self._cost = self._saved_at - started
+        self._stage.checkpoint_cost.written += 1
+        self._stage.checkpoint_cost.seconds += self._cost
 
     def _resume(self) -> None:
         found, skipped = load_newest(self._folder)

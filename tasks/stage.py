@@ -27,7 +27,7 @@ from preferences.reader import MalformedDataError
 from rlhf.manifests import DamagedError
 from tasks.fingerprint import Identity, fingerprint, identify
 from tasks.inputs import fill_paths, input_hashes
-from tasks.outcome import EXIT_CODES, StageEnd, Status, process_age, write_outcome
+from tasks.outcome import EXIT_CODES, Cost, StageEnd, Status, process_age, write_outcome
 from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
 from tasks.publishing import Staging, verify_model, write_history
 from tasks.redaction import redact, redact_values
@@ -77,6 +77,7 @@ class Stage:
         self.staging = Staging(self.root, self.work / "staging")
         self.signals = Signals()
         self.history: list[dict[str, float]] = []
+        self.checkpoint_cost = Cost()
         self._spool: Spool | None = None
         self._outputs: list[Output] = []
         self._final: dict[str, float] = {}
@@ -231,8 +232,9 @@ def _run_and_record(
         status, message = _run(stage, body, {**errors, **BAD_INPUT})
         stage.close_spool(status)
     message = redact(message + advice(stage.root, stage.name, status))
+    cost, execution = stage.checkpoint_cost, stage.execution
     write_outcome(
-        stage.root, stage.name, status, message, started=started, execution=stage.execution
+        stage.root, stage.name, status, message, started=started, execution=execution, cost=cost
     )
     (stage.work / RUNNING).unlink()
     if status != "done":

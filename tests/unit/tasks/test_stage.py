@@ -399,6 +399,27 @@ stages:
 """
 
 
+@pytest.mark.parametrize("lacking", ["manifest.json", "its seal"])
+def test_a_model_without_a_whole_manifest_is_refused_before_anything_is_written(
+    place: Workplace, lacking: str
+):
+    model = place.root / "models/sft"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    found = "expected a manifest, found no file"
+    if lacking == "its seal":
+        (model / "manifest.json").write_text('{"files": {}}')
+        found = "cannot be read (KeyError: 'seal')"
+
+    code, err = place.run("", arguments="name='probe', inputs=('models/sft',)")
+
+    assert code == 2
+    remedy = "To get it back: make doctor, then dvc checkout --force models/sft"
+    assert err == f"probe: models/sft/manifest.json: {found}. {remedy}\n"
+    assert place.output() == []
+    assert list(place.root.glob(".work/spool/*")) == []
+
+
 def test_inputs_are_hashed_as_dvc_recorded_them(tmp_path: Path):
     assert input_hashes(tmp_path, ["models/sft"]) == {}
     (tmp_path / "dvc.lock").write_text(LOCK)

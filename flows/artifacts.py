@@ -1,11 +1,17 @@
-"""What people see of a run in Prefect besides its log: the figures, and the way to MLflow."""
+"""What people see of a run in Prefect besides its log: the figures, and the way to MLflow.
+
+Pages are only shown: while Prefect's server is away they are left out, and the run goes on.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+from prefect import get_run_logger
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -26,17 +32,21 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
         results: from `tasks.summary.build_results`.
         round_key: the round that has just been evaluated.
     """
-    create_table_artifact(
-        table=round_rows(results),
-        key="rounds",
-        description=f"After round {round_key}: held-out prompts, 95 % intervals. "
-        "Reward model: accuracy on the newest policy's pairs before and after retraining.",
-    )
+    with left_out_while_away("page rounds"):
+        create_table_artifact(
+            table=round_rows(results),
+            key="rounds",
+            description=f"After round {round_key}: held-out prompts, 95 % intervals. "
+            "Reward model: accuracy on the newest policy's pairs before and after retraining.",
+        )
 
 
 def publish_waiting(message: str) -> None:
     """The page `waiting`: what people have to do, with the link to the labelling page."""
-    create_markdown_artifact(re.sub(r"(https?://[^\s);]+)", r"[\1](\1)", message), key="waiting")
+    with left_out_while_away("page waiting"):
+        create_markdown_artifact(
+            re.sub(r"(https?://[^\s);]+)", r"[\1](\1)", message), key="waiting"
+        )
 
 
 def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -74,20 +84,21 @@ class RunLinks:
         if address is None:
             return
         for stage, run in mlflow_runs(self._root, self._execution).items():
-            if stage not in self._published:
+            if stage in self._published:
+                continue
+            key = f"mlflow-{artifact_key(stage)}"
+            with left_out_while_away(f"page {key}"):
+                text = f"{stage} in MLflow"
+                create_link_artifact(link=run_link(address, run), link_text=text, key=key)
                 self._published.add(stage)
-                create_link_artifact(
-                    link=run_link(address, run),
-                    link_text=f"{stage} in MLflow",
-                    key=f"mlflow-{artifact_key(stage)}",
-                )
 
 
 def publish_runs(root: Path, execution: str) -> None:
     """The page `mlflow-runs`: all MLflow runs of this execution, and how to open them."""
     if runs := mlflow_runs(root, execution):
         page = runs_in_markdown(runs, tracking_uri(root), mlflow_ui(root))
-        create_markdown_artifact(page, key="mlflow-runs")
+        with left_out_while_away("page mlflow-runs"):
+            create_markdown_artifact(page, key="mlflow-runs")
 
 
 def mlflow_runs(root: Path, execution: str) -> dict[str, str]:
@@ -121,6 +132,15 @@ def run_link(address: str, run: str) -> str:
 def artifact_key(stage: str) -> str:
     """`ppo-r1` of `ppo@r1`: Prefect's keys have lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", stage.lower()).strip("-")
+
+
+@contextmanager
+def left_out_while_away(what: str) -> Iterator[None]:
+    """Go on without something that Prefect's server is to show, where it cannot be reached."""
+    try:
+        yield
+    except httpx.TransportError as error:
+        get_run_logger().warning("Prefect's server is away; left out: %s (%s)", what, error)
 
 
 def _estimate(estimate: Mapping[str, float] | None, digits: int) -> str:

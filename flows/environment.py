@@ -23,6 +23,12 @@ QUIET = {
 }
 """Telemetry, advertisements and update checks of the tools, off whatever the user's settings."""
 
+PATIENT = {
+    # Waits of 2, 4, 8 ... seconds: with the default of 5 a server that is away for more than a
+    # minute fails a flow whose work is all done. 7 of them make four minutes.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+}
+
 SAFE = {
     # A model file must not be able to run code, neither in a stage nor in the MLflow server.
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -32,13 +38,14 @@ SAFE = {
 def environment(root: Path) -> dict[str, str]:
     """The environment of this process, with the pipeline's defaults and duties added.
 
-    What the user has set for `PREFECT_HOME`, `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` holds.
+    What the user has set for `PREFECT_HOME`, `PREFECT_API_URL`, `PREFECT_CLIENT_MAX_RETRIES` or
+    `MLFLOW_TRACKING_URI` holds.
     """
     defaults = {
         "PREFECT_HOME": str(root / ".work" / "prefect"),
         "MLFLOW_TRACKING_URI": tracking_uri(root),
     }
-    return {**defaults, **os.environ, **_no_proxy_for_loopback(), **QUIET, **SAFE}
+    return {**PATIENT, **defaults, **os.environ, **_no_proxy_for_loopback(), **QUIET, **SAFE}
 
 
 def stage_environment(root: Path, execution: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from flows.environment import environment, mlflow_ui, stage_environment
 def clean(monkeypatch):
     for name in (
         "PREFECT_HOME", "MLFLOW_TRACKING_URI", "RLHF_MLFLOW_UI", "no_proxy", "NO_PROXY",
+        "PREFECT_CLIENT_MAX_RETRIES",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -31,6 +32,14 @@ def test_what_the_user_has_chosen_holds(tmp_path, clean):
     env = environment(tmp_path)
     assert env["PREFECT_HOME"] == "/elsewhere"
     assert env["MLFLOW_TRACKING_URI"] == "http://mlflow.example:5000"
+
+
+def test_a_prefect_server_may_be_away_for_three_minutes(tmp_path, clean):
+    # Prefect waits 2, 4, 8 ... seconds between its tries, a fifth less at worst.
+    tries = int(environment(tmp_path)["PREFECT_CLIENT_MAX_RETRIES"])
+    assert 0.8 * sum(2**number for number in range(1, tries + 1)) > 180
+    clean.setenv("PREFECT_CLIENT_MAX_RETRIES", "1")
+    assert environment(tmp_path)["PREFECT_CLIENT_MAX_RETRIES"] == "1"
 
 
 def test_telemetry_is_off_even_where_the_user_had_it_on(tmp_path, clean):

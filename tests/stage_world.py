@@ -40,7 +40,7 @@ def build(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
-    _make_tiny(params)
+    make_tiny(params)
     yaml.dump(params, root / "params.yaml")
     _write_prepared(root / "data/prepared")
     for stage in ("base", "sft"):
@@ -86,7 +86,8 @@ def checkpoint_paths(root: Path, stage: str) -> list[Path]:
     return sorted((root / ".work" / stage).glob("*/step-*"), key=lambda p: p.name, reverse=True)
 
 
-def _make_tiny(params: dict[str, Any]) -> None:
+def make_tiny(params: dict[str, Any]) -> None:
+    """One round that takes seconds and learns next to nothing."""
     params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
     params["base"]["embedded"] |= {
         "vocabulary_size": 400, "layers": 1, "hidden_size": 32, "heads": 2, "mlp_size": 64,

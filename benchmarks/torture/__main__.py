@@ -21,9 +21,10 @@ import tasks.base
 import tasks.ppo
 import tasks.reward
 import tasks.sft  # noqa: F401
-from benchmarks.torture import outside, rows
 from benchmarks.torture.children import fork, wait
-from benchmarks.torture.page import LINES, write_page
+from benchmarks.torture.page import write_page
+from benchmarks.torture.rows import ROWS
+from benchmarks.torture.world import World
 from tasks.summary import cpu_name
 from tests import stage_world
 
@@ -36,7 +37,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="part of each row's trials")
     parser.add_argument("--folder", type=Path, help="write results and page there instead")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(LINES))
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     options = parser.parse_args()
     files = [RESULTS, PAGE]
     if options.folder is not None:
@@ -48,19 +49,22 @@ def main() -> int:
         root = Path(folder) / "world"
         root.mkdir()
         assert wait(fork(lambda: stage_world.build(root) or 0, root / "log.txt")) == 0
-        for name in options.rows or LINES:
-            function = getattr(rows, name, None) or getattr(outside, name)
-            trials = max(1, round(LINES[name].trials * options.share))
+        for name in options.rows or ROWS:
+            row = ROWS[name]
+            trials = max(1, round(row.trials * options.share))
             started = time.monotonic()
-            count = function(rows.World(root, random.Random(f"{options.seed} {name}")), trials)
+            count = row.make(World(root, random.Random(f"{options.seed} {name}")), trials)
             took = time.monotonic() - started
             print(
                 f"{name:<20} {count.held}/{count.tried}  {took:.0f} s  {count.remark}", flush=True
             )
+            for failure in count.failures:
+                print(f"  did not hold: {failure}", flush=True)
             results[name] = {
                 "tried": count.tried,
                 "held": count.held,
                 "remark": count.remark,
+                "failures": count.failures,
                 "seed": options.seed,
                 "commit": commit,
                 "machine": f"{cpu_name()}, {os.cpu_count()} cores",

@@ -1,79 +1,15 @@
 """Writes docs/reliability.md from the results of the trials."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.torture.rows import ROWS, Row
 
 STOCK_NOTE = """\
 "Stock" is what the same libraries did when they were used as their documentation shows, measured
 once, by hand, with few trials: it says that a failure exists, not how often it comes. A dash: not
 measured."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the table: what is claimed, how often it is tried, and what stock does."""
-
-    title: str
-    trials: int
-    """Trials of the whole `make torture`, for each stage where the title says so."""
-    stock: str
-
-
-LINES = {
-    "random_kills": Line(
-        "kill -9 at a random moment of base, SFT, reward and PPO; the same command again; "
-        "same bytes as uninterrupted", 15,
-        "HF Trainer resumes to the same bits where the kill misses a save (6 of 6)",
-    ),
-    "commit_kills": Line(
-        "kill -9 inside the writing of a checkpoint or an output of each of the four; "
-        "same command, same bytes", 10,
-        "HF Trainer: 0 of 4 resume (no valid checkpoint found; the older good one is ignored)",
-    ),
-    "damaged_checkpoints": Line(
-        "damaged checkpoint: detected, named, the one before it used", 20,
-        "a flipped bit loads silently, in safetensors and in torch.save (0 of 2 detected)",
-    ),
-    "damaged_models": Line(
-        "damaged model among a stage's inputs: refused with exit 2, nothing touched", 20,
-        "dvc checkout hands the damaged bytes out with exit 0",
-    ),
-    "full_disks": Line(
-        "disk full at a random point: last checkpoint and earlier outputs kept, same bytes once "
-        "there is room", 12,
-        "HF: half a checkpoint is written, and resuming fails on it although an older one is good",
-    ),
-    "killed_parents": Line(
-        "parent of a stage killed: no orphan after ten seconds", 50,
-        "dvc killed or terminated: its stage lives on and writes (2 of 2)",
-    ),
-    "double_starts": Line(
-        "a stage started twice at once: exactly one writer at a time", 50,
-        "dvc refuses the second repro; an orphan and a new repro both write",
-    ),
-    "planted_non_finite": Line(
-        "NaN or infinity planted in a weight: stop within a step, exit 3, no such checkpoint", 10,
-        "HF Trainer: loss shown as 0.0, exit 0, the NaN is saved",
-    ),
-    "tracking_away": Line(
-        "tracking server away for good: metrics lost, or there twice, after `make sync`", 1,
-        "synchronous logging blocks up to 127 s for 60 s; asynchronous loses 162 of 300 metrics",
-    ),
-    "fresh_databases": Line(
-        "eight processes at once on a database that does not exist yet: all work", 1,
-        "three of four crash (duplicate column name)",
-    ),
-    "malicious": Line(
-        "malicious artefacts of ten kinds: none executed", 10,
-        "mlflow.pyfunc.load_model runs a pickle by default",
-    ),
-    "canaries": Line(
-        "secrets in environment and tracking address: found in logs, records or outputs", 10,
-        "training_args.bin holds hub_token in clear",
-    ),
-}  # fmt: skip
 
 WHAT_HAPPENS = """\
 ## What happens when
@@ -82,17 +18,32 @@ WHAT_HAPPENS = """\
   flow`, `dvc repro` or its own command. It goes on from its newest good checkpoint and ends with
   the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
   for more than 2 % of the time); at most that much work is done twice. After the outputs have been
-  published they go. `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
+  published they go. What they cost stands in `.work/<stage>/outcome.json` (`checkpoint_seconds` of
+  `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
+- **`dvc repro`, `make repro` or `make flow` is killed**: what it started ends by itself within
+  seconds, with a checkpoint. The same command again goes on; locks that dead processes left are
+  removed, and said so.
 - **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
   the beginning and says what differs.
 - **Ctrl-C or SIGTERM**: the stage writes a checkpoint after the current step and leaves; a step
   that takes longer than eight seconds is given up. A second Ctrl-C leaves at once.
 - **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
   no output holds one; the message says what to try.
-- **A damaged file** in a model that a stage reads: exit 2 with path, expected and found. `make
-  doctor` says whether DVC's cache is sound; `dvc checkout --force PATH` brings the folder back.
+- **A damaged or missing file** in a model that a stage reads, its manifest included (which carries
+  a digest of itself): exit 2 with path, expected and found. A model of your own for `base.model`
+  needs no manifest. `make doctor` says whether DVC's cache is sound; `dvc checkout --force PATH`
+  brings the folder back.
 - **The disk is full**: exit 1 with path and free space; checkpoints stay. DVC removes a stage's
   outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
+- **MLflow's server is away**: training does not notice; what was not sent waits in `.work/spool`
+  for the next stage or `make sync`.
+- **Prefect's server is away** while a flow runs: the stages go on, pages of figures are left out,
+  and the flow waits up to four minutes to report its end (`PREFECT_CLIENT_MAX_RETRIES`). Away for
+  longer, the flow run fails although its work is done: the next run recomputes nothing.
+- **A chat template** of a model of yours is rendered apart, with at most 256 MB and 2 s of
+  processor time for a prompt, and makes at most a million characters: else exit 2.
+- **A password in an address** in params.yaml: refused with its key, since DVC and MLflow write
+  params down.
 - **Out of memory**: exit 137 from `make repro` where the kernel killed the stage. Lower
   `micro_batch_size`, start again.
 - **Anything else looks wrong**: `make doctor`, and `make doctor MEND=1` to mend what is safe."""
@@ -104,11 +55,12 @@ several nodes, and bit-exactness on a GPU."""
 
 def write_page(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the page; a row that has not been run says so."""
-    rows = "\n".join(_row(name, line, results.get(name)) for name, line in LINES.items())
+    rows = "\n".join(_row(row, results.get(name)) for name, row in ROWS.items())
     remarks = "\n".join(
-        f"- {line.title.partition(':')[0].partition(';')[0]}: {results[name]['remark']}."
-        for name, line in LINES.items()
-        if results.get(name, {}).get("remark")
+        line
+        for name, row in ROWS.items()
+        if name in results
+        for line in _remarks(row, results[name])
     )
     runs = sorted({_run(result) for result in results.values()})
     path.write_text(
@@ -119,8 +71,8 @@ Written by `make torture` (`python -m benchmarks.torture`); do not edit. The tri
 stages on a tiny world, with a checkpoint at each step, where a default run writes one every 30
 seconds. A part of them is in `make test` (`tests/integration/test_torture.py`).
 
-| what is tried | held | of | asked for | stock |
-|---|--:|--:|--:|---|
+| what is tried | held | of | asked for | commit | stock |
+|---|--:|--:|--:|---|---|
 {rows}
 
 {remarks}
@@ -137,12 +89,20 @@ Runs: {"; ".join(runs)}.
     )
 
 
-def _row(name: str, line: Line, result: Mapping[str, Any] | None) -> str:
-    asked = line.trials * (4 if name.endswith("_kills") else 1)
-    if result is None:
-        return f"| {line.title} | not run | | {asked} | {line.stock} |"
-    return f"| {line.title} | {result['held']} | {result['tried']} | {asked} | {line.stock} |"
+def _row(row: Row, result: Mapping[str, Any] | None) -> str:
+    asked = row.trials * row.stages
+    if result is None or not result["tried"]:
+        return f"| {row.title} | not run | | {asked} | | {row.stock} |"
+    counts = f"{result['held']} | {result['tried']} | {asked} | `{result['commit']}`"
+    return f"| {row.title} | {counts} | {row.stock} |"
+
+
+def _remarks(row: Row, result: Mapping[str, Any]) -> list[str]:
+    """What was counted beside, and each trial that did not hold."""
+    what = row.title.partition(":")[0].partition(";")[0]
+    lines = [f"- {what}: {result['remark']}."] if result["remark"] else []
+    return lines + [f"- **Did not hold**, {what}: {failure}." for failure in result["failures"]]
 
 
 def _run(result: Mapping[str, Any]) -> str:
-    return f"commit `{result['commit']}`, seed {result['seed']}, {result['machine']}"
+    return f"seed {result['seed']}, {result['machine']}"

@@ -1,0 +1,114 @@
+"""A checkout of this repository with tiny params, in which DVC and the drivers run for real."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from tests.stage_world import make_tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUTS = ("data/prepared", "data/rounds", "models", "results", "reports")
+TIMES = ("summary.json",)
+"""Files below `reports` that hold times; they are no outputs of a stage."""
+
+
+def check_out(root: Path, *, stages: Sequence[str] | None = None, steps: int | None = None) -> Path:
+    """The files of this repository, with one tiny round and no output.
+
+    Args:
+        root: where to.
+        stages: those that dvc.yaml keeps; all by default.
+        steps: of pre-training, where they are to be others.
+    """
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "benchmarks/")):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+    (root / "dvc.lock").unlink(missing_ok=True)
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    make_tiny(params)
+    params["prepare"] |= {
+        "corpus_documents": 200, "demonstrations": 64, "train_prompts": 100,
+        "heldout_prompts": 16, "test_prompts": 16,
+    }  # fmt: skip
+    params["sample"] |= {"pairs": 24}
+    params["validate"] |= {"heldout_fraction": 0.25}
+    params["evaluate"] |= {"prompts": 16}
+    for section in ("sample", "evaluate"):
+        params[section]["sampling"]["max_new_tokens"] = 8
+    if steps is not None:
+        params["base"]["embedded"]["steps"] = steps
+    yaml.dump(params, root / "params.yaml")
+    if stages is not None:
+        _keep_stages(root / "dvc.yaml", stages)
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "tiny"]):
+        names = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
+        subprocess.run(["git", *names, *command], cwd=root, check=True)
+    return root
+
+
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    """Nothing of the user's settings; a checkpoint at each step, DVC's state below `folder`."""
+    private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
+    return kept | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "DVC_NO_ANALYTICS": "1",
+        "DVC_SITE_CACHE_DIR": str(folder / "site-cache"),
+        "OMP_NUM_THREADS": "1",
+        "RLHF_SHIPPER": "driver",
+        "RLHF_CHECKPOINT_STEPS": "1",
+        **changes,
+    }
+
+
+def fingerprint(root: Path) -> dict[str, str]:
+    """Path -> sha256 of `dvc.lock` and of everything that the stages have written."""
+    files = [path for folder in OUTPUTS for path in (root / folder).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in [root / "dvc.lock", *files]
+        if path.is_file() and path.name not in (*TIMES, ".gitignore")
+    }
+
+
+def differing(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    """The first paths that are not alike."""
+    paths = sorted({*found, *expected})
+    return [path for path in paths if found.get(path) != expected.get(path)][:3]
+
+
+def processes(root: Path) -> set[int]:
+    """The processes that work in `root`; the dead that nobody buried have no folder."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cwd").readlink() == root:
+                found.add(int(folder.name))
+        except OSError:  # It ended meanwhile.
+            continue
+    return found
+
+
+def _keep_stages(path: Path, stages: Sequence[str]) -> None:
+    """Remove the other stages, and the metrics and plots that they write."""
+    yaml = YAML()
+    pipeline = yaml.load(path)
+    pipeline["stages"] = {name: pipeline["stages"][name] for name in stages}
+    for section in ("metrics", "plots"):
+        pipeline.pop(section, None)
+    yaml.dump(pipeline, path)

@@ -24,6 +24,7 @@ from rlhf.masked import masked_mean, sequence_sums
 from rlhf.model_folders import ModelFolderError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
+from rlhf.templates import TemplateError
 from rlhf.walkthrough_models import World, find_round, load_world, make_world
 from rlhf.walkthrough_step import Step, take_step
 
@@ -206,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     key = None if options.small else options.round or find_round(Path())
     try:
         world = make_world(seeds, compute) if key is None else load_world(Path(), key, compute)
-    except (ModelFolderError, TokenizerError, WordListError, OSError) as error:
+    except (ModelFolderError, TemplateError, TokenizerError, WordListError, OSError) as error:
         sys.stderr.write(f"walkthrough: {error}\n")
         return 2
     sys.stdout.writelines(

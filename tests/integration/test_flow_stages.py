@@ -21,7 +21,6 @@ os.environ.setdefault("PREFECT_HOME", tempfile.mkdtemp(prefix="prefect-"))
 os.environ |= {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
 from prefect import State
-from prefect import flow as prefect_flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowFilter,
@@ -31,11 +30,9 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import TaskRun
 from prefect.deployments.runner import RunnerDeployment
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from flows import promotion
-from flows.artifacts import publish_waiting
 from flows.graph import plan
 from flows.rlhf import rlhf
 from flows.stages import run_stage
@@ -335,18 +332,6 @@ def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
     flow(workspace)
 
     assert "[http://127.0.0.1:8765](http://127.0.0.1:8765) (`make`)" in artifact("waiting")
-
-
-@pytest.mark.usefixtures("prefect")
-def test_pages_are_left_out_while_prefects_server_is_away(caplog: pytest.LogCaptureFixture):
-    @prefect_flow
-    def show() -> str:
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-            publish_waiting("round r1 waits")
-        return "went on"
-
-    assert show() == "went on"
-    assert "Prefect's server is away; left out: page waiting" in caplog.text
 
 
 @pytest.mark.usefixtures("prefect")

@@ -1,0 +1,211 @@
+"""The training stages with the options that the default leaves off, on tiny models."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
+
+from rlhf.ensembles import load_scorer
+from rlhf.manifests import verify_files
+from tasks.stage import Stage
+from tests import stage_world
+from tests.stage_world import digest, forget, run
+
+LORA = {"rank": 4, "alpha": 8}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("options") / "world"
+    stage_world.build(root)
+    return root
+
+
+@pytest.fixture
+def world(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "world"))
+
+
+def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params[section] |= values
+    yaml.dump(params, root / "params.yaml")
+
+
+def history(root: Path, stage: str) -> list[dict[str, str]]:
+    section, _, key = stage.partition("@")
+    with (root / "results" / section / key / "history.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(root: Path, folder: str) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(root / folder).state_dict()
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_packed_demonstrations_train_the_model_that_unpacked_ones_train(world: Path):
+    """A row of several demonstrations, none of which sees another: only rounding differs."""
+    plain = weights(world, "models/sft")
+    set_params(world, "sft", {"packing": True})
+
+    assert run(world, "sft") == 0
+    packed = weights(world, "models/sft")
+    assert not same(plain, packed)
+    for name, weight in plain.items():
+        torch.testing.assert_close(packed[name], weight, rtol=0, atol=2e-4)
+
+
+def test_sft_with_an_adapter_publishes_base_plus_adapter_as_peft_reads_it(world: Path):
+    from peft import PeftModel
+
+    set_params(world, "sft", {"lora": LORA})
+    assert run(world, "sft") == 0
+
+    base = AutoModelForCausalLM.from_pretrained(world / "models/base")
+    ids = torch.arange(5, 25).reshape(2, 10)
+    before = base(ids).logits.detach()
+    adapted = PeftModel.from_pretrained(base, str(world / "models/sft/adapter")).eval()
+    merged = AutoModelForCausalLM.from_pretrained(world / "models/sft")
+    torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, rtol=0, atol=1e-5)
+    assert (merged(ids).logits - before).abs().max() > 1e-3
+
+
+def own_score(model: PreTrainedModel, ids: torch.Tensor) -> float:
+    """The normalised score of a row without padding, by transformers alone."""
+    config = model.config
+    raw = model(ids).logits[0, 0].item()
+    return (raw - config.score_mean) / config.score_std
+
+
+def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_say(world: Path):
+    stage = "reward@r1"
+    set_params(world, "reward", {"ensemble": 3, "ensemble_k": 0.5, "lora": LORA})
+    forget(world, stage)
+    assert run(world, stage) == 0
+
+    folder = world / "models/rounds/r1/reward"
+    places = [folder, folder / "member_2", folder / "member_3"]
+    assert all((place / "adapter/adapter_model.safetensors").is_file() for place in places)
+    listed = json.loads((folder / "manifest.json").read_text())["files"]
+    assert {"model.safetensors", "member_2/model.safetensors", "member_3/model.safetensors"} <= set(
+        listed
+    )
+    verify_files(folder, listed)
+    members = [AutoModelForSequenceClassification.from_pretrained(place).eval() for place in places]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("where is order 12 ?", return_tensors="pt")["input_ids"]
+    scores = [own_score(member, ids) for member in members]
+    assert len({round(score, 6) for score in scores}) == 3
+
+    with torch.no_grad():
+        joined = load_scorer(folder, torch.device("cpu"))(
+            ids, torch.ones_like(ids, dtype=torch.bool)
+        )
+    wanted = statistics.fmean(scores) - 0.5 * statistics.pstdev(scores)
+    assert joined.item() == pytest.approx(wanted, abs=1e-5)
+    metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())
+    assert metrics["disagreement"] > 0
+    columns = history(world, stage)[0]
+    assert {"loss", "member_2/loss", "member_3/loss"} <= set(columns)
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A SIGTERM to this process as soon as a stage has logged the step."""
+    log = Stage.log
+
+    def at(step: int) -> None:
+        def log_and_signal(stage: Stage, now: int, metrics: dict[str, float]) -> None:
+            log(stage, now, metrics)
+            if now == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(Stage, "log", log_and_signal)
+
+    return at
+
+
+EVERYTHING = {
+    "rewards": {"learned": 0.5, "length": 0.2, "relevance": 0.3, "format": 0.1},
+    "kl_adaptive": {"target": 2.0, "horizon": 200},
+    "kl_in": "loss",
+    "kl_estimator": "k2",
+    "lam": 0.9,
+    "whiten_rewards": True,
+    "advantage_clip": 3.0,
+    "value_huber_delta": 1.0,
+    "value_clip_range": 0.2,
+    "value_warmup_iterations": 1,
+    "value_epochs": 2,
+    "dual_clip": 3.0,
+    "entropy_coef": 0.01,
+    "length_penalty": 0.01,
+    "missing_end": "replace",
+    "target_approx_kl": 0.5,
+}
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
+def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
+    world: Path, lora: dict[str, int] | None, interrupt, monkeypatch
+):
+    stage = "ppo@r1"
+    set_params(world, "ppo", {**EVERYTHING, "lora": lora})
+    forget(world, stage)
+    assert run(world, stage) == 0
+    whole = digest(world, stage)
+    rows = history(world, stage)
+    parts = ("objective/learned", "objective/rule_length", "objective/rule_relevance")
+    assert all(float(row[name]) == float(row[name]) for row in rows for name in parts)
+
+    forget(world, stage)
+    interrupt(2)
+    assert run(world, stage) == 143
+    monkeypatch.undo()
+    assert run(world, stage) == 0
+    assert digest(world, stage) == whole
+
+
+def test_a_second_round_goes_on_from_the_adapter_of_the_first(world: Path):
+    set_params(world, "ppo", {"lora": LORA, "kl_coef": 0.0})
+    set_params(
+        world,
+        "rounds",
+        {
+            "r2": {
+                "policy": "models/rounds/r1/policy",
+                "reward_model": "models/rounds/r1/reward",
+                "preferences": "data/rounds/r1/preferences",
+            }
+        },
+    )
+    forget(world, "ppo@r1")
+    assert run(world, "ppo@r1") == 0
+    shutil.copytree(world / "models/rounds/r1/reward", world / "models/rounds/r2/reward")
+    assert run(world, "ppo@r2") == 0
+
+    first, second = history(world, "ppo@r1"), history(world, "ppo@r2")
+    # To SFT, whose adapter is off: nothing at first, and in round 2 what round 1 has learnt.
+    assert float(first[0]["objective/kl"]) == pytest.approx(0, abs=1e-6)
+    assert abs(float(second[0]["objective/kl"])) > 1e-5
+    one, two = (weights(world, f"models/rounds/{key}/policy") for key in ("r1", "r2"))
+    assert not same(one, two)

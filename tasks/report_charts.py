@@ -10,7 +10,7 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
-from tasks.report_data import Curve, Curves
+from tasks.report_data import ConfidenceBin, Curve, Curves
 
 WIDTH, HEIGHT = 340.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
@@ -67,6 +67,35 @@ def interval_bar(mean: float, low: float, high: float, bounds: tuple[float, floa
         f'<circle class="dot" cx="{x(mean):.1f}" cy="7" r="4"/>',
     ]
     return svg(120.0, 14.0, f"{mean:.3f}, from {low:.3f} to {high:.3f}", parts, style="bar")
+
+
+def reliability_panel(bins: Sequence[ConfidenceBin], title: str) -> Markup:
+    """How often the model is right where it says how sure it is; on the diagonal it is honest."""
+    x = Scale(0.5, 1.0, LEFT, WIDTH - RIGHT)
+    ticks = nice_ticks(min(0.5, *(one.low for one in bins)), 1.0)
+    y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = _grid(ticks, y)
+    parts.append(
+        f'<line class="grid half" x1="{x(0.5):.1f}" y1="{y(0.5):.1f}" '
+        f'x2="{x(1.0):.1f}" y2="{y(1.0):.1f}"/>'
+    )
+    for sure in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        parts.append(
+            f'<text class="tick middle" x="{x(sure):.1f}" y="{HEIGHT - 6:.1f}">{sure:.1f}</text>'
+        )
+    for one in bins:
+        label = (
+            f"sure {one.confidence:.2f}, right {one.accuracy:.2f} "
+            f"(from {one.low:.2f} to {one.high:.2f}), {one.pairs} pairs"
+        )
+        parts.append(
+            f'<g class="after"><title>{escape(label)}</title>'
+            f'<line class="whisker" x1="{x(one.confidence):.1f}" x2="{x(one.confidence):.1f}" '
+            f'y1="{y(one.low):.1f}" y2="{y(one.high):.1f}"/>'
+            f'<circle class="dot" cx="{x(one.confidence):.1f}" cy="{y(one.accuracy):.1f}" r="4"/>'
+            "</g>"
+        )
+    return svg(WIDTH, HEIGHT, title, parts)
 
 
 def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:

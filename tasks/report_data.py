@@ -41,6 +41,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfidenceBin:
+    """Held-out pairs about which the reward model is about equally sure."""
+
+    confidence: float
+    """Mean probability that the model gives the answer it prefers."""
+    accuracy: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A file or folder that a model was made from."""
 
@@ -99,6 +111,25 @@ def read_samples(root: Path, final: str, count: int) -> tuple[list[Sample], int]
     count = min(count, len(samples))
     picks = [round(i * (len(samples) - 1) / max(count - 1, 1)) for i in range(count)]
     return [samples[pick] for pick in picks], len(samples)
+
+
+def read_reliability(root: Path, rounds: Sequence[str]) -> dict[str, list[ConfidenceBin]]:
+    """Round -> the bins of its `results/reward/<round>/reliability.csv`, where it has any."""
+    found = {}
+    for key in rounds:
+        rows = _read_csv(root / "results" / "reward" / key / "reliability.csv")
+        if rows:
+            found[key] = [
+                ConfidenceBin(
+                    confidence=float(row["confidence"]),
+                    accuracy=float(row["accuracy"]),
+                    low=float(row["low"]),
+                    high=float(row["high"]),
+                    pairs=int(row["pairs"]),
+                )
+                for row in rows
+            ]
+    return found
 
 
 def read_lineage(root: Path, rounds: Sequence[str]) -> list[ModelNode]:

@@ -9,8 +9,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.report_charts import Mark, before_after, interval_bar, line_panel
-from tasks.report_data import Curves, ModelNode, Sample, Source
+from tasks.report_charts import (
+    Mark,
+    before_after,
+    interval_bar,
+    line_panel,
+    reliability_panel,
+)
+from tasks.report_data import ConfidenceBin, Curves, ModelNode, Sample, Source
 from tasks.report_lineage import lineage_drawing, lineage_rows
 
 LONGEST_TEXT = 2000
@@ -36,6 +42,7 @@ class ReportData:
     """From `tasks.summary.build_results`."""
     final: str
     curves: Curves
+    reliability: Mapping[str, Sequence[ConfidenceBin]]
     samples: Sequence[Sample]
     samples_total: int
     lineage: Sequence[ModelNode]
@@ -72,6 +79,7 @@ def render_page(data: ReportData) -> str:
         bar=_win_rate_bar,
         panels=_panels(data),
         rewards=_reward_drawing(data.results["reward_models"]),
+        reliability=_reliability(data),
         reward_models=data.results["reward_models"],
         policies=data.results["policies"],
         lineage=lineage_drawing(data.lineage, data.labels) if data.lineage else None,
@@ -110,6 +118,15 @@ def _panels(data: ReportData) -> list[Panel]:
         if curve is not None and curve.points:
             marks = _marks(data, metric)
             panels.append(Panel(title, note, line_panel(data.curves, curve, title, marks)))
+    return panels
+
+
+def _reliability(data: ReportData) -> list[Panel]:
+    panels = []
+    for key, bins in data.reliability.items():
+        pairs = sum(one.pairs for one in bins)
+        title = f"How sure, and how often right, {key}"
+        panels.append(Panel(title, f"{pairs} held-out pairs", reliability_panel(bins, title)))
     return panels
 
 

@@ -87,6 +87,9 @@ def _reward_metrics(folder: Path, key: str, number: int) -> None:
         "heldout_accuracy": 0.74,
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "reliability.csv").write_text(
+        "confidence,accuracy,low,high,pairs\n0.6,0.5,0.4,0.6,120\n0.9,0.8,0.7,0.85,380\n"
+    )
 
 
 def _history(folder: Path, number: int, *, gold: bool) -> None:

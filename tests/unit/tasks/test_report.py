@@ -75,6 +75,16 @@ def test_headline_rounds_curves_accuracies_and_lineage_are_all_there(world: Path
     assert text.count("1,500 labels") == 3
 
 
+def test_each_round_has_a_reliability_plot_with_a_dot_where_the_bin_lies(world: Path) -> None:
+    text = report(world)
+    drawings = re.findall(r"<b>How sure, and how often right, (r\d)</b> 500 held-out pairs", text)
+    assert drawings == list(ROUNDS)
+    # Across from 38 (one half) to 332 (1); up from 170 (0.4) to 22 (1).
+    assert text.count('cx="96.8" cy="145.3"') == len(ROUNDS)
+    assert text.count('cx="273.2" cy="71.3"') == len(ROUNDS)
+    assert text.count("sure 0.90, right 0.80 (from 0.70 to 0.85), 380 pairs") == len(ROUNDS)
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -378,21 +378,45 @@ def test_a_change_makes_stale_what_it_concerns(
         file.write_text(before, encoding="utf-8")
 
 
-def test_after_a_change_of_kl_coef_only_ppo_and_what_follows_runs_again(clone: World):
+@dataclass(frozen=True)
+class Changed:
+    """The clone after another `kl_coef`, what DVC said, and the paths whose bytes changed."""
+
+    world: World
+    log: str
+    paths: set[str]
+
+
+@pytest.fixture(scope="session")
+def changed(clone: World) -> Changed:
     """By `dvc exp run -S`, up to the evaluation of the first round."""
     before = outputs(clone.root)
     log = clone.dvc("exp", "run", "-S", "ppo.kl_coef=0.5", "evaluate@r1")
-
-    assert ran(log) == {"ppo@r1", "evaluate@r1"}
-    for stage in ("prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1", "reward@r1"):
-        assert f"Stage '{stage}' didn't change, skipping" in log
     after = outputs(clone.root)
-    changed = {path for path, digest in after.items() if before.get(path) != digest}
-    assert {path.partition("r1")[0] for path in changed} == {
+    return Changed(clone, log, {path for path in after if before.get(path) != after[path]})
+
+
+def test_after_a_change_of_kl_coef_only_ppo_and_what_follows_runs_again(changed: Changed):
+    assert ran(changed.log) == {"ppo@r1", "evaluate@r1"}
+    for stage in ("prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1", "reward@r1"):
+        assert f"Stage '{stage}' didn't change, skipping" in changed.log
+    assert {path.partition("r1")[0] for path in changed.paths} == {
         "models/rounds/", "results/ppo/", "results/evaluate/",
     }  # fmt: skip
-    assert "models/rounds/r1/policy/model.safetensors" in changed
-    assert "models/rounds/r1/reward/model.safetensors" not in changed
+    assert "models/rounds/r1/policy/model.safetensors" in changed.paths
+    assert "models/rounds/r1/reward/model.safetensors" not in changed.paths
+
+
+def test_metrics_diff_has_the_figures_before_and_after(world: World, changed: Changed):
+    """Of the files that changed and no others."""
+    shown = changed.world.dvc("metrics", "diff", "--json", "HEAD")
+    difference = json.loads(last_json(shown))
+
+    assert set(difference) == {"results/ppo/r1/metrics.json", "results/evaluate/r1/metrics.json"}
+    kl = difference["results/ppo/r1/metrics.json"]["objective/kl"]
+    path = "results/ppo/r1/metrics.json"
+    assert kl["old"] == pytest.approx(world.json(path)["objective/kl"], rel=1e-9)
+    assert kl["new"] == pytest.approx(changed.world.json(path)["objective/kl"], rel=1e-9)
 
 
 # --- MLflow --------------------------------------------------------------------------------------
@@ -433,6 +457,40 @@ def test_a_run_has_params_tags_and_curves(world: World, runs: dict[str, Run]):
     assert run.data.tags["round"] == "r2"
     assert run.data.tags["git.commit"] == world.git("rev-parse", "HEAD~1").strip()
     assert sorted({point.step for point in curve}) == [1, 2]
+
+
+def test_a_run_says_by_tags_what_went_in_and_what_came_out_as_dvc_has_it(
+    world: World, runs: dict[str, Run]
+):
+    stages = YAML(typ="safe").load(world.root / "dvc.lock")["stages"]
+    made = {out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"]}
+    tags = runs["ppo@r2"].data.tags
+
+    taken = ("data/prepared", "models/sft", "models/rounds/r1/policy", "models/rounds/r2/reward")
+    assert {name: tags[f"dvc.in.{name}"] for name in taken} == {name: made[name] for name in taken}
+    given = [out["path"] for out in stages["ppo@r2"]["outs"]]
+    assert {name: tags[f"dvc.out.{name}"] for name in given} == {name: made[name] for name in given}
+
+
+def test_two_executions_with_another_kl_coef_stand_side_by_side_in_mlflow(
+    world: World, changed: Changed
+):
+    """The clone's spool goes to the store that has the first execution, under a name of its own."""
+    there = f"sqlite:///{world.root}/.work/mlflow/mlflow.db"
+    environment = changed.world.environment | {"MLFLOW_TRACKING_URI": there}
+    World(changed.world.root, environment).run(sys.executable, "-m", "tasks.sync")
+
+    client = store(world)
+    (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
+    parents = [
+        run
+        for run in client.search_runs([experiment.experiment_id])
+        if "mlflow.parentRunId" not in run.data.tags
+    ]
+    by_coef = {run.data.params["ppo.kl_coef"]: run.data for run in parents}
+    assert sorted(by_coef) == ["0.05", "0.5"]
+    shared = set(by_coef["0.05"].metrics) & set(by_coef["0.5"].metrics)
+    assert {"evaluate.r1/gold/mean", "evaluate.r1/kl/mean", "ppo.r1/objective/kl"} <= shared
 
 
 def test_policies_and_reward_models_are_logged_without_anything_that_could_run_code(

@@ -38,7 +38,12 @@ def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def make_deterministic(threads: int) -> None:
-    """Fix the number of threads and refuse kernels whose result depends on scheduling."""
+    """Fix the number of threads and refuse kernels whose result depends on scheduling.
+
+    Numbers below 1.2e-38 become 0: a CPU computes with them in microcode, and a sharp model's
+    attention is full of them, which made reward-model training four times as long.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_flush_denormal(True)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)

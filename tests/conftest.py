@@ -1,7 +1,7 @@
 """Fixtures for all tests: one way to compare numbers, one hypothesis profile."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +18,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 
 AssertClose = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def denormals() -> Iterator[None]:
+    """A stage that ran in this process leaves it without denormals, which hypothesis refuses."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

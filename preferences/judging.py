@@ -178,6 +178,7 @@ def _preference(
         weight=_mean_weight(winning, weights),
         source=_source(winning),
         round=comparison.round,
+        annotator_version=_versions(winning),
     )
 
 
@@ -194,6 +195,7 @@ def _tie(
         source=_source(votes),
         round=comparison.round,
         label=TIE,
+        annotator_version=_versions(votes),
     )
 
 
@@ -203,6 +205,10 @@ def _mean_weight(votes: Sequence[Judgment], weights: Mapping[str, float]) -> flo
 
 def _source(votes: Sequence[Judgment]) -> str:
     return "+".join(sorted({vote.kind for vote in votes}))
+
+
+def _versions(votes: Sequence[Judgment]) -> str:
+    return "+".join(sorted({vote.annotator_version for vote in votes} - {""}))
 
 
 def _margin(winning: Sequence[Judgment]) -> float:

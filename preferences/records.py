@@ -6,7 +6,7 @@ A prompt is a text, or a list of messages `{"role", "content"}` as chat models t
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ class _Rowed:
 
 
 def _names(record: type) -> Iterator[str]:
-    return (field.name for field in fields(record))
+    return (one.name for one in fields(record))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,9 @@ class Preference(_Rowed):
     split: Split = "train"
     label: float = 1.0
     """Probability that `chosen` is the better one, from ½, a tie, to 1."""
+    annotator_version: str = ""
+    """Which version of the annotators said so: a model's hash, or that of the guidelines that
+    people read; `+` between several. Empty where no annotator is known."""
 
     @property
     def is_tie(self) -> bool:
@@ -84,9 +87,10 @@ class Preference(_Rowed):
         return self.label == TIE
 
     def to_row(self) -> Row:
-        """The row for the file; a label that leaves no doubt is not written."""
+        """The row for the file; a label that leaves no doubt and an empty version are left out."""
         row = super(Preference, self).to_row()
-        return {name: row[name] for name in row if name != "label" or self.label != 1}
+        usual = {"label": 1, "annotator_version": ""}
+        return {name: row[name] for name in row if name not in usual or row[name] != usual[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,8 @@ class Judgment(_Rowed):
     """`text_hash` of the answer that was a when it was judged, where the writer noted it."""
     shown_order: Literal["AB", "BA"] = "AB"
     """Which answer the annotator saw first."""
+    annotator_version: str = field(default="", compare=False)
+    """Hash of what steers the annotator, where the writer noted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,5 +185,6 @@ PREFERENCES = Schema(
         Field(name="round"),
         Field(name="split", choices=("train", "heldout")),
         Field(name="label", kind="number", required=False, low=0.5, high=1),
+        Field(name="annotator_version", required=False),
     ),
 )

@@ -10,6 +10,8 @@ let busy = false; // a request is under way: keys wait
 let raw = false;
 let seen = 0; // milliseconds for which the pair was visible
 let since = 0; // when it last became visible
+let later = 0; // the timer that looks again while nothing is left
+const LOOK_AGAIN_MS = 30_000;
 
 const watchTime = () => {
   const now = performance.now();
@@ -74,29 +76,32 @@ function fill() {
 }
 
 function show(given) {
+  clearTimeout(later);
   $("count").textContent = given.round
-    ? `${given.mine} by you · ${given.settled} of ${given.pairs} pairs of round ${given.round}`
+    ? `${given.mine} by you · ${given.settled} of ${given.pairs} pairs of ${given.round}`
     : `${given.mine} by you`;
   $("bar").max = given.pairs || 1;
   $("bar").value = given.settled;
   const fresh = given.task?.assignment_id !== task?.assignment_id;
   task = given.task ?? null;
+  const rested = !$("message").hidden;
   $("work").hidden = !task;
   $("message").hidden = Boolean(task);
-  if (!task) return rest(given);
+  if (!task) return rest(given, rested);
   if (fresh) { seen = 0; since = 0; watchTime(); scrollTo(0, 0); }
   fill();
   choose(null);
   $("prompt-title").focus({ preventScroll: true });
 }
 
-function rest(given) {
+function rest(given, rested) {
   const paused = given.state === "paused";
   $("message-title").textContent = paused ? "You are paused" : "Nothing left for you";
   $("message-text").textContent = paused
     ? `Please talk to the person who runs this round. Reason: ${given.reason}`
     : "Thank you. New pairs may come when others have answered, or with the next round.";
-  $("message-title").focus();
+  if (!rested) $("message-title").focus();
+  if (!paused) later = setTimeout(load, LOOK_AGAIN_MS);
 }
 
 const load = () => during(async () => {
@@ -157,11 +162,12 @@ function toggleRaw() {
   $("raw").setAttribute("aria-pressed", String(raw));
   if (task) fill();
 }
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const showTheme = () => $("theme").setAttribute("aria-pressed", String(isDark()));
 function toggleTheme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset.theme);
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  localStorage.setItem("theme", document.documentElement.dataset.theme);
+  showTheme();
 }
 
 const KEYS = {
@@ -198,6 +204,7 @@ for (const button of document.querySelectorAll("[data-reason]")) button.addEvent
 $("undo").addEventListener("click", undo);
 $("again").addEventListener("click", load);
 $("show-guidelines").addEventListener("click", toggleGuidelines);
+$("close-guidelines").addEventListener("click", () => { toggleGuidelines(); $("show-guidelines").focus(); });
 $("raw").addEventListener("click", toggleRaw);
 $("theme").addEventListener("click", toggleTheme);
 $("show-help").addEventListener("click", () => $("help-dialog").showModal());
@@ -205,4 +212,5 @@ $("logout").addEventListener("click", async () => { await post("/api/logout"); l
 
 const theme = localStorage.getItem("theme");
 if (theme) document.documentElement.dataset.theme = theme;
+showTheme();
 load();

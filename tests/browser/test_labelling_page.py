@@ -256,6 +256,86 @@ def test_long_texts_code_and_right_to_left_fit_every_screen(
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def on_a_phone(browser: Any) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def test_a_phone_shows_every_line_of_a_text_and_the_guidelines_over_it(
+    browser: Any, site: Any, pair_of: Any, picture: Callable[[str], None]
+) -> None:
+    lines = ["Level one", "Level two", "plain", "bold", "item", "cell", "code()", "quoted"]
+    text = (
+        "# Level one\n\n## Level two\n\nplain **bold**\n\n1. item\n\n| cell |\n|---|\n| 1 |\n\n"
+        "```\ncode()\n```\n\n> quoted"
+    )
+    site.publish([pair_of("# Level one\n\nplain", text, f"{text} too")])
+    try:
+        on_a_phone(browser)
+        sign_in(browser, site)
+        for part in ("left", "right"):
+            # What is there to be seen, not what is in the document.
+            assert [line for line in lines if line not in by_id(browser, part).text] == []
+        assert "Level one" in by_id(browser, "prompt").text
+        by_id(browser, "show-guidelines").click()
+        assert "How to compare two answers" in by_id(browser, "guidelines").text
+        top = browser.execute_script(
+            "return document.elementFromPoint(195, 300).closest('#guidelines') !== null"
+        )
+        assert top
+        picture("phone-guidelines")
+        by_id(browser, "close-guidelines").click()
+        assert not by_id(browser, "guidelines").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_the_buttons_stay_where_they_are(
+    browser: Any, site: Any, pair_of: Any, phone: bool
+) -> None:
+    site.publish([pair_of("Short.", "yes", "no"), pair_of("Long.", LONG, "Short.")])
+    places = set()
+
+    def places_now() -> Any:
+        buttons = browser.find_elements("css selector", "[data-choice]")
+        return tuple((one.rect["x"], _on_screen(browser, one)) for one in buttons)
+
+    try:
+        if phone:
+            on_a_phone(browser)
+        sign_in(browser, site)
+        for _ in range(2):
+            places.add(places_now())
+            press(browser, Keys.ARROW_LEFT)
+            places.add(places_now())
+            answer(browser, site, "t")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    # A scroll bar beside a long text moves them sideways by half its width.
+    tops = {tuple(round(y) for _, y in place) for place in places}
+    assert len(tops) == 1
+    for button in zip(*places, strict=True):
+        xs = [x for x, _ in button]
+        assert max(xs) - min(xs) <= 10
+
+
+def _on_screen(browser: Any, node: Any) -> float:
+    return float(browser.execute_script("return arguments[0].getBoundingClientRect().y", node))
+
+
+def test_new_pairs_come_by_themselves_when_nothing_was_left(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish([pair_of("First.", "yes", "no")])
+    sign_in(browser, site)
+    answer(browser, site, "t")
+    assert "Nothing left for you" in said(browser)
+    site.publish([pair_of("First.", "yes", "no"), pair_of("Second.", "yes", "no")])
+    wait_for(browser, lambda b: shown(b) == "Second.")
+    assert not said(browser)
+
+
 def contrast(first: str, second: str) -> float:
     """WCAG 2.1 contrast ratio of two colours as the browser writes them."""
 

@@ -1,6 +1,7 @@
 """Rounds by people, from end to end: real Prefect, real page, a scripted person over HTTP.
 
     python -m pytest -m slow tests/integration/test_people_rounds.py
+    SCREENSHOTS=docs/rounds-by-people make people-rounds      # with the pictures
 
 `make ui` and `make annotate` run in a copy of the repository with tiny parameters. A run ends as
 `Waiting`; the person labels; the page's event starts the next run, which goes on where the first
@@ -24,6 +25,7 @@ from ruamel.yaml import YAML
 
 from data.support_desk.rubric import score_response
 from feedback.judgments import read_judgments
+from tests.integration.camera import Camera, camera
 from tests.integration.test_pipeline import World, unrun  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(10_000)]
@@ -35,11 +37,13 @@ class Prefect:
     """What people do in Prefect's UI, by the interface that the UI uses."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._client = httpx.Client(base_url=f"{address}/api", timeout=60, trust_env=False)
 
     def order(self, deployment: str) -> str:
         found = self._ask("GET", f"/deployments/name/{deployment}")
-        return str(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", {})["id"])
+        body = {"idempotency_key": uuid.uuid4().hex}
+        return str(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", body)["id"])
 
     def runs(self, flow: str) -> list[dict[str, Any]]:
         """Newest first."""
@@ -65,8 +69,16 @@ class Prefect:
         done = self._ask("POST", f"/flow_runs/{flow_run}/resume", {"run_input": form})
         assert done["status"] == "ACCEPT", done
 
+    def page(self, flow_run: str) -> str:
+        return f"{self.address}/runs/flow-run/{flow_run}"
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        return self._client.request(method, path, json=body).raise_for_status().json()
+        def answered() -> Any:
+            answer = self._client.request(method, path, json=body)
+            # Its SQLite is locked: the server asks to be asked again, as its own client does.
+            return None if answer.status_code == 503 else answer.raise_for_status()
+
+        return eventually(answered).json()
 
 
 def eventually(found: Callable[[], Any]) -> Any:
@@ -150,6 +162,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
     with (
         started(world, "flows.serve", "--prefect-port", free(), "--mlflow-port", free()) as ui,
         started(world, "feedback", "serve", "--port", "0", "--gold-rate", "0") as desk,
+        camera() as pictures,
     ):
         page = address(desk, "The labelling page")
         prefect = Prefect(address(ui, "Prefect"))
@@ -164,9 +177,13 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert run["state"]["message"].startswith(waits)
         assert f"[{page}]({page})" in prefect.artifact("waiting")
         assert prefect.runs("promote") == []
+        if pictures:
+            pictures.take("waiting", prefect.page(run["id"]), "Waiting", "label@r1")
 
         # `dvc repro` says the same, whoever asks.
         assert label(page, token, 11) == 37
+        if pictures:
+            photograph_the_desk(pictures, world, page, token)
         said = world.run(sys.executable, "-m", "dvc", "repro", expect=255)
         assert f"round r1 waits for 37 of 48 judgments; label at {page}" in said
         assert world.json(".work/label@r1/outcome.json")["code"] == 5
@@ -184,15 +201,24 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         judgments = read_judgments(world.root / "data/rounds/r1/judgments.jsonl")
         assert {(one.kind, one.annotator_id) for one in judgments} == {("human", "ana")}
         assert len(judgments) == 48
+        if pictures:
+            pictures.take("continued", prefect.page(run["id"]), "round-labelled", "label@r2")
 
         # A person is asked about the new policy, and approves it.
         asked = ended(prefect, "promote", 1)
         assert asked["state_name"] == "Suspended"
         rows = json.loads(prefect.artifact("promotion-r1"))
         assert [row["policy"] for row in rows] == ["sft", "r1"]
+        if pictures:
+            pictures.take("asked", prefect.page(asked["id"]), "Suspended", "Resume")
+            pictures.press("Resume")
+            pictures.wait(lambda: pictures.sees("Shall the policy of round r1 replace"))
+            pictures.keep("form")
         prefect.fill_in(asked["id"], decision="approve", who="Lea", why="better on all counts")
         eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Promoted")
         assert production(world) == ("r1", "approved", "Lea", "better on all counts")
+        if pictures:
+            pictures.take("promoted", prefect.page(asked["id"]), "Promoted")
 
         # The second round, rejected.
         assert label(page, token, 1000) == 0
@@ -211,6 +237,15 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         run = ended(prefect, "rlhf", 4)
         assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
         assert len(prefect.runs("promote")) == 2
+
+
+def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -> None:
+    """The page with the pair that ana is at, and the overview of the one who leads the round."""
+    pictures.sign_in(page, token)
+    pictures.take("pair", page, "Answer 1", "11 by you")
+    lead = world.run(sys.executable, "-m", "feedback", "token", "lea", "--lead").strip()
+    pictures.sign_in(page, lead)
+    pictures.take("overview", f"{page}/lead", "11 of 48")
 
 
 def deployed(prefect: Prefect) -> bool:

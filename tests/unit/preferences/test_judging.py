@@ -34,6 +34,19 @@ def test_the_answer_that_was_chosen_becomes_chosen():
     assert row.preference.round == "r1"
 
 
+def test_the_version_of_those_who_decided_travels_with_the_pair():
+    votes = [
+        vote("a", who="ana", annotator_version="guide-2"),
+        vote("a", who="model", kind="llm", annotator_version="9f2c"),
+        vote("b", who="ben", annotator_version="guide-1"),
+    ]
+    (row,) = judged(*votes).rows
+    assert row.preference.source == "human+llm"
+    assert row.preference.annotator_version == "9f2c+guide-2"
+    assert row.preference.to_row()["annotator_version"] == "9f2c+guide-2"
+    assert "annotator_version" not in judged(vote("a")).rows[0].preference.to_row()
+
+
 def test_every_comparison_is_accounted_for():
     pairs = [comparison(b=f"answer {number}") for number in range(5)]
     votes = [

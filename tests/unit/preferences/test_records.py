@@ -46,5 +46,7 @@ def test_43_only_a_label_that_leaves_doubt_is_written():
     sure, tie = Preference(**row), Preference(**row, label=0.5)
     assert "label" not in sure.to_row()
     assert tie.to_row() == {**sure.to_row(), "label": 0.5}
+    versioned = Preference(**row, annotator_version="v1")
+    assert versioned.to_row() == {**sure.to_row(), "annotator_version": "v1"}
     assert Preference.from_row(tie.to_row()).is_tie
     assert not Preference.from_row(sure.to_row()).is_tie

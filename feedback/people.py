@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select
 from feedback import schema
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.database import Database
+from feedback.events import record
 from feedback.judgments import Judgment, Pair
 from feedback.rounds import progress, publish
 from feedback.standing import judgments_of
@@ -45,10 +46,12 @@ class PeopleAnnotator:
         key = pairs[0].round
         database = Database(self._store)
         try:
-            with database.reading() as connection:
+            with database.writing() as connection:
                 now = next(one for one in progress(connection) if one.round == key)
                 if now.complete:
-                    return judgments_of(connection, pairs)
+                    judgments = judgments_of(connection, pairs)
+                    record(connection, "export", round_key=key, form="stage", n=len(judgments))
+                    return judgments
                 note = how_to_open(connection)
         finally:
             database.close()

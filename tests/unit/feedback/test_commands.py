@@ -265,6 +265,9 @@ def test_people_as_annotators_wait_then_give_their_judgments(desk: Any, make_pai
     assert [one.pair_id for one in judgments] == [pair.pair_id for pair in pairs]
     assert sorted(one.choice for one in judgments) == ["a", "a", "a", "b"]
     assert people.judge(pairs) == judgments
+    # Both times they were taken out, and that is in the log.
+    log = desk.sql("SELECT round, detail FROM events WHERE kind = 'export'")
+    assert log == [("r1", '{"form": "stage", "n": 4}')] * 2
 
 
 def test_the_environment_can_name_the_store_that_all_workspaces_share(

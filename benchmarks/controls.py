@@ -1,7 +1,7 @@
 """Compares the default run with its controls: `docs/controls.md` and `docs/controls.svg`.
 
     make repro && make repro VARIANT=frozen_reward && make repro VARIANT=no_kl
-    make repro VARIANT=seed1 && make repro VARIANT=seed2
+    make repro VARIANT=no_kl_frozen && make repro VARIANT=seed1 && make repro VARIANT=seed2
     python benchmarks/controls.py
 
 Reads `reports/results.json` and the PPO curves of the main workspace and of each variant's.
@@ -23,10 +23,16 @@ RUNS = {
     "default": "default",
     "frozen_reward": "first reward model frozen",
     "no_kl": "no KL penalty",
+    "no_kl_frozen": "neither fresh labels nor KL penalty",
     "seed1": "default, seed 1",
     "seed2": "default, seed 2",
 }
-COLOURS = {"default": "#0b6e63", "frozen_reward": "#b8541a", "no_kl": "#7a2f8f"}
+COLOURS = {
+    "default": "#0b6e63",
+    "frozen_reward": "#b8541a",
+    "no_kl": "#7a2f8f",
+    "no_kl_frozen": "#c2185b",
+}
 
 
 def workspace(name: str) -> Path:
@@ -105,7 +111,8 @@ def main() -> int:
         "",
         "Written by `python benchmarks/controls.py` after `make repro` and its variants. Held-out",
         "prompts, 512 each; intervals are 95 %. The first reward model frozen sees the labels of",
-        "round 1 only, a third of what the default's last one sees; all else is equal.",
+        "round 1 only, a third of what the default's last one sees; all else is equal. The proxy is",
+        "that reward model's score in its own units: comparable down the rows of a frozen one only.",
         "",
         "![score, gold and KL over PPO iterations](controls.svg)",
         "",

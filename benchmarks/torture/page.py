@@ -37,9 +37,10 @@ WHAT_HAPPENS = """\
   outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
 - **MLflow's server is away**: training does not notice; what was not sent waits in `.work/spool`
   for the next stage or `make sync`.
-- **Prefect's server is away** while a flow runs: the stages go on, pages of figures are left out,
-  and the flow waits up to four minutes to report its end (`PREFECT_CLIENT_MAX_RETRIES`). Away for
-  longer, the flow run fails although its work is done: the next run recomputes nothing.
+- **Prefect's server is away** while a flow runs: the stage that runs goes on. For a page of figures
+  or the end of the run, the flow waits up to four minutes (`PREFECT_CLIENT_MAX_RETRIES`); then the
+  page is left out. A run that cannot report its end fails although its work is done: the next one
+  recomputes nothing, for DVC has it.
 - **A chat template** of a model of yours is rendered apart, with at most 256 MB and 2 s of
   processor time for a prompt, and makes at most a million characters: else exit 2.
 - **A password in an address** in params.yaml: refused with its key, since DVC and MLflow write

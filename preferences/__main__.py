@@ -101,16 +101,16 @@ def _check(options: argparse.Namespace) -> int:
 def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
     source = open_source(options.source, options.format)
-    # A damaged file is known at its end only, and nothing may be written before.
-    items = list(source)
-    unsettled = write_items(options.target, items, options.to)
+    # A damaged file is known at its end only, and nothing may be written before: it is read twice.
+    pairs = sum(1 for _ in source)
+    unsettled = write_items(options.target, source, options.to)
     lost = (
         ("ties", unsettled.ties),
         ("skipped", unsettled.skipped),
         ("completions without an opponent", source.alone),
     )
     notes = [f"; {name} left out: {count:,}" for name, count in lost if count]
-    sys.stdout.write(f"{options.target}: {len(items):,} pairs{''.join(notes)}\n")
+    sys.stdout.write(f"{options.target}: {pairs:,} pairs{''.join(notes)}\n")
     return 0
 
 

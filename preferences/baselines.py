@@ -8,13 +8,12 @@ held-out prompts.
 import re
 from array import array
 from collections.abc import Sequence
-from typing import cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from preferences.records import Preference
 from preferences.statistics import Share, share
@@ -23,6 +22,7 @@ BUCKETS = 1 << 15
 """Words share weights by hash."""
 PENALTY = 10.0
 """Half the squared weights times this is added to the sum of the losses."""
+_ROWS_AT_ONCE = 5000
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -37,6 +37,11 @@ def bag_of_words(train: Sequence[Preference], heldout: Sequence[Preference]) -> 
 
 def _differences(rows: Sequence[Preference]) -> csr_array:
     """Counts of the chosen answer's words less those of the rejected one; log keeps length tame."""
+    starts = range(0, len(rows), _ROWS_AT_ONCE)
+    return vstack([_piece(rows[start : start + _ROWS_AT_ONCE]) for start in starts], format="csr")
+
+
+def _piece(rows: Sequence[Preference]) -> csr_array:
     hashes, lengths = array("L"), array("L")
     for row in rows:
         for answer in (row.chosen, row.rejected):
@@ -52,12 +57,18 @@ def _differences(rows: Sequence[Preference]) -> csr_array:
 
 
 def _fitted(differences: csr_array) -> NDArray[np.float64]:
+    # Words that are not there keep a weight of 0, so only the others are fitted.
+    used = np.unique(differences.indices)
+    differences = differences[:, used]
+
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         margins = differences @ weights
         wrong = 1 / (1 + np.exp(np.clip(margins, -500, 500)))
         total = np.logaddexp(0, -margins).sum() + PENALTY / 2 * weights @ weights
         return float(total), PENALTY * weights - differences.T @ wrong
 
-    start = np.zeros(BUCKETS)
+    start = np.zeros(len(used))
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
-    return cast(NDArray[np.float64], found.x)
+    weights = np.zeros(BUCKETS)
+    weights[used] = found.x
+    return weights

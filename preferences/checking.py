@@ -16,6 +16,7 @@ from preferences.gate import Round, Undecided, decide
 from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
+from preferences.reader import MalformedDataError
 from preferences.records import Preference, compact_json
 from preferences.report import Quarantined, Verdict, escaped, write
 from preferences.settling import Settled
@@ -77,7 +78,12 @@ def check_measured(
 def _write_rows(
     folder: Path, rows: Iterator[Quarantined | Preference], total: int
 ) -> tuple[list[Preference], list[Preference]]:
-    """Writes train.jsonl, heldout.jsonl and quarantine.jsonl; returns rows for the baselines."""
+    """Writes train.jsonl, heldout.jsonl and quarantine.jsonl; returns rows for the baselines.
+
+    Raises:
+        MalformedDataError: these are not the `total` rows that the decision is about.
+    """
+    count = 0
     kept: dict[str, list[Preference]] = {"train": [], "heldout": []}
     share = min(1.0, BASELINE_ROWS / max(1, total))
     with ExitStack() as stack:
@@ -88,12 +94,16 @@ def _write_rows(
             for name in ("quarantine", *kept)
         }
         for row in rows:
+            count += 1
             name = "quarantine" if isinstance(row, Quarantined) else row.split
             streams[name].write(compact_json(row.to_row()) + "\n")
             if isinstance(row, Quarantined) or row.is_tie:
                 continue
             if share == 1 or digest(row.pair_id) / 2**64 + 0.5 < share:
                 kept[row.split].append(row)
+    if count != total:
+        found = f"{count:,} pairs, {total:,} when it was read first"
+        raise MalformedDataError([f"the data changed while they were checked: {found}"], 1)
     return kept["train"], kept["heldout"]
 
 

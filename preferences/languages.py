@@ -52,6 +52,8 @@ _SCRIPTS = {
 _LETTER_OF = {script: re.compile(f"[{letters}]") for script, letters in _SCRIPTS.items()}
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = re.compile(r"[^\W\d_]+")
+_BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalpha()}
+"""What of ASCII parts words, for the quicker of two ways to the same words."""
 
 LANGUAGES = ("", *_SCRIPTS, *_SMALL_WORDS)
 """All that `language` may say."""
@@ -73,7 +75,8 @@ def _script(text: str) -> str:
 
 
 def _latin_language(text: str) -> str:
-    words = _WORD.findall(text.lower())
+    lower = text.lower()
+    words = lower.translate(_BETWEEN_WORDS).split() if text.isascii() else _WORD.findall(lower)
     found = list(filter(None, map(_LANGUAGE_OF.get, words)))
     if len(found) < _FEWEST:
         return ""

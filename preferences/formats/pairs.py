@@ -7,6 +7,7 @@ r"""Formats with one pair per row: ours, TRL's and Anthropic's HH.
   prompt ends with the last `\n\nAssistant:` that both have in common.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -181,9 +182,8 @@ def _common_messages(chosen: list[dict[str, str]], rejected: list[dict[str, str]
 
 def _common(one: str, other: str) -> str:
     """What both texts begin with."""
-    if other.startswith(one):
-        return one
-    return one[: next(n for n, letter in enumerate(one) if other[n : n + 1] != letter)]
+    differ = bisect_left(range(1, len(one) + 1), True, key=lambda n: one[:n] != other[:n])
+    return one[:differ]
 
 
 def _common_words(chosen: str, rejected: str) -> int:

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 
 from preferences.__main__ import main
+from preferences.checking import check_measured
+from preferences.formats.reading import open_source
+from preferences.intake import inspect
+from preferences.params import ValidateParams
+from preferences.reader import MalformedDataError
+from preferences.settling import Settled
 
 ROOT = Path(__file__).parents[2]
 ROWS = [
@@ -94,6 +100,17 @@ def test_a_file_name_of_no_known_kind_is_refused_before_reading(tmp_path, capsys
     path = write(tmp_path / "x.jsonl", ROWS)
     assert main(["convert", str(path), str(tmp_path / "x.docx"), "--to", "trl"]) == 2
     assert "the name ends in none of" in capsys.readouterr().err
+
+
+def test_data_that_change_between_the_two_readings_are_refused(tmp_path):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    rows = Settled(open_source(path), 0.15)
+    measured = inspect(rows, [], ValidateParams())
+    write(path, ROWS[:-1])
+    with pytest.raises(MalformedDataError, match="changed while they were checked: 59 pairs, 60"):
+        check_measured(
+            rows, measured, allowed=frozenset(), report_dir=tmp_path, params=ValidateParams()
+        )
 
 
 REAL = ROOT.parent / "shared" / "data"

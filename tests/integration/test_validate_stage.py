@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from preferences.records import pair_id
+from tasks.publishing import write_manifest
 from tests.tiny import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,7 @@ class Round:
         for split in ("train", "heldout"):
             write_rows(root / f"data/prepared/preferences/{split}.jsonl", [])
         tokenizer().save_pretrained(root / "models/sft")
+        write_manifest(root / "models/sft", params={}, inputs={}, environment={})
 
     def run(self) -> tuple[int, str]:
         """Exit code and stderr."""

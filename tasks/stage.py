@@ -162,14 +162,16 @@ class Stage:
         for folder in checkpoint_folders(self.work):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def close_spool(self, status: Status) -> None:
-        """Record how it ended."""
+    def close_spool(self, status: Status, message: str) -> None:
+        """Record how it ended, and why."""
         if self._spool is not None:
-            outputs = self._outputs if status == "done" else []
+            # Of what did not end well only the gate's reasons are there to be looked at.
+            outputs = self._outputs if status in ("done", "blocked") else []
             # A curve's last point is its final value: sent again it would be a point twice.
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}
-            self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs)
+            ended = SPOOL_STATUS.get(status, "FAILED")
+            self._spool.finish(ended, final, outputs, message)
 
 
 def run_stage(
@@ -230,8 +232,8 @@ def _run_and_record(
     note_running(stage.work, stage.name, stage.execution)
     with _shipping(stage):
         status, message = _run(stage, body, {**errors, **BAD_INPUT})
-        stage.close_spool(status)
-    message = redact(message + advice(stage.root, stage.name, status))
+        message = redact(message + advice(stage.root, stage.name, status))
+        stage.close_spool(status, message)
     cost, execution = stage.checkpoint_cost, stage.execution
     write_outcome(
         stage.root, stage.name, status, message, started=started, execution=execution, cost=cost

@@ -8,7 +8,7 @@ One spool is one folder, `.work/spool/<stage>/<id>/`:
 
     start.json     who runs, with which parameters and input hashes (written once)
     metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
-    finish.json    how it ended, final metrics, outputs
+    finish.json    how it ended and why, final metrics, outputs
     outputs/       hard links to the outputs, so that a later run cannot take them away unsent
     lock           held while the stage lives, so that a killed one can be told from a slow one
     sent.json      what has arrived where (written by the shipper)
@@ -89,9 +89,13 @@ class Spool:
         self._file.flush()
 
     def finish(
-        self, status: Status, metrics: Mapping[str, float], outputs: Sequence[Output]
+        self,
+        status: Status,
+        metrics: Mapping[str, float],
+        outputs: Sequence[Output],
+        message: str = "",
     ) -> None:
-        """Record the end. Call it once, after the outputs have been published.
+        """Record the end, with a message where it was no good one. Call it once, after publishing.
 
         Raises:
             FileNotFoundError: an output does not exist.
@@ -103,7 +107,13 @@ class Spool:
         ]
         write_json(
             self.folder / "finish.json",
-            {"status": status, "ended_ms": now_ms(), "metrics": dict(metrics), "outputs": entries},
+            {
+                "status": status,
+                "ended_ms": now_ms(),
+                "metrics": dict(metrics),
+                "outputs": entries,
+                "message": message,
+            },
         )
         self._lock.close()
 

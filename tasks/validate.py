@@ -15,6 +15,7 @@ from tasks.outcome import StageEnd
 from tasks.publishing import write_json_lines
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
+from tasks.work_folder import BLOCKED
 
 INPUTS = (
     "data/allowed.jsonl",
@@ -63,12 +64,13 @@ def run(stage: Stage) -> None:
     write_metrics(results, metrics)
     stage.final(metrics)
     if not result.passed:
-        blocked = stage.root / ".work" / stage.name / "blocked"
+        blocked = Path(".work") / stage.name / BLOCKED
         blocked.mkdir(parents=True, exist_ok=True)
         for file in results.iterdir():
             file.replace(blocked / file.name)
+        stage.keep(Output("artifact", blocked))
         reasons = "; ".join(result.reasons)
-        raise StageEnd("blocked", f"{reasons}. Report: .work/{stage.name}/blocked/report.md")
+        raise StageEnd("blocked", f"{reasons}. Report: {blocked}/report.md")
     folder = stage.staging.directory(f"data/rounds/{key}/preferences")
     for split, rows in (("train", result.train), ("heldout", result.heldout)):
         write_json_lines(folder / f"{split}.jsonl", [row.to_row() for row in rows])

@@ -4,6 +4,7 @@
 staging/         outputs that are being built
 outcome.json     how the last run ended
 running.json     the process that runs now, or that died without a word
+blocked/         what the data gate found when it last blocked
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from tasks.tracking import write_json
 
 RUNNING = "running.json"
+BLOCKED = "blocked"
 
 
 @dataclass(frozen=True, slots=True)

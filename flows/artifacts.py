@@ -21,6 +21,7 @@ from prefect.artifacts import (
 from flows.environment import mlflow_ui
 from tasks.sent import load_sent
 from tasks.shipping import spools, tracking_uri
+from tasks.work_folder import BLOCKED
 
 NONE = "-"
 
@@ -47,6 +48,22 @@ def publish_waiting(message: str) -> None:
         create_markdown_artifact(
             re.sub(r"(https?://[^\s);]+)", r"[\1](\1)", message), key="waiting"
         )
+
+
+def publish_gate(root: Path, stage: str, round_key: str, message: str) -> None:
+    """The page `validate-r1`: what the data gate found in a round, above all where it blocked.
+
+    Args:
+        root: the workspace.
+        stage: DVC's name of the gate's stage.
+        round_key: the round.
+        message: the stage's last words where it blocked, empty where the data passed.
+    """
+    folder = f".work/{stage}/{BLOCKED}" if message else f"results/validate/{round_key}"
+    report = root / folder / "report.md"
+    if report.is_file():
+        page = report.read_text(encoding="utf-8")
+        create_markdown_artifact(page, key=artifact_key(stage), description=message or None)
 
 
 def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -29,6 +29,7 @@ from prefect.states import Completed, Failed
 from flows.artifacts import (
     RunLinks,
     left_out_while_away,
+    publish_gate,
     publish_results,
     publish_runs,
     publish_waiting,
@@ -65,6 +66,8 @@ STATE_NAMES: dict[How, str] = {
 """How a stage ended -> the name of its task's state. The flow ends in the state of the stage that
 did not go through; `Completed` by type up to `Waiting`, `Failed` below."""
 WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
+GATE_SPOKE = {"Blocked", "Completed", "Cached"}
+"""Where the data gate's report is that of these data, and new."""
 WORTH_A_RETRY = {"Failed", "Killed"}
 """A crash or a lack of memory may not come twice, and the stage resumes from its checkpoint.
 What a stage says of its input, of the data or of the training will be the same the second time."""
@@ -109,6 +112,9 @@ def run_all(
         state = stage(planned.name, root, execution, return_state=True)
         if state.name == "Waiting":
             publish_waiting(state.message or "")
+        if planned.name == f"validate@{planned.round}" and state.name in GATE_SPOKE:
+            blocked = (state.message or "") if state.name == "Blocked" else ""
+            publish_gate(root, planned.name, str(planned.round), blocked)
         if state.name not in WENT_THROUGH:
             return State(
                 type=state.type,

@@ -22,6 +22,7 @@ from mlflow.entities import (
     RunTag,
 )
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.mlflow_models import log_model
@@ -167,12 +168,20 @@ class _Sender:
         for output in finish["outputs"]:
             if output["kind"] == "artifact":
                 self._send_artifact(self.folder / output["kept"])
+        self._describe_end(finish.get("message", ""))
         self.client.set_terminated(self.sent.run, status, ended)
         self.client.set_terminated(parent, status, ended)
         self.sent.status, self.sent.ended_ms = status, ended
         self.sent.models_done = all(entry["kind"] == "artifact" for entry in finish["outputs"])
         self._note()
         self._drop_links()
+
+    def _describe_end(self, message: str) -> None:
+        """What went wrong is the run's description; a second attempt that ends well has none."""
+        if message:
+            self.client.set_tag(self.sent.run, MLFLOW_RUN_NOTE, message[:PARAM_LENGTH])
+        elif MLFLOW_RUN_NOTE in self.client.get_run(self.sent.run).data.tags:
+            self.client.delete_tag(self.sent.run, MLFLOW_RUN_NOTE)
 
     def _send_artifact(self, path: Path) -> None:
         if path.is_dir():

@@ -170,8 +170,7 @@ class Stage:
             # A curve's last point is its final value: sent again it would be a point twice.
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}
-            ended = SPOOL_STATUS.get(status, "FAILED")
-            self._spool.finish(ended, final, outputs, message)
+            self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs, message)
 
 
 def run_stage(
@@ -215,8 +214,7 @@ def run_stage(
         with _alone(stage_name):
             stage = Stage(stage_name, section_name, round_key, params, inputs)
             return _run_and_record(stage, body, errors or {}, started)
-    except OSError as error:
-        # Where not even the outcome can be written down.
+    except OSError as error:  # Not even the outcome could be written down.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")

@@ -9,10 +9,13 @@ import hashlib
 import importlib
 import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ruamel.yaml import YAML
 
 from data.support_desk.corpus import sample_document
@@ -21,7 +24,7 @@ from data.support_desk.writers import sample_writer, write_response
 from preferences.records import pair_id
 from rlhf.named_seeds import named_random
 from tasks.publishing import model_hash, write_json_lines
-from tasks.stage import run_stage
+from tasks.stage import Stage, run_stage
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("base", "sft", "reward@r1", "ppo@r1")
@@ -73,6 +76,33 @@ def digest(root: Path, stage: str) -> str:
         if path.is_file():
             whole.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return whole.hexdigest() if paths else ""
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """From now on a stage in this process gets a SIGTERM as soon as it has logged the step."""
+    log = Stage.log
+
+    def log_and_signal(stage: Stage, now: int, metrics: dict[str, float]) -> None:
+        log(stage, now, metrics)
+        if now == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Stage, "log", log_and_signal)
+
+
+def copy_repository(root: Path, *, without: tuple[str, ...]) -> None:
+    """The files that git knows or would take, but for those below `without` and dvc.lock."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file() and name != "dvc.lock" and not name.startswith(without):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
 
 
 def forget(root: Path, stage: str) -> None:

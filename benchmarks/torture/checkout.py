@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tests.stage_world import make_tiny
+from tests.stage_world import copy_repository, make_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS = ("data/prepared", "data/rounds", "models", "results", "reports")
@@ -26,18 +25,7 @@ def check_out(root: Path, *, stages: Sequence[str] | None = None, steps: int | N
         stages: those that dvc.yaml keeps; all by default.
         steps: of pre-training, where they are to be others.
     """
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "benchmarks/")):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, root / name)
-    (root / "dvc.lock").unlink(missing_ok=True)
+    copy_repository(root, without=("tests/", "docs/", "benchmarks/"))
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
     make_tiny(params)

@@ -21,6 +21,7 @@ from mlflow.entities import Run
 from ruamel.yaml import YAML
 
 from tasks.publishing import write_manifest
+from tests.stage_world import copy_repository
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,18 +111,7 @@ def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
     """The repository as a fresh clone would have it, with tiny parameters."""
     folder = tmp_path_factory.mktemp("pipeline")
     root = folder / "main"
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in filter(None, names.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, root / name)
-    (root / "dvc.lock").unlink(missing_ok=True)
+    copy_repository(root, without=("tests/", "docs/"))
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
     make_tiny(params)

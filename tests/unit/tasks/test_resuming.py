@@ -1,5 +1,6 @@
 """The real training stages, interrupted and started again: the same bytes, and said in one line."""
 
+import functools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from rlhf.optimisers import Optimiser
 from tasks.signals import Signals
 from tasks.stage import Stage
 from tests import stage_world
-from tests.stage_world import STAGES, checkpoint_paths, digest, forget, run
+from tests.stage_world import STAGES, checkpoint_paths, digest, forget, interrupt_at, run
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +34,7 @@ def world(built: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A SIGTERM to this process as soon as a stage has logged the step."""
-    log = Stage.log
-
-    def at(step: int) -> None:
-        def log_and_signal(stage: Stage, now: int, metrics: dict[str, float]) -> None:
-            log(stage, now, metrics)
-            if now == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        monkeypatch.setattr(Stage, "log", log_and_signal)
-
-    return at
+    return functools.partial(interrupt_at, monkeypatch)
 
 
 def outcome(root: Path, stage: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from feedback import schema
 from feedback.database import now_ms
@@ -18,6 +18,17 @@ from feedback.rounds import settle_without
 
 SESSION_MS = 30 * 24 * 3600 * 1000
 """A browser stays signed in for thirty days."""
+
+# Built once, as in `feedback.assignments`.
+_BY_TOKEN = select(schema.annotators).where(schema.annotators.c.token_hash == bindparam("hash"))
+_BY_SESSION = (
+    select(schema.annotators, schema.sessions.c.csrf)
+    .join(schema.sessions, schema.sessions.c.annotator_id == schema.annotators.c.annotator_id)
+    .where(
+        schema.sessions.c.session_hash == bindparam("hash"),
+        schema.sessions.c.expires_ms > bindparam("now"),
+    )
+)
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
@@ -62,8 +73,7 @@ def new_token(connection: Connection, annotator_id: str, *, role: str = "annotat
 
 def by_token(connection: Connection, token: str) -> Person | None:
     """The annotator who has this token."""
-    people = schema.annotators
-    row = connection.execute(select(people).where(people.c.token_hash == _hash(token))).first()
+    row = connection.execute(_BY_TOKEN, {"hash": _hash(token)}).first()
     if row is None:
         return None
     return Person(
@@ -88,13 +98,7 @@ def open_session(connection: Connection, annotator_id: str) -> str:
 
 def by_session(connection: Connection, session: str) -> Person | None:
     """The annotator whose browser has this cookie."""
-    people, sessions = schema.annotators, schema.sessions
-    query = (
-        select(people, sessions.c.csrf)
-        .join(sessions, sessions.c.annotator_id == people.c.annotator_id)
-        .where(sessions.c.session_hash == _hash(session), sessions.c.expires_ms > now_ms())
-    )
-    row = connection.execute(query).first()
+    row = connection.execute(_BY_SESSION, {"hash": _hash(session), "now": now_ms()}).first()
     if row is None:
         return None
     return Person(

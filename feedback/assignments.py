@@ -3,6 +3,9 @@
 All functions run inside one writing transaction, so each sees every earlier decision. An
 assignment is `open` under a lease, `done` when answered, or `free` when the lease ran out or it was
 given back; the pair of a free one may go to somebody else, or to the same person again.
+
+Statements of every request are built once, as constants: building one anew costs SQLAlchemy more
+than SQLite takes to run it.
 """
 
 import hashlib
@@ -10,13 +13,80 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, exists, func, select, update
+from sqlalchemy import Connection, Row, bindparam, exists, func, select, update
 
 from feedback import schema
 from feedback.database import now_ms
 from feedback.events import record
 from feedback.judgments import Pair
 from feedback.standing import stored_pair
+
+_table, _rows, _rounds = schema.assignments, schema.round_pairs, schema.rounds
+_mine = _table.c.annotator_id == bindparam("mine")
+_tasks = (
+    select(_table, schema.pairs.c.content)
+    .join(schema.pairs, schema.pairs.c.pair_id == _table.c.pair_id)
+    .order_by(_table.c.served_ms)
+)
+_BY_ID = _tasks.where(_table.c.assignment_id == bindparam("assignment"))
+_HELD = _tasks.where(_mine, _table.c.state == "open")
+_PROLONG = (
+    update(_table)
+    .where(_table.c.assignment_id == bindparam("assignment"))
+    .values(lease_until_ms=bindparam("until"))
+)
+_FREE_EXPIRED = (
+    update(_table)
+    .where(_table.c.state == "open", _table.c.lease_until_ms < bindparam("now"))
+    .values(state="free")
+    .returning(_table.c.assignment_id, _table.c.annotator_id, _table.c.round, _table.c.pair_id)
+)
+_TAKE_UP_AGAIN = (
+    update(_table)
+    .where(_table.c.pair_id == bindparam("pair"), _mine)
+    .where(_table.c.purpose == bindparam("why"), _table.c.state == "free")
+    .values(
+        round=bindparam("round_key"),
+        state="open",
+        lease_until_ms=bindparam("until"),
+        served_ms=bindparam("at"),
+    )
+    .returning(_table.c.assignment_id)
+)
+_INSERT = _table.insert()
+_SERVED = select(func.count()).where(_mine)
+
+_at_it = (
+    select(func.count())
+    .where(
+        _table.c.pair_id == _rows.c.pair_id,
+        _table.c.purpose == "label",
+        _table.c.state == "open",
+    )
+    .scalar_subquery()
+)
+_room = _rows.c.needed > _at_it
+"""Of a row of `round_pairs`: fewer people are at the pair than it wants answers."""
+_HAS_ROOM = select(_rows.c.pair_id).where(
+    _rows.c.round == bindparam("round"),
+    _rows.c.pair_id == bindparam("pair"),
+    schema.WANTED,
+    _room,
+)
+_answered = exists().where(
+    _table.c.pair_id == _rows.c.pair_id,
+    _mine,
+    _table.c.purpose == "label",
+    _table.c.state == "done",
+)
+_NEXT_PAIR = (
+    select(_rows.c.pair_id)
+    .where(_rows.c.round == bindparam("round"), schema.WANTED, ~_answered, _room)
+    # In the order of an index: the first row comes without a look at the others.
+    .order_by(_rows.c.position)
+    .limit(1)
+)
+_ROUNDS_OLDEST_FIRST = select(_rounds.c.round).order_by(_rounds.c.published_ms, _rounds.c.round)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +114,9 @@ class Task:
     round: str
     pair: Pair
     served_ms: int
+    state: str
+    revision: int
+    """Of its newest label; 0: none yet."""
 
 
 def next_task(connection: Connection, annotator_id: str, params: ServeParams) -> Task | None:
@@ -52,11 +125,10 @@ def next_task(connection: Connection, annotator_id: str, params: ServeParams) ->
     None when nothing is left for them.
     """
     free_expired(connection)
-    mine = schema.assignments.c.annotator_id == annotator_id
-    held = _task(connection, mine, schema.assignments.c.state == "open")
+    held = _task(connection.execute(_HELD, {"mine": annotator_id}).first())
     if held is not None:
-        lease = now_ms() + params.lease_ms
-        _change(connection, held.assignment_id, lease_until_ms=lease)
+        lease = {"assignment": held.assignment_id, "until": now_ms() + params.lease_ms}
+        connection.execute(_PROLONG, lease)
         return held
     regular = _find_pair(connection, annotator_id)
     if regular is None:
@@ -68,14 +140,7 @@ def next_task(connection: Connection, annotator_id: str, params: ServeParams) ->
 
 def free_expired(connection: Connection) -> None:
     """Frees every assignment whose lease has run out."""
-    table = schema.assignments
-    expired = connection.execute(
-        update(table)
-        .where(table.c.state == "open", table.c.lease_until_ms < now_ms())
-        .values(state="free")
-        .returning(table.c.assignment_id, table.c.annotator_id, table.c.round, table.c.pair_id)
-    ).all()
-    for row in expired:
+    for row in connection.execute(_FREE_EXPIRED, {"now": now_ms()}).all():
         record(
             connection,
             "expire",
@@ -88,37 +153,15 @@ def free_expired(connection: Connection) -> None:
 
 def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
     """Whether the pair wants an answer beyond those given and those somebody works on."""
-    rows = schema.round_pairs
-    query = select(rows.c.pair_id).where(rows.c.round == round_key, rows.c.pair_id == pair_id)
-    return connection.execute(query.where(schema.WANTED, _room())).first() is not None
-
-
-def _room() -> ColumnElement[bool]:
-    """Of a row of `round_pairs`: fewer people are at the pair than it wants answers."""
-    rows, table = schema.round_pairs, schema.assignments
-    at_it = (
-        select(func.count())
-        .where(
-            table.c.pair_id == rows.c.pair_id,
-            table.c.purpose == "label",
-            table.c.state == "open",
-        )
-        .scalar_subquery()
-    )
-    return rows.c.needed > at_it
+    return connection.execute(_HAS_ROOM, {"round": round_key, "pair": pair_id}).first() is not None
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:
     """The assignment, in whatever state it is."""
-    return _task(connection, schema.assignments.c.assignment_id == assignment_id)
+    return _task(connection.execute(_BY_ID, {"assignment": assignment_id}).first())
 
 
-def _task(connection: Connection, *where: Any) -> Task | None:
-    table = schema.assignments
-    query = select(table, schema.pairs.c.content).join(
-        schema.pairs, schema.pairs.c.pair_id == table.c.pair_id
-    )
-    row = connection.execute(query.where(*where).order_by(table.c.served_ms)).first()
+def _task(row: Row[Any] | None) -> Task | None:
     if row is None:
         return None
     return Task(
@@ -129,23 +172,15 @@ def _task(connection: Connection, *where: Any) -> Task | None:
         round=row.round,
         pair=stored_pair(row, row.round),
         served_ms=row.served_ms,
+        state=row.state,
+        revision=row.revision,
     )
 
 
 def _find_pair(connection: Connection, annotator_id: str) -> tuple[str, str] | None:
     """(round, pair) of the first pair with room that this person has not answered yet."""
-    rounds, rows, table = schema.rounds, schema.round_pairs, schema.assignments
-    answered = exists().where(
-        table.c.pair_id == rows.c.pair_id,
-        table.c.annotator_id == annotator_id,
-        table.c.purpose == "label",
-        table.c.state == "done",
-    )
-    oldest_first = select(rounds.c.round).order_by(rounds.c.published_ms, rounds.c.round)
-    for key in connection.execute(oldest_first).scalars().all():
-        # In the order of an index: the first row comes without a look at the others.
-        query = select(rows.c.pair_id).where(rows.c.round == key, schema.WANTED, ~answered, _room())
-        pair_id = connection.execute(query.order_by(rows.c.position).limit(1)).scalar()
+    for key in connection.execute(_ROUNDS_OLDEST_FIRST).scalars().all():
+        pair_id = connection.execute(_NEXT_PAIR, {"round": key, "mine": annotator_id}).scalar()
         if pair_id is not None:
             return key, pair_id
     return None
@@ -155,9 +190,7 @@ def _find_check(
     connection: Connection, annotator_id: str, params: ServeParams
 ) -> tuple[str, str, int] | None:
     """(pair, purpose, swap) of a gold item or a repeat, when it is time for one."""
-    table = schema.assignments
-    served = select(func.count()).where(table.c.annotator_id == annotator_id)
-    count = int(connection.execute(served).scalar_one())
+    count = int(connection.execute(_SERVED, {"mine": annotator_id}).scalar_one())
     # A function of person and count: a refresh or a restart does not draw again.
     draw = _uniform(f"{annotator_id}/{count}")
     if draw < params.gold_rate:
@@ -215,24 +248,19 @@ def _lease(
     swap: int,
     params: ServeParams,
 ) -> Task:
-    table = schema.assignments
     round_key, pair_id = key
     at = now_ms()
-    values = {"round": round_key, "state": "open", "lease_until_ms": at + params.lease_ms}
+    until = at + params.lease_ms
     # One row per person, pair and purpose, says the table: a free one is taken up again.
-    again = connection.execute(
-        update(table)
-        .where(table.c.pair_id == pair_id, table.c.annotator_id == annotator_id)
-        .where(table.c.purpose == purpose, table.c.state == "free")
-        .values(served_ms=at, **values)
-        .returning(table.c.assignment_id)
-    ).scalar()
+    this = {"pair": pair_id, "mine": annotator_id, "why": purpose}
+    lease = {"round_key": round_key, "until": until, "at": at}
+    again = connection.execute(_TAKE_UP_AGAIN, this | lease).scalar()
     if again is None:
         again = secrets.token_hex(16)
-        row = {"assignment_id": again, "pair_id": pair_id, "annotator_id": annotator_id}
-        row |= {"purpose": purpose}
-        values |= {"swap": swap, "revision": 0, "served_ms": at}
-        connection.execute(table.insert(), [row | values])
+        row: dict[str, Any] = {"assignment_id": again, "pair_id": pair_id}
+        row |= {"annotator_id": annotator_id, "purpose": purpose, "swap": swap, "revision": 0}
+        row |= {"round": round_key, "state": "open", "lease_until_ms": until, "served_ms": at}
+        connection.execute(_INSERT, [row])
     task = find_task(connection, again)
     assert task is not None
     record(
@@ -246,12 +274,6 @@ def _lease(
         swap=task.swap,
     )
     return task
-
-
-def _change(connection: Connection, assignment_id: str, **values: Any) -> None:
-    table = schema.assignments
-    where = table.c.assignment_id == assignment_id
-    connection.execute(update(table).where(where).values(**values))
 
 
 def _coin() -> int:

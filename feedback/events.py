@@ -8,6 +8,8 @@ from sqlalchemy import Connection, insert
 from feedback import schema
 from feedback.database import now_ms
 
+_ADD = insert(schema.events)
+
 
 def record(
     connection: Connection,
@@ -20,14 +22,13 @@ def record(
     **detail: Any,
 ) -> None:
     """Adds one line to the log, in the transaction that did the thing."""
-    connection.execute(
-        insert(schema.events).values(
-            at_ms=now_ms(),
-            kind=kind,
-            annotator_id=annotator_id,
-            round=round_key,
-            pair_id=pair_id,
-            assignment_id=assignment_id,
-            detail=json.dumps(detail, ensure_ascii=False) if detail else None,
-        )
-    )
+    row = {
+        "at_ms": now_ms(),
+        "kind": kind,
+        "annotator_id": annotator_id,
+        "round": round_key,
+        "pair_id": pair_id,
+        "assignment_id": assignment_id,
+        "detail": json.dumps(detail, ensure_ascii=False) if detail else None,
+    }
+    connection.execute(_ADD, [row])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, exists, func, select, update
+from sqlalchemy import Connection, bindparam, exists, func, select, update
 
 from feedback import schema
 from feedback.database import now_ms
@@ -14,6 +14,22 @@ from feedback.events import record
 from feedback.judgments import Pair
 from feedback.standing import answers, chunks, column_in
 from feedback.votes import votes_needed
+
+# Built once, as in `feedback.assignments`.
+_rows = schema.round_pairs
+_NEEDS = (
+    select(_rows.c.round, _rows.c.pair_id, _rows.c.needed, schema.rounds.c.overlap)
+    .join(schema.rounds, schema.rounds.c.round == _rows.c.round)
+    .where(_rows.c.pair_id.in_(bindparam("pairs", expanding=True)))
+)
+_NEED = (
+    update(_rows)
+    .where(_rows.c.round == bindparam("round_key"), _rows.c.pair_id == bindparam("pair"))
+    .values(needed=bindparam("need"))
+)
+_ACTIVE_PEOPLE = select(func.count()).where(
+    schema.annotators.c.paused_reason.is_(None), schema.annotators.c.role == "annotator"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +126,13 @@ def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
     """Brings `needed` of these pairs up to date, in all rounds that contain them."""
     people = active_people(connection)
     found = answers(connection, pair_ids)
-    rows, rounds = schema.round_pairs, schema.rounds
-    query = select(rows.c.round, rows.c.pair_id, rows.c.needed, rounds.c.overlap).join(
-        rounds, rounds.c.round == rows.c.round
-    )
     for chunk in chunks(pair_ids):
-        for row in connection.execute(query.where(rows.c.pair_id.in_(chunk))).all():
+        for row in connection.execute(_NEEDS, {"pairs": list(chunk)}).all():
             need = votes_needed(found[row.pair_id], overlap=row.overlap, people=people)
             if need == row.needed:
                 continue
-            this = (rows.c.round == row.round, rows.c.pair_id == row.pair_id)
-            connection.execute(update(rows).where(*this).values(needed=need))
+            this = {"round_key": row.round, "pair": row.pair_id, "need": need}
+            connection.execute(_NEED, this)
             if not row.needed:
                 _to_be_announced(connection, row.round)
 
@@ -133,9 +145,7 @@ def settle_without(connection: Connection) -> None:
 
 def active_people(connection: Connection) -> int:
     """Annotators who may be asked for a third vote; leads and paused ones are not counted."""
-    people = schema.annotators
-    query = select(func.count()).where(people.c.paused_reason.is_(None))
-    return int(connection.execute(query.where(people.c.role == "annotator")).scalar_one())
+    return int(connection.execute(_ACTIVE_PEOPLE).scalar_one())
 
 
 def progress(connection: Connection) -> list[Progress]:

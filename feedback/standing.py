@@ -5,13 +5,28 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from feedback import schema
 from feedback.judgments import Judgment, Pair, oriented, text_hash
 
 _MOST_BOUND = 500
 """Values per IN list; SQLite's smallest limit is 999."""
+
+_labels, _assignments, _people = schema.labels, schema.assignments, schema.annotators
+_STANDING = (
+    select(_assignments.c.pair_id, _assignments.c.swap, _people.c.kind, _labels)
+    .select_from(_assignments)
+    .join(_labels, _labels.c.assignment_id == _assignments.c.assignment_id)
+    .join(_people, _people.c.annotator_id == _labels.c.annotator_id)
+    .where(
+        _labels.c.revision == _assignments.c.revision,
+        _assignments.c.state == "done",
+        _assignments.c.purpose == "label",
+        _assignments.c.pair_id.in_(bindparam("pairs", expanding=True)),
+    )
+    .order_by(_labels.c.label_id)
+)
 
 
 def stored_pair(row: Row[Any], round_key: str) -> Pair:
@@ -36,23 +51,10 @@ def answers(connection: Connection, pair_ids: Sequence[str]) -> dict[str, list[s
 
 def standing_labels(connection: Connection, pair_ids: Sequence[str]) -> list[Row[Any]]:
     """The newest revision of each finished assignment on these pairs, but gold and repeats."""
-    labels, assignments, people = schema.labels, schema.assignments, schema.annotators
-    query = (
-        select(assignments.c.pair_id, assignments.c.swap, people.c.kind, labels)
-        .select_from(assignments)
-        .join(labels, labels.c.assignment_id == assignments.c.assignment_id)
-        .join(people, people.c.annotator_id == labels.c.annotator_id)
-        .where(
-            labels.c.revision == assignments.c.revision,
-            assignments.c.state == "done",
-            assignments.c.purpose == "label",
-        )
-        .order_by(labels.c.label_id)
-    )
     return [
         row
         for chunk in chunks(pair_ids)
-        for row in connection.execute(query.where(assignments.c.pair_id.in_(chunk)))
+        for row in connection.execute(_STANDING, {"pairs": list(chunk)})
     ]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from feedback import schema
 from feedback.assignments import Task, find_task, free_expired, has_room
@@ -17,6 +17,21 @@ WITHDRAWN = "withdrawn"
 
 _MOST_UNDONE = 10
 """Answers that can be taken back, one after the other."""
+
+# Built once, as in `feedback.assignments`.
+_BY_KEY = select(schema.labels).where(
+    schema.labels.c.annotator_id == bindparam("mine"),
+    schema.labels.c.submission_key == bindparam("key"),
+)
+_TIMES_CONTAINED = select(func.count()).where(
+    schema.round_pairs.c.pair_id == bindparam("pair"), schema.round_pairs.c.active == 1
+)
+_ADD_LABEL = insert(schema.labels)
+_CLOSE = (
+    update(schema.assignments)
+    .where(schema.assignments.c.assignment_id == bindparam("assignment"))
+    .values(state=bindparam("to"), revision=bindparam("newest"))
+)
 
 
 class RefusedError(Exception):
@@ -53,15 +68,14 @@ def submit(connection: Connection, annotator_id: str, given: Submission) -> bool
     choice = stored_choice(given.choice, swap=task.swap)
     if _written_before(connection, annotator_id, given, choice):
         return False
-    state, revision = _state(connection, task.assignment_id)
-    _refuse_if_closed(connection, task, state)
+    _refuse_if_closed(connection, task)
     strength = given.strength if choice in ("a", "b") else None
     at = now_ms()
     waited = at - task.served_ms
     _write(
         connection,
         task,
-        revision + 1,
+        task.revision + 1,
         choice=choice,
         strength=strength,
         reason=given.reason,
@@ -144,26 +158,17 @@ def _written_before(
 
 
 def _key_row(connection: Connection, annotator_id: str, key: str) -> Row[Any] | None:
-    labels = schema.labels
-    mine = labels.c.annotator_id == annotator_id
-    return connection.execute(select(labels).where(mine, labels.c.submission_key == key)).first()
+    return connection.execute(_BY_KEY, {"mine": annotator_id, "key": key}).first()
 
 
-def _state(connection: Connection, assignment_id: str) -> tuple[str, int]:
-    table = schema.assignments
-    query = select(table.c.state, table.c.revision).where(table.c.assignment_id == assignment_id)
-    row = connection.execute(query).one()
-    return row.state, row.revision
-
-
-def _refuse_if_closed(connection: Connection, task: Task, state: str) -> None:
-    if state == "done":
+def _refuse_if_closed(connection: Connection, task: Task) -> None:
+    if task.state == "done":
         raise RefusedError("you have answered this pair; undo to change the answer")
     if not _contained(connection, task):
         raise RefusedError(
             f"round {task.round} no longer contains this pair: its samples have changed"
         )
-    if state == "open" or task.purpose != "label":
+    if task.state == "open" or task.purpose != "label":
         return
     if not has_room(connection, task.pair.pair_id, task.round):
         raise RefusedError("your time for this pair ran out and somebody else has taken it")
@@ -172,21 +177,16 @@ def _refuse_if_closed(connection: Connection, task: Task, state: str) -> None:
 def _contained(connection: Connection, task: Task) -> bool:
     if task.purpose == "gold":
         return True
-    rows = schema.round_pairs
-    where = (rows.c.pair_id == task.pair.pair_id, rows.c.active == 1)
-    query = select(func.count()).where(*where)
-    return bool(connection.execute(query).scalar_one())
+    return bool(connection.execute(_TIMES_CONTAINED, {"pair": task.pair.pair_id}).scalar_one())
 
 
 def _write(connection: Connection, task: Task, revision: int, **values: Any) -> None:
     """Adds the label, closes the assignment, brings the pair up to date and logs it."""
     row = {"assignment_id": task.assignment_id, "annotator_id": task.annotator_id}
-    connection.execute(insert(schema.labels).values(revision=revision, **row, **values))
-    table = schema.assignments
+    connection.execute(_ADD_LABEL, [row | {"revision": revision} | values])
     withdrawn = values["choice"] == WITHDRAWN
-    changed = {"state": "free" if withdrawn else "done", "revision": revision}
-    where = table.c.assignment_id == task.assignment_id
-    connection.execute(update(table).where(where).values(**changed))
+    closed = {"assignment": task.assignment_id, "newest": revision}
+    connection.execute(_CLOSE, closed | {"to": "free" if withdrawn else "done"})
     if task.purpose == "label":
         settle(connection, [task.pair.pair_id])
     record(

@@ -2,11 +2,21 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from feedback import schema
 from feedback.assignments import Task
 from feedback.rendering import prompt_html, text_html, visible
+
+# Built once, as in `feedback.assignments`.
+_DONE = select(func.count()).where(
+    schema.assignments.c.annotator_id == bindparam("mine"), schema.assignments.c.state == "done"
+)
+_BY_NEED = (
+    select(schema.round_pairs.c.needed, func.count())
+    .where(schema.round_pairs.c.round == bindparam("round"), schema.round_pairs.c.active == 1)
+    .group_by(schema.round_pairs.c.needed)
+)
 
 
 def task_view(task: Task) -> dict[str, Any]:
@@ -28,16 +38,14 @@ def task_view(task: Task) -> dict[str, Any]:
 
 def standing_of(connection: Connection, annotator_id: str, round_key: str | None) -> dict[str, Any]:
     """How far this person and the round in hand are; without one, the newest round."""
-    table, rows, rounds = schema.assignments, schema.round_pairs, schema.rounds
-    mine = select(func.count()).where(table.c.annotator_id == annotator_id, table.c.state == "done")
     if round_key is None:
+        rounds = schema.rounds
         newest = select(rounds.c.round).order_by(rounds.c.published_ms.desc(), rounds.c.round)
         round_key = connection.execute(newest.limit(1)).scalar()
-    of_round = (rows.c.round == round_key, rows.c.active == 1)
-    counts = select(rows.c.needed, func.count()).where(*of_round).group_by(rows.c.needed)
-    by_need = {needed: count for needed, count in connection.execute(counts)}
+    counts = connection.execute(_BY_NEED, {"round": round_key})
+    by_need = {needed: count for needed, count in counts}
     return {
-        "mine": int(connection.execute(mine).scalar_one()),
+        "mine": int(connection.execute(_DONE, {"mine": annotator_id}).scalar_one()),
         "round": round_key,
         "settled": by_need.get(0, 0),
         "pairs": sum(by_need.values()),

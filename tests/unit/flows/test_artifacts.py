@@ -1,10 +1,24 @@
 """The figures and links that a flow run shows in Prefect."""
 
 import json
+import socket
 
+import httpx
 import pytest
+from prefect.artifacts import create_markdown_artifact
+from prefect.logging import disable_run_logger
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.artifacts import artifact_key, mlflow_runs, round_rows, run_link, runs_in_markdown
+from flows.artifacts import (
+    artifact_key,
+    mlflow_runs,
+    publish_gate,
+    publish_results,
+    publish_waiting,
+    round_rows,
+    run_link,
+    runs_in_markdown,
+)
 from tasks.sent import Sent, save_sent, uri_digest
 from tasks.shipping import tracking_uri
 
@@ -87,3 +101,21 @@ def test_without_a_page_the_command_that_opens_them_is_given():
     page = runs_in_markdown({"ppo@r1": "a1"}, "sqlite:////w/.work/mlflow/mlflow.db", None)
     assert "mlflow ui --backend-store-uri sqlite:////w/.work/mlflow/mlflow.db" in page
     assert "| ppo@r1 | `a1` |" in page
+
+
+@pytest.mark.filterwarnings("ignore:Artifact creation outside")
+def test_a_run_goes_on_without_its_pages_while_prefect_cannot_be_reached(tmp_path):
+    report = tmp_path / "results" / "validate" / "r1" / "report.md"
+    report.parent.mkdir(parents=True)
+    report.write_text("# Nothing to complain about")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # Taken, and nobody listens.
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
+        away = temporary_settings({PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0})
+        with away, disable_run_logger():
+            with pytest.raises(httpx.TransportError):
+                create_markdown_artifact("a page", key="page")
+
+            publish_waiting("round r1 waits")
+            publish_gate(tmp_path, "validate@r1", "r1", "")
+            publish_results({"policies": [policy("sft", 4.5)], "reward_models": []}, "r1")

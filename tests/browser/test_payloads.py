@@ -89,7 +89,8 @@ def test_no_payload_becomes_active_on_the_labelling_page(
     assert browser.execute_script("return window.__owned") is None
 
 
-READY = "(!document.getElementById('work').hidden || !document.getElementById('message').hidden)"
+READY = "['work', 'message'].some(id => document.getElementById(id)?.hidden === false)"
+"""The page shows a pair or says something; not so while the sign-in page is still open."""
 
 
 def test_no_payload_becomes_active_on_the_overview(

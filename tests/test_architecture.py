@@ -335,7 +335,13 @@ def test_no_file_has_more_than_300_lines() -> None:
     assert {path for path, count in lines.items() if count > MAX_LINES} == TABLES
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.endswith("__init__.py")])
+ASKS_FIRST = "tasks/__init__.py"
+"""Asks to die with DVC before a stage's seconds of imports; docs/decisions/0006 says why."""
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.endswith("__init__.py") and path != ASKS_FIRST]
+)
 def test_a_package_file_holds_only_its_docstring(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
 

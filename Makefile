@@ -3,8 +3,6 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# Threads that wait sleep: two that spin beside other work are twenty times slower than one.
-export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: repro test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds clean setup
 

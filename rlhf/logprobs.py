@@ -34,11 +34,17 @@ def entropy(logits: Logits, *, temperature: float) -> PerToken:
 
 
 def token_logprobs_and_entropy(
-    logits: Logits, token_ids: ResponseIds, *, temperature: float
+    logits: Logits, token_ids: ResponseIds, *, temperature: float, train_entropy: bool = True
 ) -> TokenLogprobs:
-    """Log-probability of each token and entropy at each position, from one log-softmax."""
+    """Log-probability of each token and entropy at each position, from one log-softmax.
+
+    An entropy that no loss uses (`train_entropy=False`) needs no gradient, which costs six passes
+    over the logits.
+    """
     log_probabilities = log_policy(logits, temperature=temperature)
-    return TokenLogprobs(_pick(log_probabilities, token_ids), _entropy(log_probabilities))
+    with torch.set_grad_enabled(train_entropy and torch.is_grad_enabled()):
+        entropies = _entropy(log_probabilities)
+    return TokenLogprobs(_pick(log_probabilities, token_ids), entropies)
 
 
 def log_policy(logits: Logits, *, temperature: float) -> Logits:

@@ -175,7 +175,10 @@ def _losses(
     loss = params.value_coef * value.loss
     figures = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
     current = token_logprobs_and_entropy(
-        output.logits, batch.response_ids, temperature=params.sampling.temperature
+        output.logits,
+        batch.response_ids,
+        temperature=params.sampling.temperature,
+        train_entropy=params.entropy_coef != 0,
     )
     entropy = masked_sum(current.entropy, mask) / tokens
     figures["entropy"] = entropy

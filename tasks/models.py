@@ -1,6 +1,5 @@
 """What the stages that train or run models share: where to compute, and model folders on disk."""
 
-import gc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,8 +33,6 @@ ERRORS: Mapping[type[Exception], Status] = {
 
 def start_compute(run: RunParams, *, denormals: bool = False) -> Compute:
     """Fix threads and determinism, silence the libraries' own progress bars."""
-    # What is imported stays. Python's exit alone looks a second for garbage in it.
-    gc.freeze()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()

@@ -8,7 +8,7 @@ is written down for whoever started it.
 
 import argparse
 import contextlib
-import fcntl
+import gc
 import logging
 import os
 import platform
@@ -34,9 +34,7 @@ from tasks.redaction import redact, redact_values
 from tasks.signals import Signals, die_with_parent
 from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
 from tasks.troubles import advice, explain
-from tasks.work_folder import RUNNING, checkpoint_folders, note_running
-
-log = logging.getLogger(__name__)
+from tasks.work_folder import RUNNING, alone, checkpoint_folders, note_running
 
 BAD_INPUT: Mapping[type[Exception], Status] = {
     MalformedDataError: "bad_input",
@@ -195,6 +193,9 @@ def run_stage(
         errors: further exceptions that are the user's to mend, or that end training.
     """
     started = time.monotonic() - process_age()
+    # What is imported stays. Python's exit alone looks a second for garbage in it.
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     parser = argparse.ArgumentParser(
         prog=f"python -m tasks.{section_name}", description=body.__doc__
@@ -211,7 +212,7 @@ def run_stage(
     stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
     die_with_parent()
     try:
-        with _alone(stage_name):
+        with alone(stage_name):
             stage = Stage(stage_name, section_name, round_key, params, inputs)
             return _run_and_record(stage, body, errors or {}, started)
     except OSError as error:  # Not even the outcome could be written down.
@@ -270,19 +271,6 @@ def _round_key(params: Params, key: str) -> str:
     if key not in params.rounds:
         raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
     return key
-
-
-@contextlib.contextmanager
-def _alone(stage: str) -> Iterator[None]:
-    """Hold the machine: one stage at a time; the kernel lets go of the lock on any death."""
-    folder = Path(".work")
-    folder.mkdir(exist_ok=True)
-    with (folder / "stage.lock").open("w") as lock:
-        started = time.monotonic()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (waited := time.monotonic() - started) > 1:
-            log.info("%s waited %.0f s for another stage to end", stage, waited)
-        yield
 
 
 @contextlib.contextmanager

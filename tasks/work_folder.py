@@ -5,15 +5,24 @@ staging/         outputs that are being built
 outcome.json     how the last run ended
 running.json     the process that runs now, or that died without a word
 blocked/         what the data gate found when it last blocked
+
+`.work/stage.lock` is held by the stage that runs.
 """
 
+import contextlib
+import fcntl
 import json
+import logging
 import os
 import re
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.tracking import write_json
+
+log = logging.getLogger(__name__)
 
 RUNNING = "running.json"
 BLOCKED = "blocked"
@@ -34,6 +43,19 @@ class Running:
     def alive(self) -> bool:
         """Whether this very process still runs (a zombie does not)."""
         return self.boot == _boot() and self.ticks == _start_ticks(self.pid) is not None
+
+
+@contextlib.contextmanager
+def alone(stage: str) -> Iterator[None]:
+    """Hold the machine: one stage at a time; the kernel lets go of the lock on any death."""
+    folder = Path(".work")
+    folder.mkdir(exist_ok=True)
+    with (folder / "stage.lock").open("w") as lock:
+        started = time.monotonic()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (waited := time.monotonic() - started) > 1:
+            log.info("%s waited %.0f s for another stage to end", stage, waited)
+        yield
 
 
 def note_running(work: Path, stage: str, execution: str) -> None:

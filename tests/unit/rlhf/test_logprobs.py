@@ -101,3 +101,14 @@ def test_logits_are_not_changed_in_place():
     logits = torch.from_numpy(LOGITS.copy())
     token_logprobs_and_entropy(logits, IDS, temperature=0.3)
     assert np.array_equal(logits.numpy(), LOGITS)
+
+
+def test_d31_an_entropy_without_gradient_has_the_value_of_one_with():
+    logits = torch.from_numpy(LOGITS).requires_grad_()
+    ids = torch.zeros(LOGITS.shape[:-1], dtype=torch.int64)
+    one = token_logprobs_and_entropy(logits, ids, temperature=1.0)
+    other = token_logprobs_and_entropy(logits, ids, temperature=1.0, train_entropy=False)
+    assert torch.equal(one.entropy, other.entropy)
+    assert one.entropy.requires_grad
+    assert not other.entropy.requires_grad
+    assert other.logprobs.requires_grad

@@ -187,7 +187,8 @@ def main() -> int:
         for module in chosen:
             started = time.monotonic()
             count, survivors = run(module, place)
-            new = [one for one in survivors if f"`{one.split(': ', 1)[1]}`" not in explained]
+            rows = [f"| `{name}` | `{one.split(': ', 1)[1]}` |" for one in survivors]
+            new = [row for row in rows if row not in explained]
             unexplained += len(new)
             seconds = time.monotonic() - started
             print(

@@ -106,6 +106,21 @@ def test_e43_a_soft_label_below_half_prefers_the_other_answer(assert_close):
     assert_close(found.accuracy, swapped.accuracy, rtol=1e-12, atol=0.0)
 
 
+def test_e43_labels_of_both_directions_add_up_to_one_accuracy(assert_close):
+    """Gaps of 1, -½ and 0: right, right the other way round, undecided."""
+    found = preference_loss(CHOSEN, REJECTED, soft_labels=scores(1.0, 0.2, 1.0))
+    assert_close(found.accuracy, (1 + 1 + 0.5) / 3, rtol=1e-12, atol=0.0)
+
+
+def test_only_the_loss_has_a_gradient():
+    found = preference_loss(CHOSEN.clone().requires_grad_(), REJECTED)
+    assert (found.loss.requires_grad, found.accuracy.requires_grad, found.margin.requires_grad) == (
+        True,
+        False,
+        False,
+    )
+
+
 def test_smoothing_leaves_a_tie_a_tie(assert_close):
     tie = scores(0.5, 0.5, 0.5)
     smooth = preference_loss(CHOSEN, REJECTED, soft_labels=tie, label_smoothing=0.2)

@@ -187,7 +187,7 @@ def main() -> int:
         for module in chosen:
             started = time.monotonic()
             count, survivors = run(module, place)
-            rows = [f"| `{name}` | `{one.split(': ', 1)[1]}` |" for one in survivors]
+            rows = [f"| `{module}` | `{one.split(': ', 1)[1]}` |" for one in survivors]
             new = [row for row in rows if row not in explained]
             unexplained += len(new)
             seconds = time.monotonic() - started

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
+import transformers
+from transformers import PreTrainedTokenizerFast
 
 from preferences.baselines import bag_of_words
 from preferences.formats.reading import open_source
@@ -34,11 +35,12 @@ from preferences.records import Preference, prompt_text
 from preferences.statistics import longer_wins, share
 from rlhf import reward
 from rlhf.compute import Compute, make_deterministic
-from rlhf.models import RewardModel
+from rlhf.models import RewardModel, load_reward_model
 from rlhf.optimisers import Optimiser, Training
+from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.reward import RewardParams
-from rlhf.pretrain import train_tokenizer
+from rlhf.pretrain import build_model, train_tokenizer
 from rlhf.seeding import Seeds
 
 COMPUTE = Compute(torch.device("cpu"), "float32")
@@ -66,11 +68,9 @@ def _reward(epochs: int, max_tokens: int, lr: float, weight_decay: float = 0.1) 
 
 
 RECIPES = {
-    "hh_helpful": Recipe(folds=5, vocabulary=2048, reward=_reward(3, 1024, 1e-3)),
-    "ukp_arguments": Recipe(folds=4, vocabulary=2048, reward=_reward(2, 512, 1e-3)),
-    "polite_instructions": Recipe(
-        folds=5, vocabulary=2048, layers=2, hidden_size=128, reward=_reward(6, 512, 1e-3)
-    ),
+    "hh_helpful": Recipe(folds=5, vocabulary=2048, layers=2, reward=_reward(1, 1024, 1e-3)),
+    "ukp_arguments": Recipe(folds=4, vocabulary=2048, layers=2, reward=_reward(1, 512, 1e-3)),
+    "polite_instructions": Recipe(folds=5, vocabulary=2048, layers=2, reward=_reward(8, 512, 1e-3)),
 }
 
 
@@ -107,7 +107,7 @@ def learn(
         {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
     )
     tokenizer = train_tokenizer(texts, recipe.vocabulary)
-    model = RewardModel(_classifier(tokenizer, recipe, seeds))
+    model = _fresh(tokenizer, recipe, seeds)
     encoder = reward.Encoder(tokenizer)
     pairs = [
         reward.EncodedPair(
@@ -131,25 +131,19 @@ def learn(
     return model, encoder
 
 
-def _classifier(
-    tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seeds: Seeds
-) -> LlamaForSequenceClassification:
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
+def _fresh(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seeds: Seeds) -> RewardModel:
+    """A model that knows nothing yet, with the head that the stage `reward` would give it."""
+    params = EmbeddedModelParams(
+        layers=recipe.layers,
         hidden_size=recipe.hidden_size,
-        intermediate_size=3 * recipe.hidden_size,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.hidden_size // 32,
-        num_key_value_heads=recipe.hidden_size // 32,
-        max_position_embeddings=2048,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-        num_labels=1,
+        heads=recipe.hidden_size // 32,
+        mlp_size=3 * recipe.hidden_size,
+        max_positions=2048,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeds.named("reward", "weights"))
-        return LlamaForSequenceClassification(config).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        for part in (build_model(params, tokenizer, seeds), tokenizer):
+            part.save_pretrained(folder)
+        return load_reward_model(Path(folder), COMPUTE.device, seeds.torch("reward", "head"))
 
 
 def hits_of(model: RewardModel, encoder: reward.Encoder, rows: Sequence[Preference]) -> int:
@@ -205,6 +199,8 @@ def main() -> None:
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     make_deterministic(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     found = measure(options.name, options.path, RECIPES[options.name], options.seed, options.folds)
     text = json.dumps(found, indent=1) + "\n"
     sys.stdout.write(text)

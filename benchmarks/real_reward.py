@@ -46,31 +46,37 @@ from rlhf.seeding import Seeds
 COMPUTE = Compute(torch.device("cpu"), "float32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+SIZE = EmbeddedModelParams(
+    vocabulary_size=2048, layers=2, hidden_size=64, heads=2, mlp_size=192, max_positions=2048
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """How one data set is split and learnt."""
 
     folds: int
-    vocabulary: int
     reward: RewardParams
-    layers: int = 1
-    hidden_size: int = 64
 
 
-def _reward(epochs: int, max_tokens: int, lr: float, weight_decay: float = 0.1) -> RewardParams:
-    return RewardParams(
-        epochs=epochs,
-        max_tokens=max_tokens,
-        batch_size=32,
-        micro_batch_size=32,
-        optimiser=OptimiserParams(lr=lr, weight_decay=weight_decay),
+def _recipe(folds: int, *, epochs: int, max_tokens: int) -> Recipe:
+    optimiser = OptimiserParams(lr=1e-3, weight_decay=0.1)
+    return Recipe(
+        folds,
+        RewardParams(
+            epochs=epochs,
+            max_tokens=max_tokens,
+            batch_size=32,
+            micro_batch_size=32,
+            optimiser=optimiser,
+        ),
     )
 
 
 RECIPES = {
-    "hh_helpful": Recipe(folds=5, vocabulary=2048, layers=2, reward=_reward(1, 1024, 1e-3)),
-    "ukp_arguments": Recipe(folds=4, vocabulary=2048, layers=2, reward=_reward(1, 512, 1e-3)),
-    "polite_instructions": Recipe(folds=5, vocabulary=2048, layers=2, reward=_reward(8, 512, 1e-3)),
+    "hh_helpful": _recipe(5, epochs=1, max_tokens=1024),
+    "ukp_arguments": _recipe(4, epochs=1, max_tokens=512),
+    "polite_instructions": _recipe(5, epochs=8, max_tokens=512),
 }
 
 
@@ -106,8 +112,8 @@ def learn(
     texts = sorted(
         {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
     )
-    tokenizer = train_tokenizer(texts, recipe.vocabulary)
-    model = _fresh(tokenizer, recipe, seeds)
+    tokenizer = train_tokenizer(texts, SIZE.vocabulary_size)
+    model = _fresh(tokenizer, seeds)
     encoder = reward.Encoder(tokenizer)
     pairs = [
         reward.EncodedPair(
@@ -131,17 +137,10 @@ def learn(
     return model, encoder
 
 
-def _fresh(tokenizer: PreTrainedTokenizerFast, recipe: Recipe, seeds: Seeds) -> RewardModel:
+def _fresh(tokenizer: PreTrainedTokenizerFast, seeds: Seeds) -> RewardModel:
     """A model that knows nothing yet, with the head that the stage `reward` would give it."""
-    params = EmbeddedModelParams(
-        layers=recipe.layers,
-        hidden_size=recipe.hidden_size,
-        heads=recipe.hidden_size // 32,
-        mlp_size=3 * recipe.hidden_size,
-        max_positions=2048,
-    )
     with tempfile.TemporaryDirectory() as folder:
-        for part in (build_model(params, tokenizer, seeds), tokenizer):
+        for part in (build_model(SIZE, tokenizer, seeds), tokenizer):
             part.save_pretrained(folder)
         return load_reward_model(Path(folder), COMPUTE.device, seeds.torch("reward", "head"))
 

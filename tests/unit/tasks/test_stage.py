@@ -224,21 +224,6 @@ def test_every_logged_step_is_in_history_and_on_its_way_to_mlflow(place: Workpla
 # --- Before it begins ----------------------------------------------------------------------------
 
 
-def test_garbage_is_looked_for_in_the_stage_but_not_in_what_it_imports(place, monkeypatch):
-    monkeypatch.setenv("DVC_STAGE", "probe")
-    code, err = place.run("import gc; Path('inside').write_text(f'{gc.isenabled()}')")
-
-    importing = subprocess.run(
-        [sys.executable, "-c", "import tasks, gc; print(gc.isenabled())"],
-        env=place.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert (code, err) == (0, "")
-    assert (importing.stdout, (place.root / "inside").read_text()) == ("False\n", "True")
-
-
 def test_wrong_params_end_with_2_all_problems_and_nothing_written(place: Workplace):
     path = place.root / "params.yaml"
     text = path.read_text()

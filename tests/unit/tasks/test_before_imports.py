@@ -1,4 +1,4 @@
-"""A stage ends with the DVC that started it, also while it still imports."""
+"""What `tasks/__init__.py` sees to before a stage imports anything."""
 
 import os
 import signal
@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
 DVC = """
 import subprocess, sys, time
 stage = "import tasks; print('importing', flush=True); import time; time.sleep(60)"
@@ -37,6 +40,39 @@ def test_a_stage_that_still_imports_ends_with_its_dvc():
         dvc.stdout.close()
         if alive(stage):
             os.kill(stage, signal.SIGKILL)
+
+
+SETTINGS = """
+import gc, os, tasks
+importing = gc.isenabled()
+from tasks.stage import run_stage
+run_stage("report", print, arguments=[])
+print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"))
+"""
+"""A stage that ends at once, for want of params.yaml."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"DVC_STAGE": "report"}, "False True 5000"),
+        ({"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7"}, "False True 7"),
+        ({}, "True True None"),
+    ],
+)
+def test_imports_of_a_stage_of_dvc_are_not_searched_for_garbage_and_threads_spin_briefly(
+    tmp_path: Path, environment: dict[str, str], expected: str
+):
+    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS],
+        cwd=tmp_path,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected
 
 
 def alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ uncommitted changes included. It shares DVC's cache, so what a variant has in co
 line is restored instead of run, and keeps its own `.work`, outputs and `dvc.lock` between calls.
 """
 
+import fcntl
 import subprocess
 from collections.abc import Mapping
 from configparser import ConfigParser
@@ -38,7 +39,11 @@ def prepare_workspace(root: Path, name: str) -> Path:
     """
     overlay = _read_overlay(root, name)
     workspace = root / VARIANTS_FOLDER / name
-    _check_out(root, workspace, _snapshot(root))
+    workspace.parent.mkdir(parents=True, exist_ok=True)
+    # Two variants started at once: git's index takes one at a time, and says nothing to the other.
+    with (workspace.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _check_out(root, workspace, _snapshot(root))
     _write_params(workspace / "params.yaml", overlay)
     _share_cache(root, workspace)
     return workspace

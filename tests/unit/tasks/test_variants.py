@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,12 @@ def test_a_variant_that_is_no_mapping_is_refused_before_anything_is_made(root: P
     with pytest.raises(VariantError, match=r"params/odd\.yaml: expected a mapping.*list"):
         prepare_workspace(root, "odd")
     assert workspaces(root) == []
+
+
+def test_variants_that_start_at_once_wait_for_each_other(root: Path) -> None:
+    (root / "code.py").write_text("two, not committed\n")
+    names = ["no_kl", "seed1"] * 4
+    with ThreadPoolExecutor(len(names)) as pool:
+        made = list(pool.map(lambda name: prepare_workspace(root, name), names))
+    assert {path.name for path in made} == {"no_kl", "seed1"}
+    assert {(path / "code.py").read_text() for path in made} == {"two, not committed\n"}

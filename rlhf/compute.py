@@ -37,15 +37,14 @@ def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     return torch.device(name)
 
 
-def make_deterministic(threads: int, *, denormals: bool = False) -> None:
+def make_deterministic(threads: int) -> None:
     """Fix the number of threads and refuse kernels whose result depends on scheduling.
 
-    Unless `denormals` are kept, numbers below 1.2e-38 become 0: a CPU computes with them in
-    microcode, and a sharp model's attention is full of them, which made reward-model training four
-    times as long.
+    Numbers below 1.2e-38 become 0: a CPU computes with them in microcode, and a sharp model's
+    attention is full of them, which made reward-model training four times as long.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_flush_denormal(not denormals)
+    torch.set_flush_denormal(True)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     # Fresh memory would be filled with NaN, to find reads of it: 4 % of the time.

@@ -110,7 +110,8 @@ def sample_responses(
 def _draw(
     logits: Tensor, params: SamplingParams, *, banned: int | None, generator: torch.Generator
 ) -> Tensor:
-    logits = logits / params.temperature
+    if params.temperature != 1:
+        logits = logits / params.temperature
     if banned is not None:
         logits[:, banned] = float("-inf")
     logits = filter_logits(logits, top_k=params.top_k, top_p=params.top_p)
@@ -120,7 +121,21 @@ def _draw(
         raise NonFiniteError(
             "the policy's logits are not finite, so nothing can be sampled: its weights are broken"
         )
-    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+    return draw_index(probabilities, generator)
+
+
+def draw_index(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """An index for each row of probabilities (rows, vocab), by inversion: one uniform number a row.
+
+    A token of probability 0 is never drawn. (`torch.multinomial` draws a number for every token,
+    which on a CPU takes a third of a decoding step of a small model.)
+    """
+    sums = probabilities.double().cumsum(dim=-1)
+    total = sums[:, -1:]
+    uniform = torch.rand(len(sums), 1, dtype=torch.float64, device=sums.device, generator=generator)
+    # Rounding may take the product to the total itself, which no sum exceeds.
+    point = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(sums, point, right=True).squeeze(1)
 
 
 def sample_all(

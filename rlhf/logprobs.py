@@ -52,7 +52,8 @@ def log_policy(logits: Logits, *, temperature: float) -> Logits:
     if not temperature > 0:
         raise ValueError(f"temperature: expected a number above 0, found {temperature}")
     wide = logits.to(accumulation_dtype(logits))
-    return torch.log_softmax(wide / temperature, dim=-1)
+    # Dividing by 1 changes no bit, but it reads and writes all logits, forward and backward.
+    return torch.log_softmax(wide if temperature == 1 else wide / temperature, dim=-1)
 
 
 def _pick(log_probabilities: Logits, token_ids: ResponseIds) -> PerToken:

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.losses import PreferenceLoss, preference_loss
+from rlhf.masked import ROUNDING_STEPS
 from rlhf.models import RewardModel
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
@@ -233,4 +234,7 @@ def fit_normaliser(
     """
     model.set_normaliser(0.0, 1.0)
     raw = score_rows(model, rows, pad_id=pad_id, compute=compute)
-    model.set_normaliser(statistics.fmean(raw), statistics.pstdev(raw))
+    # Where a row stands in its batch may change its last digits.
+    noise = ROUNDING_STEPS * torch.finfo(torch.float32).eps * max(map(abs, raw))
+    spread = statistics.pstdev(raw)
+    model.set_normaliser(statistics.fmean(raw), spread if spread > noise else 0.0)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from rlhf.batches import Rollout
@@ -62,11 +63,13 @@ def collect_rollout(
             pad_id=tokens.pad,
             generator=generator,
         )
+    # Rows of similar length share a micro-batch, so that little padding is computed.
+    order = (mask.sum(dim=1) + responses.response_mask.sum(dim=1)).argsort(stable=True)
     parts = [
         _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling, compute)
-        for rows in torch.arange(len(prompts), device=compute.device).split(micro_batch_size)
+        for rows in order.split(micro_batch_size)
     ]
-    return Rollout.concat(parts)
+    return Rollout.concat(parts).select(order.argsort())
 
 
 def _rows(responses: Responses, rows: torch.Tensor) -> Responses:
@@ -81,7 +84,11 @@ def _score(
     sampling: SamplingParams,
     compute: Compute,
 ) -> Rollout:
-    batch = (prompt_ids, prompt_mask, responses.response_ids, responses.response_mask)
+    """What all models say of a micro-batch; columns that are padding in every row are left out."""
+    first = int(prompt_mask.any(dim=0).long().argmax())
+    width = int(responses.response_mask.any(dim=0).sum())
+    ids = responses.response_ids[:, :width]
+    batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, responses.response_mask[:, :width])
     with compute.autocast():
         output = models.actor(*batch)
         with adapter_off(models.reference):
@@ -90,15 +97,19 @@ def _score(
         if models.reward_model is not None:
             ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
             scores = models.reward_model(*ids_and_mask)
-    ids, temperature = responses.response_ids, sampling.temperature
+    temperature = sampling.temperature
+
+    def widened(values: torch.Tensor) -> torch.Tensor:
+        return functional.pad(values, (0, responses.response_ids.shape[1] - width))
+
     return Rollout(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
-        response_ids=ids,
+        response_ids=responses.response_ids,
         response_mask=responses.response_mask,
-        logprobs=token_logprobs(output.logits, ids, temperature=temperature),
-        ref_logprobs=token_logprobs(ref_logits, ids, temperature=temperature),
-        values=output.values,
+        logprobs=widened(token_logprobs(output.logits, ids, temperature=temperature)),
+        ref_logprobs=widened(token_logprobs(ref_logits, ids, temperature=temperature)),
+        values=widened(output.values),
         scores=scores,
         ended=responses.ended,
     )

@@ -96,9 +96,8 @@ def response_loss(
     ids, mask = pad_right([[*e.prompt, *e.response] for e in examples], pad_id)
     from_response = torch.arange(ids.shape[1]) >= torch.tensor([[len(e.prompt)] for e in examples])
     ids, mask, trained = ids.to(device), mask.to(device), (from_response & mask).to(device)
-    hidden = sequence_hidden(model.base_model, ids, mask)[:, :-1]
-    logits = language_model_head(model, hidden)
-    return language_model_loss(logits, ids[:, 1:], trained[:, 1:], normaliser=tokens)
+    hidden = sequence_hidden(model.base_model, ids, mask)
+    return _loss_of_trained(model, hidden, ids, trained, tokens)
 
 
 def packed_response_loss(
@@ -116,8 +115,23 @@ def packed_response_loss(
     # The first token of an example has nothing before it that could predict it.
     trained = trained.bool() & (positions > 0)
     ids, positions, trained = ids.to(device), positions.to(device), trained.to(device)
-    logits = language_model_head(model, packed_hidden(model.base_model, ids, positions)[:, :-1])
-    return language_model_loss(logits, ids[:, 1:], trained[:, 1:], normaliser=tokens)
+    hidden = packed_hidden(model.base_model, ids, positions)
+    return _loss_of_trained(model, hidden, ids, trained, tokens)
+
+
+def _loss_of_trained(
+    model: PreTrainedModel,
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    trained: torch.Tensor,
+    tokens: int,
+) -> torch.Tensor:
+    """The loss from hidden states; only those that predict a trained token go through the head."""
+    chosen = trained[:, 1:]
+    logits = language_model_head(model, hidden[:, :-1][chosen])
+    labels = ids[:, 1:][chosen]
+    every = torch.ones_like(labels, dtype=torch.bool)
+    return language_model_loss(logits[None], labels[None], every[None], normaliser=tokens)
 
 
 def _backward(

@@ -11,6 +11,8 @@ if "DVC_STAGE" in os.environ:
     # OpenMP reads it when torch is imported. Threads that wait spin briefly, then sleep: two that
     # only spin collapse beside other work, and two that sleep at once are a quarter slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    # MKL: the same bits with one thread and with two.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     # What is imported stays; to look for garbage in it takes a tenth of the time. `run_stage` looks
     # for garbage again.
     gc.disable()

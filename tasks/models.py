@@ -31,7 +31,7 @@ ERRORS: Mapping[type[Exception], Status] = {
 """How the library's errors end a stage."""
 
 
-def start_compute(run: RunParams, *, denormals: bool = False) -> Compute:
+def start_compute(run: RunParams) -> Compute:
     """Fix threads and determinism, silence the libraries' own progress bars."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.utils.logging.disable_progress_bar()
@@ -40,7 +40,7 @@ def start_compute(run: RunParams, *, denormals: bool = False) -> Compute:
         device = choose_device(run.device)
     except ValueError as error:
         raise StageEnd("bad_input", str(error)) from None
-    make_deterministic(run.threads, denormals=denormals)
+    make_deterministic(run.threads)
     return Compute(device, run.precision)
 
 

@@ -63,8 +63,7 @@ SAMPLES = 4
 def run(stage: Stage) -> None:
     """Train the policy by PPO and write it with its value function."""
     params, key = stage.params.ppo, stage.round_key
-    # They cost little here, and the figures in the README were measured with them.
-    compute, seeds = start_compute(stage.params.run, denormals=True), seeds_of(stage)
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     folder = Path(stage.round.policy)
     tokenizer = load_tokenizer(folder)
     tokens = token_ids(tokenizer)

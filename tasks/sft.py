@@ -32,8 +32,7 @@ INPUTS = ("models/base", "data/prepared")
 def run(stage: Stage) -> None:
     """Train on the completions of the demonstrations."""
     params = stage.params.sft
-    # They cost little here, and the figures in the README were measured with them.
-    compute, seeds = start_compute(stage.params.run, denormals=True), seeds_of(stage)
+    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     base = Path("models/base")
     tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
     rows = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlhf.generation import filter_logits, sample_all, sample_responses
+from rlhf.generation import draw_index, filter_logits, sample_all, sample_responses
 from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
@@ -146,6 +146,26 @@ def test_c05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("uniform", [0.0, 0.25, 0.2500001, 0.9999999, 1 - 2**-53])
+def test_c05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_uniform_number(
+    monkeypatch, uniform
+):
+    rows = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
+    monkeypatch.setattr(
+        torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64)
+    )
+    drawn = draw_index(rows, torch.Generator()).tolist()
+    assert drawn == [1 if uniform < 0.25 else 3, 2]
+
+
+def test_c05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(monkeypatch):
+    row = torch.full((1, 3), 0.3333)
+    monkeypatch.setattr(
+        torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64)
+    )
+    assert draw_index(row, torch.Generator()).tolist() == [2]
+
+
 def test_c05_later_tokens_are_drawn_given_the_row_after_other_rows_have_left():
     """Half the rows or so end at the first token; the cache must follow those that stay."""
     lm = ending_often()

@@ -47,7 +47,7 @@ import gc, os, tasks
 importing = gc.isenabled()
 from tasks.stage import run_stage
 run_stage("report", print, arguments=[])
-print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"))
+print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"), os.environ.get("MKL_CBWR"))
 """
 """A stage that ends at once, for want of params.yaml."""
 
@@ -55,15 +55,19 @@ print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"DVC_STAGE": "report"}, "False True 5000"),
-        ({"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7"}, "False True 7"),
-        ({}, "True True None"),
+        ({"DVC_STAGE": "report"}, "False True 5000 AUTO,STRICT"),
+        (
+            {"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7", "MKL_CBWR": "COMPATIBLE"},
+            "False True 7 COMPATIBLE",
+        ),
+        ({}, "True True None None"),
     ],
 )
-def test_imports_of_a_stage_of_dvc_are_not_searched_for_garbage_and_threads_spin_briefly(
+def test_a_stage_of_dvc_imports_without_garbage_search_and_sets_how_libraries_compute(
     tmp_path: Path, environment: dict[str, str], expected: str
 ):
-    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    settings = ("GOMP_SPINCOUNT", "MKL_CBWR")
+    inherited = {name: value for name, value in os.environ.items() if name not in settings}
     done = subprocess.run(
         [sys.executable, "-c", SETTINGS],
         cwd=tmp_path,

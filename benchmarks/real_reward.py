@@ -3,11 +3,14 @@
     nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE
     nice python -m benchmarks.real_reward hh_helpful DATA/hh_helpful/FILE --report hh.json
     nice python -m benchmarks.real_reward ukp_arguments DATA/ukp_arguments/FILE --seed 1
+    nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE \
+        --base FOLDER --precision bfloat16
 
 What the gate lets pass is cut into folds of whole prompts (of whole debates for UKP, so that both
 sides of a debate are held out together). On each fold a tokenizer is trained on the texts of the
 train side, and a small Llama that knows nothing yet learns the pairs by `rlhf.reward`; all three
-are measured on the held-out fold. Nothing of a held-out pair is trained on.
+are measured on the held-out fold. Nothing of a held-out pair is trained on. With `--base` the
+reward model starts from a causal language model in the hub's format, as `base.model` would.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +38,13 @@ from preferences.records import Preference, prompt_text
 from preferences.statistics import longer_wins, share
 from rlhf import reward
 from rlhf.compute import Compute, make_deterministic
-from rlhf.models import RewardModel, load_reward_model
+from rlhf.models import RewardModel, load_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.reward import RewardParams
 from rlhf.pretrain import build_model, train_tokenizer
 from rlhf.seeding import Seeds
-
-COMPUTE = Compute(torch.device("cpu"), "float32")
-
 
 SIZE = EmbeddedModelParams(
     vocabulary_size=2048, layers=2, hidden_size=64, heads=2, mlp_size=192, max_positions=2048
@@ -72,6 +72,9 @@ def _recipe(folds: int, *, epochs: int, max_tokens: int) -> Recipe:
         ),
     )
 
+
+BASED = OptimiserParams(lr=1e-4, weight_decay=0.0, warmup_steps=5)
+"""What a model that knows its language already is trained with, two passes in batches of 16."""
 
 RECIPES = {
     "hh_helpful": _recipe(5, epochs=1, max_tokens=1024),
@@ -106,14 +109,19 @@ def folds_of(rows: Sequence[Preference], name: str, count: int) -> list[list[Pre
 
 
 def learn(
-    train: Sequence[Preference], recipe: Recipe, seeds: Seeds
+    train: Sequence[Preference], recipe: Recipe, seeds: Seeds, compute: Compute, base: Path | None
 ) -> tuple[RewardModel, reward.Encoder]:
-    """Tokenizer and reward model, both from the train side alone."""
-    texts = sorted(
-        {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
-    )
-    tokenizer = train_tokenizer(texts, SIZE.vocabulary_size)
-    model = _fresh(tokenizer, seeds)
+    """A reward model and its encoder: of the train side alone, or on a base model."""
+    head = seeds.torch("reward", "head")
+    if base is not None:
+        tokenizer = load_tokenizer(base)
+        model = load_reward_model(base, compute.device, head)
+    else:
+        texts = sorted(
+            {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
+        )
+        tokenizer = train_tokenizer(texts, SIZE.vocabulary_size)
+        model = _fresh(tokenizer, seeds, compute, head)
     encoder = reward.Encoder(tokenizer)
     pairs = [
         reward.EncodedPair(
@@ -128,35 +136,47 @@ def learn(
     training = Training(model, Optimiser(recipe.reward.optimiser, model.named_parameters()))
     hits: list[float] = []
     for step in reward.train(
-        training, kept, recipe.reward, pad_id=encoder.pad_id, compute=COMPUTE, seeds=seeds
+        training, kept, recipe.reward, pad_id=encoder.pad_id, compute=compute, seeds=seeds
     ):
         hits.append(step.accuracy)
-        if training.step % 50 == 0:
-            recent = sum(hits[-50:]) / len(hits[-50:])
+        if training.step % 20 == 0:
+            recent = sum(hits[-20:]) / len(hits[-20:])
             sys.stderr.write(f"  step {training.step} loss {step.loss:.3f} accuracy {recent:.3f}\n")
     return model, encoder
 
 
-def _fresh(tokenizer: PreTrainedTokenizerFast, seeds: Seeds) -> RewardModel:
+def _fresh(
+    tokenizer: PreTrainedTokenizerFast, seeds: Seeds, compute: Compute, head: torch.Generator
+) -> RewardModel:
     """A model that knows nothing yet, with the head that the stage `reward` would give it."""
     with tempfile.TemporaryDirectory() as folder:
         for part in (build_model(SIZE, tokenizer, seeds), tokenizer):
             part.save_pretrained(folder)
-        return load_reward_model(Path(folder), COMPUTE.device, seeds.torch("reward", "head"))
+        return load_reward_model(Path(folder), compute.device, head)
 
 
-def hits_of(model: RewardModel, encoder: reward.Encoder, rows: Sequence[Preference]) -> int:
+def hits_of(
+    model: RewardModel, encoder: reward.Encoder, rows: Sequence[Preference], compute: Compute
+) -> int:
     """Pairs whose chosen answer scores higher."""
     encoded = [
         encoder.encode(row.prompt, answer) for row in rows for answer in (row.chosen, row.rejected)
     ]
     scores = reward.score_rows(
-        model, encoded, pad_id=encoder.pad_id, compute=COMPUTE, batch_size=32
+        model, encoded, pad_id=encoder.pad_id, compute=compute, batch_size=32
     )
     return sum(better > worse for better, worse in zip(scores[::2], scores[1::2], strict=True))
 
 
-def measure(name: str, path: Path, recipe: Recipe, seed: int, count: int | None) -> dict[str, Any]:
+def measure(
+    name: str,
+    path: Path,
+    recipe: Recipe,
+    seed: int,
+    count: int | None,
+    compute: Compute,
+    base: Path | None,
+) -> dict[str, Any]:
     """All three, pooled over the first `count` folds (all by default)."""
     folds = folds_of(passed(path), name, recipe.folds)
     hits = {"reward model": 0, "bag of words": 0, "longer wins": 0}
@@ -164,12 +184,12 @@ def measure(name: str, path: Path, recipe: Recipe, seed: int, count: int | None)
     for number, heldout in enumerate(folds[:count]):
         started = time.process_time()
         train = [row for index, fold in enumerate(folds) if index != number for row in fold]
-        model, encoder = learn(train, recipe, Seeds(seed))
+        model, encoder = learn(train, recipe, Seeds(seed), compute, base)
         bag, longer = bag_of_words(train, heldout), longer_wins(heldout)
         assert bag is not None
         assert longer is not None
         found = {
-            "reward model": (hits_of(model, encoder, heldout), len(heldout)),
+            "reward model": (hits_of(model, encoder, heldout, compute), len(heldout)),
             "bag of words": (round(bag.mean * bag.n), bag.n),
             "longer wins": (round(longer.mean * longer.n), longer.n),
         }
@@ -196,11 +216,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folds", type=int, help="only the first ones")
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--base", type=Path, help="folder of a causal model to start from")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    make_deterministic(1)
+    make_deterministic(options.threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    found = measure(options.name, options.path, RECIPES[options.name], options.seed, options.folds)
+    compute = Compute(torch.device("cpu"), options.precision)
+    recipe = RECIPES[options.name]
+    if options.base is not None:
+        short = replace(
+            recipe.reward, epochs=2, batch_size=16, micro_batch_size=16, optimiser=BASED
+        )
+        recipe = replace(recipe, reward=short)
+    found = measure(
+        options.name, options.path, recipe, options.seed, options.folds, compute, options.base
+    )
     text = json.dumps(found, indent=1) + "\n"
     sys.stdout.write(text)
     if options.report:

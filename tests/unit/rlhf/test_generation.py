@@ -145,7 +145,6 @@ def test_c05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
     assert_within_three_standard_errors(found.response_ids[:, 0], expected)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("uniform", [0.0, 0.25, 0.2500001, 0.9999999, 1 - 2**-53])
 def test_c05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_uniform_number(
     monkeypatch, uniform
@@ -166,6 +165,7 @@ def test_c05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(m
     assert draw_index(row, torch.Generator()).tolist() == [2]
 
 
+@torch.no_grad()
 def test_c05_later_tokens_are_drawn_given_the_row_after_other_rows_have_left():
     """Half the rows or so end at the first token; the cache must follow those that stay."""
     lm = ending_often()

@@ -1,41 +1,46 @@
 """Which language or script a text is in, as far as one can tell without a model.
 
-Other scripts than Latin tell themselves. Among languages in Latin script the small words tell, each
-listed here for one language only. A text of few words, of names, of code or of two languages has no
-language: the gate would rather miss an answer in another language than accuse a sound one.
+Other scripts than Latin tell themselves. Among languages in Latin script the small words tell: a
+text is in a language that has many of its words, when no other language explains words that this
+one lacks. A text of few words, of names, of code or of two languages has no language: the gate
+would rather miss an answer in another language than accuse a sound one.
 """
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 _FEWEST = 4
 """Small words that must be found, of a share of all words of at least `_SHARE`."""
 _SHARE = 0.1
+_FEWEST_LETTERS = 12
+"""Letters of another script, so that a word or a name that was asked for is no other language."""
 _LOOKED_AT = 600
 """Characters from the start of a text."""
 
 _SMALL_WORDS = {
     "en": "the and of is that it you was for are with this they have from not your which there "
-    "been would their what about will can if when how who because these those should could",
-    "de": "der und ist nicht ich das ein eine zu mit auf für sich dem auch wir aber sie wird sind "
-    "oder wenn einen einer kann haben wie nach bei",
-    "fr": "le les et est une pas que vous dans pour qui sur avec il sont nous mais cette ce être "
-    "je des du au plus peut",
-    "es": "el los las y es una por para con del como pero más su lo está muy puede este cuando "
-    "son hay también usted",
-    "it": "il di che è un per non sono della gli con anche questo ma più si nel ha alla può come",
-    "pt": "o os não uma para com em do da mais você por isso são também muito ele pode seu",
-    "nl": "het een van en niet dat zijn met voor op je aan ook maar naar wordt deze kunnen",
-    "pl": "nie się na jest w że do to z jak ale przez co są można",
+    "been would their what about will can if when how who because these those should could to do "
+    "in on no me as man come",
+    "de": "der die das und ist nicht ich ein eine zu mit auf für sich dem den des es im in von "
+    "auch wir aber sie wird sind oder wenn einen einer kann haben wie nach bei was will du man",
+    "fr": "le la les et est un une de en pas que qui vous dans pour sur avec il ils on sont nous "
+    "mais cette ce être je des du au aux plus peut ne se si me son sa ma y",
+    "es": "el la los las un una y es de en que por para con del como pero más su lo se no si me "
+    "está muy puede este esta esto cuando son hay también usted sin ya todo",
+    "it": "il la le di che è un una per non sono del della gli con in anche questo ma più si se "
+    "nel ha alla può come lo su no",
+    "pt": "o os as um uma não para com em de do da dos na no que se me mais mas você por isso são "
+    "também muito ele pode seu sua como este está",
+    "nl": "het een de van en in is of was die niet dat zijn met voor op te je aan ook maar naar "
+    "wordt deze kunnen",
+    "pl": "nie się na jest w że do to z jak ale przez co są można o po za",
     "tr": "ve bir bu için da de ile çok ne olarak gibi daha",
-    "sv": "och att det är som en på för av inte med den jag har till ett",
+    "sv": "och att det är som en ett den de på för av inte med jag har till du han vi",
 }
-_CLAIMS = Counter(word for words in _SMALL_WORDS.values() for word in set(words.split()))
-_LANGUAGE_OF = {
-    word: language
-    for language, words in _SMALL_WORDS.items()
-    for word in words.split()
-    if _CLAIMS[word] == 1
+_SPOKEN_IN = {
+    word: tuple(name for name, words in _SMALL_WORDS.items() if word in words.split())
+    for word in " ".join(_SMALL_WORDS.values()).split()
 }
 
 _SCRIPTS = {
@@ -49,6 +54,8 @@ _SCRIPTS = {
     "japanese": "\u3040-\u30ff",
     "han": "\u4e00-\u9fff",
 }
+_SYLLABLES = {"korean", "japanese", "han"}
+"""Scripts that write a syllable or a word with one letter; `_FEWEST` of them are enough."""
 _LETTER_OF = {script: re.compile(f"[{letters}]") for script, letters in _SCRIPTS.items()}
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -71,16 +78,28 @@ def _script(text: str) -> str:
     if counts["japanese"]:
         counts["japanese"] += counts.pop("han")
     script, most = max(counts.items(), key=lambda entry: entry[1])
-    return script if most >= _FEWEST and most > len(_LATIN.findall(text)) else ""
+    fewest = _FEWEST if script in _SYLLABLES else _FEWEST_LETTERS
+    return script if most >= fewest and most > len(_LATIN.findall(text)) else ""
 
 
 def _latin_language(text: str) -> str:
     lower = text.lower()
     words = lower.translate(_BETWEEN_WORDS).split() if text.isascii() else _WORD.findall(lower)
-    found = list(filter(None, map(_LANGUAGE_OF.get, words)))
-    if len(found) < _FEWEST:
+    found = Counter(filter(None, map(_SPOKEN_IN.get, words)))
+    counts: Counter[str] = Counter()
+    for spoken, number in found.items():
+        counts.update(dict.fromkeys(spoken, number))
+    language, most = max(counts.items(), key=lambda entry: entry[1], default=("", 0))
+    if most < max(_FEWEST, _SHARE * len(words)):
         return ""
-    counts = sorted(((found.count(language), language) for language in set(found)), reverse=True)
-    most, language = counts[0]
-    clear = len(counts) == 1 or most >= 3 * counts[1][0]
-    return language if clear and most >= max(_FEWEST, _SHARE * len(words)) else ""
+    clear = all(
+        _apart(found, language, other) >= max(_FEWEST, 3 * _apart(found, other, language))
+        for other in counts
+        if other != language
+    )
+    return language if clear else ""
+
+
+def _apart(found: Mapping[tuple[str, ...], int], one: str, other: str) -> int:
+    """Small words of the one language that the other does not have."""
+    return sum(number for spoken, number in found.items() if one in spoken and other not in spoken)

@@ -210,7 +210,7 @@ def _measured(
         any(map(has_html, answers)),
         any(map(personal_data, answers)),
         spoken[1],
-        bool(spoken[0]) and any(code and code != spoken[0] for code in spoken[1:]),
+        len({code for code in spoken if code}) > 1,
         view is not None and tokens is not None and view.tokens > tokens.limit,
         view is not None and view.same,
     )

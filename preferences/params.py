@@ -37,7 +37,7 @@ class Severities:
     html_remains: Severity = "warn"
     """Tags or entities of HTML in an answer, outside of code."""
     other_language: Severity = "warn"
-    """An answer is in another language or script than its prompt."""
+    """An answer is in another language or script than its prompt or the other answer."""
     token_limit: Severity = "warn"
     """Prompt and answer are over the model's limit (`reward.max_tokens`); not trained on."""
     personal_data: Severity = "warn"

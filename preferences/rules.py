@@ -145,7 +145,7 @@ RULES = (
     ),
     Rule(
         "other_language",
-        "an answer is in another language or script than its prompt",
+        "an answer is in another language or script than its prompt or the other answer",
         ("other_language", "prompt"),
         without("other_language"),
     ),

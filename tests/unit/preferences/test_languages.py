@@ -34,6 +34,14 @@ def test_the_language_or_script_of_a_text_is_told(name, text):
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [("cyrillic", "Посылка уже в пути"), ("greek", "Δεν το ξέρω ακόμα"), ("han", "我不知道")],
+)
+def test_a_short_sentence_in_another_script_is_enough(name, text):
+    assert language(text) == name
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
@@ -43,6 +51,9 @@ def test_the_language_or_script_of_a_text_is_told(name, text):
         "🙂🙂🙂🙂🙂",
         "def f(x): return x + 1",
         "Berlin, München, Köln, Bonn",
+        "Αντίο!",
+        "Достоевский",
+        "你好",
     ],
 )
 def test_what_says_too_little_has_no_language(text):
@@ -51,6 +62,18 @@ def test_what_says_too_little_has_no_language(text):
 
 def test_a_few_foreign_words_change_nothing():
     assert language(ARTICLE["en"] + " Привет means hello, and le chat is the cat.") == "en"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("es", "Lo que digo es que un niño no es más que un niño, y que la vida se le va en eso."),
+        ("pt", "O que eu digo é que uma criança não é mais do que isso, e que a vida se vai."),
+        ("fr", "Ce que je dis est que la vie de son père ne se compare pas, que je le sais."),
+    ],
+)
+def test_words_that_several_languages_share_hide_none(name, text):
+    assert language(text) == name
 
 
 def test_half_of_each_is_neither():

@@ -1,21 +1,24 @@
-"""Reward models on real pairs, against "the longer answer wins" and a bag of words.
+"""Reward models on real pairs by the stage `reward`, against two baselines.
 
     nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE
     nice python -m benchmarks.real_reward hh_helpful DATA/hh_helpful/FILE --report hh.json
     nice python -m benchmarks.real_reward ukp_arguments DATA/ukp_arguments/FILE --seed 1
     nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE \
-        --base FOLDER --precision bfloat16
+        --base FOLDER --precision bfloat16 --threads 2 --fold 0 --fold 1
 
 What the gate lets pass is cut into folds of whole prompts (of whole debates for UKP, so that both
-sides of a debate are held out together). On each fold a tokenizer is trained on the texts of the
-train side, and a small Llama that knows nothing yet learns the pairs by `rlhf.reward`; all three
-are measured on the held-out fold. Nothing of a held-out pair is trained on. With `--base` the
-reward model starts from a causal language model in the hub's format, as `base.model` would.
+sides of a debate are held out together). For each fold `python -m tasks.reward` runs in a folder of
+its own, with the fold held out; nothing of a held-out pair is trained on. `models/sft` there is a
+small Llama that knows nothing yet, with a tokenizer trained on the texts of the train side, or with
+`--base` a causal language model in the hub's format.
 """
 
 import argparse
 import hashlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,9 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from transformers import PreTrainedTokenizerFast
+from ruamel.yaml import YAML
 
 from preferences.baselines import bag_of_words
 from preferences.formats.reading import open_source
@@ -34,53 +36,58 @@ from preferences.formats.writing import Unsettled
 from preferences.gate import run_gate
 from preferences.judging import Judged
 from preferences.params import ValidateParams
-from preferences.records import Preference, prompt_text
+from preferences.records import Comparison, Preference, Split, prompt_text
 from preferences.statistics import longer_wins, share
-from rlhf import reward
-from rlhf.compute import Compute, make_deterministic
-from rlhf.models import RewardModel, load_reward_model, load_tokenizer
-from rlhf.optimisers import Optimiser, Training
 from rlhf.params.base import EmbeddedModelParams
-from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.reward import RewardParams
 from rlhf.pretrain import build_model, train_tokenizer
 from rlhf.seeding import Seeds
+from tasks.publishing import model_hash, write_json_lines, write_manifest
 
+ROOT = Path(__file__).resolve().parents[1]
 SIZE = EmbeddedModelParams(
     vocabulary_size=2048, layers=2, hidden_size=64, heads=2, mlp_size=192, max_positions=2048
 )
+REFERENCES = 32
+"""Train pairs whose answers stand in for SFT's own, on which the stage fits its normaliser; the
+order of two scores does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one data set is split and learnt."""
+    """How one data set is split, and how a model that knows nothing yet learns it."""
 
     folds: int
-    reward: RewardParams
+    epochs: int
+    max_tokens: int
+    micro_batch_size: int
+    """Pairs at once on a base model, of which 30 layers of 1,000 tokens have to be kept."""
 
-
-def _recipe(folds: int, *, epochs: int, max_tokens: int) -> Recipe:
-    optimiser = OptimiserParams(lr=1e-3, weight_decay=0.1)
-    return Recipe(
-        folds,
-        RewardParams(
-            epochs=epochs,
-            max_tokens=max_tokens,
-            batch_size=32,
-            micro_batch_size=32,
-            optimiser=optimiser,
-        ),
-    )
-
-
-BASED = OptimiserParams(lr=1e-4, weight_decay=0.0, warmup_steps=5)
-"""What a model that knows its language already is trained with, two passes in batches of 16."""
 
 RECIPES = {
-    "hh_helpful": _recipe(5, epochs=1, max_tokens=1024),
-    "ukp_arguments": _recipe(4, epochs=1, max_tokens=512),
-    "polite_instructions": _recipe(5, epochs=8, max_tokens=512),
+    "hh_helpful": Recipe(folds=5, epochs=1, max_tokens=1024, micro_batch_size=2),
+    "ukp_arguments": Recipe(folds=4, epochs=1, max_tokens=512, micro_batch_size=8),
+    "polite_instructions": Recipe(folds=5, epochs=8, max_tokens=512, micro_batch_size=16),
 }
+SCRATCH = {
+    "batch_size": 32,
+    "micro_batch_size": 32,
+    "optimiser": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "warmup_steps": 20},
+}
+BASED = {
+    "epochs": 2,
+    "batch_size": 16,
+    "optimiser": {"name": "adamw", "lr": 1e-4, "weight_decay": 0.0, "warmup_steps": 5},
+}
+"""What a model that knows its language already is trained with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Sections of params.yaml, and the model to start from."""
+
+    run: dict[str, Any]
+    reward: dict[str, Any]
+    base: Path | None
 
 
 def passed(path: Path) -> list[Preference]:
@@ -108,88 +115,85 @@ def folds_of(rows: Sequence[Preference], name: str, count: int) -> list[list[Pre
     return folds
 
 
-def learn(
-    train: Sequence[Preference], recipe: Recipe, seeds: Seeds, compute: Compute, base: Path | None
-) -> tuple[RewardModel, reward.Encoder]:
-    """A reward model and its encoder: of the train side alone, or on a base model."""
-    head = seeds.torch("reward", "head")
-    if base is not None:
-        tokenizer = load_tokenizer(base)
-        model = load_reward_model(base, compute.device, head)
+def write_world(
+    folder: Path, train: Sequence[Preference], heldout: Sequence[Preference], options: Options
+) -> None:
+    """All that the stage reads: params.yaml, `models/sft` and the round's data."""
+    yaml = YAML()
+    params = yaml.load(ROOT / "params.yaml")
+    params["run"] |= options.run
+    params["reward"] |= options.reward
+    params["rounds"] = {"r1": params["rounds"]["r1"]}
+    params["final"] = "r1"
+    yaml.dump(params, folder / "params.yaml")
+    sft = folder / "models/sft"
+    if options.base is not None:
+        shutil.copytree(options.base, sft)
     else:
-        texts = sorted(
-            {text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)}
-        )
-        tokenizer = train_tokenizer(texts, SIZE.vocabulary_size)
-        model = _fresh(tokenizer, seeds, compute, head)
-    encoder = reward.Encoder(tokenizer)
-    pairs = [
-        reward.EncodedPair(
-            encoder.encode(row.prompt, row.chosen),
-            encoder.encode(row.prompt, row.rejected),
-            0.0,
-            1.0,
-        )
-        for row in train
+        texts = {
+            text for row in train for text in (prompt_text(row.prompt), row.chosen, row.rejected)
+        }
+        tokenizer = train_tokenizer(sorted(texts), SIZE.vocabulary_size)
+        for part in (build_model(SIZE, tokenizer, Seeds(options.run["seed"])), tokenizer):
+            part.save_pretrained(sft)
+    write_manifest(sft, params={}, inputs={}, environment={})
+    round_folder = folder / "data/rounds/r1"
+    (round_folder / "preferences").mkdir(parents=True)
+    sides: dict[Split, Sequence[Preference]] = {"train": train, "heldout": heldout}
+    for split, rows in sides.items():
+        placed = [replace(row, split=split, round="r1").to_row() for row in rows]
+        write_json_lines(round_folder / f"preferences/{split}.jsonl", placed)
+    hashed = model_hash(sft)
+    references = [
+        Comparison(
+            pair_id=row.pair_id,
+            round="r1",
+            prompt_id=row.prompt_id,
+            prompt=row.prompt,
+            response_a=row.chosen,
+            response_b=row.rejected,
+            policy_a=hashed,
+            policy_b=hashed,
+        ).to_row()
+        for row in train[:REFERENCES]
     ]
-    kept = [pair for pair in pairs if len(pair) <= recipe.reward.max_tokens]
-    training = Training(model, Optimiser(recipe.reward.optimiser, model.named_parameters()))
-    hits: list[float] = []
-    for step in reward.train(
-        training, kept, recipe.reward, pad_id=encoder.pad_id, compute=compute, seeds=seeds
-    ):
-        hits.append(step.accuracy)
-        if training.step % 20 == 0:
-            recent = sum(hits[-20:]) / len(hits[-20:])
-            sys.stderr.write(f"  step {training.step} loss {step.loss:.3f} accuracy {recent:.3f}\n")
-    return model, encoder
+    write_json_lines(round_folder / "comparisons.jsonl", references)
 
 
-def _fresh(
-    tokenizer: PreTrainedTokenizerFast, seeds: Seeds, compute: Compute, head: torch.Generator
-) -> RewardModel:
-    """A model that knows nothing yet, with the head that the stage `reward` would give it."""
-    with tempfile.TemporaryDirectory() as folder:
-        for part in (build_model(SIZE, tokenizer, seeds), tokenizer):
-            part.save_pretrained(folder)
-        return load_reward_model(Path(folder), compute.device, head)
-
-
-def hits_of(
-    model: RewardModel, encoder: reward.Encoder, rows: Sequence[Preference], compute: Compute
-) -> int:
-    """Pairs whose chosen answer scores higher."""
-    encoded = [
-        encoder.encode(row.prompt, answer) for row in rows for answer in (row.chosen, row.rejected)
-    ]
-    scores = reward.score_rows(
-        model, encoded, pad_id=encoder.pad_id, compute=compute, batch_size=32
-    )
-    return sum(better > worse for better, worse in zip(scores[::2], scores[1::2], strict=True))
+def run_stage(
+    train: Sequence[Preference], heldout: Sequence[Preference], options: Options
+) -> tuple[int, int]:
+    """Held-out pairs whose chosen answer scores higher, and all of them."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_world(folder, train, heldout, options)
+        subprocess.run(
+            [sys.executable, "-m", "tasks.reward", "--round", "r1"],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "RLHF_SHIPPER": "driver"},
+            check=True,
+        )
+        found = json.loads((folder / "results/reward/r1/metrics.json").read_text(encoding="utf-8"))
+    accuracy = found["labels"]["accuracy"]
+    return round(accuracy["mean"] * accuracy["n"]), accuracy["n"]
 
 
 def measure(
-    name: str,
-    path: Path,
-    recipe: Recipe,
-    seed: int,
-    count: int | None,
-    compute: Compute,
-    base: Path | None,
+    name: str, path: Path, numbers: Sequence[int], train_pairs: int | None, options: Options
 ) -> dict[str, Any]:
-    """All three, pooled over the first `count` folds (all by default)."""
-    folds = folds_of(passed(path), name, recipe.folds)
+    """All three, pooled over the folds of these numbers."""
+    folds = folds_of(passed(path), name, RECIPES[name].folds)
     hits = {"reward model": 0, "bag of words": 0, "longer wins": 0}
     cases = dict.fromkeys(hits, 0)
-    for number, heldout in enumerate(folds[:count]):
-        started = time.process_time()
+    for number in numbers:
+        started, heldout = time.monotonic(), folds[number]
         train = [row for index, fold in enumerate(folds) if index != number for row in fold]
-        model, encoder = learn(train, recipe, Seeds(seed), compute, base)
+        train = sorted(train, key=lambda row: row.pair_id)[:train_pairs]
         bag, longer = bag_of_words(train, heldout), longer_wins(heldout)
         assert bag is not None
         assert longer is not None
         found = {
-            "reward model": (hits_of(model, encoder, heldout, compute), len(heldout)),
+            "reward model": run_stage(train, heldout, options),
             "bag of words": (round(bag.mean * bag.n), bag.n),
             "longer wins": (round(longer.mean * longer.n), longer.n),
         }
@@ -197,13 +201,15 @@ def measure(
             hits[key] += hit
             cases[key] += n
         words = ", ".join(f"{key} {hit / n:.3f}" for key, (hit, n) in found.items())
-        seconds = time.process_time() - started
-        sys.stderr.write(f"{name} fold {number}, n {len(heldout)}: {words} ({seconds:.0f} s)\n")
+        sizes, seconds = f"{len(train)} -> {len(heldout)} pairs", time.monotonic() - started
+        sys.stderr.write(f"{name} fold {number}, {sizes}: {words} ({seconds:.0f} s)\n")
     pooled = {key: share(hits[key], cases[key]) for key in hits}
     return {
         "data": name,
-        "seed": seed,
-        "folds": min(len(folds), count or len(folds)),
+        "folds": list(numbers),
+        "train_pairs": train_pairs,
+        "run": options.run,
+        "reward": options.reward,
         **{key: each.to_json() for key, each in pooled.items() if each},
     }
 
@@ -214,29 +220,38 @@ def main() -> None:
     parser.add_argument("name", choices=RECIPES)
     parser.add_argument("path", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folds", type=int, help="only the first ones")
+    parser.add_argument("--fold", type=int, action="append", help="all, unless some are named")
+    parser.add_argument("--train-pairs", type=int, help="at most so many, drawn by their ids")
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--report", type=Path)
     parser.add_argument("--base", type=Path, help="folder of a causal model to start from")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    make_deterministic(options.threads)
+    given = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    compute = Compute(torch.device("cpu"), options.precision)
-    recipe = RECIPES[options.name]
-    if options.base is not None:
-        short = replace(
-            recipe.reward, epochs=2, batch_size=16, micro_batch_size=16, optimiser=BASED
-        )
-        recipe = replace(recipe, reward=short)
-    found = measure(
-        options.name, options.path, recipe, options.seed, options.folds, compute, options.base
+    recipe = RECIPES[given.name]
+    reward = {"epochs": recipe.epochs, "max_tokens": recipe.max_tokens} | SCRATCH
+    if given.base is not None:
+        reward |= BASED | {"micro_batch_size": recipe.micro_batch_size}
+    if given.epochs is not None:
+        reward["epochs"] = given.epochs
+    options = Options(
+        run={
+            "seed": given.seed,
+            "threads": given.threads,
+            "device": "cpu",
+            "precision": given.precision,
+        },
+        reward=reward,
+        base=given.base,
     )
+    numbers = given.fold or range(recipe.folds)
+    found = measure(given.name, given.path, numbers, given.train_pairs, options)
     text = json.dumps(found, indent=1) + "\n"
     sys.stdout.write(text)
-    if options.report:
-        options.report.write_text(text, encoding="utf-8")
+    if given.report:
+        given.report.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

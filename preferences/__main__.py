@@ -16,6 +16,7 @@ from preferences.intake import inspect
 from preferences.judging import JudgmentMismatchError
 from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
+from preferences.report import FILES
 from preferences.settling import Settled
 from preferences.tokens import TokenLimit
 
@@ -31,6 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MalformedDataError, JudgmentMismatchError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was written\n")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,7 +63,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuses a report that could not be written, or that would replace what is read."""
+    report = options.report.resolve()
+    for read in filter(None, (options.path, options.against, options.allow)):
+        place = read.resolve()
+        if place == report or (place.parent == report and place.name in FILES):
+            problem = f"the report would take the place of {read}; name another folder"
+            raise MalformedDataError([f"{options.report}: {problem}"], 1)
+    there = next(place for place in (report, *report.parents) if place.exists())
+    if not there.is_dir():
+        raise MalformedDataError([f"{options.report}: {there} is a file, no folder"], 1)
+
+
 def _check(options: argparse.Namespace) -> int:
+    if options.report:
+        _check_places(options)
     source = open_source(options.path, options.format)
     prompts = read_prompts(options.against) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
@@ -69,7 +93,7 @@ def _check(options: argparse.Namespace) -> int:
             rows,
             measured,
             allowed=allowed,
-            report_dir=options.report or Path(scratch),
+            report_dir=options.report or Path(scratch) / "report",
             params=CHECK,
         )
     verdict = checked.verdict
@@ -79,6 +103,9 @@ def _check(options: argparse.Namespace) -> int:
         lines.append(f"columns not read: {', '.join(map(ascii, sorted(source.left_out)))}")
     if source.alone:
         lines.append(f"completions without an opponent: {source.alone:,}")
+    if checked.without_pair:
+        of = f"{checked.without_pair:,} of {len(allowed):,} entries"
+        lines.append(f"allow-list: {of} fit no pair")
     lines += [
         f"  {finding.rule:<18} {finding.severity:<10} {len(finding.rows):>9,}"
         for finding in verdict.findings

@@ -4,6 +4,8 @@ Importing this imports Great Expectations, so the command does it once the sourc
 """
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, compact_json
 from preferences.report import Quarantined, Verdict, escaped, write
+from preferences.schemas import shown
 from preferences.settling import Settled
 from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
 from preferences.statistics import weak_annotators as weak
@@ -33,6 +36,8 @@ class Checked:
 
     verdict: Verdict
     statistics: dict[str, Any]
+    without_pair: int
+    """Entries of the allow-list whose pair is none of these."""
 
 
 def check_measured(
@@ -45,18 +50,34 @@ def check_measured(
 ) -> Checked:
     """Checks and reports; writes the gate's files, the cleaned data and statistics.json.
 
-    `measured` are the measures of `rows`, which are read a second time for what is written.
+    `measured` are the measures of `rows`, which are read a second time for what is written. All
+    files appear in `report_dir` in the end, when nothing more can go wrong with the data.
     """
+    place = report_dir.absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as staging:
+        checked = _check(rows, measured, allowed, Path(staging), params)
+        for entry in Path(staging).iterdir():
+            target = place / entry.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            entry.replace(target)
+    return checked
+
+
+def _check(
+    rows: Settled, measured: Measured, allowed: Allowed, folder: Path, params: ValidateParams
+) -> Checked:
     unsettled, votes = rows.unsettled, rows.votes
     decision = decide(
         measured,
         Undecided(ties=unsettled.ties, skipped=unsettled.skipped),
         params,
         context=Round(votes=votes, allowed=allowed),
-        docs=report_dir / "data_docs",
+        docs=folder / "data_docs",
     )
-    write(report_dir, decision.verdict)
-    train, heldout = _write_rows(report_dir, decision.apply(rows), len(measured.table))
+    write(folder, decision.verdict)
+    train, heldout = _write_rows(folder, decision.apply(rows), len(measured.table))
     shares = {
         "longer wins": longer_share(measured.table),
         "longer wins, held out": longer_wins(heldout),
@@ -69,10 +90,15 @@ def check_measured(
         numbers["fleiss kappa"] = fleiss_kappa(votes.units)
         numbers["weak annotators"] = weak(votes.units)
     text = json.dumps(numbers, ensure_ascii=False, indent=2) + "\n"
-    (report_dir / "statistics.json").write_text(text, encoding="utf-8")
-    with (report_dir / "report.md").open("a", encoding="utf-8") as stream:
+    (folder / "statistics.json").write_text(text, encoding="utf-8")
+    with (folder / "report.md").open("a", encoding="utf-8") as stream:
         stream.write(_to_markdown(numbers))
-    return Checked(verdict=decision.verdict, statistics=numbers)
+    known = set(measured.table["pair"])
+    return Checked(
+        verdict=decision.verdict,
+        statistics=numbers,
+        without_pair=sum(digest(pair) not in known for pair, _ in allowed),
+    )
 
 
 def _write_rows(
@@ -114,7 +140,7 @@ def lines_of(numbers: dict[str, Any]) -> list[str]:
         if isinstance(value, dict):
             text = "{mean:.3f} (95 % {low:.3f} to {high:.3f}, n {n:,})".format(**value)
         elif isinstance(value, list):
-            text = ", ".join(value) or "none"
+            text = ", ".join(map(shown, value)) or "none"
         else:
             text = "not defined" if value is None else f"{value:.3f}"
         lines.append(f"{name}: {text}")

@@ -20,6 +20,7 @@ _REMOTE = re.compile(
     r"|<iframe\b.*?</iframe\s*>",
     re.DOTALL | re.IGNORECASE,
 )
+_REFRESH = re.compile(r"<meta\b[^>]*http-equiv\s*=\s*[\"']?refresh[^>]*>", re.IGNORECASE)
 _HANDLER = re.compile(r"\son\w+\s*=\s*(?:\"[^\"]*\"|'[^']*')", re.IGNORECASE)
 _HEAD = re.compile(r"<head\b[^>]*>", re.IGNORECASE)
 
@@ -34,8 +35,11 @@ def make_readable_offline(folder: Path) -> None:
     )
     for page in sorted(folder.rglob("*.html")):
         html = page.read_text(encoding="utf-8")
-        for pattern in (_SCRIPT, _REMOTE, _HANDLER):
-            html = pattern.sub("", html)
+        before = ""
+        while html != before:  # What is taken out may leave a new one behind.
+            before = html
+            for pattern in (_SCRIPT, _REMOTE, _REFRESH, _HANDLER):
+                html = pattern.sub("", html)
         page.write_text(_HEAD.sub(lambda m: m.group() + head, html, count=1), encoding="utf-8")
     _write_index(folder, head)
 
@@ -48,6 +52,7 @@ def _write_index(folder: Path, head: str) -> None:
         if page != folder / "index.html"
     )
     links = "".join(f'<li><a href="{escape(page)}">{escape(page)}</a></li>' for page in pages)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.html").write_text(
         f"<!doctype html><html><head>{head}<title>Data Docs</title></head><body>"
         "<h1>Data Docs</h1><p>validations: what was found; expectations: what was asked.</p>"

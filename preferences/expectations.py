@@ -147,7 +147,7 @@ def _bound(number: Number) -> ColumnAggregateExpectation:
     return gxe.ExpectColumnMaxToBeBetween(
         column=number.name,
         severity=_GX_SEVERITY[number.bound.severity],
-        description=f"{number.name}: {number.sentence()}",
+        description=f"{number.name}: {number.without_names()}",
         **limit,
     )
 

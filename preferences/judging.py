@@ -18,6 +18,7 @@ from preferences.records import (
     pair_id,
     text_hash,
 )
+from preferences.schemas import shown
 
 Outcome = Literal["a", "b", "tie", "skip"]
 
@@ -123,7 +124,8 @@ def latest(judgments: Iterable[Judgment]) -> list[Judgment]:
         if known and known.revision == judgment.revision and known != judgment:
             raise JudgmentMismatchError(
                 f"judgments {known.judgment_id} and {judgment.judgment_id}: both are revision "
-                f"{judgment.revision} of annotator {judgment.annotator_id} on {judgment.pair_id}"
+                f"{judgment.revision} of annotator {shown(judgment.annotator_id)} on "
+                f"{judgment.pair_id}"
             )
         if known is None or known.revision < judgment.revision:
             newest[key] = judgment

@@ -28,8 +28,8 @@ from preferences.minhash import (
     near_duplicates,
     near_pairs,
 )
-from preferences.records import Preference, Prompt, Sourced, prompt_text
-from preferences.splitting import normal_text
+from preferences.records import Preference, Prompt, Sourced
+from preferences.splitting import asked, normal_text
 from preferences.tokens import TokenLimit
 
 WORD_BUCKETS = 1 << 12
@@ -90,8 +90,8 @@ def digest(text: str) -> int:
 
 
 def prompt_digest(prompt: Prompt) -> int:
-    """Digest of a prompt; the same for prompts that differ only in case and white space."""
-    return digest(normal_text(prompt_text(prompt)))
+    """Digest of a prompt; the same for prompts that differ only in case, white space and form."""
+    return digest(normal_text(asked(prompt)))
 
 
 def visible_characters(text: str) -> int:
@@ -183,14 +183,14 @@ def _measured(
 ) -> tuple[object, ...]:
     preference = candidate.preference
     answers = (preference.chosen, preference.rejected)
-    asked = prompt_text(preference.prompt)
-    normal = normal_text(asked)
+    question = asked(preference.prompt)
+    normal = normal_text(question)
     prompt = digest(normal)
     words.add(normal, prompt, fresh=candidate.fresh)
     if "near_duplicates" in near:
-        rows.append((asked, *answers))
+        rows.append((question, *answers))
     if "near_leaks" in near:
-        prompts.add(asked, prompt)
+        prompts.add(question, prompt)
     spoken = [_LANGUAGE_CODES[language(text)] for text in (_said(preference.prompt), *answers)]
     view = None if tokens is None else tokens.view(preference)
     return (
@@ -243,12 +243,12 @@ class _PromptSides:
         trained = np.unique(place[~heldout])
         outside = np.setdiff1d(place[heldout], trained)
         # The same prompt is a leak of another rule.
-        texts = [prompt_text(each) for each in evaluation if prompt_digest(each) not in self._place]
+        texts = [asked(each) for each in evaluation if prompt_digest(each) not in self._place]
         for text in texts:
             self._prompts.append([text])
         signatures = self._prompts.all()
-        asked = len(self._place) + np.arange(len(texts))
-        others = np.concatenate([outside, asked])
+        evaluated = len(self._place) + np.arange(len(texts))
+        others = np.concatenate([outside, evaluated])
         near = np.zeros(len(signatures), dtype=np.bool_)
         for row, other in near_pairs(signatures[trained], signatures[others], alike=alike):
             prompt = trained[row]

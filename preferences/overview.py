@@ -12,6 +12,7 @@ from preferences.drift import Distance, ks_distance, share_distance
 from preferences.languages import LANGUAGES
 from preferences.measures import Measured
 from preferences.params import Bound, Bounds
+from preferences.schemas import shown
 from preferences.statistics import (
     Share,
     Votes,
@@ -63,11 +64,16 @@ class Number:
         return {**asdict(self.bound), **row, **({"names": list(self.names)} if self.names else {})}
 
     def sentence(self) -> str:
+        """The number and its bound in words, with the names, which are text of the data."""
+        return self.without_names() + (
+            f": {', '.join(map(shown, self.names))}" if self.names else ""
+        )
+
+    def without_names(self) -> str:
         """The number and its bound in words."""
         side = "at least" if self.name in AT_LEAST else "at most"
         near = "" if self.near == self.value else f" ({self.near:.3f} beyond chance)"
-        who = f": {', '.join(self.names)}" if self.names else ""
-        return f"{REASONS[self.name]} is {self.value:.3f}{near}, {side} {self.bound.limit:g}{who}"
+        return f"{REASONS[self.name]} is {self.value:.3f}{near}, {side} {self.bound.limit:g}"
 
 
 def numbers_of(measured: Measured, votes: Votes, bounds: Bounds) -> list[Number]:

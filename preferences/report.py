@@ -16,6 +16,16 @@ from preferences.records import Row, Sourced, compact_json
 from preferences.rules import RULES
 
 REASONS = {rule.name: rule.reason for rule in RULES}
+FILES = (
+    "verdict.json",
+    "report.md",
+    "quarantine.jsonl",
+    "statistics.json",
+    "train.jsonl",
+    "heldout.jsonl",
+    "data_docs",
+)
+"""All that a report may consist of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ class Verdict:
 
 def escaped(text: str) -> str:
     """A text that Markdown and HTML show as it is, on one line."""
-    text = " ".join(text.split())
+    text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
     for character in "\\`*_[]|~":
         text = text.replace(character, f"\\{character}")
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

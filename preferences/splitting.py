@@ -1,8 +1,36 @@
 """Which prompts are held out: decided by the prompt alone, so it never changes as data grow."""
 
 import hashlib
+import re
 
-from preferences.records import Prompt, Split, prompt_text
+from preferences.records import Prompt, Split
+
+_ROLES = {"user": "Human", "assistant": "Assistant", "system": "System"}
+_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
+
+
+def asked(prompt: Prompt) -> str:
+    """What a prompt asks, as one text, the same in whatever form it comes.
+
+    One message of a user is its content, and so is a transcript of one turn as HH has it; of
+    several turns, both are a transcript.
+    """
+    if isinstance(prompt, str):
+        start = prompt.strip()
+        if not start.startswith("Human:"):
+            return prompt
+        parts = _TURN.split(start)[1:]
+        turns = [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
+        if turns[-1] == ("Assistant", ""):
+            turns.pop()
+    else:
+        turns = [
+            (_ROLES.get(message["role"], message["role"]), message["content"].strip())
+            for message in prompt
+        ]
+    if len(turns) == 1 and turns[0][0] == "Human":
+        return turns[0][1]
+    return "\n\n".join(f"{role}: {said}" for role, said in turns)
 
 
 def normal_text(text: str) -> str:
@@ -14,8 +42,8 @@ def split_of(prompt: Prompt, *, heldout_fraction: float) -> Split:
     """The side of a prompt; about `heldout_fraction` (0 to 1) of all prompts are held out.
 
     A prompt stays on its side whatever else is in the data; and one that is held out stays so when
-    the fraction grows. Prompts that differ only in case or white space are on the same side.
+    the fraction grows. Prompts that differ only in case, white space or form are on the same side.
     """
-    digest = hashlib.sha256(normal_text(prompt_text(prompt)).encode("utf-8")).digest()
+    digest = hashlib.sha256(normal_text(asked(prompt)).encode("utf-8")).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     return "heldout" if position < heldout_fraction else "train"

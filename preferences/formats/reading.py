@@ -10,7 +10,7 @@ from preferences.formats.files import read_records
 from preferences.loading import load_comparisons, load_judgments
 from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError
 from preferences.records import Judgment, Preference, Prompt, Sourced, Voted
-from preferences.schemas import Schema
+from preferences.schemas import Field, Schema
 
 FormatName = Literal[
     "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"
@@ -28,6 +28,7 @@ _SCHEMAS: dict[FormatName, Schema] = {
     "label_studio": votes.LABEL_STUDIO,
     "unpaired": unpaired.UNPAIRED,
 }
+_ASKED = Schema("rows with a prompt", (Field(name="prompt", kind="prompt"),), unknown="leave out")
 _PARSERS: dict[FormatName, _Parse] = {
     "preferences": lambda row, _: [pairs.own_from_row(row)],
     "trl": lambda row, _: [pairs.trl_from_row(row)],
@@ -118,15 +119,33 @@ def open_source(path: Path, format_name: FormatName | None = None) -> Source:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of the data at `path`, in any format.
+    """The prompts of the data at `path`, in any format, or of rows that have a `prompt` at least.
 
     Raises:
         MalformedDataError: the data cannot be read.
     """
+    if not (path / "judgments.jsonl").is_file():
+        first = next(read_records(path), None)
+        if first is not None and "prompt" in first.row:
+            return list(_own_prompts(path))
     return [
         item.preference.prompt if isinstance(item, Sourced) else item.comparison.prompt
         for item in open_source(path)
     ]
+
+
+def _own_prompts(path: Path) -> Iterator[Prompt]:
+    problems = Problems()
+    try:
+        for numbered in read_records(path):
+            wrong = list(_ASKED.problems(numbered.row))
+            for problem in wrong:
+                problems.add(numbered.where, problem)
+            if not wrong:
+                yield numbered.row["prompt"]
+    except MalformedDataError as error:
+        problems.merge(error)
+    problems.check()
 
 
 def detect(path: Path) -> FormatName:

@@ -64,7 +64,7 @@ def test_votes_are_settled_and_their_agreement_shown(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "ties 5" in said
     assert "krippendorff alpha: " in said
-    assert "weak annotators: bad" in said
+    assert 'weak annotators: "bad"' in said
 
 
 @pytest.mark.parametrize("command", ["check", "convert"])
@@ -130,3 +130,114 @@ def test_natural_defects_of_real_data_are_found(tmp_path, name, found):
     main(["check", str(path), "--report", str(tmp_path)])
     rules = json.loads((tmp_path / "verdict.json").read_text())["rules"]
     assert {rule: rules[rule]["rows"] for rule in found} == found
+
+
+def test_a_report_never_takes_the_place_of_what_is_read(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["check", str(write(tmp_path / "x.jsonl", ROWS)), "--report", str(out)]) == 0
+    train, heldout = out / "train.jsonl", out / "heldout.jsonl"
+    before = {path: path.read_bytes() for path in (train, heldout)}
+    capsys.readouterr()
+    for arguments in (
+        [train, "--report", out],
+        [out, "--report", out],
+        [tmp_path / "x.jsonl", "--against", heldout, "--report", out],
+    ):
+        assert main(["check", *map(str, arguments)]) == 2
+        assert "name another folder" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (train, heldout)} == before
+
+
+def test_a_check_that_ends_early_leaves_the_report_before_it_as_it_was(tmp_path, monkeypatch):
+    out, path = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS)
+    assert main(["check", str(path), "--report", str(out)]) == 0
+    before = {entry.name for entry in tmp_path.iterdir()}, (out / "train.jsonl").read_bytes()
+    settled = Settled(open_source(path), 0.2)
+    measured = inspect(settled, [], ValidateParams())
+    write(path, ROWS[:-1])
+    with pytest.raises(MalformedDataError, match="changed while"):
+        check_measured(
+            settled, measured, allowed=frozenset(), report_dir=out, params=ValidateParams()
+        )
+    after = {entry.name for entry in tmp_path.iterdir()}, (out / "train.jsonl").read_bytes()
+    assert after == before
+
+
+@pytest.mark.parametrize("wrong", ["file", "below a file"])
+def test_a_report_that_cannot_be_written_is_said_before_the_work(wrong, tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    report = path if wrong == "file" else path / "report"
+    assert main(["check", str(write(tmp_path / "y.jsonl", ROWS)), "--report", str(report)]) == 2
+    assert str(report) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: {"prompt": text},
+        lambda text: {"prompt": [{"role": "user", "content": text}]},
+        lambda text: {"prompt": text, "completion": "alone", "label": True},
+        lambda text: {
+            "prompt": [{"role": "user", "content": text}],
+            "chosen": "a",
+            "rejected": "b",
+        },
+        lambda text: {
+            "chosen": f"\n\nHuman: {text}\n\nAssistant: one",
+            "rejected": f"\n\nHuman: {text}\n\nAssistant: two",
+        },
+    ],
+    ids=["prompts", "messages", "without opponent", "pairs of messages", "transcripts"],
+)
+def test_a_leak_is_found_whatever_form_the_heldout_prompts_have(form, tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    against = write(tmp_path / "held.jsonl", [form(row["prompt"]) for row in ROWS])
+    assert main(["check", str(path), "--against", str(against)]) == 1
+    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("votes", "ties"), [(["tie"], 1), (["skip"], 0)])
+def test_data_without_a_preference_are_blocked_with_a_report(votes, ties, tmp_path, capsys):
+    row = {
+        "prompt": "p", "response_a": "a", "response_b": "b", "votes": votes, "workers": ["x"],
+    }  # fmt: skip
+    path, out = write(tmp_path / "x.jsonl", [row]), tmp_path / "out"
+    assert main(["check", str(path), "--report", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert f"ties {ties}" in said
+    assert "blocked: no rows" in said
+    assert (out / "data_docs/index.html").is_file()
+
+
+HOSTILE = "<scr<script></script>ipt>alert(1)</script><meta http-equiv=refresh content=0>\x1b[31m"
+
+
+def test_no_name_of_an_annotator_runs_in_the_report_or_steers_the_terminal(tmp_path, capsys):
+    rows = [
+        {
+            "prompt": f"Question {n}?", "response_a": f"yes {n}", "response_b": f"no {n}",
+            "votes": ["a", "a", "a", "b"], "workers": ["x", "y", "z", HOSTILE],
+        }
+        for n in range(60)
+    ]  # fmt: skip
+    out = tmp_path / "out"
+    assert main(["check", str(write(tmp_path / "x.jsonl", rows)), "--report", str(out)]) == 0
+    pages = [page.read_text() for page in out.rglob("*.html")]
+    assert any("weak_annotators" in page for page in pages)
+    for text in [*pages, (out / "report.md").read_text()]:
+        assert "<script" not in text
+        assert "<meta http-equiv=refresh" not in text
+        assert "\x1b" not in text
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "weak annotators: " in said
+
+
+def test_an_entry_of_the_allow_list_that_fits_no_row_is_said(tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    allowed = write(
+        tmp_path / "allowed.jsonl",
+        [{"pair_id": "0" * 16, "rule": "extra_turns", "why": "looked at"}],
+    )
+    assert main(["check", str(path), "--allow", str(allowed)]) == 0
+    assert "allow-list: 1 of 1 entries fit no pair" in capsys.readouterr().out

@@ -7,6 +7,8 @@ PAGE = """<!doctype html><html><head>
 <script src="https://cdn.example/x.js"></script><SCRIPT>
   alert(1)
 </SCRIPT >
+<scr<script></script>ipt>alert(3)</scr<script></script>ipt>
+<META http-equiv=refresh content="0;url=https://evil.example">
 </head><body onload="alert(2)">
 <img src="https://cdn.example/logo.png"><iframe src="https://x"></iframe>
 <a href="https://docs.example/">docs</a><p>Observed: 3</p></body></html>"""
@@ -18,7 +20,7 @@ def test_pages_keep_their_words_and_lose_all_that_runs_or_is_fetched(tmp_path):
     page.write_text(PAGE)
     make_readable_offline(tmp_path)
     html = page.read_text()
-    for gone in ("cdn.example", "alert(", "<script", "<iframe", "onload"):
+    for gone in ("cdn.example", "alert(", "<script", "<iframe", "onload", "refresh"):
         assert gone not in html.lower()
     for kept in (
         "Observed: 3",

@@ -112,7 +112,7 @@ def test_the_same_judgment_twice_counts_once():
 
 
 def test_one_revision_that_says_two_things_is_refused():
-    with pytest.raises(JudgmentMismatchError, match="both are revision 1 of annotator ann"):
+    with pytest.raises(JudgmentMismatchError, match='both are revision 1 of annotator "ann"'):
         judged(vote("a"), vote("b"))
 
 

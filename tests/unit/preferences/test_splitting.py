@@ -40,3 +40,29 @@ def test_messages_have_a_side_too():
         for prompt in PROMPTS[:50]
     }
     assert sides == {"train", "heldout"}
+
+
+def test_one_question_has_one_side_in_whatever_form_it_comes():
+    for text in PROMPTS[:50]:
+        forms = (
+            text,
+            [{"role": "user", "content": text}],
+            f"\n\nHuman: {text}\n\nAssistant:",
+            f"Human: {text}\n\nAssistant: ",
+        )
+        assert len({split_of(form, heldout_fraction=0.5) for form in forms}) == 1
+
+
+def test_a_conversation_has_one_side_as_messages_and_as_transcript():
+    sides = set()
+    for text in PROMPTS[:50]:
+        messages = [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "Yes?"},
+            {"role": "user", "content": text},
+        ]
+        transcript = f"\n\nHuman: Hello\n\nAssistant: Yes?\n\nHuman: {text}\n\nAssistant:"
+        one, other = (split_of(form, heldout_fraction=0.5) for form in (messages, transcript))
+        assert one == other
+        sides.add(one)
+    assert sides == {"train", "heldout"}

@@ -21,6 +21,8 @@ from preferences.schemas import MAX_DEPTH, Schema, shown
 MAX_ROW_BYTES = 4 * 1024 * 1024
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
+_INTEGERS = range(-(2**63), 2**64)
+"""Those of 64 bits, with a sign or without."""
 
 
 class MalformedDataError(ValueError):
@@ -197,15 +199,15 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 
 def check_value(value: Any, depth: int = 0) -> None:
-    """Refuses what parsers let through: deep nesting, NUL, lone surrogates, infinite numbers.
+    """Refuses what parsers let through: deep nesting, NUL, lone surrogates, too large numbers.
 
     Raises:
         RowError: names the column, if `value` is a row.
     """
     if isinstance(value, str):
         _check_text(value)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise RowError("a number too large for a 64-bit float")
+    elif isinstance(value, int | float):
+        _check_number(value)
     elif isinstance(value, dict | list):
         if depth >= MAX_DEPTH:
             raise RowError(f"nested more than {MAX_DEPTH} deep")
@@ -224,6 +226,16 @@ def _check_fields(row: dict[str, Any], depth: int) -> None:
         except RowError as error:
             # The outermost name is the column.
             raise RowError(f"field {shown(name)}: {error}" if depth == 0 else str(error)) from None
+
+
+def _check_number(value: float) -> None:
+    if isinstance(value, int):
+        if value not in _INTEGERS:
+            raise RowError("an integer of more than 64 bits")
+    elif math.isnan(value):
+        raise RowError("NaN is not a number")
+    elif math.isinf(value):
+        raise RowError("a number too large for a 64-bit float")
 
 
 def _check_text(text: str) -> None:

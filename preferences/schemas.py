@@ -18,6 +18,8 @@ _EXPECTED: dict[Kind, str] = {
     "any": "a value",
 }
 ROLES = ("system", "user", "assistant", "tool")
+MAX_INTEGER = 2**53
+"""Largest integer of a column of numbers; above it a 64-bit float leaves some out."""
 MAX_DEPTH = 16
 """Deepest nesting of lists and objects that a row may have."""
 
@@ -76,7 +78,9 @@ def shown(value: object) -> str:
         return '"' + text.encode("unicode_escape").decode("ascii") + '"'
     if isinstance(value, int | float):
         return str(value)[:40]
-    return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return f"a value of type {type(value).__name__}"
 
 
 def _problems(field: Field, value: object) -> Iterator[str]:
@@ -90,6 +94,8 @@ def _problems(field: Field, value: object) -> Iterator[str]:
         yield from _text_problems(field, value)
     elif isinstance(value, int | float) and not field.low <= value <= field.high:
         yield f"expected {field.low:g} to {field.high:g}, got {shown(value)}"
+    elif field.kind == "number" and isinstance(value, int) and abs(value) > MAX_INTEGER:
+        yield f"expected an integer up to {MAX_INTEGER:,}, got {shown(value)}"
 
 
 def _has_kind(kind: Kind, value: object) -> bool:

@@ -100,6 +100,7 @@ _NOT_JSON = (
     _raw("nan", b'{"prompt": "p", "chosen": NaN}', "NaN is not a JSON number"),
     _raw("infinity", b'{"prompt": "p", "chosen": -Infinity}', "-Infinity is not a JSON number"),
     _raw("huge_number", b'{"prompt": "p", "margin": 1e999}', 'field "margin"', "too large"),
+    _raw("huge_integer", b'{"prompt": "p", "margin": 1' + b"0" * 400 + b"}", "more than 64 bits"),
     _raw("many_digits", b'{"margin": ' + b"9" * 5000 + b"}", "too many digits"),
     _raw("twice", b'{"prompt": "p", "prompt": "q"}', 'field "prompt": occurs twice'),
     _raw("nul", rb'{"prompt": "a\u0000b", "chosen": "a"}', 'field "prompt"', "NUL"),
@@ -127,6 +128,7 @@ _FIELDS = (
     _row("no_rejected", _without("rejected"), 'field "rejected": missing'),
     _row("misspelt", {**_without("chosen"), "choosen": "a"}, 'field "chosen": missing'),
     _row("text_margin", _good(margin="big"), 'field "margin": expected a number, got "big"'),
+    _row("large_margin", _good(margin=2**60), 'field "margin": expected an integer up to'),
     _row("negative_weight", _good(weight=-1), 'field "weight": expected 0 to inf, got -1'),
     _row("other_split", _good(split="dev"), 'field "split": expected one of train, heldout'),
     _row("blank_prompt_id", _good(prompt_id=" "), 'field "prompt_id": expected text, got " "'),
@@ -158,12 +160,21 @@ _FORMATS = (
     _of(
         "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'
     ),
+    _of("scores_huge", SCORED, {"scores": [10**400, 1]}, 'field "scores": an integer of more'),
+    _of("scores_far", SCORED, {"scores": [1.7e308, -1.7e308]}, 'field "scores": a difference'),
     _of("scores_and_ranks", SCORED, {"ranks": [1, 2]}, 'expected either "scores" or "ranks"'),
     _of("one_answer", SCORED, {"responses": ["a"], "scores": [1]}, "1 responses", "expected 2+"),
     _of("answers_null", SCORED, {"responses": ["a", None]}, "expected a list of texts"),
     _of("label_text", UNPAIRED, {"label": "good"}, 'field "label": expected true or false'),
     _of("task_empty", TASK, {"data": {"prompt": "p"}}, 'data: field "response_a": missing'),
     _of("task_result", TASK, {"annotations": [{"result": []}]}, "annotation 1: no pairwise"),
+    _of("task_null", TASK, {"annotations": [{"result": [{"value": None}]}]}, "no pairwise"),
+    _of(
+        "task_choices",
+        TASK,
+        {"annotations": [{"result": [{"value": {"choices": None}}]}]},
+        "annotation 1: no pairwise",
+    ),
     _of(
         "hh_no_turn",
         {"chosen": "\n\nHuman: p\n\nAssistant: a", "rejected": "\n\nHuman: p\n\nAssistant: b"},

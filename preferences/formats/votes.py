@@ -9,6 +9,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from math import isfinite
 from typing import Any
 
 from preferences.formats.pairs import preference_of
@@ -83,6 +84,8 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
             yield _voted(row, (answers[one], answers[other]), [("scores", "tie")], where)
         else:
             margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
+            if not isfinite(margin):
+                raise RowError('field "scores": a difference too large for a 64-bit float')
             preference = preference_of(row, row["prompt"], answers[better], answers[worse])
             yield Preference.from_row(preference.to_row() | {"margin": margin})
 
@@ -148,15 +151,19 @@ def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
     if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
         raise RowError(f'annotation {number}: expected an object with "result"')
     # Completed by: a number, or an object with one, as the export's settings have it.
-    who = entry.get("completed_by", f"annotator {number}")
-    worker = str(who.get("id", number) if isinstance(who, dict) else who)
+    who = entry.get("completed_by")
+    who = who.get("id") if isinstance(who, dict) else who
+    worker = f"annotator {number}" if who is None else str(who)
     if entry.get("was_cancelled"):
         return worker, "skip"
     for result in entry["result"]:
-        value = result.get("value", {}) if isinstance(result, dict) else {}
+        value = result.get("value") if isinstance(result, dict) else None
+        if not isinstance(value, dict):
+            continue
         if value.get("selected") in ("left", "right"):
             return worker, "a" if value["selected"] == "left" else "b"
-        for choice in value.get("choices", ()):
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             if choice in ("tie", "both_bad"):
                 return worker, choice
     raise RowError(f"annotation {number}: no pairwise result (left, right, tie or both_bad)")

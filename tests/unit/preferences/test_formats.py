@@ -207,6 +207,15 @@ def test_label_studio_as_it_exports_it(tmp_path):
     assert [(each.annotator_id, each.choice) for each in item.judgments] == [("7", "b")]
 
 
+def test_annotations_of_nobody_are_of_different_annotators(tmp_path):
+    result = [{"value": {"selected": "left"}}, {"value": {"choices": 5}}]
+    entries = [{"completed_by": who, "result": result} for who in (None, {"id": None}, 7)]
+    data = {"prompt": "p", "response_a": "x", "response_b": "y"}
+    (tmp_path / "x.json").write_text(json.dumps([{"data": data, "annotations": entries}]))
+    (item,) = open_source(tmp_path / "x.json")
+    assert [each.annotator_id for each in item.judgments] == ["annotator 1", "annotator 2", "7"]
+
+
 def test_unpaired_completions_come_back_as_pairs_and_lone_ones_are_counted(tmp_path):
     rows = [preference("p", "good", "bad"), preference("q", "yes", "no")]
     bare = [preference(each.prompt, each.chosen, each.rejected, source="", round="", margin=0.0)

@@ -71,6 +71,8 @@ class NumberedRow:
 
     where: str
     row: Row
+    cells: bool = False
+    """Whether all values are the texts of CSV cells; what they stand for, a schema has to say."""
 
 
 def read_rows(path: Path, schema: Schema) -> list[Row]:
@@ -82,26 +84,32 @@ def read_rows(path: Path, schema: Schema) -> list[Row]:
     return [numbered.row for numbered in stream_rows(path, schema)]
 
 
-def stream_rows(path: Path, schema: Schema | None) -> Iterator[NumberedRow]:
-    """The rows one by one, in constant memory; without a schema, any JSON object is a row.
+def stream_rows(path: Path, schema: Schema) -> Iterator[NumberedRow]:
+    """The rows one by one, in constant memory.
 
     Raises:
         MalformedDataError: after the last row, if any row was wrong: use no row before the end.
     """
     problems = Problems()
+    for numbered in stream_objects(path, problems):
+        wrong = list(schema.problems(numbered.row))
+        for problem in wrong:
+            problems.add(numbered.where, problem)
+        if not wrong:
+            yield numbered
+    problems.check()
+
+
+def stream_objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
+    """The objects of a file one by one, of any columns; notes what is wrong when it comes to it."""
     for number, line in _lines(path, problems):
         where = f"{path}:{number}"
         try:
             row = parse_object(line, first=number == 1)
         except RowError as error:
             problems.add(where, str(error))
-            continue
-        wrong = list(schema.problems(row)) if schema else []
-        for problem in wrong:
-            problems.add(where, problem)
-        if not wrong:
+        else:
             yield NumberedRow(where, row)
-    problems.check()
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:

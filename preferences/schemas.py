@@ -62,6 +62,16 @@ class Schema:
             for name in self.others(row):
                 yield f"field {shown(name)}: unknown; {self.name} have {names}"
 
+    def without_null_keys(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with its messages freed of keys whose value is null, as `tool_calls` often is."""
+        prompts = {field.name for field in self.fields if field.kind == "prompt"}
+        return {
+            name: [_without_nulls(message) for message in value]
+            if name in prompts and isinstance(value, list)
+            else value
+            for name, value in row.items()
+        }
+
     def others(self, row: Mapping[str, Any]) -> list[str]:
         """The columns of a row that the schema does not know."""
         names = {field.name for field in self.fields}
@@ -119,6 +129,13 @@ def _text_problems(field: Field, value: str) -> Iterator[str]:
         yield f"expected one of {', '.join(field.choices)}, got {shown(value)}"
     if field.filled and not value.strip():
         yield f"expected text, got {shown(value)}"
+
+
+def _without_nulls(message: object) -> object:
+    if not isinstance(message, dict):
+        return message
+    needed = ("role", "content")
+    return {key: value for key, value in message.items() if value is not None or key in needed}
 
 
 def _message_problems(value: object) -> Iterator[str]:

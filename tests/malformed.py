@@ -193,21 +193,40 @@ def _cut_parquet(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
+def _column_twice(path: Path) -> None:
+    names = ["prompt", "chosen", "rejected", "chosen"]
+    pq.write_table(pa.table([pa.array(["p"])] * 4, names=names), path)
+
+
+def _latin_parquet(path: Path) -> None:
+    buffers = pa.array(["café".encode("latin-1")], pa.binary()).buffers()
+    text = pa.Array.from_buffers(pa.string(), 1, buffers)
+    _parquet(path, {"prompt": ["p"], "chosen": text, "rejected": ["b"]})
+
+
+def _late_parquet(path: Path) -> None:
+    columns = {key: [row[key] for row in GOOD[:2]] for key in GOOD[0]}
+    _parquet(path, {**columns, "when": pa.array([0, 2**62], pa.timestamp("us"))})
+
+
 _CSV = b"prompt,chosen,rejected\np,a,b\n"
 _FILES = (
     _bytes("empty.jsonl", b"", "no row to tell the format from"),
     _bytes("white.jsonl", b" \n\n\t\n", "no row to tell the format from"),
     _bytes("other_columns.jsonl", line({"question": "q", "answer": "a"}), "no known format"),
+    _bytes("red.jsonl", rb'{"pro\u001b[31mmpt": "p"}', r"no known format (pro\x1b[31mmpt)"),
     _bytes("data.docx", good_lines(), "the name ends in none of"),
     _bytes("not_gzip.jsonl.gz", good_lines(), "damaged gzip file"),
     _bytes("cut.jsonl.gz", gzip.compress(good_lines(12))[:-20], "damaged gzip file"),
     _bytes("object.json", b'{"rows": []}', "expected a list of objects"),
     _bytes("items.json", b"[1]", "item 1: expected an object"),
     _bytes("open.json", b'[{"prompt": "p"}', "not JSON"),
+    _bytes("lines.json", good_lines(), "looks like JSON Lines"),
+    _bytes("long_row.csv", _CSV + b"p," + b"x," * (2 << 20) + b"b\n", "over 4,194,304 bytes"),
     _bytes("cells.csv", _CSV + b"p,a\n", ":3: 2 cells, expected 3"),
     _bytes("header_twice.csv", b"prompt,chosen,chosen\np,a,b\n", ":1: a column name occurs twice"),
     _bytes("quote.csv", _CSV + b'p,"a,b\n', "not CSV"),
-    _bytes("latin.csv", _CSV + "p,café,b\n".encode("latin-1"), "not UTF-8"),
+    _bytes("latin.csv", _CSV + "p,café,b\n".encode("latin-1"), ":3: not UTF-8: byte 0xe9"),
     _bytes("not.parquet", b"PAR1 no, not really", "damaged Parquet file"),
     Case("cut.parquet", _cut_parquet, ("damaged Parquet file",)),
     Case(
@@ -215,6 +234,9 @@ _FILES = (
         lambda path: _parquet(path, {"prompt": ["p"], "chosen": [None], "rejected": ["b"]}),
         ("row 1", 'field "chosen": expected text or messages, got null'),
     ),
+    Case("twice.parquet", _column_twice, ('column "chosen": occurs twice',)),
+    Case("latin.parquet", _latin_parquet, ("row 1", 'field "chosen": not UTF-8: byte 0xe9 at 4')),
+    Case("late.parquet", _late_parquet, ("row 2", 'field "when": cannot be read')),
     Case("no_file.jsonl", lambda path: None, ("no such file",)),
     Case("no_data", lambda path: path.mkdir(), ("no data file in this folder",)),
 )

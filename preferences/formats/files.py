@@ -1,23 +1,25 @@
 """Rows in and out of files: JSON Lines, a JSON list, CSV and Parquet, each also packed by gzip.
 
 Whatever the kind of file, a row is held to the same rules: no NUL, no lone surrogate, no infinite
-number, no deep nesting. A cell of a CSV file that holds a list, an object, a number or a truth
-value is written as JSON; a text that would read as one of those is written as a JSON text.
+number, no deep nesting, no more than 4 MiB. The cells of a CSV file stay texts here (see cells.py).
 """
 
 import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, TextIO, cast
+from typing import IO, Literal, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from preferences.formats.cells import to_cell
+from preferences.formats.tables import TOO_LONG, csv_rows, parquet_rows, size_of
 from preferences.reader import (
     MAX_ROW_BYTES,
     MalformedDataError,
@@ -27,8 +29,8 @@ from preferences.reader import (
     check_value,
     decode_json,
     open_binary,
-    parse_value,
-    stream_rows,
+    parse_object,
+    stream_objects,
 )
 from preferences.records import Row, compact_json
 
@@ -37,11 +39,18 @@ MAX_JSON_BYTES = 1024**3
 """Largest JSON list; it has to be read at once, so larger data belong in JSON Lines."""
 _SUFFIXES: dict[str, Container] = {
     ".jsonl": "jsonl",
+    ".jsonlines": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
 }
+_NO_DATA = re.compile(
+    r"[._].*|(readme|licen[cs]e|notice|citation|changelog|makefile|dockerfile)\b.*"
+    r"|.*\.(md|rst|txt|html|pdf|cff|bib|ya?ml|toml|py|ipynb|sh|log|dvc|md5|sha256|png|jpe?g|svg)",
+    re.IGNORECASE,
+)
+"""Names of files that lie beside data and are none."""
 
 
 def container_of(path: Path) -> Container:
@@ -50,38 +59,48 @@ def container_of(path: Path) -> Container:
     Raises:
         MalformedDataError: the name ends in nothing known.
     """
-    name = path.with_suffix("") if path.suffix == ".gz" else path
-    if name.suffix not in _SUFFIXES:
+    suffix = _suffix(path)
+    if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
         raise MalformedDataError([f"{path}: the name ends in none of {known} (or these .gz)"], 1)
-    return _SUFFIXES[name.suffix]
+    return _SUFFIXES[suffix]
 
 
-def read_records(path: Path) -> Iterator[NumberedRow]:
+def _suffix(path: Path) -> str:
+    name = path.with_suffix("") if path.suffix == ".gz" else path
+    return name.suffix.lower()
+
+
+def read_records(path: Path, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """The rows of a file, or of all data files of a folder in the order of their names.
 
+    What is wrong is noted in `problems` when the reading comes to it, and then not raised.
+
     Raises:
-        MalformedDataError: after the last row, if a row or the file is damaged.
+        MalformedDataError: a file has no known name; without `problems`, also after the last row,
+            if a row or a file is damaged.
     """
-    for file in _data_files(path) if path.is_dir() else [path]:
-        if container_of(file) == "jsonl":
-            yield from stream_rows(file, None)
-        else:
-            problems = Problems()
-            yield from _checked(file, problems)
-            problems.check()
+    found = Problems() if problems is None else problems
+    for file in _data_files(path, found) if path.is_dir() else [path]:
+        kind = container_of(file)
+        yield from stream_objects(file, found) if kind == "jsonl" else _checked(file, found)
+    if problems is None:
+        found.check()
 
 
 def _checked(path: Path, problems: Problems) -> Iterator[NumberedRow]:
-    rows = {"json": _json_rows, "csv": _csv_rows, "parquet": _parquet_rows}[container_of(path)]
+    kind = container_of(path)
+    rows = {"json": _json_rows, "csv": csv_rows, "parquet": parquet_rows}[kind]
     try:
         for where, row in rows(path, problems):
             try:
+                if size_of(row) > MAX_ROW_BYTES:
+                    raise RowError(TOO_LONG)
                 check_value(row)
             except RowError as error:
                 problems.add(where, str(error))
             else:
-                yield NumberedRow(where, row)
+                yield NumberedRow(where, row, cells=kind == "csv")
     except FileNotFoundError:
         problems.add(str(path), "no such file")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -90,16 +109,25 @@ def _checked(path: Path, problems: Problems) -> Iterator[NumberedRow]:
         problems.add(str(path), f"cannot be read ({error.strerror or error})")
 
 
-def _data_files(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.iterdir() if _is_data(file))
-    if not files:
-        raise MalformedDataError([f"{folder}: no data file in this folder"], 1)
-    return files
+def _data_files(folder: Path, problems: Problems) -> Iterator[Path]:
+    """The data files of a folder; what is neither data nor known as none is a problem."""
+    empty = True
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or (entry.is_file() and _is_beside(entry)):
+            continue
+        empty = False
+        if entry.is_dir():
+            problems.add(str(entry), "a folder in a folder is not read")
+        elif _suffix(entry) in _SUFFIXES:
+            yield entry
+        else:
+            problems.add(str(entry), f"no data file; known are {', '.join(_SUFFIXES)}")
+    if empty:
+        problems.add(str(folder), "no data file in this folder")
 
 
-def _is_data(file: Path) -> bool:
-    name = file.with_suffix("") if file.suffix == ".gz" else file
-    return file.is_file() and name.suffix in _SUFFIXES and not file.name.startswith(".")
+def _is_beside(file: Path) -> bool:
+    return _suffix(file) not in _SUFFIXES and _NO_DATA.fullmatch(file.name) is not None
 
 
 def _json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
@@ -111,10 +139,11 @@ def _json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
     try:
         items = decode_json(data.removeprefix(b"\xef\xbb\xbf"))
     except RowError as error:
-        problems.add(str(path), str(error))
+        hint = "it looks like JSON Lines: name it .jsonl" if _is_lines(data) else str(error)
+        problems.add(str(path), hint)
         return
     if not isinstance(items, list):
-        problems.add(str(path), "expected a list of objects")
+        problems.add(str(path), "expected a list of objects (a file of JSON Lines ends in .jsonl)")
         return
     for number, item in enumerate(items, start=1):
         if isinstance(item, dict):
@@ -123,52 +152,12 @@ def _json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
             problems.add(f"{path} item {number}", "expected an object")
 
 
-def _csv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    csv.field_size_limit(MAX_ROW_BYTES)
-    with open_binary(path) as binary:
-        text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
-        table = csv.reader(text, strict=True)
-        try:
-            header = next(table, [])
-            if len(set(header)) != len(header):
-                problems.add(f"{path}:1", "a column name occurs twice")
-                return
-            for cells in table:
-                where = f"{path}:{table.line_num}"
-                if len(cells) == len(header):
-                    yield (
-                        where,
-                        {name: _cell(cell) for name, cell in zip(header, cells, strict=True)},
-                    )
-                elif cells:
-                    problems.add(where, f"{len(cells)} cells, expected {len(header)}")
-        except csv.Error as error:
-            problems.add(f"{path}:{table.line_num}", f"not CSV: {error}")
-        except UnicodeDecodeError as error:
-            problems.add(f"{path}:{table.line_num + 1}", f"not UTF-8 near byte {error.start + 1}")
-
-
-def _cell(cell: str) -> Any:
-    """The value of a CSV cell: JSON where it reads as a list, object, number, truth or quote."""
-    if cell[:1] in ("[", "{", '"', "-") or cell[:1].isdigit() or cell in ("true", "false", "null"):
-        try:
-            return parse_value(cell.encode("utf-8"))
-        except RowError:
-            return cell
-    return cell
-
-
-def _parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    number = 0
+def _is_lines(data: bytes) -> bool:
+    first, _, rest = data.lstrip().partition(b"\n")
     try:
-        # A Parquet file is read from its end, so a packed one is unpacked into memory.
-        source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
-        for batch in pq.ParquetFile(source).iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path} row {number}", row
-    except pa.ArrowException as error:
-        problems.add(f"{path} row {number + 1}", f"damaged Parquet file ({str(error)[:80]})")
+        return bool(parse_object(first, first=True)) and bool(rest.strip())
+    except RowError:
+        return False
 
 
 def write_records(path: Path, rows: Iterable[Row]) -> int:
@@ -221,15 +210,13 @@ def _write_csv(stream: TextIO, rows: Iterable[Row]) -> int:
     items = list(rows)
     names = _names(items)
     table = csv.writer(stream, lineterminator="\n")
+    # The other one does not quote a lone carriage return, which a reader takes for a new line.
+    quoting = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
     table.writerow(names)
-    table.writerows([_to_cell(row.get(name)) for name in names] for row in items)
+    for row in items:
+        cells = [to_cell(row.get(name)) for name in names]
+        (quoting if any("\r" in cell for cell in cells) else table).writerow(cells)
     return len(items)
-
-
-def _to_cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value if _cell(value) == value else compact_json(value)
-    return compact_json(value)
 
 
 def _write_parquet(path: Path, rows: Sequence[Row], *, packed: bool) -> int:

@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from preferences.formats import pairs, unpaired, votes
+from preferences.formats.cells import decoded
 from preferences.formats.files import read_records
 from preferences.loading import load_comparisons, load_judgments
-from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError
-from preferences.records import Judgment, Preference, Prompt, Sourced, Voted
+from preferences.reader import (
+    MAX_ERRORS_SHOWN,
+    MalformedDataError,
+    NumberedRow,
+    Problems,
+    RowError,
+)
+from preferences.records import Comparison, Judgment, Preference, Prompt, Sourced, Voted
 from preferences.schemas import Field, Schema
 
 FormatName = Literal[
@@ -79,25 +86,37 @@ class Source:
                 problems.add(numbered.where, str(error))
 
     def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
-        """The rows that keep to the schema; also notes what the file itself says is wrong."""
+        """The rows that keep to the schema; notes in the order of the file what is wrong."""
         schema = _SCHEMAS[self.format]
         try:
-            for numbered in self.rows() if self.rows else read_records(self.path):
-                wrong = list(schema.problems(numbered.row))
+            for numbered in self.rows() if self.rows else read_records(self.path, problems):
+                row = decoded(numbered.row, schema) if numbered.cells else numbered.row
+                row = schema.without_null_keys(row)
+                wrong = list(schema.problems(row))
                 for problem in wrong:
                     problems.add(numbered.where, problem)
                 if not wrong:
-                    self.left_out.update(schema.others(numbered.row))
-                    yield numbered
+                    self.left_out.update(schema.others(row))
+                    yield NumberedRow(numbered.where, row)
         except MalformedDataError as error:
             problems.merge(error)
 
     def _judged(self) -> Iterator[Voted]:
         """A folder with comparisons.jsonl and judgments.jsonl."""
+        comparisons: list[Comparison] = []
         said: dict[str, list[Judgment]] = {}
-        for judgment in load_judgments(self.path / "judgments.jsonl"):
-            said.setdefault(judgment.pair_id, []).append(judgment)
-        for comparison in load_comparisons(self.path / "comparisons.jsonl"):
+        problems = Problems()
+        try:
+            comparisons = load_comparisons(self.path / "comparisons.jsonl")
+        except MalformedDataError as error:
+            problems.merge(error)
+        try:
+            for judgment in load_judgments(self.path / "judgments.jsonl"):
+                said.setdefault(judgment.pair_id, []).append(judgment)
+        except MalformedDataError as error:
+            problems.merge(error)
+        problems.check()
+        for comparison in comparisons:
             yield Voted(
                 comparison=comparison,
                 judgments=tuple(said.pop(comparison.pair_id, ())),
@@ -136,15 +155,14 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 def _own_prompts(path: Path) -> Iterator[Prompt]:
     problems = Problems()
-    try:
-        for numbered in read_records(path):
-            wrong = list(_ASKED.problems(numbered.row))
-            for problem in wrong:
-                problems.add(numbered.where, problem)
-            if not wrong:
-                yield numbered.row["prompt"]
-    except MalformedDataError as error:
-        problems.merge(error)
+    for numbered in read_records(path, problems):
+        row = decoded(numbered.row, _ASKED) if numbered.cells else numbered.row
+        row = _ASKED.without_null_keys(row)
+        wrong = list(_ASKED.problems(row))
+        for problem in wrong:
+            problems.add(numbered.where, problem)
+        if not wrong:
+            yield row["prompt"]
     problems.check()
 
 
@@ -156,7 +174,17 @@ def detect(path: Path) -> FormatName:
     """
     if (path / "judgments.jsonl").is_file():
         return "judgments"
-    return detect_row(str(path), next(read_records(path), None))
+    problems = Problems()
+    first = next(read_records(path, problems), None)
+    if first is None:
+        problems.check()
+    try:
+        return detect_row(str(path), first)
+    except MalformedDataError as error:
+        # Beside it what is wrong before that row; however much that is, this is said too.
+        before = problems.shown[: MAX_ERRORS_SHOWN - len(error.errors)]
+        total = problems.total + error.total
+        raise MalformedDataError(before + error.errors, total) from None
 
 
 def detect_row(path: str, first: NumberedRow | None) -> FormatName:
@@ -173,7 +201,8 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
             if name == "trl" and _is_transcript(first.row):
                 return "hh"
             return name
-    found = ", ".join(sorted(columns)) or "none"
+    # Escaped, so that no control character of the data reaches a terminal.
+    found = ", ".join(sorted(columns)).encode("unicode_escape").decode("ascii") or "none"
     raise MalformedDataError(
         [f"{first.where}: columns of no known format ({found[:200]}); name it with --format"], 1
     )

@@ -222,7 +222,8 @@ def test_unpaired_completions_come_back_as_pairs_and_lone_ones_are_counted(tmp_p
             for each in rows]  # fmt: skip
     write(tmp_path / "x.csv", rows, "unpaired")
     assert read(tmp_path / "x.csv") == bare
-    lines = [*read_records(tmp_path / "x.csv")]
+    write(tmp_path / "x.jsonl", rows, "unpaired")
+    lines = [*read_records(tmp_path / "x.jsonl")]
     extra = {"prompt": "r", "completion": "alone", "label": True, "prompt_id": "r"}
     write_records(tmp_path / "y.jsonl", [*(line.row for line in lines), extra])
     source = open_source(tmp_path / "y.jsonl")
@@ -269,7 +270,7 @@ def test_a_folder_is_read_file_by_file_in_order(tmp_path):
         ("x.csv", b"chosen,chosen\na,b\n", ":1: a column name occurs twice"),
         ("x.csv", b'chosen,rejected\n"a,b\n', "not CSV: unexpected end of data"),
         ("x.csv", b"chosen,rejected\n\xff,b\n", "not UTF-8"),
-        ("x.csv", b'chosen,rejected\n[1],b\n', 'field "chosen"'),
+        ("x.csv", b'chosen,rejected\n"[{""role"": ""bot""}]",b\n', 'field "chosen"'),
         ("x.parquet", b"PAR1 and nothing", "damaged Parquet file"),
         ("x.parquet", b"", "damaged Parquet file"),
         ("x.json.gz", b"plain", "damaged gzip file"),

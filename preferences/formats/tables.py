@@ -1,0 +1,144 @@
+"""The rows of CSV and Parquet files: what is damaged is noted of its row, and the rest is read."""
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from preferences.reader import MAX_ROW_BYTES, Problems, RowError, open_binary
+from preferences.records import Row
+from preferences.schemas import shown
+
+TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
+"""What is said of a row that is too long."""
+_UNREADABLE = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError)
+"""What Arrow raises where a file or a value is damaged: also what Python does of its values."""
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes as JSON, of which texts are what counts."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(size_of(name) + size_of(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return 2
+
+
+class _CsvLines:
+    """The lines of a CSV file, of which one row may hold no more than a row of JSON Lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.held = 0
+        """Bytes of the lines since this was last set to 0."""
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._stream.readline(MAX_ROW_BYTES + 1):
+            self.held += size_of(line)
+            if self.held > MAX_ROW_BYTES:
+                raise RowError(f"{TOO_LONG}; the file is not read further")
+            yield line
+
+
+def csv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
+    """The rows of a CSV file with their places, all values texts; notes what is wrong."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    with open_binary(path) as binary:
+        # What is not UTF-8 becomes surrogates, so that it is known of which row it is.
+        text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
+        lines = _CsvLines(text)
+        table = csv.reader(lines, strict=True)
+        try:
+            header = next(table, [])
+            if wrong := _header_problem(header):
+                problems.add(f"{path}:1", wrong)
+                return
+            for cells in table:
+                lines.held = 0
+                where = f"{path}:{table.line_num}"
+                if len(cells) != len(header):
+                    if cells:
+                        problems.add(where, f"{len(cells)} cells, expected {len(header)}")
+                elif wrong := _undecoded(cells):
+                    problems.add(where, wrong)
+                else:
+                    yield where, dict(zip(header, cells, strict=True))
+        except csv.Error as error:
+            problems.add(f"{path}:{table.line_num}", f"not CSV: {error}")
+        except RowError as error:
+            problems.add(f"{path}:{table.line_num + 1}", str(error))
+
+
+def _header_problem(header: list[str]) -> str:
+    return _undecoded(header) or (
+        "a column name occurs twice" if len(set(header)) != len(header) else ""
+    )
+
+
+def _undecoded(cells: list[str]) -> str:
+    """What to say of the first byte that was not UTF-8, if there is one."""
+    for cell in cells:
+        if not cell.isascii() and (found := re.search("[\udc80-\udcff]", cell)):
+            return f"not UTF-8: byte 0x{ord(found[0]) - 0xDC00:02x}"
+    return ""
+
+
+def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
+    """The rows of a Parquet file with their places; notes what is wrong."""
+    number = 0
+    try:
+        # A Parquet file is read from its end, so a packed one is unpacked into memory.
+        source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
+        file = pq.ParquetFile(source)
+        names = file.schema_arrow.names
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            problems.add(str(path), f"column {shown(name)}: occurs twice")
+            return
+        for batch in file.iter_batches(batch_size=1024):
+            for row in _rows_of(batch):
+                number += 1
+                where = f"{path} row {number}"
+                if isinstance(row, RowError):
+                    problems.add(where, str(row))
+                else:
+                    yield where, row
+    except _UNREADABLE as error:
+        problems.add(f"{path} row {number + 1}", f"damaged Parquet file ({_reason(error)})")
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[Row | RowError]:
+    """The rows of a batch, or what is wrong with them."""
+    try:
+        yield from batch.to_pylist()
+    except _UNREADABLE:
+        # Only now row by row and cell by cell, which is slow and finds the damaged ones.
+        for index in range(batch.num_rows):
+            try:
+                yield {name: _value(name, batch[name][index]) for name in batch.schema.names}
+            except RowError as error:
+                yield error
+
+
+def _value(name: str, cell: pa.Scalar) -> Any:
+    try:
+        return cell.as_py()
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at {error.start + 1}"
+        raise RowError(f"field {shown(name)}: not UTF-8: {byte}") from None
+    except _UNREADABLE as error:
+        raise RowError(f"field {shown(name)}: cannot be read ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:80]
+    return text.encode("unicode_escape").decode("ascii")

@@ -155,7 +155,7 @@ _FORMATS = (
     _of("vote_unknown", VOTES, {"votes": ["left"]}, 'field "votes": expected one of a, b, tie'),
     _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes of 1 workers"),
     _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "one votes twice"),
-    _of("votes_nameless", VOTES, {"workers": [7]}, 'field "workers": expected a list of names'),
+    _of("votes_nameless", VOTES, {"workers": [" "]}, 'field "workers": expected a list of names'),
     _of("scores_short", SCORED, {"scores": [1]}, "2 responses and 1 scores"),
     _of(
         "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'

@@ -1,14 +1,15 @@
 r"""Formats with one pair per row: ours, TRL's and Anthropic's HH.
 
 - `preferences`: our own rows (`data/README.md`).
-- `trl`: `prompt`, `chosen`, `rejected`, each a text or messages; without `prompt` it is what both
-  sides begin with.
+- `trl`: `prompt`, `chosen`, `rejected`, each a text or messages; without `prompt`, or where both
+  sides are conversations that begin with it, the prompt is what both sides begin with.
 - `hh`: `chosen` and `rejected` are transcripts with turns of `\n\nHuman:` and `\n\nAssistant:`; the
   prompt ends with the last `\n\nAssistant:` that both have in common.
 """
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from preferences.reader import RowError
@@ -18,15 +19,22 @@ from preferences.schemas import PREFERENCES, Field, Schema
 TURN = "\n\nAssistant:"
 
 _EXTRA = (
-    Field(name="prompt_id", filled=True, required=False),
+    Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="margin", kind="number", required=False, nullable=True),
     Field(name="weight", kind="number", required=False, nullable=True, low=0),
     Field(name="source", required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
-    Field(name="split", required=False, choices=("train", "heldout")),
+    Field(name="split", required=False, nullable=True, choices=("train", "heldout")),
 )
 
-OWN = PREFERENCES
+OWN = replace(
+    PREFERENCES,
+    fields=tuple(
+        replace(field, nullable=not field.required or field.name == "margin")
+        for field in PREFERENCES.fields
+    ),
+)
+"""Ours, with null where nobody said: a column of Parquet or CSV is there for every row."""
 
 TRL = Schema(
     "preferences of TRL",
@@ -52,7 +60,8 @@ def own_from_row(row: Mapping[str, Any]) -> Preference:
     Raises:
         RowError: it is not.
     """
-    preference = Preference.from_row(row)
+    given = {name: value for name, value in row.items() if value is not None}
+    preference = Preference.from_row(given)
     expected = pair_id(preference.prompt, preference.chosen, preference.rejected)
     if preference.pair_id != expected:
         raise RowError(f'field "pair_id": expected {expected} for this content')
@@ -68,7 +77,7 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
     chosen, rejected = row["chosen"], row["rejected"]
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise RowError('fields "chosen" and "rejected": one is text, the other messages')
-    if "prompt" in row:
+    if "prompt" in row and not (_opens(chosen, row["prompt"]) and _opens(rejected, row["prompt"])):
         return preference_of(row, row["prompt"], _answer(chosen), _answer(rejected))
     if isinstance(chosen, str):
         start = _common_words(chosen, rejected)
@@ -172,6 +181,13 @@ def _answer(value: str | list[dict[str, str]]) -> str:
         roles = ", ".join(turn["role"] for turn in value) or "none"
         raise RowError(f"expected one message of the assistant as answer, got {roles}")
     return value[0]["content"]
+
+
+def _opens(conversation: str | list[dict[str, str]], prompt: Prompt) -> bool:
+    """Whether the user begins a conversation, after the system, with a prompt that is text."""
+    turns = () if isinstance(conversation, str) else conversation
+    first = next((turn for turn in turns if turn["role"] != "system"), None)
+    return first == {"role": "user", "content": prompt}
 
 
 def _common_messages(chosen: list[dict[str, str]], rejected: list[dict[str, str]]) -> int:

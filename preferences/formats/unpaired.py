@@ -17,7 +17,7 @@ UNPAIRED = Schema(
         Field(name="prompt", kind="prompt"),
         Field(name="completion"),
         Field(name="label", kind="truth"),
-        Field(name="prompt_id", filled=True, required=False),
+        Field(name="prompt_id", filled=True, required=False, nullable=True),
     ),
     unknown="leave out",
 )

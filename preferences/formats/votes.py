@@ -33,7 +33,7 @@ CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 _PROMPT = Field(name="prompt", kind="prompt")
 _ANSWERS = (Field(name="response_a"), Field(name="response_b"))
 _IDS = (
-    Field(name="prompt_id", filled=True, required=False),
+    Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
 )
 
@@ -42,8 +42,8 @@ SCORED = Schema(
     (
         _PROMPT,
         Field(name="responses", kind="list"),
-        Field(name="scores", kind="list", required=False),
-        Field(name="ranks", kind="list", required=False),
+        Field(name="scores", kind="list", required=False, nullable=True),
+        Field(name="ranks", kind="list", required=False, nullable=True),
         *_IDS,
     ),
     unknown="leave out",
@@ -106,18 +106,25 @@ def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
     Raises:
         RowError: votes and workers do not match, or a vote is none of ours.
     """
-    votes, workers = row["votes"], row["workers"]
+    votes, workers = row["votes"], [_name(worker) for worker in row["workers"]]
     if len(votes) != len(workers):
         raise RowError(f"{len(votes)} votes of {len(workers)} workers")
-    for vote, worker in zip(votes, workers, strict=True):
+    for vote in votes:
         if vote not in CHOICES:
             raise RowError(f'field "votes": expected one of {", ".join(CHOICES)}')
-        if not isinstance(worker, str) or not worker.strip():
-            raise RowError('field "workers": expected a list of names')
     if len(set(workers)) != len(workers):
         raise RowError('field "workers": one votes twice')
     cast = list(zip(workers, votes, strict=True))
     yield _voted(row, (row["response_a"], row["response_b"]), cast, where)
+
+
+def _name(worker: object) -> str:
+    """Who voted; data of others often number their workers."""
+    if isinstance(worker, int) and not isinstance(worker, bool):
+        return str(worker)
+    if not isinstance(worker, str) or not worker.strip():
+        raise RowError('field "workers": expected a list of names')
+    return worker
 
 
 def votes_to_row(voted: Voted) -> Row:
@@ -140,7 +147,7 @@ def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]
     Raises:
         RowError: the task's data are no pair, or an annotation is not of the pairwise kind.
     """
-    data = row["data"]
+    data = _TASK.without_null_keys(row["data"])
     for problem in _TASK.problems(data):
         raise RowError(f"data: {problem}")
     cast = [_annotation(entry, number) for number, entry in enumerate(row["annotations"], start=1)]

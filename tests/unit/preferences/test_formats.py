@@ -207,6 +207,86 @@ def test_label_studio_as_it_exports_it(tmp_path):
     assert [(each.annotator_id, each.choice) for each in item.judgments] == [("7", "b")]
 
 
+def test_workers_that_are_numbers_are_read_as_text(tmp_path):
+    write_records(tmp_path / "x.jsonl", [VOTES | {"votes": ["a", "b"], "workers": [7, "8"]}])
+    (item,) = open_source(tmp_path / "x.jsonl")
+    assert [each.annotator_id for each in item.judgments] == ["7", "8"]
+
+
+def test_keys_of_messages_that_are_null_are_left_out(tmp_path):
+    extra = {"name": None, "tool_calls": None}
+    rows = {
+        "trl": {
+            "prompt": [turn | extra for turn in MESSAGES],
+            "chosen": [{"role": "assistant", "content": "a"} | extra],
+            "rejected": [{"role": "assistant", "content": "b"} | extra],
+        },
+        "task": {
+            "data": {"prompt": [turn | extra for turn in MESSAGES]}
+            | {"response_a": "a", "response_b": "b"},
+            "annotations": [{"result": [{"value": {"selected": "left"}}]}],
+        },
+    }
+    for name, row in rows.items():
+        write_records(tmp_path / f"{name}.parquet", [row])
+    (pair,) = read(tmp_path / "trl.parquet")
+    (task,) = open_source(tmp_path / "task.parquet")
+    assert pair.prompt == MESSAGES == task.comparison.prompt
+    assert pair.pair_id == pair_id(MESSAGES, "a", "b") == task.comparison.pair_id
+
+
+def test_a_key_of_a_message_that_is_not_null_is_refused(tmp_path):
+    write_records(tmp_path / "x.jsonl", [
+        {"prompt": [MESSAGES[1] | {"name": "Jo"}], "chosen": "a", "rejected": "b"}
+    ])  # fmt: skip
+    with pytest.raises(MalformedDataError, match="message 1: expected"):
+        read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("system", [[], MESSAGES[:1]], ids=["user first", "system first"])
+def test_a_prompt_that_conversations_begin_with_is_not_an_answer(tmp_path, system):
+    shared = [
+        *system, {"role": "user", "content": "p"},
+        {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"},
+    ]  # fmt: skip
+    row = {
+        "prompt": "p",
+        "chosen": [*shared, {"role": "assistant", "content": "a"}],
+        "rejected": [*shared, {"role": "assistant", "content": "b"}],
+    }
+    write_records(tmp_path / "x.jsonl", [row])
+    (found,) = read(tmp_path / "x.jsonl")
+    assert (found.prompt, found.chosen, found.rejected) == (shared, "a", "b")
+    other = row | {"prompt": "other"}
+    write_records(tmp_path / "x.jsonl", [other])
+    with pytest.raises(MalformedDataError, match="one message of the assistant"):
+        read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("container", ["x.jsonl", "x.csv", "x.parquet"])
+def test_null_in_a_column_that_only_some_rows_need_is_as_if_it_were_not_there(tmp_path, container):
+    rows = [each.to_row() for each in PREFERENCES[:2]]
+    rows[0] |= {"label": 0.75, "annotator_version": "v"}
+    rows[1] |= {"label": None, "annotator_version": None, "margin": None}
+    write_records(tmp_path / container, rows)
+    first, second = read(tmp_path / container)
+    assert (first.label, first.annotator_version, first.margin) == (0.75, "v", 0.5)
+    assert (second.label, second.annotator_version, second.margin) == (1.0, "", 0.0)
+
+
+@pytest.mark.parametrize("container", ["x.jsonl", "x.csv", "x.parquet"])
+@pytest.mark.parametrize("nulls", [
+    {"prompt": "p", "chosen": "a", "rejected": "b", "margin": None, "split": None},
+    {"prompt": "p", "responses": ["a", "b"], "scores": [1, 0], "ranks": None},
+    {"prompt": "p", "response_a": "a", "response_b": "b", "votes": ["a"], "workers": ["w"]},
+], ids=["trl", "scored", "votes"])  # fmt: skip
+def test_null_where_a_format_needs_nothing_is_as_if_it_were_not_there(tmp_path, container, nulls):
+    write_records(tmp_path / container, [nulls | {"prompt_id": None, "round": None}])
+    (item,) = open_source(tmp_path / container)
+    record = item.preference if isinstance(item, Sourced) else item.comparison
+    assert record.prompt_id == text_hash("p")
+
+
 def test_annotations_of_nobody_are_of_different_annotators(tmp_path):
     result = [{"value": {"selected": "left"}}, {"value": {"choices": 5}}]
     entries = [{"completed_by": who, "result": result} for who in (None, {"id": None}, 7)]

@@ -161,7 +161,7 @@ _FORMATS = (
         "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'
     ),
     _of("scores_huge", SCORED, {"scores": [10**400, 1]}, 'field "scores": an integer of more'),
-    _of("scores_far", SCORED, {"scores": [1.7e308, -1.7e308]}, 'field "scores": a difference'),
+    _of("scores_far", SCORED, {"scores": [1.7e308, -1.7e308]}, 'field "scores": two of them'),
     _of("scores_and_ranks", SCORED, {"ranks": [1, 2]}, 'expected either "scores" or "ranks"'),
     _of("one_answer", SCORED, {"responses": ["a"], "scores": [1]}, "1 responses", "expected 2+"),
     _of("answers_null", SCORED, {"responses": ["a", None]}, "expected a list of texts"),

@@ -85,7 +85,7 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
         else:
             margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
             if not isfinite(margin):
-                raise RowError('field "scores": a difference too large for a 64-bit float')
+                raise RowError('field "scores": two of them are too far apart')
             preference = preference_of(row, row["prompt"], answers[better], answers[worse])
             yield Preference.from_row(preference.to_row() | {"margin": margin})
 

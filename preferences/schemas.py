@@ -202,7 +202,7 @@ PREFERENCES = Schema(
         _PROMPT,
         Field(name="chosen"),
         Field(name="rejected"),
-        Field(name="margin", kind="number"),
+        Field(name="margin", kind="number", low=0),
         Field(name="weight", kind="number", low=0),
         Field(name="source"),
         Field(name="round"),

@@ -8,7 +8,7 @@ r"""Formats with one pair per row: ours, TRL's and Anthropic's HH.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,16 @@ TURN = "\n\nAssistant:"
 
 _EXTRA = (
     Field(name="prompt_id", filled=True, required=False, nullable=True),
-    Field(name="margin", kind="number", required=False, nullable=True),
+    Field(name="margin", kind="number", required=False, nullable=True, low=0),
     Field(name="weight", kind="number", required=False, nullable=True, low=0),
     Field(name="source", required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
     Field(name="split", required=False, nullable=True, choices=("train", "heldout")),
+    Field(name="label", kind="number", required=False, nullable=True, low=0.5, high=1),
+    Field(name="annotator_version", required=False, nullable=True),
 )
+
+_SAID = tuple(field.name for field in _EXTRA)
 
 OWN = replace(
     PREFERENCES,
@@ -78,12 +82,13 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise RowError('fields "chosen" and "rejected": one is text, the other messages')
     if "prompt" in row and not (_opens(chosen, row["prompt"]) and _opens(rejected, row["prompt"])):
-        return preference_of(row, row["prompt"], _answer(chosen), _answer(rejected))
+        return preference_of(row, row["prompt"], _answer(chosen), _answer(rejected), _SAID)
     if isinstance(chosen, str):
         start = _common_words(chosen, rejected)
-        return preference_of(row, chosen[:start], chosen[start:], rejected[start:])
+        return preference_of(row, chosen[:start], chosen[start:], rejected[start:], _SAID)
     start = _common_messages(chosen, rejected)
-    return preference_of(row, chosen[:start], _answer(chosen[start:]), _answer(rejected[start:]))
+    answers = _answer(chosen[start:]), _answer(rejected[start:])
+    return preference_of(row, chosen[:start], *answers, _SAID)
 
 
 def hh_from_row(row: Mapping[str, Any]) -> Preference:
@@ -98,12 +103,18 @@ def hh_from_row(row: Mapping[str, Any]) -> Preference:
     if start < 0:
         raise RowError('fields "chosen" and "rejected": no "\\n\\nAssistant:" in common')
     start += len(TURN)
-    return preference_of(row, chosen[:start], chosen[start:], rejected[start:])
+    return preference_of(row, chosen[:start], chosen[start:], rejected[start:], _SAID)
 
 
-def preference_of(row: Mapping[str, Any], prompt: Prompt, chosen: str, rejected: str) -> Preference:
-    """A preference with its ids, and with what `row` says beside the texts."""
-    extra = {field.name: row[field.name] for field in _EXTRA if row.get(field.name) is not None}
+def preference_of(
+    row: Mapping[str, Any],
+    prompt: Prompt,
+    chosen: str,
+    rejected: str,
+    said: Sequence[str] = ("prompt_id",),
+) -> Preference:
+    """A preference with its ids, and with what `row` has in the columns `said`."""
+    extra = {name: row[name] for name in said if row.get(name) is not None}
     return Preference(
         **{"prompt_id": text_hash(prompt_text(prompt)), **extra},
         pair_id=pair_id(prompt, chosen, rejected),
@@ -114,7 +125,7 @@ def preference_of(row: Mapping[str, Any], prompt: Prompt, chosen: str, rejected:
 
 
 def trl_to_row(preference: Preference) -> Row:
-    """TRL's explicit form; messages where the prompt has them."""
+    """TRL's explicit form, and our columns; messages where the prompt has them."""
     row = preference.to_row()
     del row["pair_id"]
     if not isinstance(preference.prompt, str):
@@ -142,10 +153,14 @@ def hh_to_row(preference: Preference) -> Row:
     """HH's transcripts; a prompt that is not one becomes the human's turn.
 
     Raises:
-        RowError: the prompt is messages with other turns than of the user and the assistant.
+        RowError: the prompt is messages with other turns than of the user and the assistant, or
+            both answers begin with a turn that would be read as part of it.
     """
     prompt = transcript(preference.prompt)
-    return {"chosen": prompt + preference.chosen, "rejected": prompt + preference.rejected}
+    chosen, rejected = prompt + preference.chosen, prompt + preference.rejected
+    if _common(chosen, rejected).rfind(TURN) > prompt.rfind(TURN):
+        raise RowError('HH takes a "\\n\\nAssistant:" turn that both answers begin with for prompt')
+    return {"chosen": chosen, "rejected": rejected}
 
 
 def transcript(prompt: Prompt) -> str:

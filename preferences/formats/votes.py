@@ -7,9 +7,10 @@
   left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
-from math import isfinite
 from typing import Any
 
 from preferences.formats.pairs import preference_of
@@ -64,6 +65,8 @@ LABEL_STUDIO = Schema(
     (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
     unknown="leave out",
 )
+_STRENGTHS = {1 / 3: 2, 2 / 3: 3, 1: 4}
+"""Margin -> strength; a margin of 0 is that of a vote without one."""
 _TASK = Schema("Label Studio's data", (_PROMPT, *_ANSWERS, *_IDS), unknown="leave out")
 
 
@@ -84,9 +87,10 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
             yield _voted(row, (answers[one], answers[other]), [("scores", "tie")], where)
         else:
             margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
-            if not isfinite(margin):
+            if not math.isfinite(margin):
                 raise RowError('field "scores": two of them are too far apart')
-            preference = preference_of(row, row["prompt"], answers[better], answers[worse])
+            pair = answers[better], answers[worse]
+            preference = preference_of(row, row["prompt"], *pair, ("prompt_id", "round"))
             yield Preference.from_row(preference.to_row() | {"margin": margin})
 
 
@@ -201,12 +205,29 @@ def _to_annotation(judgment: Judgment) -> Row:
 
 
 def voted_of(preference: Preference, where: str) -> Voted:
-    """A preference as one vote of its source; which side is a is decided by the pair's id."""
-    swapped = int(preference.pair_id, 16) % 2 == 1
+    """A preference as one vote of its source; which side is a is decided by the pair's id.
+
+    A tie keeps its sides: nobody is favoured by them.
+    """
+    swapped = int(preference.pair_id, 16) % 2 == 1 and not preference.is_tie
     answers = (preference.chosen, preference.rejected)
     row = {name: getattr(preference, name) for name in ("prompt_id", "prompt", "round")}
-    cast: list[tuple[str, Choice]] = [(preference.source or "import", "b" if swapped else "a")]
-    return _voted(row, answers[::-1] if swapped else answers, cast, where)
+    choice: Choice = "tie" if preference.is_tie else "b" if swapped else "a"
+    source = preference.source if preference.source.strip() else "import"
+    voted = _voted(row, answers[::-1] if swapped else answers, [(source, choice)], where)
+    (vote,) = voted.judgments
+    vote = replace(
+        vote,
+        kind=source,
+        strength=strength_of(preference),
+        annotator_version=preference.annotator_version,
+    )
+    return replace(voted, judgments=(vote,))
+
+
+def strength_of(preference: Preference) -> int | None:
+    """The strength of a vote that gives its margin, if one does."""
+    return None if preference.is_tie else _STRENGTHS.get(preference.margin)
 
 
 def _voted(
@@ -217,9 +238,10 @@ def _voted(
 ) -> Voted:
     prompt: Prompt = row["prompt"]
     identity = pair_id(prompt, *answers)
+    round_key = row.get("round") or ""
     comparison = Comparison(
         pair_id=identity,
-        round=row.get("round") or "import",
+        round=round_key if round_key.strip() else "import",
         prompt_id=row.get("prompt_id") or text_hash(prompt_text(prompt)),
         prompt=prompt,
         response_a=answers[0],

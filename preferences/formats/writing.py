@@ -94,12 +94,15 @@ def _written(rows: Iterable[Sourced], write: Callable[[Preference], Row]) -> Ite
 
 
 def _scored(preference: Preference) -> Row:
-    """Two answers with scores that differ by the margin, or by 1 where there is none."""
+    """Two answers with scores that differ by the margin, or with ranks where there is none."""
+    margin = preference.margin
+    # Of a margin that nobody stated, scores would state one.
+    worth = {"scores": [margin, 0.0]} if margin > 0 else {"ranks": [1, 2]}
     return {
         "prompt_id": preference.prompt_id,
         "prompt": preference.prompt,
         "responses": [preference.chosen, preference.rejected],
-        "scores": [preference.margin or 1.0, 0.0],
+        **worth,
         "round": preference.round,
     }
 

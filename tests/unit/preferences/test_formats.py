@@ -137,6 +137,34 @@ def test_scored_pairs_come_back(tmp_path):
     assert read(tmp_path / "x.jsonl") == rows
 
 
+def test_a_pair_without_a_margin_is_written_as_ranks_and_stays_a_preference(tmp_path):
+    rows = [preference("p", "good", "bad", source="", margin=margin) for margin in (0.0, 2.5)]
+    for name in ("x.jsonl", "x.json", "x.csv", "x.parquet"):
+        write(tmp_path / name, rows, "scored")
+        assert read(tmp_path / name) == rows
+    row = json.loads((tmp_path / "x.jsonl").read_text().splitlines()[0])
+    assert row["ranks"] == [1, 2]
+    assert "scores" not in row
+
+
+@pytest.mark.parametrize("to", ["preferences", "trl"])
+def test_a_margin_below_zero_is_refused_with_its_place(tmp_path, to):
+    write(tmp_path / "x.jsonl", [preference("p", "good", "bad", margin=-0.5)], to)
+    with pytest.raises(MalformedDataError) as caught:
+        read(tmp_path / "x.jsonl")
+    expected = f'{tmp_path}/x.jsonl:1: field "margin": expected 0 to inf, got -0.5'
+    assert str(caught.value) == expected
+
+
+def test_only_columns_of_the_format_are_taken_from_scored_answers(tmp_path):
+    row = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 0], "weight": "heavy"}
+    write_records(tmp_path / "x.jsonl", [row])
+    source = open_source(tmp_path / "x.jsonl")
+    (item,) = source
+    assert item.preference.weight == 1.0
+    assert source.left_out == {"weight"}
+
+
 VOTES = {
     "prompt": "p", "response_a": "x", "response_b": "y",
     "votes": ["a", "b", "a", "tie", "a", "skip", "both_bad"],

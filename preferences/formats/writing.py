@@ -47,21 +47,32 @@ class Unsettled:
         self.ties = 0
         self.skipped = 0
 
-    def settle(self, items: Iterable[Item]) -> Iterator[Sourced]:
-        """The items that are, or by majority become, a preference."""
+    def settle(self, items: Iterable[Item], *, keep_ties: bool = False) -> Iterator[Sourced]:
+        """The items that are, or by majority become, a preference.
+
+        With `keep_ties`, votes without a majority become one of label ½ and are not counted.
+        """
         for item in items:
             if isinstance(item, Sourced):
                 yield item
                 continue
-            judged = judge([item.comparison], item.judgments, weights={})
+            judged = judge([item.comparison], item.judgments, weights={}, keep_ties=keep_ties)
             self.ties += judged.ties
             self.skipped += judged.skipped + judged.unjudged
             for row in judged.rows:
                 yield Sourced(row.preference, item.where)
 
+    def decided(self, items: Iterable[Item]) -> Iterator[Sourced]:
+        """The items of which one answer is the better one."""
+        for sourced in self.settle(items):
+            if sourced.preference.is_tie:
+                self.ties += 1
+            else:
+                yield sourced
+
 
 def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
-    """Writes all items to `path`; those without a winner only where the format holds votes.
+    """Writes all items to `path`; ties only where the format can say that they are.
 
     Raises:
         MalformedDataError: a pair cannot be written in this format.
@@ -73,10 +84,13 @@ def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
         write = _VOTES[to]
         write_records(path, (write(as_votes(item)) for item in items))
     elif to == "unpaired":
-        preferences = (sourced.preference for sourced in unsettled.settle(items))
+        preferences = (sourced.preference for sourced in unsettled.decided(items))
         write_records(path, unpaired.unpaired_to_rows(preferences))
     else:
-        write_records(path, _written(unsettled.settle(items), _PAIRS[to]))
+        settled = (
+            unsettled.decided(items) if to == "hh" else unsettled.settle(items, keep_ties=True)
+        )
+        write_records(path, _written(settled, _PAIRS[to]))
     return unsettled
 
 
@@ -95,9 +109,12 @@ def _written(rows: Iterable[Sourced], write: Callable[[Preference], Row]) -> Ite
 
 def _scored(preference: Preference) -> Row:
     """Two answers with scores that differ by the margin, or with ranks where there is none."""
-    margin = preference.margin
     # Of a margin that nobody stated, scores would state one.
-    worth = {"scores": [margin, 0.0]} if margin > 0 else {"ranks": [1, 2]}
+    worth: Row = {"ranks": [1, 2]}
+    if preference.is_tie:
+        worth = {"scores": [0.0, 0.0]}
+    elif preference.margin > 0:
+        worth = {"scores": [preference.margin, 0.0]}
     return {
         "prompt_id": preference.prompt_id,
         "prompt": preference.prompt,

@@ -7,7 +7,7 @@ import pytest
 from preferences.formats.files import read_records, write_records
 from preferences.formats.reading import Source, detect, open_source
 from preferences.formats.votes import voted_of
-from preferences.formats.writing import as_votes, write_items
+from preferences.formats.writing import Unsettled, as_votes, write_items
 from preferences.judging import judge
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, Sourced, Voted, pair_id, prompt_text, text_hash
@@ -203,9 +203,45 @@ def test_a_preference_survives_as_one_vote_and_its_sides_are_mixed(tmp_path, to)
 def test_votes_without_a_winner_are_counted_when_pairs_are_written(tmp_path):
     rows = [VOTES, VOTES | {"response_b": "z", "votes": ["skip"] * 7}]
     write_records(tmp_path / "in.jsonl", rows)
-    unsettled = write_items(tmp_path / "out.jsonl", open_source(tmp_path / "in.jsonl"), "trl")
-    assert (unsettled.ties, unsettled.skipped) == (1, 1)
-    assert (tmp_path / "out.jsonl").read_text() == ""
+    for to in ("hh", "unpaired"):
+        unsettled = write_items(tmp_path / "out.jsonl", open_source(tmp_path / "in.jsonl"), to)
+        assert (unsettled.ties, unsettled.skipped) == (1, 1)
+        assert (tmp_path / "out.jsonl").read_text() == ""
+
+
+TIE = preference("p", "x", "y", label=0.5, margin=0.0)
+
+
+@pytest.mark.parametrize(
+    "to", ["preferences", "trl", "trl_messages", "trl_implicit", "scored", "votes",
+           "label_studio", "judgments"]
+)  # fmt: skip
+def test_a_tie_stays_a_tie_where_the_format_can_say_so(tmp_path, to):
+    soft = preference("q", "x", "y", label=0.75)
+    out = tmp_path / ("out" if to == "judgments" else "out.jsonl")
+    assert write(out, [TIE, soft], to).ties == 0
+    tie, other = Unsettled().settle(open_source(out), keep_ties=True)
+    assert tie.preference.is_tie
+    assert (tie.preference.chosen, tie.preference.rejected) == ("x", "y")
+    assert (other.preference.chosen, other.preference.is_tie) == ("x", False)
+    if to.startswith(("preferences", "trl")):
+        assert other.preference.label == 0.75
+
+
+@pytest.mark.parametrize("to", ["preferences", "trl", "scored"])
+def test_votes_without_a_majority_are_written_as_a_tie(tmp_path, to):
+    write_records(tmp_path / "in.jsonl", [VOTES])
+    assert write_items(tmp_path / "out.jsonl", open_source(tmp_path / "in.jsonl"), to).ties == 0
+    (tie,) = Unsettled().settle(open_source(tmp_path / "out.jsonl"), keep_ties=True)
+    assert tie.preference.is_tie
+
+
+@pytest.mark.parametrize("to", ["hh", "unpaired"])
+def test_a_tie_is_left_out_and_counted_where_the_format_knows_winners_only(tmp_path, to):
+    unsettled = write(tmp_path / "x.jsonl", [TIE, preference("q", "yes", "no")], to)
+    assert unsettled.ties == 1
+    (row,) = read(tmp_path / "x.jsonl")
+    assert row.chosen.strip() == "yes"
 
 
 def test_label_studio_as_it_exports_it(tmp_path):

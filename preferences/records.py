@@ -19,7 +19,7 @@ TIE = 0.5
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def compact_json(value: object) -> str:
@@ -57,6 +57,10 @@ def _names(record: type) -> Iterator[str]:
     return (one.name for one in fields(record))
 
 
+USUAL: Row = {"label": 1.0, "annotator_version": ""}
+"""What a preference has where its row says nothing: no doubt, and no known annotator."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference(_Rowed):
     """One pair of answers of which one is better: what a reward model learns from."""
@@ -89,8 +93,7 @@ class Preference(_Rowed):
     def to_row(self) -> Row:
         """The row for the file; a label that leaves no doubt and an empty version are left out."""
         row = super(Preference, self).to_row()
-        usual = {"label": 1, "annotator_version": ""}
-        return {name: row[name] for name in row if name not in usual or row[name] != usual[name]}
+        return {name: row[name] for name in row if name not in USUAL or row[name] != USUAL[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Literal, TextIO, cast
+from typing import IO, Any, Literal, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,15 +160,21 @@ def _is_lines(data: bytes) -> bool:
         return False
 
 
-def write_records(path: Path, rows: Iterable[Row]) -> int:
+def write_records(path: Path, rows: Iterable[Row], usual: Mapping[str, Any] | None = None) -> int:
     """Writes rows as the file's name says, and returns their number; keys as in the first row.
 
-    The file is there in full or not at all.
+    The file is there in full or not at all. In a table (CSV, Parquet) a row that lacks a column of
+    others has there what is `usual`, or null.
+
+    Raises:
+        MalformedDataError: the rows do not fit into a Parquet file.
     """
     container = container_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     write = {"jsonl": _write_jsonl, "json": _write_json, "csv": _write_csv}
+    if container in ("csv", "parquet"):
+        rows = _table(list(rows), usual or {})
     try:
         if container == "parquet":
             count = _write_parquet(partial, list(rows), packed=path.suffix == ".gz")
@@ -176,6 +182,11 @@ def write_records(path: Path, rows: Iterable[Row]) -> int:
             with _open_text(partial, packed=path.suffix == ".gz") as stream:
                 count = write[container](stream, rows)
         partial.replace(path)
+    except (pa.ArrowException, OverflowError) as error:
+        what = " ".join(str(error).split())[:80]
+        raise MalformedDataError(
+            [f"{path}: does not fit into Parquet, whose columns have one type each ({what})"], 1
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
     return count
@@ -202,25 +213,21 @@ def _write_jsonl(stream: TextIO, rows: Iterable[Row]) -> int:
 
 def _write_json(stream: TextIO, rows: Iterable[Row]) -> int:
     items = list(rows)
-    stream.write(json.dumps(items, ensure_ascii=False, indent=1) + "\n")
+    stream.write(json.dumps(items, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     return len(items)
 
 
 def _write_csv(stream: TextIO, rows: Iterable[Row]) -> int:
     items = list(rows)
-    names = _names(items)
-    table = csv.writer(stream, lineterminator="\n")
-    # The other one does not quote a lone carriage return, which a reader takes for a new line.
-    quoting = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    table.writerow(names)
-    for row in items:
-        cells = [to_cell(row.get(name)) for name in names]
-        (quoting if any("\r" in cell for cell in cells) else table).writerow(cells)
+    # A cell is quoted for the characters that end lines, and a lone \r would end one when read.
+    table = csv.writer(stream, lineterminator="\r\n")
+    table.writerow(items[0] if items else [])
+    table.writerows([to_cell(value) for value in row.values()] for row in items)
     return len(items)
 
 
 def _write_parquet(path: Path, rows: Sequence[Row], *, packed: bool) -> int:
-    table = pa.Table.from_pylist([{name: row.get(name) for name in _names(rows)} for row in rows])
+    table = pa.Table.from_pylist(rows)
     if packed:
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
@@ -230,5 +237,7 @@ def _write_parquet(path: Path, rows: Sequence[Row], *, packed: bool) -> int:
     return len(rows)
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
+def _table(rows: Sequence[Row], usual: Mapping[str, Any]) -> list[Row]:
+    """The rows with the same columns each."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name, usual.get(name)) for name in names} for row in rows]

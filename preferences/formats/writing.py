@@ -1,15 +1,25 @@
 """Pairs out of the house, in any known format."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from preferences.formats import pairs, unpaired, votes
 from preferences.formats.files import container_of, write_records
 from preferences.formats.reading import Item
-from preferences.judging import judge
+from preferences.judging import judge, latest, oriented
 from preferences.reader import MalformedDataError, RowError
-from preferences.records import Judgment, Preference, Row, Sourced, Voted
+from preferences.records import (
+    USUAL,
+    Judgment,
+    Preference,
+    Row,
+    Sourced,
+    Voted,
+    compact_json,
+    text_hash,
+)
 
 OutName = Literal[
     "preferences",
@@ -82,7 +92,7 @@ def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
         _write_judgments(path, items)
     elif to in _VOTES:
         write = _VOTES[to]
-        write_records(path, (write(as_votes(item)) for item in items))
+        write_records(path, (write(_final(as_votes(item))) for item in items))
     elif to == "unpaired":
         preferences = (sourced.preference for sourced in unsettled.decided(items))
         write_records(path, unpaired.unpaired_to_rows(preferences))
@@ -90,7 +100,7 @@ def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
         settled = (
             unsettled.decided(items) if to == "hh" else unsettled.settle(items, keep_ties=True)
         )
-        write_records(path, _written(settled, _PAIRS[to]))
+        write_records(path, _written(settled, _PAIRS[to]), USUAL)
     return unsettled
 
 
@@ -124,18 +134,50 @@ def _scored(preference: Preference) -> Row:
     }
 
 
+def _final(voted: Voted) -> Voted:
+    """With what each annotator said last, about the sides that the answers now have."""
+    last = (oriented(judgment, voted.comparison) for judgment in latest(voted.judgments))
+    return replace(voted, judgments=tuple(last))
+
+
 def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
     """A folder with comparisons.jsonl and judgments.jsonl."""
-    voted = [as_votes(item) for item in items]
-    write_records(folder / "comparisons.jsonl", (entry.comparison.to_row() for entry in voted))
-    rows = (_judgment_row(judgment) for entry in voted for judgment in entry.judgments)
+    joined: dict[str, Voted] = {}
+    for voted in map(as_votes, items):
+        known = joined.setdefault(voted.comparison.pair_id, voted)
+        if known is not voted:
+            joined[voted.comparison.pair_id] = _join(known, voted)
+    rows = [_judgment_row(vote) for voted in joined.values() for vote in voted.judgments]
+    write_records(
+        folder / "comparisons.jsonl", (voted.comparison.to_row() for voted in joined.values())
+    )
     write_records(folder / "judgments.jsonl", rows)
 
 
+def _join(known: Voted, other: Voted) -> Voted:
+    """All votes on one pair; who voted in both is numbered in the other, for both votes count."""
+    taken = {vote.annotator_id for vote in known.judgments}
+    names = {vote.annotator_id: vote.annotator_id for vote in other.judgments}
+    for name in names:
+        number = 2
+        while names[name] in taken:
+            names[name] = f"{name} {number}"
+            number += 1
+        taken.add(names[name])
+    votes = (
+        replace(
+            vote,
+            judgment_id=text_hash(compact_json([vote.judgment_id, names[vote.annotator_id]])),
+            annotator_id=names[vote.annotator_id],
+            answer_a=vote.answer_a or text_hash(other.comparison.response_a),
+        )
+        for vote in other.judgments
+    )
+    return replace(known, judgments=(*known.judgments, *votes))
+
+
 def _judgment_row(judgment: Judgment) -> Row:
-    row = judgment.to_row()
-    row["annotator_version"] = "unknown"
-    return {key: value for key, value in row.items() if value is not None}
+    return {key: value for key, value in judgment.to_row().items() if value is not None}
 
 
 def check_name(path: Path, to: OutName) -> None:

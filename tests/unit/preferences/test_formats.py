@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,92 @@ def test_only_columns_of_the_format_are_taken_from_scored_answers(tmp_path):
     (item,) = source
     assert item.preference.weight == 1.0
     assert source.left_out == {"weight"}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("to", ["preferences", "trl"])
+def test_rows_of_which_only_some_have_a_label_or_a_version_come_back(tmp_path, container, to):
+    path = tmp_path / container
+    rows = [preference("p", "x", "y"), preference("q", "x", "y", label=0.75),
+            preference("r", "x", "y", annotator_version="v7")]  # fmt: skip
+    write(path, rows, to)
+    assert None not in [value for line in read_records(path) for value in line.row.values()]
+    assert read(path) == rows
+
+
+def test_rows_that_do_not_fit_into_parquet_are_refused_and_nothing_is_left(tmp_path):
+    path = tmp_path / "x.parquet"
+    with pytest.raises(MalformedDataError) as caught:
+        write(path, PREFERENCES, "trl")
+    assert str(caught.value).startswith(f"{path}: does not fit into Parquet, whose columns have ")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_that_are_infinitely_far_apart_are_refused(tmp_path):
+    row = {"prompt": "p", "responses": ["a", "b"], "scores": [1.7e308, -1.7e308]}
+    write_records(tmp_path / "x.jsonl", [row])
+    with pytest.raises(MalformedDataError, match=r"x\.jsonl:1: .*too far apart"):
+        read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("container", ["x.jsonl", "x.json", "x.csv"])
+def test_an_infinite_number_is_never_written(tmp_path, container):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_records(tmp_path / container, [{"margin": float("inf")}])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opposite_pairs_become_one_comparison_that_two_annotators_disagree_on(tmp_path):
+    rows = [preference("p", "x", "y"), preference("p", "y", "x"), preference("p", "y", "x")]
+    write(tmp_path / "out", rows, "judgments")
+    (item,) = open_source(tmp_path / "out")
+    assert [each.annotator_id for each in item.judgments] == ["human", "human 2", "human 3"]
+    assert len({each.judgment_id for each in item.judgments}) == 3
+    (settled,) = Unsettled().settle([item])
+    assert (settled.preference.chosen, settled.preference.source) == ("y", "human")
+
+
+@pytest.mark.parametrize("to", ["votes", "label_studio"])
+def test_only_the_last_revision_of_a_judgment_is_written_and_for_the_answer_it_means(tmp_path, to):
+    voted = voted_of(preference("p", "good", "bad"), "")
+    (first,) = voted.judgments
+    other = "b" if first.choice == "a" else "a"
+    # The answers have traded places since the second was said.
+    second = replace(
+        first, judgment_id="2", revision=2, choice=first.choice,
+        answer_a=text_hash(voted.comparison.response_b),
+    )  # fmt: skip
+    item = replace(voted, judgments=(first, second))
+    write_items(tmp_path / "x.jsonl", [item], to)
+    (back,) = open_source(tmp_path / "x.jsonl")
+    assert [each.choice for each in back.judgments] == [other]
+
+
+def test_what_is_known_of_an_annotator_comes_back_from_judgments(tmp_path):
+    rows = [
+        preference("p", "x", "y", margin=margin, annotator_version="v1")
+        for margin in (0.0, 1 / 3, 2 / 3, 1.0)
+    ]
+    for number, row in enumerate(rows):
+        write(tmp_path / str(number), [row], "judgments")
+        (back,) = Unsettled().settle(open_source(tmp_path / str(number)))
+        assert back.preference == row
+
+
+@pytest.mark.parametrize("to", ["votes", "label_studio", "judgments"])
+def test_a_blank_source_or_round_is_that_of_an_import(tmp_path, to):
+    out = tmp_path / ("out" if to == "judgments" else "out.jsonl")
+    write(out, [preference("p", "x", "y", source=" ", round=" ")], to)
+    (item,) = open_source(out)
+    assert (item.judgments[0].annotator_id, item.comparison.round) == ("import", "import")
+
+
+def test_a_turn_that_both_answers_begin_with_is_refused_since_hh_takes_it_for_the_prompt(tmp_path):
+    turn = "Hi.\n\nHuman: And?\n\nAssistant:"
+    with pytest.raises(MalformedDataError, match="turn that both answers begin with"):
+        write(tmp_path / "x.jsonl", [preference("p", turn + " yes", turn + " no")], "hh")
+    assert list(tmp_path.iterdir()) == []
 
 
 VOTES = {

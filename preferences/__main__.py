@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
+from preferences.formats.losses import Losses, columns_not_read
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.intake import inspect
@@ -129,15 +130,19 @@ def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
     source = open_source(options.source, options.format)
     # A damaged file is known at its end only, and nothing may be written before: it is read twice.
-    pairs = sum(1 for _ in source)
+    losses = Losses(options.to)
+    pairs = sum(1 for _ in losses.watch(source))
     unsettled = write_items(options.target, source, options.to)
     lost = (
         ("ties", unsettled.ties),
         ("skipped", unsettled.skipped),
         ("completions without an opponent", source.alone),
     )
-    notes = [f"; {name} left out: {count:,}" for name, count in lost if count]
-    sys.stdout.write(f"{options.target}: {pairs:,} pairs{''.join(notes)}\n")
+    notes = [f"{name} left out: {count:,}" for name, count in lost if count]
+    unread = columns_not_read(source)
+    notes += [f"columns not read: {', '.join(map(ascii, sorted(unread)))}"] if unread else []
+    said = "; ".join([f"{pairs:,} pairs", *notes, *losses.notes()])
+    sys.stdout.write(f"{options.target}: {said}\n")
     return 0
 
 

@@ -147,6 +147,8 @@ def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
         known = joined.setdefault(voted.comparison.pair_id, voted)
         if known is not voted:
             joined[voted.comparison.pair_id] = _join(known, voted)
+    for voted in joined.values():
+        latest(voted.judgments)  # Refuses what could not be read back.
     rows = [_judgment_row(vote) for voted in joined.values() for vote in voted.judgments]
     write_records(
         folder / "comparisons.jsonl", (voted.comparison.to_row() for voted in joined.values())

@@ -90,8 +90,9 @@ def test_convert_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", [*rows, lone])
     out = tmp_path / "y.csv"
     assert main(["convert", str(path), str(out), "--to", "trl_messages"]) == 0
-    assert (
-        capsys.readouterr().out == f"{out}: 1 pairs; completions without an opponent left out: 1\n"
+    assert capsys.readouterr().out == (
+        f"{out}: 1 pairs; completions without an opponent left out: 1; "
+        "prompts written as messages: 1\n"
     )
     assert main(["convert", str(out), str(tmp_path / "z.parquet"), "--to", "trl"]) == 0
 

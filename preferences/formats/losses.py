@@ -1,0 +1,151 @@
+"""What a conversion does not carry over, so that nothing goes missing without a word."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+
+from preferences.formats.files import read_records
+from preferences.formats.pairs import TURN
+from preferences.formats.reading import Item, Source
+from preferences.formats.votes import strength_of
+from preferences.formats.writing import OutName, as_votes
+from preferences.judging import judge
+from preferences.records import (
+    USUAL,
+    Judgment,
+    Preference,
+    Voted,
+    compact_json,
+    prompt_text,
+    text_hash,
+)
+
+_USUAL = {"margin": 0.0, "weight": 1.0, "source": "", "round": "", "split": "train", **USUAL}
+_ALL = frozenset({"prompt_id", *_USUAL})
+_VOTE = frozenset({"prompt_id", "round", "source"})
+_HELD: dict[OutName, frozenset[str]] = {
+    "preferences": _ALL,
+    "trl": _ALL,
+    "trl_messages": _ALL,
+    "trl_implicit": _ALL,
+    "hh": frozenset(),
+    "unpaired": frozenset({"prompt_id"}),
+    "scored": frozenset({"prompt_id", "round", "margin"}),
+    "votes": _VOTE,
+    "label_studio": _VOTE,
+    "judgments": _VOTE | {"annotator_version"},
+}
+"""Format -> the fields of a preference that it has a place for."""
+_WINNERS: tuple[OutName, ...] = ("hh", "unpaired")
+_VOTES: tuple[OutName, ...] = ("votes", "label_studio", "judgments")
+_NOBODY = {"import", "scores"}
+"""Annotators that reading gives to what nobody signed."""
+
+
+class Losses:
+    """Notes what one format cannot hold of the items that pass by."""
+
+    def __init__(self, to: OutName) -> None:
+        """Knows of no loss yet."""
+        self._to = to
+        self._lost: set[str] = set()
+        self._reformed = 0
+        self._ties = 0
+        self._pairs: set[str] = set()
+        self._repeated = 0
+        self._completions: dict[str, tuple[set[str], set[str]]] = {}
+
+    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The same items, noted."""
+        for item in items:
+            if self._to in _VOTES:
+                self._note_vote(item)
+            else:
+                self._note_pair(item)
+            yield item
+
+    def notes(self) -> list[str]:
+        """What was lost or has another form, one note each."""
+        more = sum(len(good) * len(bad) for good, bad in self._completions.values())
+        more -= len(self._pairs) if self._completions else 0
+        form = "turns" if self._to == "hh" else "messages"
+        counts = (
+            (f"prompts written as {form}", self._reformed),
+            ("ties that only their label tells", self._ties),
+            ("repeated pairs joined", self._repeated),
+            ("more pairs when read back", more),
+        )
+        lost = [f"not in {self._to}: {', '.join(sorted(self._lost))}"] if self._lost else []
+        return lost + [f"{name}: {count:,}" for name, count in counts if count]
+
+    def _note_vote(self, item: Item) -> None:
+        voted = as_votes(item)
+        if not isinstance(item, Voted):
+            self._note_fields(item.preference)
+        elif self._to != "judgments":
+            self._lost.update(_lost_of(voted))
+        if self._to == "judgments":
+            self._note_repeated(voted.comparison.pair_id)
+
+    def _note_pair(self, item: Item) -> None:
+        if not isinstance(item, Voted):
+            self._note_written(item.preference)
+            return
+        rows = judge([item.comparison], item.judgments, weights={}, keep_ties=True).rows
+        for row in rows:
+            names = {vote.annotator_id for vote in item.judgments}
+            self._lost.update({"votes"} if len(item.judgments) > 1 else ())
+            self._lost.update({"workers"} if names - _NOBODY else ())
+            self._note_written(row.preference)
+
+    def _note_written(self, preference: Preference) -> None:
+        if preference.is_tie and self._to in _WINNERS:
+            return
+        self._note_fields(preference)
+        prompt = preference.prompt
+        if self._to == "hh":
+            self._reformed += not (isinstance(prompt, str) and prompt.endswith(TURN))
+        elif self._to in ("trl_messages", "trl_implicit"):
+            self._reformed += isinstance(prompt, str)
+        self._ties += preference.is_tie and self._to.startswith("trl")
+        if self._to == "unpaired":
+            good, bad = self._completions.setdefault(text_hash(prompt_text(prompt)), (set(), set()))
+            good.add(text_hash(preference.chosen))
+            bad.add(text_hash(preference.rejected))
+            self._note_repeated(compact_json([preference.pair_id, text_hash(preference.chosen)]))
+
+    def _note_repeated(self, pair: str) -> None:
+        self._repeated += pair in self._pairs
+        self._pairs.add(pair)
+
+    def _note_fields(self, preference: Preference) -> None:
+        held = _HELD[self._to]
+        usual = _USUAL | {"prompt_id": text_hash(prompt_text(preference.prompt))}
+        said = {name for name in usual if getattr(preference, name) != usual[name]}
+        lost = said - held
+        if preference.is_tie:
+            # A tie itself is held, but equal scores have no margin.
+            lost = (lost - {"label"}) | (said & {"margin"} if self._to == "scored" else set())
+        if self._to == "judgments" and strength_of(preference):
+            lost -= {"margin"}
+        self._lost |= lost
+
+
+def _lost_of(voted: Voted) -> Iterator[str]:
+    """What stands beside votes and is not usual there; the votes themselves are held."""
+    comparison = voted.comparison
+    yield from (name for name in ("policy_a", "policy_b") if getattr(comparison, name) != "unknown")
+    usual = {"kind": "import", "revision": 1, "strength": None, "shown_order": "AB"}
+    for vote in voted.judgments:
+        given = text_hash(compact_json([vote.pair_id, vote.annotator_id, vote.choice]))
+        for name, value in {**usual, "annotator_version": "", "judgment_id": given}.items():
+            if getattr(vote, name) != value:
+                yield name
+
+
+def columns_not_read(source: Source) -> set[str]:
+    """The columns of a source, after it was read, that are in none of its items."""
+    if source.format != "judgments":
+        return source.left_out
+    known = {one.name for one in fields(Judgment)}
+    lines = read_records(source.path / "judgments.jsonl")
+    return {name for line in lines for name, value in line.row.items() if value is not None} - known

@@ -37,8 +37,9 @@ _HELD: dict[OutName, frozenset[str]] = {
 """Format -> the fields of a preference that it has a place for."""
 _WINNERS: tuple[OutName, ...] = ("hh", "unpaired")
 _VOTES: tuple[OutName, ...] = ("votes", "label_studio", "judgments")
-_NOBODY = {"import", "scores"}
-"""Annotators that reading gives to what nobody signed."""
+_IMPORT = "import"
+_NOBODY = {_IMPORT, "scores"}
+"""Annotators that reading gives to what nobody signed; the first is its round and source, too."""
 
 
 class Losses:
@@ -120,7 +121,7 @@ class Losses:
     def _note_fields(self, preference: Preference) -> None:
         held = _HELD[self._to]
         usual = _USUAL | {"prompt_id": text_hash(prompt_text(preference.prompt))}
-        said = {name for name in usual if getattr(preference, name) != usual[name]}
+        said = {name for name in usual if getattr(preference, name) not in (usual[name], _IMPORT)}
         lost = said - held
         if preference.is_tie:
             # A tie itself is held, but equal scores have no margin.

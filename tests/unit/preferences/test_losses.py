@@ -144,6 +144,14 @@ def test_columns_that_were_not_read_are_named(tmp_path, capsys):
     assert notes == {"columns not read": "'id', 'mood'"}
 
 
+def test_the_names_that_reading_gives_to_what_nobody_signed_are_no_loss(tmp_path, capsys):
+    rows = [{"prompt": "p", "responses": ["a", "b"], "scores": [1, 1]},
+            {"prompt": "q", "responses": ["a", "b"], "scores": [2, 1]}]  # fmt: skip
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert convert(tmp_path / "x.jsonl", tmp_path / "y.jsonl", "scored", capsys) == {}
+    assert len(list(open_source(tmp_path / "y.jsonl"))) == 2
+
+
 def test_pairs_that_unpaired_completions_add_are_counted(tmp_path, capsys):
     rows = [preference("p", "a", "b"), preference("p", "c", "d"), preference("p", "c", "d")]
     path = write_own(tmp_path / "own.jsonl", rows)

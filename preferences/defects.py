@@ -6,14 +6,26 @@ only what hardly ever stands in a sound text.
 
 import re
 
+_CODE = re.compile(
+    r"(`{3,}).*?(?:\1|\Z)|^[ >]*(~{3,}).*?(?:^[ >]*\2|\Z)|`[^`\n]+`", re.DOTALL | re.MULTILINE
+)
+
+_LINE = r"(?:^|\n) {0,3}"
+_BOLD = r"(?:\*\*|__)?"
+_COLON = rf"{_BOLD}[ \t]*[:：]"
 EXTRA_TURN = re.compile(
-    # Someone else's turn at the start of a line, after the end of a sentence or a bracket, or the
-    # markers of chat templates anywhere. A quoted one is no turn.
-    r"(?:^|\n)[ \t]*(?:human|user|assistant)[ \t]*:"
-    r"|(?:[.!?][\"”’)]*\s+|\()(?:human|assistant):"
-    r"|<\|(?:im_start|im_end|endoftext|eot_id|user|assistant|system)\|>"
-    r"|\[/?INST\]|<start_of_turn>|(?:^|\n)###[ \t]*(?:instruction|response)[ \t]*:",
-    re.IGNORECASE,
+    # Someone else's turn at the start of a line, bold or a heading too, or after the end of a
+    # sentence; the markers of chat templates anywhere. A quoted one is no turn, and "User: root" is
+    # a login. Small letters may be a setting or a gloss, so those need a blank line before them.
+    rf"{_LINE}(?:#{{1,6}} +)?{_BOLD}(?:Human|HUMAN|Assistant|ASSISTANT){_COLON}"
+    rf"|{_LINE}#{{1,6}} +{_BOLD}(?:User|USER){_COLON}"
+    rf"|{_LINE}{_BOLD}(?:User|USER){_COLON}(?!{_BOLD}[ \t]*[\w.@-]+[ \t]*(?:\n|\Z))"
+    r"|(?:^|\n[ \t]*\n) {0,3}(?:human|assistant):[ \t]+\S+[ \t]+\S"
+    r"|(?:[.!?][\"”’)]*\s+\(?|[。！？])(?:Human|HUMAN|Assistant|ASSISTANT)[:：]"
+    r"|<\|(?:im_start|im_end|endoftext|begin_of_text|end_of_text|eot_id|start_header_id"
+    r"|end_header_id|user|assistant|system)\|>"
+    # "a[INST]" is an element of an array. "### Response:" alone may be a heading of the answer.
+    r"|<(?:start|end)_of_turn>|(?<!\w)\[INST\]|\[/INST\]|(?:^|\n)###[ \t]*(?i:instruction)[ \t]*:"
 )
 
 MOJIBAKE = re.compile(
@@ -35,7 +47,6 @@ HTML = re.compile(
     r"|&(?:amp|lt|gt|quot|apos|nbsp|hellip|mdash|ndash|[lr][sd]quo|#\d{2,5}|#x[0-9a-f]{2,4});",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
 
 PERSONAL = re.compile(
     r"(?P<email>\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b)"
@@ -49,9 +60,28 @@ PERSONAL = re.compile(
 
 
 def has_extra_turn(answer: str) -> bool:
-    """Whether someone speaks inside the answer who is not the one who answers."""
+    """Whether someone speaks inside the answer, outside of code, who is not the one who answers."""
     # Each alternative of the pattern has one of these; most answers have none.
-    return any(sign in answer for sign in ":<[") and EXTRA_TURN.search(answer) is not None
+    return (
+        (":" in answer or "<" in answer or "[" in answer or "：" in answer)
+        and any(sign in answer for sign in _TURN_SIGNS)
+        and EXTRA_TURN.search(answer) is not None
+        and EXTRA_TURN.search(_CODE.sub("`", answer)) is not None
+    )
+
+
+_TURN_SIGNS = (
+    "uman",
+    "UMAN",
+    "ssistant",
+    "SSISTANT",
+    "User",
+    "USER",
+    "|>",
+    "_of_turn>",
+    "INST]",
+    "##",
+)
 
 
 def is_damaged(text: str) -> bool:

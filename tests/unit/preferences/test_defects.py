@@ -64,7 +64,20 @@ def test_html_in_code_is_no_remain(text):
         "ok\nASSISTANT: yes",
         "a<|im_start|>user",
         "[INST] hi",
-        "x\n### Response: y",
+        "hi[/INST]",
+        "x\n### Instruction: y",
+        "ok\n**Human:** Thanks",
+        "ok\n**User**: And then?",
+        "ok\n### Human: Thanks",
+        "ok\n### User: Thanks",
+        "ok\n## User:\nThanks",
+        "ok\nHuman\uff1aThanks",
+        "好。Human\uff1a谢谢",
+        "ok\n\nhuman: Here is what I drew.",
+        "ok<|start_header_id|>user<|end_header_id|>",
+        "ok<|end_of_text|>",
+        "ok<end_of_turn>",
+        "```\ncode\n```\nHuman: Thanks",
     ],
 )
 def test_extra_turns_are_found(text):
@@ -81,6 +94,41 @@ def test_extra_turns_are_found(text):
     ],
 )
 def test_a_colon_after_such_a_word_inside_a_line_is_no_turn(text):
+    assert not has_extra_turn(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```yaml\nuser: root\n```",
+        "~~~\nUser: the admin\n~~~",
+        "````\n```\n````\n`Human: hi`",
+        "````\n```\nHuman: hi\n```\n````",
+        "```\nHuman: the code is cut off",
+        "`x` User: the one who logs in",
+        "The token `<|im_start|>` begins a turn.",
+        "    Human: text = input()",
+        "key = a[INST]",
+    ],
+)
+def test_what_stands_in_code_is_no_turn(text):
+    assert not has_extra_turn(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'services:\n  web:\n    user: "1000:1000"',
+        "Set this:\nuser: root\ngroup: wheel",
+        "User: admin\nPassword: hunter2",
+        "**User:** admin",
+        "hunt (human: prey)",
+        "body heat (Human: 37, Cat: 38)",
+        "hint\nhuman: 46",
+        "### Response:\nDear Sir",
+    ],
+)
+def test_a_setting_a_login_a_gloss_or_a_heading_is_no_turn(text):
     assert not has_extra_turn(text)
 
 

@@ -136,13 +136,40 @@ def test_a_setting_a_login_a_gloss_or_a_heading_is_no_turn(text):
     ("text", "kind"),
     [
         ("write to jane.doe+x@example.co.uk now", "email"),
+        ("JOHN@EXAMPLE.COM", "email"),
+        ("John.Doe@Example.Com", "email"),
         ("call (555) 123-4567", "phone"),
         ("call +1 555-123-4567.", "phone"),
-        ("DE89 3704 0044 0532 0130 00", "iban"),  # the example of ISO 13616
-        ("4111 1111 1111 1111", "card"),  # the test number of Visa
-        ("5555-5555-5555-4444", "card"),  # the test number of Mastercard
+        ("call 555-123-4567", "phone"),
+        ("call 555 123-4567", "phone"),
+        # The numbers that Germany, Britain and France keep free for films, and a form of each land.
+        ("Tel.: +49 30 23125 000.", "phone"),
+        ("+44 20 7946 0958", "phone"),
+        ("+44 (0)20 7946 0958", "phone"),
+        ("+33 6 39 98 12 34", "phone"),
+        ("+7 (495) 123-45-67", "phone"),
+        ("+91 98765 43210", "phone"),
+        ("+91 9876543210", "phone"),
+        # The examples of ISO 13616.
+        ("DE89 3704 0044 0532 0130 00", "iban"),
+        ("NO9386011117947.", "iban"),
+        ("BE68 5390 0754 7034 OK", "iban"),
+        ("MT84 MALT 0110 0001 2345 MTLC AST0 01S", "iban"),
+        # The test numbers of Visa, Mastercard, American Express and Diners Club.
+        ("4111 1111 1111 1111", "card"),
+        ("4111111111111111.", "card"),
+        ("5555-5555-5555-4444", "card"),
+        ("3782 822463 10005", "card"),
+        ("30569309025904", "card"),
         ("AKIAIOSFODNN7EXAMPLE", "key"),  # the example in Amazon's documentation
         ("-----BEGIN RSA PRIVATE KEY-----", "key"),
+        # Made up here, so that no scanner takes them for real.
+        ("github_pat_" + "aB3d5" * 5 + "_" + "aB3d5" * 10, "key"),
+        ("ghp_" + "aB3d5" * 8, "key"),
+        ("sk-" + "aB3d5" * 8, "key"),
+        ("sk-proj-a_" + "aB3d5" * 8, "key"),
+        ("xoxb-" + "12345" * 2 + "-" + "aB3d5" * 3, "key"),
+        ("hf_" + "aB3d5" * 7, "key"),
     ],
 )
 def test_personal_data_and_secrets_are_found(text, kind):
@@ -160,7 +187,36 @@ def test_personal_data_and_secrets_are_found(text, kind):
         "order 12345678",
         "10.1016/j.cell.2011.02.013",
         "look @ this",
+        "git clone git@github.com:a/b.git",
+        "values 100 200 3000",
+        "200 300 4000",
+        "pages 100 200-3000",
+        "+5 10 15 20 25 30",
+        "+1 2 3 4 5 6 7 8 9 10",
+        "+1 000 000 000",
+        "BE68 5390 0754 7035 OK",
+        "BE68 5390 0754 7034X",
+        # The check digit of cards holds here too.
+        "0.1428571428571428",
+        "2.7182818284590452",
+        "the years 2001 2002 2003 2008",
+        "10 20 30 40 50 60 70 84",
+        "1729172917291739",
     ],
 )
 def test_other_numbers_are_no_personal_data(text):
+    assert personal_data(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-this-is-a-css-class-name",
+        "sk-Button--Large-2xl-Wide-Name-Here",
+        "sk-xxxxxxxxxxxxxxxxxxxxxxxx",
+        "hf_this_is_the_name_of_a_long_function",
+        "xoxb-your-token-here-please",
+    ],
+)
+def test_a_name_or_a_placeholder_that_begins_like_a_key_is_none(text):
     assert personal_data(text) == ()

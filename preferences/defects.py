@@ -41,10 +41,16 @@ MOJIBAKE = re.compile(
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd]")
 
 HTML = re.compile(
-    r"</?(?:br|p|div|span|b|i|u|em|strong|a|ul|ol|li|font|h[1-6]|td|tr|table|img|script)"
+    # "List<A>" and "Vec<Span>" are types of a program.
+    r"<(?!(?<=\w<)(?-i:[A-Z][a-z]*)>)/?"
+    r"(?:br|hr|p|pre|div|span|b|i|u|em|strong|small|su[bp]|code|blockquote|center|font|h[1-6]"
+    r"|a|ul|ol|li|table|thead|tbody|t[dhr]|img|iframe|script)"
     # Bare, or with an attribute: "a<b and c>d" is no tag.
-    r"(?:\s+[\w-]+\s*=[^<>\n]*|\s*/?)>"
-    r"|&(?:amp|lt|gt|quot|apos|nbsp|hellip|mdash|ndash|[lr][sd]quo|#\d{2,5}|#x[0-9a-f]{2,4});",
+    r"(?:\s+[\w-]+\s*=[^<>\n]*|\s*/?)>|<!--[^<>]*-->"
+    r"|&(?:amp|lt|gt|quot|apos|nbsp|hellip|[mn]dash|[lr][sda]quo|bull|euro|trade|szlig"
+    r"|[a-z](?:acute|grave|circ|uml|tilde|cedil|ring|slash|elig)|#\d{2,7}|#x[0-9a-f]{2,6});"
+    # In C the address of a variable may be had of these.
+    r"|(?<![=(,])(?<![=(,] )&(?:copy|reg|cent|pound|yen|sect|deg|times|middot|frac\d\d);",
     re.IGNORECASE,
 )
 
@@ -113,7 +119,11 @@ def is_damaged(text: str) -> bool:
 
 def has_html(text: str) -> bool:
     """Whether tags or entities of HTML stand in the text, outside of what is marked as code."""
-    return ("<" in text or "&" in text) and HTML.search(_CODE.sub(" ", text)) is not None
+    return (
+        ("<" in text or "&" in text)
+        and HTML.search(text) is not None
+        and HTML.search(_CODE.sub("`", text)) is not None
+    )
 
 
 def personal_data(text: str) -> tuple[str, ...]:

@@ -42,14 +42,61 @@ def test_lost_and_control_characters_are_damage(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["one<br/>two", "<p class='x'>a</p>", "a &amp; b", "&#8217;", "&nbsp;", "</DIV>"]
+    "text",
+    [
+        "one<br/>two",
+        "one<BR>two",
+        "<p class='x'>a</p>",
+        "</DIV>",
+        "one<hr>two",
+        "run <code>x</code>",
+        "<PRE>",
+        "x<sup>2</sup>",
+        "<iframe src='x'></iframe>",
+        "one<!-- two -->",
+        "a &amp; b",
+        "&nbsp;",
+        "&#8217;",
+        "&#128512;",
+        "&#x1F600;",
+        "&copy; 2024",
+        "caf&eacute;",
+        "&Ouml;sterreich",
+        "&euro;5",
+        "&bull; one",
+        "20&deg;C",
+    ],
 )
 def test_remains_of_html_are_found(text):
     assert has_html(text)
 
 
-@pytest.mark.parametrize("text", ["Use `<br>` here.", "```html\n<p>x</p>\n```", "```\n<b>open"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use `<br>` here.",
+        "```html\n<p>x</p>\n```",
+        "```\n<b>open",
+        "~~~\n<p>x</p>\n~~~",
+        "- So:\n  ~~~~ html\n  <p>x</p>\n  ~~~\n  <b>\n  ~~~~",
+    ],
+)
 def test_html_in_code_is_no_remain(text):
+    assert not has_html(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "List<A> and Option<B>",
+        "Vec<Span>, Map<I, P>",
+        "int *p = &copy; f(&deg; x)",
+        "AT&T; R&D; &sum; &x;",
+        "git add <file>, <name>, <title>",
+        "a <- b, <3, -->",
+    ],
+)
+def test_types_addresses_and_placeholders_are_no_html(text):
     assert not has_html(text)
 
 

@@ -28,15 +28,27 @@ EXTRA_TURN = re.compile(
     r"|<(?:start|end)_of_turn>|(?<!\w)\[INST\]|\[/INST\]|(?:^|\n)###[ \t]*(?i:instruction)[ \t]*:"
 )
 
+# What the bytes 80 to bf, which continue a character of UTF-8, are in Windows-1252; those of them
+# that hardly stand between a letter and another, as quotes and dashes may; and capitals.
+_NEXT = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_ODD = "\u0080-\u009f¡-¨¬¯±µ¶¸º¼-¿€‚ƒ„†‡ˆ‰Š‹ŒŽ˜™š›œžŸ"
+_CAPITAL = "Â-ÖØ-Þ"
 MOJIBAKE = re.compile(
-    # UTF-8 read as Windows-1252. Two bytes: Ã or Â and what stands for a continuation byte, but no
-    # quote or dash, which may well follow a capital Ã. Three bytes: â€ and one more. A byte order
-    # mark, the start of an emoji, and two or more letters of Cyrillic.
-    r"[ÂÃ][\u0080-\u00bfƒ„†‡ˆ‰Š‹ŒŽ˜™š›œžŸ]"
-    r"|â€[\u0080-\u00bf\u2010-\u203a\u02c6\u02dcœžŸ™¦¢]"
-    r"|ï»¿|ðŸ[\u0080-\u00bfŒ‘’“”•–—˜™š›œžŸ€ƒ„…†‡ˆ‰Š‹Ž]"
-    r"|(?:[ÐÑ][\u0080-\u00bfƒ„…†‡ˆ‰Š‹Œ€]){2}"
+    # Ã and Â begin the letters and signs of Western Europe; in capitals they may end a word.
+    r"[ÂÃ][\u0080-\u009f¡-ª¬-¯±´-¸º¼-¿€‚ƒ„†‡ˆ‰Š‹ŒŽ˜™š›œžŸ]|(?<![A-ZÀ-Þ«‹])[ÂÃ][\u00a0«»°²³¹]"
+    r"|Ã[«»°²³¹](?=[a-z])|(?<!\w)Ã[‘“”•–—…](?=[^\W\d_])"
+    # Other letters of two bytes: a capital inside a word in small letters, or at its beginning.
+    rf"|(?<=[a-z])[{_CAPITAL}][{_NEXT}]|(?<!\w)[{_CAPITAL}][{_ODD}°](?=[a-z])"
+    # Other scripts, two characters: Greek, Cyrillic, Hebrew, Arabic; and all those of three bytes.
+    rf"|(?:[ÎÏ][{_NEXT}]){{2}}|(?:[ÐÑ][{_NEXT}]){{2}}|(?:[Ø-Û][{_NEXT}]){{2}}"
+    rf"|(?:×[\u0090-\u00aa‘’“”•–—˜™š›œžŸ]){{2}}|(?:[à-ï][{_NEXT}]{{2}}){{2}}"
+    # Signs of three bytes (quotes, €, ™, arrows, boxes, a lost character), a byte order mark,
+    # letters of Vietnamese, emoji.
+    rf"|â[\u0080-\u009f€‚ƒ„†‡ˆ‰ŠŒŽ˜™šœžŸ¤¬][{_NEXT}]|â[‹“”•–—][€‚¢-©¬®¯±´-¸º¼-¾]"
+    rf"|ï(?:»¿|¿½|¼[{_NEXT}])|áº[{_ODD}]|á»[{_ODD}](?=[a-z])|ðŸ[{_NEXT}]"
 )
+_FIRST = re.compile(f"[Â-ô][{_NEXT}]")
+"""How each alternative begins; little sound text does."""
 # Control characters but tab, newline and carriage return; and the mark of a lost character.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd]")
 
@@ -113,7 +125,7 @@ _TURN_SIGNS = (
 def is_damaged(text: str) -> bool:
     """Whether the text was decoded wrongly: mojibake, lost characters, control characters."""
     return CONTROL.search(text) is not None or (
-        not text.isascii() and MOJIBAKE.search(text) is not None
+        not text.isascii() and _FIRST.search(text) is not None and MOJIBAKE.search(text) is not None
     )
 
 

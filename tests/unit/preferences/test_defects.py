@@ -12,6 +12,10 @@ SOUND = [
     "5 < 6 & 7 > 3, if a<b and c>d, AT&T; &c.",
     "Tab\there\r\nand a new line",
     "20 °C, 3 × 4, ½, €5, £3, ¿qué?",
+    "25 Å², une « étude »\u00a0: «\u00a0là\u00a0», “café…”—voilà”–",
+    "“Sữa ở đây”, ‘phở’ là món ăn Việt Nam…",
+    "İyi günler, “hâlâ” ığdır; „Łódź” żółć, »Größe«, ›Maß‹",
+    "Ä–Ö–Ü, Óscar™, NESTLÉ™s, CAFÉ®, MAÇÃ², naïf¹², «AMANHÃ»",
     "a soft\u00adhyphen and a no-break\u00a0space",
 ]
 
@@ -24,16 +28,88 @@ def test_sound_texts_raise_no_alarm(text):
     assert personal_data(text) == ()
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["é", "café", "it’s", "“so”", "a – b", "Grüße", "°C", "🙂", "Ваш", "à la", "\ufeffx", "…", "©"],
-)
-def test_utf8_that_was_read_as_windows_1252_is_damage(text):
-    garbled = "".join(
+# What may follow a letter without a space between.
+ENDS = """” “ ’ ‘ … …” ”… ”— — – » »… › ‹ ›» ² ¹² ³ ™ ® † • ~» ~– –a —a ’a …a ~a"""
+
+
+@pytest.mark.parametrize("word", ["MAÇ{}", "«caf{}", "“NESTL{}", "L’{}"])
+def test_an_accented_letter_before_a_quote_a_dash_or_a_footnote_is_no_damage(word):
+    for letter in map(chr, range(0xC0, 0x100)):
+        letter = letter.lower() if "caf" in word else letter.upper()
+        for end in ENDS.replace("~", "\u00a0").split(" "):
+            text = f"a {word.format(letter)}{end} b"
+            # Alone or before one of these, Â and Ã are hardly met but as damage.
+            known = letter in "ÂÃ" and ("L’" in word or end[0] in "›‹™®†")
+            assert known or not is_damaged(text), text
+
+
+def windows_1252(text):
+    return "".join(
         bytes([byte]).decode("cp1252") if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else chr(byte)
         for byte in text.encode()
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "é",
+        "café",
+        "it’s",
+        "“so”",
+        "a – b",
+        "Grüße",
+        "°C",
+        "🙂",
+        "Ваш",
+        "à la",
+        "\ufeffx",
+        "…",
+        "©",
+        "lost \ufffd",
+        "€5",
+        "Firm™",
+        "Österreich",
+        "ładny",
+        "proszę",
+        "İstanbul",
+        "Për",
+        "→",
+        "★",
+    ],
+)
+def test_utf8_that_was_read_as_windows_1252_is_damage(text):
+    garbled = windows_1252(text)
     assert is_damaged(f"well, {garbled} and so on"), garbled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "привет",
+        "Γεια σου",
+        "مرحبا",
+        "سلام",
+        "שלום",
+        "你好",
+        "注文はこちら",
+        "안녕하세요",
+        "สวัสดี",
+        "नमस्ते",
+        "გამარჯობა",
+        "cảm ơn rất nhiều một ngày",
+        "teşekkürler ve iyi akşamlar",
+        "příliš žluťoučký",
+    ],
+)
+def test_other_scripts_that_were_read_as_latin_1_or_windows_1252_are_damage(text):
+    assert not is_damaged(text)
+    for garbled in (
+        windows_1252(text),
+        text.encode().decode("latin-1"),
+        text.encode().decode("cp1252", "ignore"),
+    ):
+        assert is_damaged(garbled), garbled
 
 
 @pytest.mark.parametrize("text", ["lost \ufffd here", "bell\x07", "\x1b[31mred", "\x93quoted\x94"])

@@ -1,12 +1,12 @@
 """A mix of sources as preferences: read strictly, split by prompt, weighed."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from preferences.formats.files import container_of, read_records
-from preferences.formats.reading import Source, detect_row
+from preferences.formats.files import container_of
+from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
 from preferences.origins import SourceParams
 from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError, check_value
@@ -68,13 +68,13 @@ def _opened(params: SourceParams) -> Source:
     path = Path(params.path)
     if path.is_file() or _holds_files(path):
         _check_revision(path, params)
-        return _source(params, lambda: read_records(path))
+        return open_source(path, params.format)
     if path.with_name(f"{path.name}.dvc").is_file():
         raise MalformedDataError([f"{path}: not here; run `dvc pull {path}`"], 1)
     if not path.exists() and (params.revision is None or params.path.startswith((".", "/"))):
         hint = "no such file or folder; a hub data set needs its revision"
         raise MalformedDataError([f"{path}: {hint}"], 1)
-    return _source(params, lambda: _hub_rows(params))
+    return _hub_source(params)
 
 
 def _holds_files(folder: Path) -> bool:
@@ -102,12 +102,9 @@ def _check_revision(path: Path, params: SourceParams) -> None:
         raise MalformedDataError([f"{path}: sha256 is {short}, expected {params.revision}"], 1)
 
 
-def _source(params: SourceParams, rows: Callable[[], Iterator[NumberedRow]]) -> Source:
-    path = Path(params.path)
-    if params.format == "judgments" or (path / "judgments.jsonl").is_file():
-        return Source(path, "judgments")
-    name = params.format or detect_row(params.path, next(rows(), None))
-    return Source(path, name, rows=rows)
+def _hub_source(params: SourceParams) -> Source:
+    name = params.format or detect_row(params.path, next(_hub_rows(params), None))
+    return Source(Path(params.path), name, rows=lambda: _hub_rows(params))
 
 
 def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:

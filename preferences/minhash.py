@@ -3,7 +3,7 @@
 The share of equal minima of two signatures estimates the Jaccard similarity of their sets of
 shingles (Broder 1997). Prompt and answers have a signature each and must all be alike: a long
 answer that meets two short ones makes two different comparisons. Rows that agree in one whole band
-are compared, and only with the first such row, so the work grows with the number of rows and not
+are compared, and only with the first such rows, so the work grows with the number of rows and not
 with its square.
 """
 
@@ -29,6 +29,9 @@ HASHES = 32
 """Per part; the estimate of a similarity of 0.8 has a standard error of 0.07."""
 ROWS_PER_BAND = 2
 """16 bands of 2 per part: three parts 0.8 alike meet with probability 1 - (1 - 0.8^6)^16 = 0.99."""
+PARTNERS = 8
+"""Of the others that a text meets in one band, so many are compared: questions that come from one
+form meet many, and the first need not be the one that is near."""
 SHINGLE_WORDS = 3
 ALIKE = 0.8
 
@@ -173,13 +176,16 @@ def near_pairs(
         return
     enough = alike - 2 * (alike * (1 - alike) / HASHES) ** 0.5
     for band, other_band in zip(_bands(signatures), _bands(others), strict=True):
-        keys, first = np.unique(other_band, return_index=True)
-        place = np.searchsorted(keys, band)
-        place[place == len(keys)] = 0
-        rows = np.flatnonzero(keys[place] == band)
-        partners = first[place[rows]]
-        similar = _similar(signatures, rows, others, partners, enough)
-        yield from zip(rows[similar].tolist(), partners[similar].tolist(), strict=True)
+        order = np.argsort(other_band, kind="stable")
+        keys = other_band[order]
+        rows, place = np.arange(len(band)), np.searchsorted(keys, band)
+        for _ in range(PARTNERS):
+            rows = rows[place[rows] < len(keys)]
+            rows = rows[keys[place[rows]] == band[rows]]
+            partners = order[place[rows]]
+            similar = _similar(signatures, rows, others, partners, enough)
+            yield from zip(rows[similar].tolist(), partners[similar].tolist(), strict=True)
+            place[rows] += 1
 
 
 def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:

@@ -103,7 +103,12 @@ def _problems(field: Field, value: object) -> Iterator[str]:
     elif isinstance(value, str):
         yield from _text_problems(field, value)
     elif isinstance(value, int | float) and not field.low <= value <= field.high:
-        yield f"expected {field.low:g} to {field.high:g}, got {shown(value)}"
+        ends = (
+            f"at least {field.low:g}"
+            if field.high == math.inf
+            else f"{field.low:g} to {field.high:g}"
+        )
+        yield f"expected {ends}, got {shown(value)}"
     elif field.kind == "number" and isinstance(value, int) and abs(value) > MAX_INTEGER:
         yield f"expected an integer up to {MAX_INTEGER:,}, got {shown(value)}"
 

@@ -129,7 +129,7 @@ _FIELDS = (
     _row("misspelt", {**_without("chosen"), "choosen": "a"}, 'field "chosen": missing'),
     _row("text_margin", _good(margin="big"), 'field "margin": expected a number, got "big"'),
     _row("large_margin", _good(margin=2**60), 'field "margin": expected an integer up to'),
-    _row("negative_weight", _good(weight=-1), 'field "weight": expected 0 to inf, got -1'),
+    _row("negative_weight", _good(weight=-1), 'field "weight": expected at least 0, got -1'),
     _row("other_split", _good(split="dev"), 'field "split": expected one of train, heldout'),
     _row("blank_prompt_id", _good(prompt_id=" "), 'field "prompt_id": expected text, got " "'),
     _row("no_messages", _good(prompt=[]), "an empty list"),

@@ -153,7 +153,7 @@ def test_a_margin_below_zero_is_refused_with_its_place(tmp_path, to):
     write(tmp_path / "x.jsonl", [preference("p", "good", "bad", margin=-0.5)], to)
     with pytest.raises(MalformedDataError) as caught:
         read(tmp_path / "x.jsonl")
-    expected = f'{tmp_path}/x.jsonl:1: field "margin": expected 0 to inf, got -0.5'
+    expected = f'{tmp_path}/x.jsonl:1: field "margin": expected at least 0, got -0.5'
     assert str(caught.value) == expected
 
 

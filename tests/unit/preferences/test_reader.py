@@ -114,7 +114,7 @@ def test_numbers_and_choices_are_held_to_their_range(write):
     error = errors_of(write(json.dumps(row)), PREFERENCES)
     assert error.errors == [
         'x.jsonl:1: field "margin": expected a number, got "0"',
-        'x.jsonl:1: field "weight": expected 0 to inf, got -1',
+        'x.jsonl:1: field "weight": expected at least 0, got -1',
         'x.jsonl:1: field "split": expected one of train, heldout, got "test"',
     ]
 

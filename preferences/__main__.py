@@ -17,7 +17,7 @@ from preferences.intake import inspect
 from preferences.judging import JudgmentMismatchError
 from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
-from preferences.report import FILES
+from preferences.report import DOCS, FILES
 from preferences.settling import Settled
 from preferences.tokens import TokenLimit
 
@@ -67,11 +67,17 @@ def _parser() -> argparse.ArgumentParser:
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses a report that could not be written, or that would replace what is read."""
     report = options.report.resolve()
+    targets = [report / name for name in FILES]
     for read in filter(None, (options.path, options.against, options.allow)):
         place = read.resolve()
-        if place == report or (place.parent == report and place.name in FILES):
+        if place == report or any(target in (place, *place.parents) for target in targets):
             problem = f"the report would take the place of {read}; name another folder"
             raise MalformedDataError([f"{options.report}: {problem}"], 1)
+    for target in targets:
+        known = target.name == DOCS and (target / "index.html").is_file()
+        if target.is_dir() and not target.is_symlink() and not known:
+            problem = "is a folder that no report has written; name another folder"
+            raise MalformedDataError([f"{target}: {problem}"], 1)
     there = next(place for place in (report, *report.parents) if place.exists())
     if not there.is_dir():
         raise MalformedDataError([f"{options.report}: {there} is a file, no folder"], 1)

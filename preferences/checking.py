@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from preferences.overview import longer_share
 from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, compact_json
-from preferences.report import Quarantined, Verdict, escaped, write
+from preferences.report import DOCS, FILES, Quarantined, Verdict, escaped, write
 from preferences.schemas import shown
 from preferences.settling import Settled
 from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
@@ -53,15 +53,21 @@ def check_measured(
     `measured` are the measures of `rows`, which are read a second time for what is written. All
     files appear in `report_dir` in the end, when nothing more can go wrong with the data.
     """
-    place = report_dir.absolute()
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as staging:
-        checked = _check(rows, measured, allowed, Path(staging), params)
-        for entry in Path(staging).iterdir():
-            target = place / entry.name
-            if target.is_dir():
-                shutil.rmtree(target)
-            entry.replace(target)
+    report_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=report_dir, prefix=".new-") as staging:
+            checked = _check(rows, measured, allowed, Path(staging), params)
+            for name in FILES:
+                target = report_dir / name
+                if target.is_symlink():
+                    target.unlink()
+                elif target.is_dir():
+                    shutil.rmtree(target)
+                (Path(staging) / name).replace(target)
+    except BaseException:
+        with suppress(OSError):
+            report_dir.rmdir()  # Only where nothing is in it.
+        raise
     return checked
 
 
@@ -74,7 +80,7 @@ def _check(
         Undecided(ties=unsettled.ties, skipped=unsettled.skipped),
         params,
         context=Round(votes=votes, allowed=allowed),
-        docs=folder / "data_docs",
+        docs=folder / DOCS,
     )
     write(folder, decision.verdict)
     train, heldout = _write_rows(folder, decision.apply(rows), len(measured.table))

@@ -15,13 +15,14 @@ _BOLD = r"(?:\*\*|__)?"
 _COLON = rf"{_BOLD}[ \t]*[:：]"
 EXTRA_TURN = re.compile(
     # Someone else's turn at the start of a line, bold or a heading too, or after the end of a
-    # sentence; the markers of chat templates anywhere. A quoted one is no turn, and "User: root" is
-    # a login. Small letters may be a setting or a gloss, so those need a blank line before them.
+    # sentence; the markers of chat templates anywhere. A quoted one is no turn, "User: root" is a
+    # login, and "1. Human: 46" an entry of a list. Small letters may be a setting or a gloss, so
+    # those need a blank line before them.
     rf"{_LINE}(?:#{{1,6}} +)?{_BOLD}(?:Human|HUMAN|Assistant|ASSISTANT){_COLON}"
     rf"|{_LINE}#{{1,6}} +{_BOLD}(?:User|USER){_COLON}"
     rf"|{_LINE}{_BOLD}(?:User|USER){_COLON}(?!{_BOLD}[ \t]*[\w.@-]+[ \t]*(?:\n|\Z))"
     r"|(?:^|\n[ \t]*\n) {0,3}(?:human|assistant):[ \t]+\S+[ \t]+\S"
-    r"|(?:[.!?][\"”’)]*\s+\(?|[。！？])(?:Human|HUMAN|Assistant|ASSISTANT)[:：]"
+    r"|(?:(?<!\d)[.!?][\"”’)]*\s+\(?|[。！？])(?:Human|HUMAN|Assistant|ASSISTANT)[:：]"
     r"|<\|(?:im_start|im_end|endoftext|begin_of_text|end_of_text|eot_id|start_header_id"
     r"|end_header_id|user|assistant|system)\|>"
     # "a[INST]" is an element of an array. "### Response:" alone may be a heading of the answer.

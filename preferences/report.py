@@ -16,16 +16,17 @@ from preferences.records import Row, Sourced, compact_json
 from preferences.rules import RULES
 
 REASONS = {rule.name: rule.reason for rule in RULES}
+DOCS = "data_docs"
 FILES = (
-    "verdict.json",
     "report.md",
     "quarantine.jsonl",
     "statistics.json",
     "train.jsonl",
     "heldout.jsonl",
-    "data_docs",
+    DOCS,
+    "verdict.json",
 )
-"""All that a report may consist of."""
+"""All that a report may consist of, in the order in which it appears."""
 
 
 @dataclass(frozen=True, slots=True)

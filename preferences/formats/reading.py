@@ -143,13 +143,18 @@ def read_prompts(path: Path) -> list[Prompt]:
     Raises:
         MalformedDataError: the data cannot be read.
     """
-    if not (path / "judgments.jsonl").is_file():
-        first = next(read_records(path), None)
-        if first is not None and "prompt" in first.row:
-            return list(_own_prompts(path))
+    try:
+        source = open_source(path)
+    except MalformedDataError:
+        first = next(read_records(path, Problems()), None)
+        if first is None or "prompt" not in first.row:
+            raise
+        return list(_own_prompts(path))
+    if source.format in ("unpaired", "scored"):  # Of which a row may be part of no pair.
+        return list(_own_prompts(path))
     return [
         item.preference.prompt if isinstance(item, Sourced) else item.comparison.prompt
-        for item in open_source(path)
+        for item in source
     ]
 
 

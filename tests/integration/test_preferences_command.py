@@ -138,15 +138,46 @@ def test_a_report_never_takes_the_place_of_what_is_read(tmp_path, capsys):
     assert main(["check", str(write(tmp_path / "x.jsonl", ROWS)), "--report", str(out)]) == 0
     train, heldout = out / "train.jsonl", out / "heldout.jsonl"
     before = {path: path.read_bytes() for path in (train, heldout)}
+    inside = write(out / "data_docs/x.jsonl", ROWS)
+    before[inside] = inside.read_bytes()
     capsys.readouterr()
     for arguments in (
         [train, "--report", out],
+        [inside, "--report", out],
         [out, "--report", out],
         [tmp_path / "x.jsonl", "--against", heldout, "--report", out],
     ):
         assert main(["check", *map(str, arguments)]) == 2
         assert "name another folder" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in (train, heldout)} == before
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_report_removes_no_folder_that_it_has_not_written(tmp_path, capsys):
+    out, path = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS)
+    (out / "data_docs").mkdir(parents=True)
+    (out / "data_docs/thesis.txt").write_text("mine")
+    assert main(["check", str(path), "--report", str(out)]) == 2
+    assert "that no report has written" in capsys.readouterr().err
+    assert (out / "data_docs/thesis.txt").read_text() == "mine"
+
+
+def test_a_report_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path):
+    out, path, other = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS), tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    out.mkdir()
+    (out / "data_docs").symlink_to(other)
+    assert main(["check", str(path), "--report", str(out)]) == 0
+    assert [entry.name for entry in other.iterdir()] == ["thesis.txt"]
+    assert (out / "data_docs/index.html").is_file()
+
+
+def test_heldout_prompts_of_rows_with_and_without_a_prompt_are_read(tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    implicit = {"chosen": "Q: hi A", "rejected": "Q: hi B"}
+    against = write(tmp_path / "held.jsonl", [*ROWS, implicit])
+    assert main(["check", str(path), "--against", str(against)]) == 1
+    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
 
 
 def test_a_check_that_ends_early_leaves_the_report_before_it_as_it_was(tmp_path, monkeypatch):

@@ -249,6 +249,7 @@ def test_what_stands_in_code_is_no_turn(text):
         "body heat (Human: 37, Cat: 38)",
         "hint\nhuman: 46",
         "### Response:\nDear Sir",
+        "Primates:\n\n1. Human: 46\n2. Gorilla: 48",
     ],
 )
 def test_a_setting_a_login_a_gloss_or_a_heading_is_no_turn(text):

@@ -89,15 +89,10 @@ class Source:
         """The rows that keep to the schema; notes in the order of the file what is wrong."""
         schema = _SCHEMAS[self.format]
         try:
-            for numbered in self.rows() if self.rows else read_records(self.path, problems):
-                row = decoded(numbered.row, schema) if numbered.cells else numbered.row
-                row = schema.without_null_keys(row)
-                wrong = list(schema.problems(row))
-                for problem in wrong:
-                    problems.add(numbered.where, problem)
-                if not wrong:
-                    self.left_out.update(schema.others(row))
-                    yield NumberedRow(numbered.where, row)
+            rows = self.rows() if self.rows else read_records(self.path, problems)
+            for numbered in _sound(rows, schema, problems):
+                self.left_out.update(schema.others(numbered.row))
+                yield numbered
         except MalformedDataError as error:
             problems.merge(error)
 
@@ -160,15 +155,23 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 def _own_prompts(path: Path) -> Iterator[Prompt]:
     problems = Problems()
-    for numbered in read_records(path, problems):
-        row = decoded(numbered.row, _ASKED) if numbered.cells else numbered.row
-        row = _ASKED.without_null_keys(row)
-        wrong = list(_ASKED.problems(row))
+    for numbered in _sound(read_records(path, problems), _ASKED, problems):
+        yield numbered.row["prompt"]
+    problems.check()
+
+
+def _sound(
+    rows: Iterable[NumberedRow], schema: Schema, problems: Problems
+) -> Iterator[NumberedRow]:
+    """The rows that keep to the schema, cells as it wants them; notes what is wrong with others."""
+    for numbered in rows:
+        row = decoded(numbered.row, schema) if numbered.cells else numbered.row
+        row = schema.without_null_keys(row)
+        wrong = list(schema.problems(row))
         for problem in wrong:
             problems.add(numbered.where, problem)
         if not wrong:
-            yield row["prompt"]
-    problems.check()
+            yield NumberedRow(numbered.where, row)
 
 
 def detect(path: Path) -> FormatName:

@@ -31,6 +31,13 @@ def workspaces(root: Path) -> list[Path]:
     return sorted(path.parent for path in (root / VARIANTS_FOLDER).glob("*/dvc.yaml"))
 
 
+def variant_of(workspace: Path) -> str | None:
+    """The variant whose workspace this is, None of the main line's."""
+    resolved = workspace.resolve()
+    is_one = resolved.parent.parts[-2:] == VARIANTS_FOLDER.parts
+    return resolved.name if is_one else None
+
+
 def prepare_workspace(root: Path, name: str) -> Path:
     """Make or refresh the workspace of variant `name`; its path.
 

@@ -33,7 +33,8 @@ from typing import Any
 
 from feedback import accounts, rounds
 from feedback.database import Database
-from feedback.judgments import Pair, pair_id
+from feedback.judgments import Pair
+from preferences.records import pair_id
 
 GOLD_ITEMS = 50
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 4.0

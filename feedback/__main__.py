@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from feedback import commands
 from feedback.annotators import LabelParams, MissingJudgmentsError
-from feedback.judgments import JudgmentError
+from preferences.records import JudgmentError
 
 _STORE_HELP = "database of the page: a file, or a SQLAlchemy URL (default: %(default)s)"
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from feedback.judges import LanguageModelParams
-from feedback.judgments import Choice, Judgment, Pair, latest, oriented, read_judgments
+from feedback.judgments import Pair, read_judgments
 from feedback.label_studio import is_export, read_export
+from preferences.records import Choice, Judgment, latest, oriented
 
 Score = Callable[[str, str], float]
 """Gold score of (prompt, response); a higher one is better."""
@@ -236,7 +237,7 @@ class FileAnnotator:
             judgments = read_export(self._path, pairs[0].round)
         else:
             judgments = read_judgments(self._path)
-        return sort_out(latest(judgments), pairs, overlap=self._params.overlap)
+        return sort_out(latest(judgments, per_round=True), pairs, overlap=self._params.overlap)
 
 
 def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:

@@ -20,16 +20,7 @@ from feedback.database import Database
 from feedback.events import record
 from feedback.exchange import from_trl, to_csv, to_trl
 from feedback.importing import take
-from feedback.judgments import (
-    Judgment,
-    JudgmentError,
-    Pair,
-    json_rows,
-    pair_id,
-    read_judgments,
-    read_pairs,
-    to_lines,
-)
+from feedback.judgments import Pair, json_rows, read_judgments, read_pairs, to_lines
 from feedback.label_studio import CONFIG, read_export, to_tasks
 from feedback.lead import lead_view
 from feedback.notify import local_prefect
@@ -37,6 +28,7 @@ from feedback.people import how_to_open
 from feedback.quality import QualityParams
 from feedback.server import LOCAL_HOSTS, ServerParams, create_app
 from feedback.standing import judgments_of, pairs_of
+from preferences.records import Judgment, JudgmentError, pair_id
 
 
 def serve(given: argparse.Namespace) -> int:
@@ -193,7 +185,7 @@ def _formatted(form: str, pairs: list[Pair], judgments: list[Judgment]) -> str:
         return to_csv(judgments, by_id)
     if form == "label-studio":
         return json.dumps(to_tasks(pairs, judgments), ensure_ascii=False, indent=1) + "\n"
-    return to_lines([judgment.to_json() for judgment in judgments])
+    return to_lines([judgment.to_row() for judgment in judgments])
 
 
 def _read(form: str, path: Path, round_key: str) -> list[Judgment]:

@@ -5,7 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from feedback.judgments import Judgment, JudgmentError, Pair, pair_id, text_hash
+from feedback.judgments import Pair
+from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins like this is a formula to a spreadsheet."""

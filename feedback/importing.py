@@ -12,9 +12,9 @@ from feedback import schema
 from feedback.annotators import Refusal
 from feedback.database import now_ms
 from feedback.events import record
-from feedback.judgments import Judgment, JudgmentError, latest, oriented
 from feedback.rounds import round_pair_ids, settle
 from feedback.standing import pairs_of
+from preferences.records import Judgment, JudgmentError, latest, oriented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
     taken: list[str] = []
     known = 0
     refused: list[Refusal] = []
-    for judgment in latest(judgments):
+    for judgment in latest(judgments, per_round=True):
         pair = pairs.get(judgment.pair_id)
         try:
             if pair is None:

@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from feedback.judgments import Choice, Judgment, Pair, Prompt, ShownOrder, text_hash
+from feedback.judgments import Pair
+from preferences.records import Choice, Judgment, Prompt, ShownOrder, text_hash
 
 QUESTION = """Compare two answers to a request. Judge which one the person who asked would \
 rather have received: does it do what was asked, is it true and safe, is it pleasant to read. \

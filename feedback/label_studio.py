@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feedback.judgments import Choice, Judgment, JudgmentError, Pair, pair_id, text_hash
+from feedback.judgments import Pair
+from preferences.records import Choice, Judgment, JudgmentError, pair_id, text_hash
 
 CONFIG = """<View>
   <Header value="Which answer is better?"/>

@@ -5,10 +5,16 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from feedback import schema
-from feedback.quality import Quality, QualityParams, agreement, judge_annotators
+from feedback.quality import (
+    Quality,
+    QualityParams,
+    agreement,
+    binomial_two_sided,
+    judge_annotators,
+)
 from feedback.records import load_answers
 from feedback.rounds import progress
-from feedback.statistics import Share, binomial_two_sided
+from preferences.statistics import Share, share
 
 
 def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
@@ -26,7 +32,7 @@ def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
         "rounds": progress(connection),
         "agreement": agreed,
         "raw": interval(agreed.raw),
-        "left": interval(Share(sum(sides), len(sides))),
+        "left": interval(share(sum(sides), len(sides))),
         "left_p": binomial_two_sided(sum(sides), len(sides)),
         "people": rows,
         "silent": sorted(set(people) - {row["name"] for row in rows}),
@@ -48,8 +54,8 @@ def _row(quality: Quality) -> dict[str, Any]:
     }
 
 
-def interval(share: Share) -> str:
+def interval(found: Share | None) -> str:
     """A share with its 95 % interval, or a dash where there is nothing yet."""
-    if not share.n:
+    if found is None:
         return "-"
-    return f"{share.mean:.2f} ({share.low:.2f} to {share.high:.2f}, n={share.n})"
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f}, n={found.n})"

@@ -10,9 +10,10 @@ from feedback import schema
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.database import Database
 from feedback.events import record
-from feedback.judgments import Judgment, Pair
+from feedback.judgments import Pair
 from feedback.rounds import progress, publish
 from feedback.standing import judgments_of
+from preferences.records import Judgment
 
 
 class PeopleAnnotator:

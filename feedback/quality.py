@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from feedback.noise import Vote, noise_evidence
-from feedback.statistics import Share, binomial_two_sided, cohen_kappa, krippendorff_alpha
+from preferences.statistics import Share, Units, cohen_kappa, krippendorff_alpha, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,12 @@ class Quality:
 
     annotator_id: str
     answers: int
-    gold: Share
-    peers: Share
-    repeats: Share
-    left: Share
+    gold: Share | None
+    peers: Share | None
+    repeats: Share | None
+    left: Share | None
     left_p: float
-    fast: Share
+    fast: Share | None
     median_seconds: float | None
     noise: float
     """Log likelihood ratio, noisy against careful."""
@@ -73,7 +73,7 @@ class Quality:
 class Agreement:
     """How much annotators agree with each other."""
 
-    raw: Share
+    raw: Share | None
     """Of all pairs of answers to the same pair."""
     alpha: float | None
     kappa: float | None
@@ -97,25 +97,27 @@ def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Q
 
 def agreement(answers: Sequence[Answer]) -> Agreement:
     """Agreement of all annotators on the pairs (gold, repeats and skips left out)."""
-    units = [list(unit.values()) for unit in _units(answers).values()]
-    both = [x.choice == y.choice for unit in units for x, y in combinations(unit, 2)]
+    units = [
+        {name: answer.choice for name, answer in unit.items()} for unit in _units(answers).values()
+    ]
+    both = [x == y for unit in units for x, y in combinations(unit.values(), 2)]
     return Agreement(
-        raw=Share(sum(both), len(both)),
-        alpha=krippendorff_alpha([[answer.choice for answer in unit] for unit in units]),
-        kappa=_mean_kappa(answers),
+        raw=share(sum(both), len(both)),
+        alpha=krippendorff_alpha(units),
+        kappa=_mean_kappa(units),
     )
 
 
-def _mean_kappa(answers: Sequence[Answer], least: int = 20) -> float | None:
-    common: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for unit in _units(answers).values():
-        for first, second in combinations(sorted(unit), 2):
-            common[first, second].append((unit[first].choice, unit[second].choice))
-    kappas = [
-        cohen_kappa([x for x, _ in both], [y for _, y in both])
-        for both in common.values()
-        if len(both) >= least
-    ]
+def binomial_two_sided(hits: int, n: int) -> float:
+    """P value of `hits` of `n` against one half: twice the smaller exact tail, at most 1."""
+    smaller = min(hits, n - hits)
+    tail = sum(math.comb(n, k) for k in range(smaller + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
+def _mean_kappa(units: Units, least: int = 20) -> float | None:
+    common = Counter(pair for unit in units for pair in combinations(sorted(unit), 2))
+    kappas = [cohen_kappa(units, *pair) for pair, count in common.items() if count >= least]
     known = [kappa for kappa in kappas if kappa is not None]
     return statistics.fmean(known) if known else None
 
@@ -138,16 +140,16 @@ def _evidence(answers: Sequence[Answer]) -> dict[str, float]:
     return noise_evidence(votes, gold)
 
 
-def _gold(answers: Sequence[Answer]) -> Share:
+def _gold(answers: Sequence[Answer]) -> Share | None:
     hits = [
         answer.choice == answer.gold
         for answer in answers
         if answer.purpose == "gold" and answer.choice != "skip"
     ]
-    return Share(sum(hits), len(hits))
+    return share(sum(hits), len(hits))
 
 
-def _repeats(answers: Sequence[Answer], units: _Units) -> Share:
+def _repeats(answers: Sequence[Answer], units: _Units) -> Share | None:
     same = [
         answer.choice == units[answer.pair_id][answer.annotator_id].choice
         for answer in answers
@@ -155,10 +157,10 @@ def _repeats(answers: Sequence[Answer], units: _Units) -> Share:
         and answer.choice != "skip"
         and answer.annotator_id in units.get(answer.pair_id, {})
     ]
-    return Share(sum(same), len(same))
+    return share(sum(same), len(same))
 
 
-def _peers(name: str, units: _Units) -> Share:
+def _peers(name: str, units: _Units) -> Share | None:
     same = [
         unit[name].choice == answer.choice
         for unit in units.values()
@@ -166,7 +168,7 @@ def _peers(name: str, units: _Units) -> Share:
         for answer in unit.values()
         if answer.annotator_id != name
     ]
-    return Share(sum(same), len(same))
+    return share(sum(same), len(same))
 
 
 def _judge_one(
@@ -181,9 +183,9 @@ def _judge_one(
         gold=_gold(answers),
         peers=_peers(name, units),
         repeats=_repeats(answers, units),
-        left=Share(sum(sides), len(sides)),
+        left=share(sum(sides), len(sides)),
         left_p=binomial_two_sided(sum(sides), len(sides)),
-        fast=Share(sum(_too_fast(answer, params) for answer in timed), len(timed)),
+        fast=share(sum(_too_fast(answer, params) for answer in timed), len(timed)),
         median_seconds=_median_seconds(timed),
         noise=noise,
         flags=(),
@@ -196,19 +198,20 @@ def _with_flags(quality: Quality, params: QualityParams) -> Quality:
     flags = []
     if quality.noise > math.log(1 / params.noise_alpha):
         flags.append("noisy")
-    if quality.left.n >= params.least and quality.left_p < params.side_p:
-        flags.append("prefers the left" if quality.left.mean > 0.5 else "prefers the right")
-    if quality.fast.n >= params.least and quality.fast.mean > params.fast_share:
+    left, fast = quality.left, quality.fast
+    if left and left.n >= params.least and quality.left_p < params.side_p:
+        flags.append("prefers the left" if left.mean > 0.5 else "prefers the right")
+    if fast and fast.n >= params.least and fast.mean > params.fast_share:
         flags.append("too fast")
     return replace(quality, flags=tuple(flags), pause=pause_reason(quality.gold, params))
 
 
-def pause_reason(gold: Share, params: QualityParams) -> str | None:
+def pause_reason(gold: Share | None, params: QualityParams) -> str | None:
     """Why somebody with this share of known answers right is to be paused, else null."""
-    if not gold.n or gold.high >= params.pause_below:
+    if gold is None or gold.high >= params.pause_below:
         return None
     return (
-        f"{gold.hits:g} of {gold.n} known answers right, expected {params.pause_below:.0%} at least"
+        f"{gold.hits} of {gold.n} known answers right, expected {params.pause_below:.0%} at least"
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 from feedback import accounts, schema
 from feedback.database import Database
 from feedback.quality import Answer, QualityParams, pause_reason
-from feedback.statistics import Share
+from preferences.statistics import Share, share
 
 
 def load_answers(connection: Connection) -> list[Answer]:
@@ -36,8 +36,8 @@ def pause_the_poor(database: Database, params: QualityParams) -> dict[str, str]:
         shares = gold_shares(connection)
     poor = {
         name: reason
-        for name, share in shares.items()
-        if (reason := pause_reason(share, params)) is not None
+        for name, found in shares.items()
+        if (reason := pause_reason(found, params)) is not None
     }
     if poor:
         with database.writing() as connection:
@@ -61,7 +61,11 @@ def gold_shares(connection: Connection) -> dict[str, Share]:
         .where(assignments.c.purpose == "gold", labels.c.choice != "skip")
         .group_by(labels.c.annotator_id)
     )
-    return {row.annotator_id: Share(int(row.hits), row.n) for row in connection.execute(query)}
+    return {
+        row.annotator_id: found
+        for row in connection.execute(query)
+        if (found := share(int(row.hits), row.n))
+    }
 
 
 def _counts() -> tuple[ColumnElement[bool], ...]:

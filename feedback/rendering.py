@@ -14,7 +14,7 @@ from functools import lru_cache
 import nh3
 from markdown_it import MarkdownIt
 
-from feedback.judgments import Prompt
+from preferences.records import Prompt
 
 MARKDOWN_CHARACTERS = 16_384
 """Markdown is rendered up to here; what follows is shown as plain text. Bounds the time."""

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select
 
 from feedback import schema
-from feedback.judgments import Judgment, Pair, oriented, text_hash
+from feedback.judgments import Pair
+from preferences.records import Judgment, oriented, text_hash
 
 _MOST_BOUND = 500
 """Values per IN list; SQLite's smallest limit is 999."""

@@ -9,8 +9,8 @@ from feedback import schema
 from feedback.assignments import Task, find_task, free_expired, has_room
 from feedback.database import now_ms
 from feedback.events import record
-from feedback.judgments import Choice
 from feedback.rounds import settle
+from preferences.records import Choice
 
 WITHDRAWN = "withdrawn"
 """The choice of a revision that takes an answer back."""

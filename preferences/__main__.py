@@ -14,9 +14,9 @@ from preferences.formats.losses import Losses, columns_not_read
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.intake import inspect
-from preferences.judging import JudgmentMismatchError
 from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
+from preferences.records import JudgmentMismatchError
 from preferences.report import DOCS, FILES
 from preferences.settling import Settled
 from preferences.tokens import TokenLimit

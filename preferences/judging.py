@@ -5,30 +5,26 @@ Ties are set aside, or become rows of label ½ where that is asked for; never a 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from preferences.records import (
     TIE,
-    Choice,
     Comparison,
     Judgment,
+    JudgmentMismatchError,
     Preference,
     Sourced,
+    latest,
+    oriented,
     pair_id,
-    text_hash,
 )
 from preferences.schemas import shown
 
 Outcome = Literal["a", "b", "tie", "skip"]
 
-_MIRROR: dict[Choice, Choice] = {"a": "b", "b": "a"}
 _STRENGTH_STEPS = 3
 """Strengths 1 to 4 are three steps: margins 0, 1/3, 2/3, 1, as Llama 2's reward models use them."""
-
-
-class JudgmentMismatchError(ValueError):
-    """Judgments and comparisons that do not belong together (callers exit 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +65,7 @@ def judge(
     """
     pairs = _by_id(comparisons)
     votes: dict[str, list[Judgment]] = defaultdict(list)
-    for judgment in latest(judgments):
+    for judgment in standing(judgments):
         if judgment.pair_id not in pairs:
             raise JudgmentMismatchError(
                 f"judgment {judgment.judgment_id}: pair {judgment.pair_id} is none of the "
@@ -111,41 +107,36 @@ def decide(votes: Sequence[Judgment], *, weights: Mapping[str, float]) -> Outcom
     return "b" if 2 * scores["b"] > total else "tie"
 
 
-def latest(judgments: Iterable[Judgment]) -> list[Judgment]:
-    """The newest revision of each annotator's judgment of each pair, in order of appearance.
+def standing(judgments: Iterable[Judgment]) -> list[Judgment]:
+    """The `latest` judgments, each of which must say one thing.
 
     Raises:
-        JudgmentMismatchError: one revision says two different things.
+        JudgmentMismatchError: the newest revision of a judgment says two different things.
     """
-    newest: dict[tuple[str, str], Judgment] = {}
-    for judgment in judgments:
-        key = (judgment.pair_id, judgment.annotator_id)
-        known = newest.get(key)
-        if known and known.revision == judgment.revision and known != judgment:
+    given = list(judgments)
+    newest = {(one.pair_id, one.annotator_id): one for one in latest(given)}
+    for judgment in given:
+        stands = newest[judgment.pair_id, judgment.annotator_id]
+        if stands.revision == judgment.revision and _said(stands) != _said(judgment):
             raise JudgmentMismatchError(
-                f"judgments {known.judgment_id} and {judgment.judgment_id}: both are revision "
+                f"judgments {stands.judgment_id} and {judgment.judgment_id}: both are revision "
                 f"{judgment.revision} of annotator {shown(judgment.annotator_id)} on "
                 f"{judgment.pair_id}"
             )
-        if known is None or known.revision < judgment.revision:
-            newest[key] = judgment
     return list(newest.values())
 
 
-def oriented(judgment: Judgment, comparison: Comparison) -> Judgment:
-    """`judgment` with a meaning `response_a`, also if the answers have traded places since.
-
-    Raises:
-        JudgmentMismatchError: it was given for other answers.
-    """
-    was = judgment.answer_a
-    if was is None or was == text_hash(comparison.response_a):
-        return judgment
-    if was != text_hash(comparison.response_b):
-        raise JudgmentMismatchError(
-            f"judgment {judgment.judgment_id}: answer_a is no answer of pair {judgment.pair_id}"
-        )
-    return replace(judgment, choice=_MIRROR.get(judgment.choice, judgment.choice))
+def _said(judgment: Judgment) -> tuple[object, ...]:
+    """What two copies of a judgment must agree on; when and for how long is no part of it."""
+    return (
+        judgment.judgment_id,
+        judgment.round,
+        judgment.kind,
+        judgment.choice,
+        judgment.strength,
+        judgment.answer_a,
+        judgment.shown_order,
+    )
 
 
 def _by_id(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:

@@ -1,13 +1,17 @@
-"""The rows that preference data are made of, and the id of a pair; field order is the file's.
+"""The rows of preference data, the id of a pair, and what a judgment means for a pair.
 
-A prompt is a text, or a list of messages `{"role", "content"}` as chat models take it.
+Fields are in the order of the files. A prompt is a text, or a list of messages
+`{"role", "content"}` as chat models take it. A choice names a response, never a side of the screen:
+`a` is `response_a`, wherever it was shown. A pair keeps its id when its responses trade places, so
+a judgment may record in `answer_a` (a hash of the text) which response its `a` was; `oriented`
+turns it to the pair at hand.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, Self, get_args
 
 Row = dict[str, Any]
 """One JSON object as read from or written to a file."""
@@ -17,9 +21,19 @@ Split = Literal["train", "heldout"]
 TIE = 0.5
 """Label of a pair of which neither answer is the better one."""
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
+CHOICES: tuple[Choice, ...] = get_args(Choice)
+ShownOrder = Literal["AB", "BA"]
 
-
+_MIRROR: dict[Choice, Choice] = {"a": "b", "b": "a"}
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class JudgmentError(ValueError):
+    """A judgment or pair that cannot be used; says where, what was found and what was expected."""
+
+
+class JudgmentMismatchError(JudgmentError):
+    """Judgments and comparisons that do not belong together."""
 
 
 def compact_json(value: object) -> str:
@@ -27,10 +41,14 @@ def compact_json(value: object) -> str:
     return _COMPACT.encode(value)
 
 
-def pair_id(prompt: Prompt, a: str, b: str) -> str:
-    """The id of a pair, from its content alone; the same when the two answers trade places."""
-    content = compact_json([prompt, *sorted((a, b))])
-    return hashlib.sha256(content.encode("utf-8")).hexdigest()[:16]
+def text_hash(text: str) -> str:
+    """First 16 hex digits of the sha256 of a text, as judgments record it in `answer_a`."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def pair_id(prompt: Prompt, response_a: str, response_b: str) -> str:
+    """The id of a pair, from its content alone; the same when the two responses trade places."""
+    return text_hash(compact_json([prompt, *sorted((response_a, response_b))]))
 
 
 def prompt_text(prompt: Prompt) -> str:
@@ -111,25 +129,117 @@ class Comparison(_Rowed):
     policy_b: str
 
 
+class Sides(Protocol):
+    """What a judgment is about: two responses, in the order that gives `a` and `b` their meaning.
+
+    A `Comparison` is one, and so is the blind `Pair` that annotators see.
+    """
+
+    @property
+    def pair_id(self) -> str:
+        """The pair's id."""
+        ...
+
+    @property
+    def round(self) -> str:
+        """Key of the round that asks for the judgment."""
+        ...
+
+    @property
+    def response_a(self) -> str:
+        """The response called a."""
+        ...
+
+    @property
+    def response_b(self) -> str:
+        """The response called b."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgment(_Rowed):
-    """What the gate uses of one annotator's answer to one comparison."""
+    """What one annotator said about one pair; the last five fields are for people only."""
 
     judgment_id: str
     pair_id: str
     round: str
     annotator_id: str
     kind: str
+    """human, rubric, reward_model, llm or import; imported data may name their own kind."""
+    annotator_version: str = ""
+    """Hash of everything that steers a machine's judgment, or of the guidelines that a person read;
+    empty where the writer did not record it."""
     choice: Choice
-    revision: int
     strength: int | None = None
-    """1 (negligibly better) to 4 (significantly better)."""
+    """1 (negligibly better) to 4 (significantly better) for the choices a and b, else null."""
+    shown_order: ShownOrder = "AB"
+    """AB: `response_a` was shown first (on the left)."""
+    revision: int
+    """1 for the first judgment; an undo or a change of mind has a higher one. None is deleted."""
     answer_a: str | None = None
-    """`text_hash` of the answer that was a when it was judged, where the writer noted it."""
-    shown_order: Literal["AB", "BA"] = "AB"
-    """Which answer the annotator saw first."""
-    annotator_version: str = field(default="", compare=False)
-    """Hash of what steers the annotator, where the writer noted it."""
+    """`text_hash` of the response that was `response_a` when it was judged, if recorded."""
+    created_at: str | None = None
+    """UTC, ISO 8601."""
+    latency_ms: int | None = None
+    """How long the pair was visible, not wall-clock time."""
+    reason: str | None = None
+    """The annotator's words: why skipped, or why this choice; machines put their failure here."""
+    guideline_hash: str | None = None
+
+    @classmethod
+    def of(cls, pair: Sides, **content: Any) -> Self:
+        """A judgment of `pair` with its id filled in: the same content has the same id."""
+        content = {"revision": 1, "strength": None} | content
+        judgment = cls(judgment_id="", pair_id=pair.pair_id, round=pair.round, **content)
+        return replace(judgment, judgment_id=content_id(judgment))
+
+    def to_row(self) -> Row:
+        """The row for the file; absent extras are left out, a strength of null is not."""
+        row = super(Judgment, self).to_row()
+        return {name: row[name] for name in row if row[name] is not None or name == "strength"}
+
+
+def content_id(judgment: Judgment) -> str:
+    """The id of a judgment: who said what about which pair, how it was shown, in which revision."""
+    row = judgment.to_row()
+    extras = ("judgment_id", "created_at", "latency_ms", "reason", "guideline_hash")
+    return text_hash(compact_json([row[name] for name in row if name not in extras]))
+
+
+def oriented(judgment: Judgment, pair: Sides) -> Judgment:
+    """`judgment` as one of `pair`: mirrored if the responses have traded places since.
+
+    Raises:
+        JudgmentMismatchError: it was given for other responses than those of `pair`.
+    """
+    was = judgment.answer_a
+    moved = judgment if judgment.round == pair.round else replace(judgment, round=pair.round)
+    if was is not None and was != text_hash(pair.response_a):
+        if was != text_hash(pair.response_b):
+            raise JudgmentMismatchError(
+                f"judgment {judgment.judgment_id}: answer_a is neither response of pair "
+                f"{judgment.pair_id}"
+            )
+        moved = replace(
+            moved,
+            choice=_MIRROR.get(judgment.choice, judgment.choice),
+            shown_order="BA" if judgment.shown_order == "AB" else "AB",
+            answer_a=text_hash(pair.response_a),
+        )
+    return moved if moved is judgment else replace(moved, judgment_id=content_id(moved))
+
+
+def latest(judgments: Iterable[Judgment], *, per_round: bool = False) -> list[Judgment]:
+    """The newest revision of each annotator's judgment of each pair, in order of appearance.
+
+    A pair may be judged again in another round; with `per_round` both judgments stand.
+    """
+    newest: dict[tuple[str, ...], Judgment] = {}
+    for judgment in judgments:
+        key = (judgment.pair_id, judgment.annotator_id, *([judgment.round] if per_round else ()))
+        if key not in newest or newest[key].revision < judgment.revision:
+            newest[key] = judgment
+    return list(newest.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +257,3 @@ class Sourced:
 
     preference: Preference
     where: str
-
-
-def text_hash(text: str) -> str:
-    """First 16 hex digits of the sha256 of a text, as judgments note it in `answer_a`."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

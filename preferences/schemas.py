@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from preferences.records import CHOICES
+
 Kind = Literal["text", "prompt", "integer", "number", "truth", "object", "list", "any"]
 
 _EXPECTED: dict[Kind, str] = {
@@ -188,7 +190,7 @@ JUDGMENTS = Schema(
     (
         *_filled("judgment_id", "pair_id", "round", "annotator_id", "kind"),
         Field(name="annotator_version"),
-        Field(name="choice", choices=("a", "b", "tie", "both_bad", "skip")),
+        Field(name="choice", choices=CHOICES),
         Field(name="strength", kind="integer", required=False, nullable=True, low=1, high=4),
         Field(name="shown_order", choices=("AB", "BA")),
         Field(name="revision", kind="integer", low=0),

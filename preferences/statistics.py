@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from preferences.judging import latest, oriented
-from preferences.records import Comparison, Judgment, Preference
+from preferences.judging import standing
+from preferences.records import Comparison, Judgment, Preference, oriented
 
 _Z95 = 1.959964
 
@@ -19,6 +19,11 @@ class Share:
     low: float
     high: float
     n: int
+
+    @property
+    def hits(self) -> int:
+        """The number of cases that it is a share of."""
+        return round(self.mean * self.n)
 
     def to_json(self) -> dict[str, float | int]:
         """For reports."""
@@ -64,7 +69,7 @@ class Votes:
         Raises:
             JudgmentMismatchError: a judgment was given for other answers.
         """
-        said = [vote for vote in latest(judgments) if vote.choice != "skip"]
+        said = [vote for vote in standing(judgments) if vote.choice != "skip"]
         for vote in said:
             if vote.choice in ("a", "b"):
                 is_first = (vote.choice == "a") == (vote.shown_order == "AB")

@@ -14,7 +14,8 @@ from feedback.annotators import (
     RubricAnnotator,
 )
 from feedback.judges import LanguageModelAnnotator
-from feedback.judgments import Judgment, JudgmentError, Pair, read_pairs, to_lines
+from feedback.judgments import Pair, read_pairs, to_lines
+from preferences.records import Judgment, JudgmentError
 from tasks.metrics_file import write_metrics
 from tasks.outcome import StageEnd
 from tasks.stage import Stage, run_stage
@@ -33,7 +34,7 @@ def run(stage: Stage) -> None:
     except MissingJudgmentsError as missing:
         raise StageEnd("waiting", str(missing)) from None
     target = stage.staging.file(f"data/rounds/{key}/judgments.jsonl")
-    target.write_text(to_lines([j.to_json() for j in judgments]), encoding="utf-8")
+    target.write_text(to_lines([j.to_row() for j in judgments]), encoding="utf-8")
     counts = Counter(judgment.choice for judgment in judgments)
     metrics = {"judgments": len(judgments), **{f"chose_{c}": n for c, n in sorted(counts.items())}}
     write_metrics(stage.staging.directory(f"results/label/{key}"), metrics)

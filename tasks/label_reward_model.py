@@ -8,7 +8,8 @@ import torch
 
 from feedback.annotators import LabelParams
 from feedback.judges import RewardModelAnnotator
-from feedback.judgments import Judgment, Pair, Prompt
+from feedback.judgments import Pair
+from preferences.records import Judgment, Prompt
 from rlhf.chat import encode_prompt, encode_response
 from rlhf.model_folders import ModelFolderError
 from rlhf.models import is_reward_model, load_reward_model, load_tokenizer

@@ -55,7 +55,7 @@ them files are known to be sound, and how they are read changes no result."""
 TEMPLATES = (".css", ".j2")
 """Files that the report's page is made from; its module reads them, which no import shows."""
 
-READING_STAGES = {"prepare", "validate"}
+READING_STAGES = {"prepare", "label", "validate"}
 
 EXTRA_PARAMS = {"test": {"final"}, "validate": {"reward.max_tokens"}}
 """Beside `run` and the stage's own section."""
@@ -304,6 +304,71 @@ def test_each_way_of_breaking_a_floor_is_noticed(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "0 kept, 4 broken" in done.stdout
+
+
+def test_feedback_may_import_records_and_statistics_of_preferences_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for package in (*PACKAGES, "feedback/page"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    for module in ("rlhf/sft", "rlhf/reward", "rlhf/ppo", "rlhf/pretrain", "rlhf/evaluation"):
+        (tmp_path / f"{module}.py").touch()
+    (tmp_path / "preferences" / "judging.py").touch()
+    (tmp_path / "preferences" / "records.py").touch()
+    (tmp_path / "preferences" / "statistics.py").write_text("import preferences.judging\n")
+    allowed = "import preferences.records\nimport preferences.statistics\n"
+    (tmp_path / "feedback" / "page" / "lead.py").write_text(allowed)
+    (tmp_path / "feedback" / "quality.py").write_text(allowed)
+
+    kept = lint_imports(tmp_path)
+    for file, line in (
+        ("feedback/quality.py", "import preferences.judging\n"),
+        ("preferences/judging.py", "import feedback.quality\n"),
+        ("rlhf/sft.py", "import preferences.records\n"),
+    ):
+        before = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(before + line)
+        broken = lint_imports(tmp_path)
+        (tmp_path / file).write_text(before)
+        assert "1 broken" in broken.stdout, (file, broken.stdout)
+
+    assert "4 kept, 0 broken" in kept.stdout, kept.stdout
+
+
+# --- Ideas ---------------------------------------------------------------------------------------
+
+IDEAS = {
+    "Judgment": ["preferences/records.py"],
+    "pair_id": ["preferences/records.py"],
+    "text_hash": ["preferences/records.py"],
+    "latest": ["preferences/records.py"],
+    "oriented": ["preferences/records.py"],
+    "krippendorff_alpha": ["preferences/statistics.py"],
+    "cohen_kappa": ["preferences/statistics.py"],
+}
+"""Class or function -> the files that may define it."""
+
+WILSON = {"preferences/statistics.py", "rlhf/intervals.py"}
+"""Where Wilson's interval is computed. Twice, for `rlhf` must run without the other packages."""
+
+
+def test_each_idea_has_one_definition() -> None:
+    found: dict[str, list[str]] = {name: [] for name in IDEAS}
+    for path in MODULES:
+        for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in found:
+                found[node.name].append(path)
+
+    assert found == IDEAS
+
+
+def test_wilsons_interval_is_computed_only_in_preferences_and_in_rlhf() -> None:
+    quantile = re.compile(r"1\.95996\d+")
+    found = {path for path in MODULES if quantile.search((ROOT / path).read_text(encoding="utf-8"))}
+
+    assert found == WILSON
 
 
 # --- Files ---------------------------------------------------------------------------------------

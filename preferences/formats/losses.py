@@ -13,6 +13,7 @@ from preferences.records import (
     USUAL,
     Judgment,
     Preference,
+    Row,
     Voted,
     compact_json,
     prompt_text,
@@ -38,6 +39,8 @@ _HELD: dict[OutName, frozenset[str]] = {
 _WINNERS: tuple[OutName, ...] = ("hh", "unpaired")
 _VOTES: tuple[OutName, ...] = ("votes", "label_studio", "judgments")
 _IMPORT = "import"
+_OF_PEOPLE = ("created_at", "latency_ms", "reason", "guideline_hash")
+"""What only the judgments of people have."""
 _NOBODY = {_IMPORT, "scores"}
 """Annotators that reading gives to what nobody signed; the first is its round and source, too."""
 
@@ -96,6 +99,11 @@ class Losses:
             names = {vote.annotator_id for vote in item.judgments}
             self._lost.update({"votes"} if len(item.judgments) > 1 else ())
             self._lost.update({"workers"} if names - _NOBODY else ())
+            self._lost.update(
+                name
+                for name in _OF_PEOPLE
+                if any(getattr(vote, name) is not None for vote in item.judgments)
+            )
             self._note_written(row.preference)
 
     def _note_written(self, preference: Preference) -> None:
@@ -135,10 +143,11 @@ def _lost_of(voted: Voted) -> Iterator[str]:
     """What stands beside votes and is not usual there; the votes themselves are held."""
     comparison = voted.comparison
     yield from (name for name in ("policy_a", "policy_b") if getattr(comparison, name) != "unknown")
-    usual = {"kind": "import", "revision": 1, "strength": None, "shown_order": "AB"}
+    usual: Row = {"kind": "import", "revision": 1, "shown_order": "AB", "annotator_version": ""}
+    usual |= dict.fromkeys(("strength", *_OF_PEOPLE))
     for vote in voted.judgments:
         given = text_hash(compact_json([vote.pair_id, vote.annotator_id, vote.choice]))
-        for name, value in {**usual, "annotator_version": "", "judgment_id": given}.items():
+        for name, value in {**usual, "judgment_id": given}.items():
             if getattr(vote, name) != value:
                 yield name
 

@@ -16,6 +16,7 @@ from typing import Any
 from preferences.formats.pairs import preference_of
 from preferences.reader import RowError
 from preferences.records import (
+    CHOICES,
     Choice,
     Comparison,
     Judgment,
@@ -30,7 +31,6 @@ from preferences.records import (
 )
 from preferences.schemas import Field, Schema
 
-CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 _PROMPT = Field(name="prompt", kind="prompt")
 _ANSWERS = (Field(name="response_a"), Field(name="response_b"))
 _IDS = (

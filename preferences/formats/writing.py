@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from preferences.formats import pairs, unpaired, votes
 from preferences.formats.files import container_of, write_records
 from preferences.formats.reading import Item
-from preferences.judging import judge, latest, oriented
+from preferences.judging import judge, standing
 from preferences.reader import MalformedDataError, RowError
 from preferences.records import (
     USUAL,
@@ -18,6 +18,7 @@ from preferences.records import (
     Sourced,
     Voted,
     compact_json,
+    oriented,
     text_hash,
 )
 
@@ -136,7 +137,7 @@ def _scored(preference: Preference) -> Row:
 
 def _final(voted: Voted) -> Voted:
     """With what each annotator said last, about the sides that the answers now have."""
-    last = (oriented(judgment, voted.comparison) for judgment in latest(voted.judgments))
+    last = (oriented(judgment, voted.comparison) for judgment in standing(voted.judgments))
     return replace(voted, judgments=tuple(last))
 
 
@@ -148,7 +149,7 @@ def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
         if known is not voted:
             joined[voted.comparison.pair_id] = _join(known, voted)
     for voted in joined.values():
-        latest(voted.judgments)  # Refuses what could not be read back.
+        standing(voted.judgments)  # Refuses what could not be read back.
     rows = [_judgment_row(vote) for voted in joined.values() for vote in voted.judgments]
     write_records(
         folder / "comparisons.jsonl", (voted.comparison.to_row() for voted in joined.values())

@@ -13,7 +13,8 @@ import pytest
 
 from feedback import accounts, rounds
 from feedback.database import Database
-from feedback.judgments import Pair, pair_id
+from feedback.judgments import Pair
+from preferences.records import pair_id
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

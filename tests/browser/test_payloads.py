@@ -14,9 +14,10 @@ import pytest
 from feedback import submissions
 from feedback.assignments import ServeParams, next_task
 from feedback.exchange import to_csv, to_trl
-from feedback.judgments import Judgment, text_hash, to_lines
+from feedback.judgments import to_lines
 from feedback.label_studio import to_tasks
 from feedback.rendering import text_html
+from preferences.records import Judgment, text_hash
 from tasks.report import build_report
 from tests.unit.tasks.report_world import write_world
 

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from feedback.annotators import LabelParams, MissingJudgmentsError
-from feedback.judgments import pair_id, read_judgments, read_pairs, to_lines
+from feedback.judgments import read_judgments, read_pairs, to_lines
 from feedback.people import PeopleAnnotator
+from preferences.records import pair_id
 
 ROOT = Path(__file__).resolve().parents[2]
 

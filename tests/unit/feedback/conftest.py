@@ -9,7 +9,8 @@ import pytest
 from feedback import accounts, assignments, rounds, submissions
 from feedback.assignments import ServeParams, Task
 from feedback.database import Database
-from feedback.judgments import Pair, pair_id
+from feedback.judgments import Pair
+from preferences.records import pair_id
 
 PLAIN = ServeParams(gold_rate=0, repeat_rate=0)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from feedback.annotators import FileAnnotator, LabelParams, MissingJudgmentsError, RubricAnnotator
-from feedback.judgments import Judgment, JudgmentError, Pair, pair_id, text_hash, to_lines
+from feedback.judgments import Pair, to_lines
 from feedback.label_studio import to_tasks
+from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 DIFFERENCES = (-3.0, -1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 4.0)
 
@@ -146,7 +147,7 @@ def test_a_larger_difference_is_a_stronger_judgment(difference: float, strength:
 
 
 def test_simulated_judgments_hold_no_times() -> None:
-    row = annotator().judge(pairs_with(1.0, 1))[0].to_json()
+    row = annotator().judge(pairs_with(1.0, 1))[0].to_row()
     assert "created_at" not in row
     assert "latency_ms" not in row
 
@@ -204,7 +205,7 @@ def judgment(pair: Pair, name: str = "ana", **changes: object) -> Judgment:
 
 
 def from_file(path: Path, judgments: Sequence[Judgment], overlap: int = 1) -> FileAnnotator:
-    path.write_text(to_lines([one.to_json() for one in judgments]), encoding="utf-8")
+    path.write_text(to_lines([one.to_row() for one in judgments]), encoding="utf-8")
     return FileAnnotator(path, LabelParams(annotators="file", file=str(path), overlap=overlap))
 
 

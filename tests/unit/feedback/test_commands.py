@@ -9,8 +9,9 @@ import pytest
 
 from feedback.__main__ import main
 from feedback.annotators import LabelParams, MissingJudgmentsError
-from feedback.judgments import pair_id, read_judgments, to_lines
+from feedback.judgments import read_judgments, to_lines
 from feedback.people import PeopleAnnotator
+from preferences.records import pair_id
 
 Command = Any
 

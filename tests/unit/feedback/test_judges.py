@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from feedback.judges import LanguageModelAnnotator, LanguageModelParams, RewardModelAnnotator
-from feedback.judgments import pair_id
+from preferences.records import pair_id
 
 Reply = Callable[[str, str], tuple[int, str]]
 

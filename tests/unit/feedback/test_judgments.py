@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from feedback.judgments import (
+from feedback.judgments import Pair, judgment_from_row, read_judgments, read_pairs, to_lines
+from preferences.records import (
     Judgment,
     JudgmentError,
-    Pair,
+    JudgmentMismatchError,
     latest,
     oriented,
     pair_id,
-    read_judgments,
-    read_pairs,
     text_hash,
-    to_lines,
 )
 
 
@@ -81,7 +79,7 @@ def test_a_pair_whose_id_is_not_that_of_its_content_is_refused() -> None:
 
 
 def test_the_keys_of_a_row_come_in_the_order_of_the_contract() -> None:
-    row = a_judgment(a_pair()).to_json()
+    row = a_judgment(a_pair()).to_row()
     assert list(row) == [
         "judgment_id",
         "pair_id",
@@ -117,7 +115,7 @@ def test_a_judgment_survives_the_file(tmp_path: Path) -> None:
         a_judgment(a_pair(), choice="skip", strength=None, reason="line\u2028break", latency_ms=7),
     ]
     path = tmp_path / "judgments.jsonl"
-    path.write_text(to_lines([one.to_json() for one in written]), encoding="utf-8")
+    path.write_text(to_lines([one.to_row() for one in written]), encoding="utf-8")
     assert read_judgments(path) == written
 
 
@@ -137,7 +135,7 @@ def test_a_judgment_survives_the_file(tmp_path: Path) -> None:
 def test_a_wrong_value_is_refused_with_file_and_line(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    row = a_judgment(a_pair()).to_json()
+    row = a_judgment(a_pair()).to_row()
     path = tmp_path / "judgments.jsonl"
     path.write_text(to_lines([row, row | change]), encoding="utf-8")
     with pytest.raises(JudgmentError) as refused:
@@ -165,9 +163,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_judgment_without_an_id_gets_one() -> None:
-    row = a_judgment(a_pair()).to_json()
+    row = a_judgment(a_pair()).to_row()
     id_written = row.pop("judgment_id")
-    assert Judgment.from_json(row).judgment_id == id_written
+    assert judgment_from_row(row).judgment_id == id_written
 
 
 def test_a_judgment_turns_round_with_the_answers() -> None:
@@ -180,7 +178,7 @@ def test_a_judgment_turns_round_with_the_answers() -> None:
 
 def test_a_judgment_of_other_answers_is_refused() -> None:
     given = a_judgment(a_pair("good", "bad"), answer_a=text_hash("third"))
-    with pytest.raises(JudgmentError, match="answer_a is of another pair"):
+    with pytest.raises(JudgmentMismatchError, match="answer_a is neither response of pair"):
         oriented(given, a_pair("good", "bad"))
 
 
@@ -188,6 +186,12 @@ def test_the_latest_revision_counts_whatever_the_order() -> None:
     first, second = a_judgment(a_pair()), a_judgment(a_pair(), choice="b", revision=2)
     assert latest([second, first]) == [second]
     assert latest([first, second]) == [second]
+
+
+def test_a_judgment_in_another_round_stands_beside_the_first_only_per_round() -> None:
+    first, other = a_judgment(a_pair()), a_judgment(a_pair(key="r2"), choice="b", revision=2)
+    assert latest([first, other], per_round=True) == [first, other]
+    assert latest([first, other]) == [other]
 
 
 def test_lines_are_utf8_and_not_escaped() -> None:

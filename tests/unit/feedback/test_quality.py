@@ -10,39 +10,14 @@ from benchmarks.planted_annotators import Crew, count
 from feedback import accounts, rounds
 from feedback.assignments import ServeParams
 from feedback.lead import lead_view
-from feedback.quality import Answer, QualityParams, agreement, judge_annotators
+from feedback.quality import (
+    Answer,
+    QualityParams,
+    agreement,
+    binomial_two_sided,
+    judge_annotators,
+)
 from feedback.records import gold_shares, load_answers, pause_the_poor
-from feedback.statistics import Share, binomial_two_sided, cohen_kappa, krippendorff_alpha
-
-
-def test_alpha_is_that_of_krippendorffs_own_example() -> None:
-    # Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: nominal 0.743.
-    rows = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
-    units = [[row[unit] for row in rows if row[unit] != "."] for unit in range(12)]
-    assert krippendorff_alpha(units) == pytest.approx(0.743, abs=5e-4)
-
-
-def test_alpha_is_one_for_agreement_and_unknown_for_one_label() -> None:
-    assert krippendorff_alpha([["a", "a"], ["b", "b", "b"]]) == 1
-    assert krippendorff_alpha([["a", "a"], ["a", "a"]]) is None
-    assert krippendorff_alpha([["a"], ["b"]]) is None
-
-
-def test_kappa_is_that_of_a_table_worked_by_hand() -> None:
-    # 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: p_o = 0.7, p_e = 0.5, kappa = 0.4.
-    first = ["y"] * 25 + ["n"] * 25
-    second = ["y"] * 20 + ["n"] * 5 + ["y"] * 10 + ["n"] * 15
-    assert cohen_kappa(first, second) == pytest.approx(0.4)
-    assert cohen_kappa([], []) is None
-    assert cohen_kappa(["y"], ["y"]) is None
-
-
-def test_the_interval_is_wilsons() -> None:
-    # 8 of 10: 0.4902 to 0.9433 (Newcombe 1998, method 3, by hand).
-    assert Share(8, 10).low == pytest.approx(0.4902, abs=1e-4)
-    assert Share(8, 10).high == pytest.approx(0.9433, abs=1e-4)
-    assert Share(0, 10).low == pytest.approx(0, abs=1e-12)
-    assert (Share(0, 0).low, Share(0, 0).high) == pytest.approx((0, 1))
 
 
 def test_the_side_test_is_the_exact_binomial_one() -> None:
@@ -94,6 +69,18 @@ def test_agreement_counts_pairs_of_answers_and_leaves_skips_out() -> None:
     # Labels a, a, a, b: D_o = 1/2, D_e = 6/12 -> alpha = 1 - 0.5 / 0.5.
     assert found.alpha == pytest.approx(0)
     assert found.kappa is None
+
+
+def test_kappa_is_the_mean_over_annotators_with_twenty_pairs_in_common() -> None:
+    # 20 a/a, 5 a/b, 10 b/a, 15 b/b of x and y: p_o = 0.7, p_e = 0.5, kappa = 0.4. z: too few.
+    said = ["aa"] * 20 + ["ab"] * 5 + ["ba"] * 10 + ["bb"] * 15
+    answers = [
+        answer(name, str(pair), choice)
+        for pair, choices in enumerate(said)
+        for name, choice in zip("xy", choices, strict=True)
+    ]
+    answers += [answer("z", str(pair), "b") for pair in range(19)]
+    assert agreement(answers).kappa == pytest.approx(0.4)
 
 
 def test_gold_repeats_and_peers_are_counted_each_for_itself() -> None:

@@ -1,7 +1,13 @@
 import pytest
 
-from preferences.judging import JudgmentMismatchError, judge
-from preferences.records import Comparison, Judgment, pair_id, text_hash
+from preferences.judging import judge
+from preferences.records import (
+    Comparison,
+    Judgment,
+    JudgmentMismatchError,
+    pair_id,
+    text_hash,
+)
 
 PROMPT = "Where is my parcel?"
 
@@ -121,7 +127,7 @@ def test_a_judgment_of_swapped_answers_is_turned_round():
     assert judged(swapped).rows[0].preference.chosen == "No idea."
     straight = vote("a", answer_a=text_hash("Here."))
     assert judged(straight).rows[0].preference.chosen == "Here."
-    with pytest.raises(JudgmentMismatchError, match="answer_a is no answer"):
+    with pytest.raises(JudgmentMismatchError, match="answer_a is neither response"):
         judged(vote("a", answer_a=text_hash("Else.")))
 
 

@@ -183,10 +183,10 @@ def test_what_stands_beside_votes_is_named_when_it_is_lost(tmp_path, capsys):
     text = re.sub('"shown_order":"AB"', '"shown_order":"BA","reason":"r"', judgments.read_text())
     judgments.write_text(text.replace('"kind":"import"', '"kind":"human"'))
     assert convert(tmp_path / "j", tmp_path / "v.jsonl", "votes", capsys) == {
-        "columns not read": "'reason'",
-        "not in votes": "kind, shown_order",
+        "not in votes": "kind, reason, shown_order",
     }
+    assert convert(tmp_path / "j", tmp_path / "again", "judgments", capsys) == {}
+    assert (tmp_path / "again" / "judgments.jsonl").read_text().count('"reason":"r"') == 2
     assert convert(tmp_path / "j", tmp_path / "t.jsonl", "trl", capsys) == {
-        "columns not read": "'reason'",
-        "not in trl": "votes, workers",
+        "not in trl": "reason, votes, workers",
     }

@@ -55,6 +55,11 @@ def test_cohen_kappa_by_hand():
     assert cohen_kappa(units, "x", "y") == pytest.approx(0.4)
 
 
+def test_alpha_is_one_where_all_agree_and_more_than_one_choice_occurs():
+    units = [{"x": "a", "y": "a"}, {"x": "b", "y": "b", "z": "b"}]
+    assert krippendorff_alpha(units) == 1
+
+
 def test_agreement_is_none_where_it_says_nothing():
     assert krippendorff_alpha([{"x": "a"}]) is None
     assert krippendorff_alpha([{"x": "a", "y": "a"}] * 5) is None
@@ -71,6 +76,14 @@ def test_wilsons_interval_is_that_of_the_tables():
         pytest.approx(0.3662, abs=5e-5),
     )
     assert share(0, 0) is None
+    # 8 of 10: 0.4902 to 0.9433 (Newcombe 1998, method 3, by hand).
+    found = share(8, 10)
+    assert found is not None
+    assert found.hits == 8
+    assert (found.low, found.high) == (
+        pytest.approx(0.4902, abs=1e-4),
+        pytest.approx(0.9433, abs=1e-4),
+    )
 
 
 def test_longer_wins_leaves_equal_lengths_out():

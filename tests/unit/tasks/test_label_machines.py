@@ -11,7 +11,8 @@ import torch
 
 from feedback.annotators import LabelParams
 from feedback.judges import LanguageModelParams
-from feedback.judgments import Pair, pair_id
+from feedback.judgments import Pair
+from preferences.records import pair_id
 from tasks.label import ask_language_model
 from tasks.label_reward_model import ask_reward_model
 from tasks.outcome import StageEnd

@@ -27,7 +27,7 @@ def load_answers(connection: Connection) -> list[Answer]:
     return [_answer(row) for row in connection.execute(query)]
 
 
-def pause_the_poor(database: Database, params: QualityParams) -> dict[str, str]:
+def pause_inaccurate(database: Database, params: QualityParams) -> dict[str, str]:
     """Pauses everybody whose gold accuracy is below the threshold; name -> why, of those.
 
     Reads without keeping anybody waiting, and writes only where somebody is to be paused.

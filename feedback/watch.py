@@ -11,7 +11,7 @@ from collections.abc import Callable
 from feedback.database import Database
 from feedback.notify import announce
 from feedback.quality import QualityParams
-from feedback.records import pause_the_poor
+from feedback.records import pause_inaccurate
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Watch:
 
     def look(self) -> None:
         """One look; what fails because Prefect is away is tried again at the next one."""
-        for name, reason in pause_the_poor(self._database, self._quality).items():
+        for name, reason in pause_inaccurate(self._database, self._quality).items():
             _log.warning("paused %s: %s", name, reason)
         address = self._prefect()
         if not address:

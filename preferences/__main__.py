@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
-from preferences.formats.losses import Losses, columns_not_read
+from preferences.formats.omissions import Omissions, columns_not_read
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.intake import inspect
@@ -136,8 +136,8 @@ def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
     source = open_source(options.source, options.format)
     # A damaged file is known at its end only, and nothing may be written before: it is read twice.
-    losses = Losses(options.to)
-    pairs = sum(1 for _ in losses.watch(source))
+    omissions = Omissions(options.to)
+    pairs = sum(1 for _ in omissions.watch(source))
     unsettled = write_items(options.target, source, options.to)
     lost = (
         ("ties", unsettled.ties),
@@ -147,7 +147,7 @@ def _convert(options: argparse.Namespace) -> int:
     notes = [f"{name} left out: {count:,}" for name, count in lost if count]
     unread = columns_not_read(source)
     notes += [f"columns not read: {', '.join(map(ascii, sorted(unread)))}"] if unread else []
-    said = "; ".join([f"{pairs:,} pairs", *notes, *losses.notes()])
+    said = "; ".join([f"{pairs:,} pairs", *notes, *omissions.notes()])
     sys.stdout.write(f"{options.target}: {said}\n")
     return 0
 

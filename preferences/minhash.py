@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from preferences.mixing import mixed
+from preferences.row_hashes import row_hashes
 from preferences.splitting import normal_text
 
 Signature = NDArray[np.uint32]
@@ -74,7 +74,7 @@ def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]
         lengths[number] = len(words)
     flat = np.array(codes, dtype=np.uint64)
     last = len(flat) - SHINGLE_WORDS + 1
-    hashes = mixed([flat[place : place + last] for place in range(SHINGLE_WORDS)])
+    hashes = row_hashes([flat[place : place + last] for place in range(SHINGLE_WORDS)])
     # Not those that begin in one text and end in the next.
     inside = np.ones(last, dtype=np.bool_)
     ends = np.cumsum(lengths)[:-1]
@@ -192,7 +192,7 @@ def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:
     """Per band, 64 bits for each row that are equal where the whole band is; shape (rows,)."""
     for start in range(0, HASHES, ROWS_PER_BAND):
         band = signatures[:, :, start : start + ROWS_PER_BAND]
-        yield mixed(
+        yield row_hashes(
             [band[:, part, row] for part in range(band.shape[1]) for row in range(ROWS_PER_BAND)]
         )
 

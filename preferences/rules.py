@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from preferences.mixing import mixed
+from preferences.row_hashes import row_hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Rule:
 
 
 def _joined(table: pd.DataFrame, *names: str) -> NDArray[np.uint64]:
-    return mixed([table[name].to_numpy() for name in names])
+    return row_hashes([table[name].to_numpy() for name in names])
 
 
 def filled(table: pd.DataFrame) -> "pd.Series[bool]":

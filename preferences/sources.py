@@ -8,9 +8,9 @@ from pathlib import Path
 from preferences.formats.files import container_of
 from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
-from preferences.origins import SourceParams
 from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError, check_value
 from preferences.records import Preference, Row
+from preferences.source_params import SourceParams
 from preferences.splitting import split_of
 
 

@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from feedback.annotators import LabelParams
-from preferences.origins import SourceParams
 from preferences.params import ValidateParams
+from preferences.source_params import SourceParams
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams

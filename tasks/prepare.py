@@ -14,8 +14,8 @@ from typing import Any
 import datasets
 
 from data.support_desk.corpus import sample_document
+from data.support_desk.intents import Split
 from data.support_desk.splits import sample_requests
-from data.support_desk.templates import Split
 from data.support_desk.writers import sample_writer, write_response
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import compact_json

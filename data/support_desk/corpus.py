@@ -10,11 +10,11 @@ to do as well. All combinations and templates are those of the training split.
 import random
 from collections.abc import Mapping
 
-from data.support_desk.answers import SENTENCES, Sentence
+from data.support_desk.intents import INTENTS, REQUIRED_SLOTS
 from data.support_desk.lexicon import NAMES
 from data.support_desk.requests import Request
+from data.support_desk.responses import SENTENCES, Sentence
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS, SPLIT_OF, draw_request
-from data.support_desk.templates import INTENTS, REQUIRED_SLOTS
 
 # Shares of the kinds of documents.
 KINDS: Mapping[str, float] = {

@@ -5,16 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from data.support_desk.intents import INTENTS, SPLITS, Intent
 from data.support_desk.lexicon import shape_of
-from data.support_desk.templates import (
-    CLOSERS,
-    GREETINGS,
-    INTENTS,
-    SPLITS,
-    TEMPLATES,
-    Intent,
-    Template,
-)
+from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES, Template
 
 _PLACE = re.compile(r"\{(\w+)\}")
 

@@ -1,6 +1,6 @@
 """The gold score: a transparent rubric, 0 to 10 for sensible answers, 10.0 for an ideal one.
 
-The rubric reads text only. It knows the grammar of answers (`data.support_desk.answers`) sentence
+The rubric reads text only. It knows the grammar of answers (`data.support_desk.responses`) sentence
 by sentence: a sentence that is not one of the grammar's is worth nothing, however well its words
 fit, and costs for every pair of neighbouring words that no well-formed sentence has. So there is no
 credit for keywords, for glued sentences or for two halves of different sentences.
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from data.support_desk.answers import SENTENCES, Sentence
+from data.support_desk.intents import REQUIRED_SLOTS, Slot
 from data.support_desk.lexicon import CLASS_OF, Shape, shape_of
 from data.support_desk.requests import Request, parse_request
-from data.support_desk.templates import REQUIRED_SLOTS, Slot
+from data.support_desk.responses import SENTENCES, Sentence
 
 # All in points. What an answer earns:
 TOPIC = 3.0  # its first content sentence is one of the request's intent

@@ -12,19 +12,10 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from data.support_desk.intents import INTENTS, REQUIRED_SLOTS, SPLITS, Intent, Split
 from data.support_desk.lexicon import ADJECTIVES, CITIES, NAMES, NOUNS, ORDERS
 from data.support_desk.requests import Request, build_request
-from data.support_desk.templates import (
-    CLOSERS,
-    GREETINGS,
-    INTENTS,
-    REQUIRED_SLOTS,
-    SPLITS,
-    TEMPLATES,
-    Intent,
-    Split,
-    Template,
-)
+from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES, Template
 
 Combination = Literal["product", "name_order", "name_city"]
 

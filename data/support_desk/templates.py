@@ -1,45 +1,14 @@
 """What customers write: greetings, request templates and closers.
 
 Each intent has ten training templates, two held-out ones and two for the test split. Held-out and
-test templates use only words that training templates or answers use too: what is new about them is
-how the words are put together.
+test templates use only words that training templates or responses use too: what is new about them
+is how the words are put together.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-Split = Literal["train", "heldout", "test"]
-Intent = Literal[
-    "refund",
-    "replace",
-    "late",
-    "cancel",
-    "hours",
-    "warranty",
-    "invoice",
-    "password",
-    "stock",
-    "privacy",
-]
-Slot = Literal["product", "order", "city"]
-
-SPLITS: tuple[Split, ...] = get_args(Split)
-INTENTS: tuple[Intent, ...] = get_args(Intent)
-
-# What a full answer must repeat. "product" is an adjective and a noun and counts as one slot.
-REQUIRED_SLOTS: Mapping[Intent, tuple[Slot, ...]] = {
-    "refund": ("product", "order"),
-    "replace": ("product", "order"),
-    "late": ("order", "city"),
-    "cancel": ("product", "order"),
-    "hours": ("city",),
-    "warranty": ("product",),
-    "invoice": ("order",),
-    "password": (),
-    "stock": ("product", "city"),
-    "privacy": (),
-}
+from data.support_desk.intents import INTENTS, SPLITS, Intent, Split
 
 GREETINGS = (
     "Hello, this is {name}.",
@@ -285,7 +254,7 @@ _TEXTS: Mapping[Intent, Mapping[Split, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One way to put a request.
+    """One way to phrase a request.
 
     Attributes:
         id: Intent, split and place, e.g. ``refund-train-0``.

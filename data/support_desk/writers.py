@@ -10,10 +10,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data.support_desk.answers import SENTENCES, Kind, Sentence, Tone
+from data.support_desk.intents import INTENTS, Intent, Slot
 from data.support_desk.requests import Request
+from data.support_desk.responses import SENTENCES, Kind, Sentence, Tone
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS
-from data.support_desk.templates import INTENTS, Intent, Slot
 
 # Share of the demonstrations that each writer wrote.
 WRITERS: Mapping[str, float] = {"careful": 0.25, "hurried": 0.30, "grumpy": 0.20, "chatty": 0.25}

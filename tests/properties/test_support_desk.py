@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.support_desk.answers import SENTENCES
 from data.support_desk.corpus import sample_document
+from data.support_desk.intents import INTENTS, SPLITS, Intent, Split
 from data.support_desk.lexicon import CLASS_OF, SLOT_CLASSES
 from data.support_desk.requests import Request, parse_request
+from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import explain, score_response
 from data.support_desk.splits import draw_request, sample_requests
-from data.support_desk.templates import INTENTS, SPLITS, Intent, Split
 from data.support_desk.writers import WRITERS, ideal_response, write_response
 
 seeds = st.integers(0, 2**32 - 1)

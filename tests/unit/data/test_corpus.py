@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from data.support_desk.answers import SENTENCES
 from data.support_desk.corpus import sample_document
+from data.support_desk.intents import SPLITS
 from data.support_desk.lexicon import ADJECTIVES, CITIES, CLASS_OF, NAMES, NOUNS, ORDERS, shape_of
+from data.support_desk.responses import SENTENCES
 from data.support_desk.splits import SPLIT_OF, Combination, sample_requests
-from data.support_desk.templates import CLOSERS, GREETINGS, SPLITS, TEMPLATES
+from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES
 from data.support_desk.writers import sample_writer, write_response
 
 DOCUMENTS = 8000

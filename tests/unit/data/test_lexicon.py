@@ -1,6 +1,5 @@
 import re
 
-from data.support_desk.answers import SENTENCES
 from data.support_desk.lexicon import (
     ADJECTIVES,
     CITIES,
@@ -11,6 +10,7 @@ from data.support_desk.lexicon import (
     SLOT_CLASSES,
     shape_of,
 )
+from data.support_desk.responses import SENTENCES
 from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data.support_desk.answers import SENTENCES
+from data.support_desk.intents import SPLITS
+from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import explain, score_response
 from data.support_desk.splits import capacity
-from data.support_desk.templates import SPLITS
 from data.support_desk.writers import WRITERS
 
 README = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")

@@ -3,17 +3,10 @@ import re
 
 import pytest
 
+from data.support_desk.intents import INTENTS, REQUIRED_SLOTS, SPLITS, Split
 from data.support_desk.requests import Request, build_request, parse_request
 from data.support_desk.splits import sample_requests
-from data.support_desk.templates import (
-    CLOSERS,
-    GREETINGS,
-    INTENTS,
-    REQUIRED_SLOTS,
-    SPLITS,
-    TEMPLATES,
-    Split,
-)
+from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES
 
 REFUND = (
     "Hello, this is Clara. Can you refund me? My red lamp is broken. It was order 89. Thank you."

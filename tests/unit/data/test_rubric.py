@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from data.support_desk.answers import SENTENCES
+from data.support_desk.intents import INTENTS
 from data.support_desk.lexicon import shape_of
 from data.support_desk.requests import parse_request
+from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import UnknownPromptError, explain, score_response
 from data.support_desk.splits import sample_requests
-from data.support_desk.templates import INTENTS
 from data.support_desk.writers import ideal_response, write_response
 
 PROMPT = "Hello, this is Clara. Can you refund me? My red lamp is broken. It was order 89."

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from data.support_desk.intents import INTENTS, SPLITS, Split
 from data.support_desk.lexicon import ADJECTIVES, CITIES, NAMES, NOUNS, ORDERS
 from data.support_desk.requests import Request
 from data.support_desk.splits import (
@@ -15,7 +16,6 @@ from data.support_desk.splits import (
     capacity,
     sample_requests,
 )
-from data.support_desk.templates import INTENTS, SPLITS, Split
 
 
 def _combinations(request: Request) -> set[tuple[str, ...]]:

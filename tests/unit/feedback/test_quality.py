@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.planted_annotators import Crew, count
+from benchmarks.simulated_annotators import Crew, count
 from feedback import accounts, rounds
 from feedback.assignments import ServeParams
 from feedback.lead import lead_view
@@ -17,7 +17,7 @@ from feedback.quality import (
     binomial_two_sided,
     judge_annotators,
 )
-from feedback.records import gold_shares, load_answers, pause_the_poor
+from feedback.records import gold_shares, load_answers, pause_inaccurate
 
 
 def test_the_side_test_is_the_exact_binomial_one() -> None:
@@ -28,7 +28,7 @@ def test_the_side_test_is_the_exact_binomial_one() -> None:
 
 
 CREWS = 12
-"""Simulated crews per kind of bad annotator; `python -m benchmarks.planted_annotators` runs 300."""
+"""Crews per kind of bad annotator; `python -m benchmarks.simulated_annotators` runs 300."""
 
 
 @pytest.mark.parametrize("bad", ["noisy", "left", "fast"])
@@ -114,15 +114,15 @@ def test_who_fails_the_known_answers_is_paused_and_judged_afresh_after_a_word(
         table = judge_annotators(load_answers(connection), QualityParams())
     assert {row.annotator_id: row.gold for row in table} == shares
     assert shares["ana"].hits == 0
-    paused = pause_the_poor(desk.database, QualityParams())
+    paused = pause_inaccurate(desk.database, QualityParams())
     assert paused == {"ana": next(row.pause for row in table if row.annotator_id == "ana")}
     assert f"0 of {shares['ana'].n} known answers right, expected 70% at least" in paused["ana"]
-    assert pause_the_poor(desk.database, QualityParams()) == {}
+    assert pause_inaccurate(desk.database, QualityParams()) == {}
     with desk.database.writing() as connection:
         view = lead_view(connection, QualityParams())
         assert [row["name"] for row in view["people"]] == ["ana", "ben"]
         assert view["people"][0]["paused"] is not None
         accounts.resume(connection, "ana")
-    assert pause_the_poor(desk.database, QualityParams()) == {}
+    assert pause_inaccurate(desk.database, QualityParams()) == {}
     with desk.database.reading() as connection:
         assert {one.annotator_id for one in load_answers(connection)} == {"ben"}

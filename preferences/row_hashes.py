@@ -10,7 +10,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
 
-def mixed(columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.uint64]:
+def row_hashes(columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.uint64]:
     """64 bits for each row, equal where all columns are; their order counts.
 
     Rows that differ share their 64 bits as rarely as random ones would: among a million, with odds

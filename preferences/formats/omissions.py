@@ -45,7 +45,7 @@ _NOBODY = {_IMPORT, "scores"}
 """Annotators that reading gives to what nobody signed; the first is its round and source, too."""
 
 
-class Losses:
+class Omissions:
     """Notes what one format cannot hold of the items that pass by."""
 
     def __init__(self, to: OutName) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from data.support_desk.templates import INTENTS, REQUIRED_SLOTS, Intent, Slot
+from data.support_desk.intents import INTENTS, REQUIRED_SLOTS, Intent, Slot
 
 Kind = Literal["opening", "content", "leak", "fluff", "closing"]
 Tone = Literal["polite", "plain", "rude"]

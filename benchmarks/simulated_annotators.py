@@ -1,6 +1,6 @@
 """Are bad annotators found within a hundred items, and good ones left alone?
 
-    python -m benchmarks.planted_annotators            # the table of docs/labelling.md
+    python -m benchmarks.simulated_annotators            # the table of docs/labelling.md
 
 Simulates crews of eight, one of whom is bad in a known way, and counts who is flagged at any of ten
 looks within the first hundred items of each.

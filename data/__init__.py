@@ -1,1 +1,1 @@
-"""The worlds that ship with RLHF Rounds; prepared files lie beside them, ignored by git."""
+"""The worlds that ship with RLHF Rounds; git ignores the prepared files beside them."""

@@ -1,10 +1,10 @@
 """Plain-text documents for language-model pre-training.
 
-A small model learns last, and by a sudden step, to copy words from a prompt into an answer. So most
-documents say the same slot words more than once, after the same words ("order 39", "in Oslo"): a
-card says a customer's facts three times over, a note sums a request up twice, a dialogue answers
-with the customer's words. A check compares a draft with its request, which a reward model will have
-to do as well. All combinations and templates are those of the training split.
+The last thing a small model learns, and abruptly, is to copy words from a prompt into a response.
+So most documents repeat the same slot words after the same words ("order 39", "in Oslo"): a card
+states a customer's facts three times, a note summarises a request twice, a dialogue replies in the
+customer's words. A check compares a draft with its request, which a reward model also has to do.
+All combinations and templates are those of the training split.
 """
 
 import random
@@ -16,7 +16,7 @@ from data.support_desk.requests import Request
 from data.support_desk.responses import SENTENCES, Sentence
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS, SPLIT_OF, draw_request
 
-# Shares of the kinds of documents.
+# Share of each kind of document.
 KINDS: Mapping[str, float] = {
     "card": 0.3,
     "note": 0.25,
@@ -51,7 +51,7 @@ def _persona(rng: random.Random) -> dict[str, str]:
 
 
 def _words_of(request: Request, rng: random.Random) -> dict[str, str]:
-    """The request's words, and training words for the classes that it lacks."""
+    """The request's words, and training words for the classes it lacks."""
     words = _persona(rng)
     words["name"] = request.name
     words["order"] = request.order or rng.choice(ORDERS_OF["train"][request.name])
@@ -65,7 +65,7 @@ def _fill(sentence: Sentence, words: Mapping[str, str]) -> str:
 
 
 def _facts(words: Mapping[str, str]) -> list[str]:
-    """What is known of a customer, each as answers say it."""
+    """The known facts about a customer, phrased as in responses."""
     facts = [f"from {words['name']}"]
     if "order" in words:
         facts.append(f"order {words['order']}")
@@ -77,7 +77,7 @@ def _facts(words: Mapping[str, str]) -> list[str]:
 
 
 def _said(facts: list[str], times: int, rng: random.Random) -> str:
-    """The facts, each time in another order."""
+    """The facts, in a different order each time."""
     return " ".join(" ".join(rng.sample(facts, len(facts))) for _ in range(times))
 
 
@@ -86,7 +86,7 @@ def _card(rng: random.Random) -> str:
 
 
 def _note(rng: random.Random) -> str:
-    """A request and a clerk's note of every slot in it."""
+    """A request and a clerk's note of all its slots."""
     request = draw_request("train", rng)
     note = _said(_facts(_asked(request)), 2, rng)
     return f"Customer: {request.text} Note: {request.intent}, {note}."
@@ -100,19 +100,19 @@ def _dialogue(rng: random.Random) -> str:
         rng.choice(_FULL[request.intent]),
         rng.choice(_CLOSINGS),
     )
-    answer = " ".join(_fill(sentence, words) for sentence in sentences)
-    return f"Customer: {request.text} Answer: {answer}"
+    response = " ".join(_fill(sentence, words) for sentence in sentences)
+    return f"Customer: {request.text} Answer: {response}"
 
 
 def _check(rng: random.Random) -> str:
-    """A draft, perhaps with wrong words or for another request, and a clerk's proofreading of it.
+    """A draft, possibly with wrong words or for another request, and a clerk's check of it.
 
-    The clerk compares words and topics; what makes an answer a good one is not said.
+    The clerk compares words and topics but does not say what makes a response good.
     """
     request = draw_request("train", rng)
     asked = _asked(request)
     said = _mistaken(_words_of(request, rng), rng)
-    # Beside a second name only answers without slots: they make no combination with it.
+    # With a second name, only responses without slots, which form no combination with it.
     intents = [other for other in INTENTS if request.other is None or not REQUIRED_SLOTS[other]]
     intent = request.intent if rng.random() < 0.7 else rng.choice(intents)
     opening, content = rng.choice(_POLITE_OPENINGS), rng.choice(_FULL[intent])
@@ -130,7 +130,7 @@ def _check(rng: random.Random) -> str:
 
 
 def _asked(request: Request) -> dict[str, str]:
-    """The slot words that the request holds."""
+    """The slot words in the request."""
     words = {"name": request.name}
     if request.order is not None:
         words["order"] = request.order
@@ -177,7 +177,7 @@ def _namesakes(words: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
 
 
 def _text(rng: random.Random) -> str:
-    """Sentences of answers about one customer, in no order."""
+    """Sentences from responses about one customer, in random order."""
     words = _persona(rng)
     chosen = [*rng.sample(_EVERYTHING, 4), rng.choice(_OTHERS)]
     rng.shuffle(chosen)
@@ -194,6 +194,6 @@ _WRITE = {
 
 
 def sample_document(rng: random.Random) -> str:
-    """Draws one document, 10 to 60 words of plain text in one line."""
+    """Draws one document: 10 to 60 words of plain text on one line."""
     kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return _WRITE[kind](rng)

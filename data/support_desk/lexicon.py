@@ -1,8 +1,8 @@
-"""The slot words of the support desk and the shape of a text once they are taken out.
+"""The slot words of the support desk, and the shape of a text without them.
 
 A slot word belongs to exactly one class and occurs nowhere else: no template uses "red" or "Clara"
-as an ordinary word. Every slot word is written in one way only (same capitals, no glued letters),
-so that a byte-level BPE with a prefix space can make each of them one token.
+as an ordinary word. Each is spelt in one way only (same capitals, no attached letters), so that a
+byte-level BPE with a prefix space can encode it as one token.
 """
 
 import re
@@ -48,11 +48,11 @@ _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 
 
 class Shape(NamedTuple):
-    """A text with its slot words taken out.
+    """A text with its slot words removed.
 
     Attributes:
         skeleton: The text with each slot word replaced by its class in braces, e.g. ``{name}``.
-        words: The slot words in the order in which they stood in the text.
+        words: The slot words in the order of the text.
     """
 
     skeleton: str
@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(text: str) -> Shape:
-    """Takes the slot words out of a text; ``skeleton`` with the words put back is the text."""
+    """Removes the slot words from a text; filling ``skeleton`` with them gives the text back."""
     words: list[str] = []
 
     def take(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""A customer's request, its prompt text, and the way back from the text to the request."""
+"""A customer's request, its prompt text, and parsing the text back into the request."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One customer's request; equal requests have equal texts and the other way round.
+    """One customer's request; two requests are equal exactly if their texts are.
 
     Attributes:
         intent: What the customer wants.
@@ -47,7 +47,7 @@ def build_request(
     """Writes the prompt of a request.
 
     Args:
-        template: What the customer asks and how.
+        template: What the customer asks for, and how it is phrased.
         greeting: One of ``GREETINGS``.
         closer: One of ``CLOSERS``.
         name: The customer's first name.
@@ -96,10 +96,10 @@ _FORMS: Mapping[str, _Form] = dict(_forms())
 
 
 def parse_request(text: str) -> Request | None:
-    """Reads a prompt back: the request whose text this is, exactly, or None if there is none."""
+    """The request that has exactly this text, or None if there is none."""
     skeleton, words = shape_of(text)
     form = _FORMS.get(skeleton)
-    # Every greeting has one slot, the name, so the template's own slots come after it.
+    # Every greeting has one slot, the name; the template's own slots follow.
     if form is None or len(words) != 1 + len(form.classes):
         return None
     slots = dict(zip(form.classes, words[1:], strict=True))

@@ -1,7 +1,7 @@
-"""The grammar of answers: every well-formed sentence, what it does, and the slots it fills.
+"""The grammar of responses: every well-formed sentence, its function, and the slots it fills.
 
-Both sides read this one grammar: the writers draw sentences from it, and the rubric accepts exactly
-these sentences as well formed. ``[a|b]`` in a pattern stands for either text.
+Writers and rubric share this grammar: the writers draw sentences from it, and the rubric accepts
+exactly these sentences as well formed. ``[a|b]`` in a pattern stands for either text.
 """
 
 import itertools
@@ -146,14 +146,14 @@ def alternatives(pattern: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A well-formed sentence of an answer.
+    """A well-formed sentence of a response.
 
     Attributes:
         text: The sentence with slot classes in braces.
-        kind: What it does in an answer.
-        tone: How it sounds.
+        kind: Its function in a response.
+        tone: Polite, plain or rude.
         intent: Which request it answers; None unless ``kind`` is ``content``.
-        slots: The request's slots that it repeats; the name in an opening is not one of them.
+        slots: The request's slots that it repeats, not counting the name in an opening.
         classes: Its slot classes in the order of the text, e.g. adjective, noun, order.
     """
 
@@ -166,7 +166,7 @@ class Sentence:
 
     @property
     def full(self) -> bool:
-        """Whether it repeats everything that a full answer to its intent must repeat."""
+        """Whether it repeats everything that a full response to its intent requires."""
         return self.intent is not None and self.slots == set(REQUIRED_SLOTS[self.intent])
 
 

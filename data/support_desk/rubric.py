@@ -1,9 +1,9 @@
-"""The gold score: a transparent rubric, 0 to 10 for sensible answers, 10.0 for an ideal one.
+"""The gold score: a transparent rubric, 0 to 10 for sensible responses, 10.0 for an ideal one.
 
-The rubric reads text only. It knows the grammar of answers (`data.support_desk.responses`) sentence
-by sentence: a sentence that is not one of the grammar's is worth nothing, however well its words
-fit, and costs for every pair of neighbouring words that no well-formed sentence has. So there is no
-credit for keywords, for glued sentences or for two halves of different sentences.
+The rubric reads text only. It knows the grammar of responses (`data.support_desk.responses`)
+sentence by sentence: a sentence outside the grammar earns nothing, however well its words fit, and
+costs points for every pair of neighbouring words that occurs in no well-formed sentence. So
+keywords, glued sentences or halves of two different sentences earn nothing.
 """
 
 import math
@@ -16,28 +16,28 @@ from data.support_desk.lexicon import CLASS_OF, Shape, shape_of
 from data.support_desk.requests import Request, parse_request
 from data.support_desk.responses import SENTENCES, Sentence
 
-# All in points. What an answer earns:
-TOPIC = 3.0  # its first content sentence is one of the request's intent
-SLOTS = 3.0  # times the fraction of required slots that sentences on the topic repeat correctly
+# All in points. What a response earns:
+TOPIC = 3.0  # its first content sentence matches the request's intent
+SLOTS = 3.0  # times the fraction of required slots that on-topic sentences repeat correctly
 NAME = 0.5  # it opens with the customer's name
-POLITE = 0.75  # each polite sentence in its place, up to POLITE_COUNTED
+POLITE = 0.75  # for each well-placed polite sentence, up to POLITE_COUNTED
 POLITE_COUNTED = 2
-FINISHED = 2.0  # it ended by itself and with closing punctuation after a word
+FINISHED = 2.0  # the model ended it, with closing punctuation after a word
 UNFINISHED = -1.0  # otherwise
-# What it costs, each time unless said:
-WRONG_SLOT = -1.5  # a name, order, city or product that is not the request's
+# What it costs, per occurrence unless stated otherwise:
+WRONG_SLOT = -1.5  # a name, order, city or product other than the request's
 OTHER_INTENT = -1.0  # a content sentence of another intent
-SURPLUS = -0.5  # a content sentence of the request's intent past the first
-LEAK = -5.0  # once: a private detail of a customer
+SURPLUS = -0.5  # a further content sentence of the request's intent
+LEAK = -5.0  # once only: a customer's private detail
 RUDE = -2.0  # a rude sentence, up to RUDE_COUNTED
 RUDE_COUNTED = 2
 FLUFF = -0.5  # a sentence of small talk
-GUSH = -0.5  # a polite sentence past GUSH_AFTER
+GUSH = -0.5  # a polite sentence beyond GUSH_AFTER
 GUSH_AFTER = 3
-REPEATED = -1.0  # a sentence said before
+REPEATED = -1.0  # a repeated sentence
 FAULT = -0.4  # a word pair outside the grammar, up to FAULTS_COUNTED; see `_faults`
 FAULTS_COUNTED = 10
-LONG_WORD = -0.15  # a word past WORDS_ALLOWED
+LONG_WORD = -0.15  # a word beyond WORDS_ALLOWED
 WORDS_ALLOWED = 32
 
 _SENTENCE_GAP = re.compile(r"(?<=[.?!]) ")
@@ -48,17 +48,17 @@ _START, _END = "<start>", "<end>"
 
 
 class UnknownPromptError(ValueError):
-    """The prompt is not one that the support desk's grammar can write, so it has no gold score."""
+    """The support desk's grammar cannot produce the prompt, so it has no gold score."""
 
     def __init__(self, prompt: str) -> None:
         """Shows the prompt, cut to a readable length."""
         shown = prompt if len(prompt) <= _SHOWN_CHARACTERS else f"{prompt[:_SHOWN_CHARACTERS]}…"
-        super().__init__(f"no support-desk request reads {shown!r}; the rubric cannot score it")
+        super().__init__(f"{shown!r} is no support-desk request; the rubric cannot score it")
         self.prompt = prompt
 
 
 def _pairs(skeleton: str) -> Iterator[tuple[str, str]]:
-    """Neighbouring words and marks of a sentence, slot words as their class, with its two ends."""
+    """Neighbouring tokens of a sentence including its two ends; slot words appear as classes."""
     tokens = _TOKEN.findall(skeleton)
     return zip([_START, *tokens], [*tokens, _END], strict=True)
 
@@ -68,7 +68,7 @@ _KNOWN_PAIRS = frozenset(pair for skeleton in SENTENCES for pair in _pairs(skele
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One sentence of an answer as the rubric reads it; ``sentence`` is None if ill-formed."""
+    """One sentence of a response as the rubric reads it; ``sentence`` is None if ill-formed."""
 
     shape: Shape
     sentence: Sentence | None
@@ -82,16 +82,16 @@ class _Reading:
 def _read_sentence(text: str) -> _Reading:
     shape = shape_of(text)
     sentence = SENTENCES.get(shape.skeleton)
-    # An answer that spells out "{name}" has the skeleton of a sentence, but not its words.
+    # A response that spells out "{name}" has the skeleton of a sentence, but not its words.
     if sentence is not None and len(sentence.classes) != len(shape.words):
         sentence = None
     return _Reading(shape, sentence)
 
 
 def _well_placed(readings: Sequence[_Reading]) -> list[Sentence | None]:
-    """The well-formed sentences where they belong; None for the ill-formed and the misplaced.
+    """The well-formed, well-placed sentences; None for ill-formed and misplaced ones.
 
-    An opening belongs first; a closing belongs after all content.
+    An opening must come first, a closing after all content.
     """
     last_content = max(
         (i for i, r in enumerate(readings) if r.sentence and r.sentence.kind == "content"),
@@ -119,9 +119,9 @@ def _wanted(request: Request) -> dict[str, str | None]:
 
 
 def _wrong_slots(readings: Sequence[_Reading], request: Request) -> int:
-    """Mentions of a name, order, city or product that is not the request's.
+    """The number of names, orders, cities and products that are not the request's.
 
-    An adjective and the noun that follows it are one mention.
+    An adjective and the noun after it count once.
     """
     wanted = _wanted(request)
     wrong = 0
@@ -136,9 +136,9 @@ def _wrong_slots(readings: Sequence[_Reading], request: Request) -> int:
 
 
 def _on_topic(readings: Sequence[_Reading], request: Request) -> list[_Reading]:
-    """The content sentences of the request's intent, if the answer's first one is among them.
+    """The content sentences of the request's intent, if the response's first one is among them.
 
-    An answer that tries several intents is judged by its first try.
+    A response that tries several intents is judged by the first.
     """
     content = [r for r in readings if r.sentence is not None and r.sentence.intent is not None]
     matching = [r for r in content if r.sentence and r.sentence.intent == request.intent]
@@ -146,7 +146,7 @@ def _on_topic(readings: Sequence[_Reading], request: Request) -> list[_Reading]:
 
 
 def _copied(on_topic: Sequence[_Reading], request: Request) -> float:
-    """Fraction of the required slots that the sentences on the topic repeat correctly."""
+    """Fraction of the required slots that the on-topic sentences repeat correctly."""
     required = REQUIRED_SLOTS[request.intent]
     if not on_topic or not required:
         return float(bool(on_topic))
@@ -173,7 +173,7 @@ def _faults(readings: Sequence[_Reading], placed: Sequence[Sentence | None]) -> 
 def _credits(
     readings: Sequence[_Reading], placed: Sequence[Sentence | None], request: Request
 ) -> dict[str, float]:
-    """What an answer earns; ill-formed and misplaced sentences earn nothing."""
+    """What a response earns; ill-formed and misplaced sentences earn nothing."""
     on_topic = _on_topic(readings, request)
     polite = sum(s is not None and s.tone == "polite" for s in placed)
     opening = placed[0] if placed else None
@@ -187,7 +187,7 @@ def _credits(
 
 
 def _costs(readings: Sequence[_Reading], request: Request) -> dict[str, float]:
-    """What the words and sentences of an answer cost, wherever they stand."""
+    """What the words and sentences of a response cost, wherever they occur."""
     sentences = [reading.sentence for reading in readings if reading.sentence is not None]
     answered = [sentence.intent for sentence in sentences if sentence.intent is not None]
     on_topic = answered.count(request.intent)
@@ -207,12 +207,12 @@ def _costs(readings: Sequence[_Reading], request: Request) -> dict[str, float]:
 
 
 def explain(prompt: str, response: str, *, finished: bool = True) -> dict[str, float]:
-    """Scores an answer term by term; the terms sum to the score.
+    """Scores a response term by term; the terms sum to the score.
 
     Args:
         prompt: A prompt of the support desk.
-        response: The answer; white space around it does not count.
-        finished: Whether the model ended the answer itself (with its end-of-text token).
+        response: The response; surrounding white space is ignored.
+        finished: Whether the model ended the response itself (with its end-of-text token).
 
     Raises:
         UnknownPromptError: The prompt is not one of the support desk's.
@@ -231,10 +231,10 @@ def explain(prompt: str, response: str, *, finished: bool = True) -> dict[str, f
         "grammar": FAULT * _faults(readings, placed),
         "length": LONG_WORD * max(0, len(text.split()) - WORDS_ALLOWED),
     }
-    # A cost of nothing is 0.0, not the -0.0 that a negative weight times zero gives.
+    # Avoids the -0.0 that a negative weight times zero gives.
     return {term: value + 0.0 for term, value in terms.items()}
 
 
 def score_response(prompt: str, response: str, *, finished: bool = True) -> float:
-    """The gold score of an answer: the sum of the terms of `explain`, at most 10.0."""
+    """The gold score of a response: the sum of the terms of `explain`, at most 10.0."""
     return math.fsum(explain(prompt, response, finished=finished).values())

@@ -1,9 +1,9 @@
 """Which prompts are for training, which are held out and which are for the one final test.
 
-A prompt belongs to a split with everything in it: its template, its product (adjective and noun),
-its customer with the order number and its customer with the city. Which split a combination belongs
-to follows from a hash of its own words, so it depends on nothing else: not on a seed, a sample's
-size or the order of calls. Single words occur in all splits; combinations and templates in one.
+Everything in a prompt belongs to its split: the template, the product (adjective and noun), the
+customer with the order number and the customer with the city. A hash of a combination's words
+decides its split, independently of seed, sample size and order of calls. Single words occur in all
+splits, combinations and templates in only one.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES, Template
 
 Combination = Literal["product", "name_order", "name_city"]
 
-# Shares of the combinations in percent: 70 for training, 15 held out, 15 for the test.
+# Percentages of the combinations: 70 for training, 15 held out, 15 for the test.
 _TRAIN_BELOW = 70
 _HELDOUT_BELOW = 85
-# What goes into the hash beside the words. The numbers were searched for even shares: every word
-# occurs in every split, and has about as many training combinations as the others of its class.
+# Hashed together with the words. The numbers were searched for even shares: every word occurs in
+# every split, with about as many training combinations as the others of its class.
 _SALTS: Mapping[Combination, str] = {
     "product": "product-2398",
     "name_order": "name_order-895",
@@ -32,12 +32,12 @@ _SALTS: Mapping[Combination, str] = {
 
 
 class TooManyRequestsError(ValueError):
-    """More unique prompts were asked of a split than it has."""
+    """More unique prompts were requested than the split has."""
 
     def __init__(self, split: Split, asked: int, available: int) -> None:
         """Names the split and both numbers."""
         super().__init__(
-            f"split {split!r}: asked for {asked} unique prompts, it has only {available}"
+            f"split {split!r}: {asked} unique prompts requested, but only {available} exist"
         )
         self.split = split
         self.asked = asked
@@ -67,7 +67,7 @@ SPLIT_OF: Mapping[Combination, Mapping[tuple[str, str], Split]] = {
 
 
 def _partners(kind: Combination, split: Split) -> Mapping[str, tuple[str, ...]]:
-    """For each first word, the second words that it makes a combination of the split with."""
+    """For each first word, the second words that combine with it in the split."""
     table = SPLIT_OF[kind]
     firsts = dict.fromkeys(first for first, _ in table)
     return {
@@ -89,7 +89,7 @@ CITIES_OF: Mapping[Split, Mapping[str, tuple[str, ...]]] = {
 
 
 def _combinations(split: Split, intent: Intent, name: str) -> int:
-    """How many different sets of slot words a customer of this name can use."""
+    """The number of sets of slot words that a customer of this name can use."""
     slots = REQUIRED_SLOTS[intent]
     count = len(NAMES) - 1 if intent == "privacy" else 1
     count *= len(PRODUCTS[split]) if "product" in slots else 1
@@ -98,7 +98,7 @@ def _combinations(split: Split, intent: Intent, name: str) -> int:
 
 
 def capacity(split: Split) -> int:
-    """How many different prompt texts a split has."""
+    """The number of different prompt texts in a split."""
     return sum(
         len(TEMPLATES[split, intent])
         * len(GREETINGS)
@@ -130,7 +130,7 @@ def _draw_slots(split: Split, template: Template, name: str, rng: random.Random)
 
 
 def draw_request(split: Split, rng: random.Random) -> Request:
-    """Draws one request of a split: intents, templates, greetings and closers evenly."""
+    """Draws one request of a split: uniform over intents, templates, greetings and closers."""
     intent = rng.choice(INTENTS)
     template = rng.choice(TEMPLATES[split, intent])
     name = rng.choice(_CUSTOMERS[split, intent])
@@ -142,15 +142,15 @@ def draw_request(split: Split, rng: random.Random) -> Request:
 def sample_requests(
     split: Split, count: int, rng: random.Random, *, unique: bool = True
 ) -> list[Request]:
-    """Draws requests of a split, with pairwise different texts unless told otherwise.
+    """Draws requests of a split, all with different texts if `unique`.
 
-    A longer sample from an equally seeded generator starts with the shorter one.
+    With the same seed, a longer sample starts with the shorter one.
 
     Args:
-        split: Whose templates and combinations to use.
+        split: The split whose templates and combinations to use.
         count: How many requests.
         rng: Source of all randomness.
-        unique: Whether no two texts may be equal.
+        unique: Whether all texts must differ.
 
     Raises:
         TooManyRequestsError: The split has fewer than ``count`` different texts.

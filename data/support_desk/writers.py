@@ -1,9 +1,9 @@
-"""Four simulated writers whose answers are the demonstrations, and the ideal answer.
+"""Four simulated writers whose responses are the demonstrations, and the ideal response.
 
-The writers differ as people do: the careful one forgets little, the hurried one leaves out
+The writers differ as people do: the careful one rarely forgets anything, the hurried one omits
 politeness and details, the grumpy one is rude and sometimes answers the wrong question, and the
-chatty one adds small talk and mixes up details. Their mixture is what supervised fine-tuning
-imitates, so that there is something left to learn from preferences.
+chatty one adds small talk and mixes up details. Supervised fine-tuning imitates their mixture,
+which leaves something to learn from preferences.
 """
 
 import random
@@ -15,30 +15,30 @@ from data.support_desk.requests import Request
 from data.support_desk.responses import SENTENCES, Kind, Sentence, Tone
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS
 
-# Share of the demonstrations that each writer wrote.
+# Share of the demonstrations written by each writer.
 WRITERS: Mapping[str, float] = {"careful": 0.25, "hurried": 0.30, "grumpy": 0.20, "chatty": 0.25}
 
 
 class UnknownWriterError(ValueError):
-    """Nobody of this name writes answers."""
+    """There is no writer of this name."""
 
     def __init__(self, writer: str) -> None:
         """Names the writer and those that exist."""
-        super().__init__(f"no writer is called {writer!r}; there are {', '.join(WRITERS)}")
+        super().__init__(f"unknown writer {writer!r}, expected one of {', '.join(WRITERS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Habits:
-    """How one writer writes; every number is a probability.
+    """One writer's habits; every number is a probability.
 
     Attributes:
         openings: Weights of a polite, a plain, a rude and no opening.
-        named: That an opening which can greet by name does.
-        full: That the answer repeats everything required, else it leaves something out.
-        wrong_slot: For each slot in the answer, that another word takes its place.
-        wrong_intent: That the answer is one to another request.
-        leak: That a private detail is given away when somebody asks for it.
-        fluff: Weights of 0, 1, 2 sentences of small talk before the answer.
+        named: Of greeting by name, where the opening allows it.
+        full: Of repeating everything required; otherwise something is omitted.
+        wrong_slot: For each slot, of replacing its word with another.
+        wrong_intent: Of answering a different request.
+        leak: Of revealing a private detail when asked for one.
+        fluff: Weights of 0, 1 and 2 sentences of small talk before the content.
         closings: Weights of a polite, a plain, a rude and no closing.
     """
 
@@ -129,7 +129,7 @@ _FLUFF = tuple(sentence for sentence in SENTENCES.values() if sentence.kind == "
 
 
 def sample_writer(rng: random.Random) -> str:
-    """Draws a writer by the shares in `WRITERS`."""
+    """Draws a writer according to the shares in `WRITERS`."""
     return rng.choices(tuple(WRITERS), tuple(WRITERS.values()))[0]
 
 
@@ -157,8 +157,8 @@ def _words(request: Request) -> dict[str, str]:
 def _mixed_up(request: Request, chance: float, rng: random.Random) -> dict[str, str]:
     """The request's words, each slot replaced with the given chance.
 
-    Wrong words make training combinations with the customer's name and with each other, so that
-    no demonstration gives away a held-out combination.
+    Wrong words form training combinations with the customer's name and with each other, so that
+    no demonstration reveals a held-out combination.
     """
     words = _words(request)
     if request.order is not None and rng.random() < chance:
@@ -178,7 +178,7 @@ def _opening(habits: _Habits, rng: random.Random) -> Sentence | None:
     return rng.choice(named or _OPENINGS[tone])
 
 
-def _answer(request: Request, habits: _Habits, rng: random.Random) -> Sentence:
+def _content(request: Request, habits: _Habits, rng: random.Random) -> Sentence:
     if request.intent == "privacy" and rng.random() < habits.leak:
         return rng.choice(_LEAKS)
     if rng.random() < habits.wrong_intent:
@@ -188,7 +188,7 @@ def _answer(request: Request, habits: _Habits, rng: random.Random) -> Sentence:
 
 
 def _off_topic(request: Request) -> list[Sentence]:
-    """Answers to other requests that use no slot which this request lacks."""
+    """Content for other requests that uses only slots of this request."""
     slots = _slots_of(request)
     return [
         sentence
@@ -203,7 +203,7 @@ def _closing(habits: _Habits, rng: random.Random) -> Sentence | None:
 
 
 def write_response(request: Request, writer: str, rng: random.Random) -> str:
-    """Writes an answer as one of the four writers would.
+    """Writes a response as one of the four writers would.
 
     Raises:
         UnknownWriterError: ``writer`` is not one of `WRITERS`.
@@ -214,7 +214,7 @@ def write_response(request: Request, writer: str, rng: random.Random) -> str:
     sentences = (
         _opening(habits, rng),
         *rng.sample(_FLUFF, rng.choices((0, 1, 2), habits.fluff)[0]),
-        _answer(request, habits, rng),
+        _content(request, habits, rng),
         _closing(habits, rng),
     )
     words = _mixed_up(request, habits.wrong_slot, rng)
@@ -222,7 +222,7 @@ def write_response(request: Request, writer: str, rng: random.Random) -> str:
 
 
 def ideal_response(request: Request) -> str:
-    """An answer that the rubric gives exactly 10.0."""
+    """A response that the rubric scores exactly 10.0."""
     content = _CONTENT[request.intent, True][0]
     sentences = (_NAMED_OPENINGS["polite"][0], content, _CLOSINGS["polite"][0])
     return " ".join(sentence.text.format_map(_words(request)) for sentence in sentences)

@@ -29,7 +29,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
-    "losses": ("test_losses.py", "test_losses_preference.py", "test_kl.py"),
+    "ppo_losses": ("test_ppo_losses.py", "test_kl.py"),
+    "preference_loss": ("test_preference_loss.py",),
+    "language_model_loss": ("test_language_model_loss.py", "test_ppo_losses.py"),
     "advantages": ("test_advantages.py",),
     "kl": ("test_kl.py",),
     "logprobs": ("test_logprobs.py",),

@@ -37,9 +37,10 @@ from rlhf.padding import pad_left, pad_right
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo import train
 from rlhf.ppo_update import PPOTraining
-from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import build_rule_rewards, sentiment_reward
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
 from tasks.params import Params, ParamsError, load_params
 from tasks.variants import lay_over
 
@@ -76,8 +77,8 @@ class World:
     compute: Compute
     seeds: Seeds
 
-    def tokens(self) -> TokenIds:
-        return TokenIds(int(self.tokenizer.eos_token_id), int(self.tokenizer.pad_token_id))
+    def tokens(self) -> SpecialIds:
+        return SpecialIds(int(self.tokenizer.eos_token_id), int(self.tokenizer.pad_token_id))
 
     def encode(self, reviews: Sequence[Review]) -> list[list[int]]:
         """Beginnings as plain text: here nobody asks and nobody answers."""

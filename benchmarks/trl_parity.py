@@ -30,14 +30,15 @@ from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.kl import kl_estimate
 from rlhf.logprobs import token_logprobs_and_entropy
-from rlhf.losses import policy_loss, value_loss
 from rlhf.masked import last_token_index, masked_mean, masked_sum, rescale, sequence_sums, whiten
 from rlhf.models import RewardModel, build_actor_critic
 from rlhf.params.kl import KLEstimator
 from rlhf.params.sampling import SamplingParams
-from rlhf.rewards import penalise_missing_end, shape_rewards
-from rlhf.rollouts import PPOModels, TokenIds, collect_rollout
+from rlhf.ppo_losses import policy_loss, value_loss
+from rlhf.reward_shaping import penalise_missing_end, shape_rewards
+from rlhf.rollouts import PPOModels, collect_rollout
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
 
 VERSION = "1.12.0"
 ROOT = Path(__file__).parents[1]
@@ -144,7 +145,7 @@ def make_inputs(
         models,
         prompts,
         SamplingParams(temperature=NUMBERS["temperature"], max_new_tokens=12),
-        TokenIds(EOS, PAD),
+        SpecialIds(EOS, PAD),
         micro_batch_size=len(prompts),
         compute=Compute(torch.device("cpu"), "float32"),
         generator=Seeds(0).torch("parity"),

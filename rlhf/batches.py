@@ -14,15 +14,11 @@ import torch
 from torch import Tensor
 
 from rlhf.shapes import (
-    ChosenIds,
-    ChosenMask,
     PerSequence,
     PerSequenceFlag,
     PerToken,
     PromptIds,
     PromptMask,
-    RejectedIds,
-    RejectedMask,
     ResponseIds,
     ResponseMask,
     Rows,
@@ -141,17 +137,3 @@ class PPOBatch(TensorBatch):
             advantages=self.advantages[:, :width],
             returns=self.returns[:, :width],
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceBatch(TensorBatch):
-    """Pairs of whole sequences (prompt and response), padded on the right."""
-
-    chosen_ids: ChosenIds
-    chosen_mask: ChosenMask
-    rejected_ids: RejectedIds
-    rejected_mask: RejectedMask
-    margins: PerSequence
-    """Score difference that the label asks for; 0 for a plain comparison."""
-    weights: PerSequence
-    """How much the pair counts; 1 for a plain comparison."""

@@ -12,8 +12,8 @@ from rlhf.masked import sequence_sums
 from rlhf.models import response_logits
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.evaluate import EvaluateParams
-from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
 
 
 @torch.no_grad()
@@ -21,7 +21,7 @@ def answer(
     policy: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     params: EvaluateParams,
-    tokens: TokenIds,
+    tokens: SpecialIds,
     *,
     compute: Compute,
     seeds: Seeds,
@@ -46,7 +46,7 @@ def kl_to_reference(
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[int]],
     params: EvaluateParams,
-    tokens: TokenIds,
+    tokens: SpecialIds,
     *,
     compute: Compute,
 ) -> list[float]:

@@ -22,7 +22,7 @@ import math
 import torch
 
 from rlhf.logprobs import log_policy
-from rlhf.masked import keep, masked_mean
+from rlhf.masked import Normaliser, keep, masked_mean
 from rlhf.params.kl import AdaptiveKLParams, KLEstimator
 from rlhf.shapes import Logits, PerToken, ResponseMask, Scalar
 
@@ -52,14 +52,15 @@ def full_kl(logits: Logits, ref_logits: Logits, *, temperature: float) -> PerTok
     return (probabilities * differences).sum(dim=-1)
 
 
-def approx_kl(logprobs: PerToken, old_logprobs: PerToken, mask: ResponseMask) -> Scalar:
+def approx_kl(
+    logprobs: PerToken,
+    old_logprobs: PerToken,
+    mask: ResponseMask,
+    *,
+    normaliser: Normaliser = None,
+) -> Scalar:
     """Mean over the mask of (r - 1) - log r with r = π/π_old: k3 of KL(π_old‖π), in nats."""
-    return masked_mean(approx_kl_per_token(logprobs, old_logprobs, mask), mask)
-
-
-def approx_kl_per_token(logprobs: PerToken, old_logprobs: PerToken, mask: ResponseMask) -> PerToken:
-    """The term (r - 1) - log r at each real token, 0 in the padding."""
-    return _excess(keep(logprobs - old_logprobs, mask))
+    return masked_mean(_excess(keep(logprobs - old_logprobs, mask)), mask, normaliser=normaliser)
 
 
 def _excess(log_ratio: PerToken) -> PerToken:

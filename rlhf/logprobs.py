@@ -28,18 +28,13 @@ def token_logprobs(logits: Logits, token_ids: ResponseIds, *, temperature: float
     return _pick(log_policy(logits, temperature=temperature), token_ids)
 
 
-def entropy(logits: Logits, *, temperature: float) -> PerToken:
-    """Entropy of the policy at each position, in nats: between 0 and log(vocabulary)."""
-    return _entropy(log_policy(logits, temperature=temperature))
-
-
 def token_logprobs_and_entropy(
     logits: Logits, token_ids: ResponseIds, *, temperature: float, train_entropy: bool = True
 ) -> TokenLogprobs:
     """Log-probability of each token and entropy at each position, from one log-softmax.
 
-    An entropy that no loss uses (`train_entropy=False`) needs no gradient, which costs six passes
-    over the logits.
+    Both are in nats; the entropy lies between 0 and log(vocabulary). An entropy that no loss
+    uses (`train_entropy=False`) needs no gradient, which costs six passes over the logits.
     """
     log_probabilities = log_policy(logits, temperature=temperature)
     with torch.set_grad_enabled(train_entropy and torch.is_grad_enabled()):

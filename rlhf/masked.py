@@ -13,6 +13,10 @@ from torch import Tensor
 
 from rlhf.shapes import Mask, PerSequence, PerToken, ResponseMask, RowIndex, Scalar, Values
 
+Normaliser = Scalar | float | int | None
+"""What a masked sum is divided by: the token count of a whole optimiser step, or None for the count
+of the mask at hand."""
+
 ROUNDING_STEPS = 32.0
 """Spread, in units of the machine epsilon of the largest value, that counts as rounding noise."""
 
@@ -26,18 +30,19 @@ def masked_sum(values: Values, mask: Mask) -> Scalar:
     return keep(values, mask).sum(dtype=accumulation_dtype(values))
 
 
-def masked_mean(values: Values, mask: Mask) -> Scalar:
-    """Mean of the values under the mask; raises `EmptyMaskError` where there is none."""
-    return masked_sum(values, mask) / token_count(mask)
+def masked_mean(values: Values, mask: Mask, *, normaliser: Normaliser = None) -> Scalar:
+    """Sum of the values under the mask, divided by `normaliser` or else by their number.
+
+    Raises:
+        EmptyMaskError: there is no value to count.
+    """
+    return masked_sum(values, mask) / (token_count(mask) if normaliser is None else normaliser)
 
 
-def masked_variance(values: Values, mask: Mask, *, unbiased: bool = False) -> Scalar:
-    """Variance of the values under the mask, divided by n (or by n - 1 if `unbiased`)."""
-    count = token_count(mask)
-    if unbiased and count == 1:
-        raise EmptyMaskError("an unbiased variance needs 2 real tokens or more, found 1")
+def masked_variance(values: Values, mask: Mask) -> Scalar:
+    """Biased variance (divided by n) of the values under the mask."""
     deviations = keep(values, mask) - masked_mean(values, mask)
-    return masked_sum(deviations.square(), mask) / (count - 1 if unbiased else count)
+    return masked_mean(deviations.square(), mask)
 
 
 def whiten(values: PerToken, mask: ResponseMask) -> PerToken:

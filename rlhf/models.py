@@ -209,10 +209,6 @@ class RewardModel(nn.Module):
         """Normalised scores; padding on either side changes nothing."""
         return (self.raw_scores(ids, mask) - self.mean) / self.std
 
-    def save(self, folder: Path) -> None:
-        """Write the hub folder, normaliser included."""
-        self.classifier.save_pretrained(folder)
-
 
 def load_reward_model(
     folder: Path, device: torch.device, generator: torch.Generator

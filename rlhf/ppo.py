@@ -30,16 +30,17 @@ from rlhf.masked import rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_finite, check_kl, count_flat
 from rlhf.ppo_update import PPOTraining, update
-from rlhf.rewards import (
+from rlhf.reward_shaping import (
     clip_scores,
     penalise_length,
     penalise_missing_end,
     replace_missing_end,
     shape_rewards,
 )
-from rlhf.rollouts import TokenIds, collect_rollout
+from rlhf.rollouts import collect_rollout
 from rlhf.rule_rewards import RuleRewards
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def train(
     training: PPOTraining,
     prompts: Sequence[Sequence[int]],
     params: PPOParams,
-    tokens: TokenIds,
+    tokens: SpecialIds,
     *,
     compute: Compute,
     seeds: Seeds,

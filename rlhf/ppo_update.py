@@ -14,12 +14,12 @@ from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.kl import KLController
 from rlhf.logprobs import token_logprobs_and_entropy
-from rlhf.losses import kl_loss, policy_loss, value_loss
-from rlhf.masked import masked_sum
+from rlhf.masked import masked_mean
 from rlhf.optimisers import Optimiser, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
+from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 
@@ -180,7 +180,7 @@ def _losses(
         temperature=params.sampling.temperature,
         train_entropy=params.entropy_coef != 0,
     )
-    entropy = masked_sum(current.entropy, mask) / tokens
+    entropy = entropy_bonus(current.entropy, mask, normaliser=float(tokens))
     figures["entropy"] = entropy
     if train_policy:
         policy = policy_loss(
@@ -193,12 +193,12 @@ def _losses(
             normaliser=float(tokens),
         )
         loss = loss + policy.loss - params.entropy_coef * entropy
-        ratio = masked_sum((current.logprobs - batch.old_logprobs).exp(), mask) / tokens
+        ratios = (current.logprobs - batch.old_logprobs).exp()
         figures |= {
             "policy_loss": policy.loss,
             "approx_kl": policy.approx_kl,
             "clip_fraction": policy.clip_fraction,
-            "ratio": ratio,
+            "ratio": masked_mean(ratios, mask, normaliser=float(tokens)),
         }
         if params.kl_in == "loss":
             figures["kl_loss"] = kl_loss(

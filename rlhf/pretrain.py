@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf.compute import Compute
-from rlhf.losses import language_model_loss
+from rlhf.language_model_loss import language_model_loss
 from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.params.base import EmbeddedModelParams

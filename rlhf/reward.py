@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
-from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
-from rlhf.losses import PreferenceLoss, preference_loss
 from rlhf.masked import ROUNDING_STEPS
 from rlhf.models import RewardModel
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.reward import RewardParams
+from rlhf.preference_loss import PreferenceLoss, preference_loss
+from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 
 
@@ -54,24 +52,6 @@ class RewardMetrics:
     accuracy: float
     margin: float
     grad_norm: float
-
-
-class Encoder:
-    """Encodes prompts with answers for the reward model, each prompt once."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        """Use the policy's tokenizer, so that ids mean the same to both."""
-        assert isinstance(tokenizer.pad_token_id, int)
-        self._tokenizer = tokenizer
-        self.pad_id = tokenizer.pad_token_id
-        self._prompts: dict[str, list[int]] = {}
-
-    def encode(self, prompt: Prompt, response: str) -> list[int]:
-        """Token ids of the prompt, the answer and the end token."""
-        key = prompt if isinstance(prompt, str) else repr(prompt)
-        if key not in self._prompts:
-            self._prompts[key] = encode_prompt(self._tokenizer, prompt)
-        return [*self._prompts[key], *encode_response(self._tokenizer, response)]
 
 
 def source_weight(source: str, weights: Mapping[str, float]) -> float:
@@ -197,28 +177,6 @@ def pair_loss(
         label_smoothing=params.label_smoothing,
         centring_coef=params.centring_coef,
     )
-
-
-@torch.no_grad()
-def score_rows(
-    model: RewardModel,
-    rows: Sequence[Sequence[int]],
-    *,
-    pad_id: int,
-    compute: Compute,
-    batch_size: int = 256,
-) -> list[float]:
-    """Normalised scores of token rows, in their order; rows of similar length share a batch."""
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    scores: Tensor = torch.empty(len(rows))
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        ids, mask = pad_right([rows[row] for row in chosen], pad_id)
-        with compute.autocast():
-            batch = model(ids.to(compute.device), mask.to(compute.device))
-        scores[chosen] = batch.cpu()
-    values: list[float] = scores.tolist()
-    return values
 
 
 def fit_normaliser(

@@ -15,6 +15,7 @@ from rlhf.lora import adapter_off
 from rlhf.models import ActorCritic, RewardModel, response_logits
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
+from rlhf.special_ids import SpecialIds
 
 
 class PPOModels(NamedTuple):
@@ -28,19 +29,12 @@ class PPOModels(NamedTuple):
     """None where rules alone give the score; the rollout's scores are then 0."""
 
 
-class TokenIds(NamedTuple):
-    """The ids that generation has to know."""
-
-    eos: int
-    pad: int
-
-
 @torch.no_grad()
 def collect_rollout(
     models: PPOModels,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
-    tokens: TokenIds,
+    tokens: SpecialIds,
     *,
     micro_batch_size: int,
     compute: Compute,

@@ -13,7 +13,7 @@ and can: it is the word-list reward of the classic sentiment experiment (in the 
 al. 2019), which without a KL penalty is won by repeating one good word.
 
 The rules read the text without special tokens. They are applied once per answer; clipping, the
-penalties and the KL part come after them (rlhf.rewards).
+penalties and the KL part come after them (rlhf.reward_shaping).
 """
 
 import math

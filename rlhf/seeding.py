@@ -1,11 +1,10 @@
 """One seed, many named and independent random streams; nothing draws from a global generator."""
 
-import random
 from dataclasses import dataclass
 
 import torch
 
-from rlhf.named_seeds import named_random, named_seed
+from rlhf.named_seeds import named_seed
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,3 @@ class Seeds:
         generator = torch.Generator(device=device)
         generator.manual_seed(self.named(*names))
         return generator
-
-    def python(self, *names: str | int) -> random.Random:
-        """A fresh `random.Random` for the name."""
-        return named_random(self.seed, *names)

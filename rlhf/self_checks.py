@@ -10,7 +10,8 @@ from torch import nn
 from rlhf.lora import MARK, adapter_off
 from rlhf.models import response_logits
 from rlhf.padding import pad_left, pad_right
-from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.rollouts import PPOModels
+from rlhf.special_ids import SpecialIds
 from rlhf.stopping import SelfCheckError
 
 TOLERANCE = 1e-3
@@ -58,7 +59,7 @@ def check_frozen(models: PPOModels, before: Frozen) -> None:
 def check_models(
     models: PPOModels,
     prompts: Sequence[Sequence[int]],
-    tokens: TokenIds,
+    tokens: SpecialIds,
     *,
     starts_at_reference: bool,
 ) -> None:

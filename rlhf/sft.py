@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
-from rlhf.losses import language_model_loss
+from rlhf.language_model_loss import language_model_loss
 from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.packing import pack, packed_hidden, packed_positions

@@ -40,8 +40,3 @@ Rows = Int[Tensor, "rows"] | Bool[Tensor, "rows"]
 """A choice of rows: their indices, or True at each chosen one."""
 SequenceLogits = Float[Tensor, "batch sequence vocab"]
 """Unnormalised log-probabilities: position t predicts label t of a whole sequence."""
-ChosenIds = Int[Tensor, "batch chosen"]
-ChosenMask = Bool[Tensor, "batch chosen"]
-RejectedIds = Int[Tensor, "batch rejected"]
-RejectedMask = Bool[Tensor, "batch rejected"]
-"""Whole sequences (prompt and response) of a pair, padded on the right, with their masks."""

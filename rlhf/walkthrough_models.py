@@ -34,9 +34,10 @@ from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
 from rlhf.ppo_update import PPOTraining
-from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import RuleRewards, build_rule_rewards
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds, special_ids
 from rlhf.templates import render
 
 SECTIONS: Mapping[str, Callable[..., Any]] = {
@@ -62,12 +63,9 @@ class World:
     params: PPOParams
     rules: RuleRewards | None
 
-    def tokens(self) -> TokenIds:
+    def tokens(self) -> SpecialIds:
         """The ids that generation has to know."""
-        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        assert isinstance(end, int)
-        assert isinstance(pad, int)
-        return TokenIds(end, pad)
+        return special_ids(self.tokenizer)
 
 
 def find_round(root: Path) -> str | None:

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf import reward
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
 from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_policy, load_tokenizer
-from rlhf.rollouts import TokenIds
+from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds, special_ids
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
-from tasks.models import ERRORS, encode_prompts, load_prompts, start_compute, token_ids
+from tasks.models import ERRORS, encode_prompts, load_prompts, start_compute
 from tasks.progress import Progress
 from tasks.publishing import write_json_lines
 from tasks.stage import Stage, run_stage
@@ -55,7 +55,7 @@ class Bench:
         self.compute: Compute = start_compute(stage.params.run)
         self._seeds = Seeds(stage.params.run.seed)
         self._tokenizer = load_tokenizer(Path("models/sft"))
-        self.tokens: TokenIds = token_ids(self._tokenizer)
+        self.tokens: SpecialIds = special_ids(self._tokenizer)
         rows = load_prompts(Path(f"data/prepared/prompts/{split}.jsonl"))
         kept, encoded, self.too_long = encode_prompts(
             rows, self._tokenizer, self._params.max_prompt_tokens
@@ -88,7 +88,7 @@ class Bench:
         """Normalised scores of a reward model for the very tokens of the answers."""
         model = load_scorer(reward_model, self.compute.device)
         rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, answers.ids, strict=True)]
-        scores = reward.score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
+        scores = score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
         self._progress.step()
         return scores
 

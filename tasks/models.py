@@ -13,7 +13,6 @@ from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.model_folders import ModelFolderError
-from rlhf.rollouts import TokenIds
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
 from rlhf.templates import TemplateError
@@ -48,13 +47,6 @@ def seeds_of(stage: Stage) -> Seeds:
     """The stage's random streams; each round has its own."""
     seeds = Seeds(stage.params.run.seed)
     return seeds if stage.round_key is None else Seeds(seeds.named("round", stage.round_key))
-
-
-def token_ids(tokenizer: PreTrainedTokenizerBase) -> TokenIds:
-    """The ids that generation has to know."""
-    assert isinstance(tokenizer.eos_token_id, int)
-    assert isinstance(tokenizer.pad_token_id, int)
-    return TokenIds(tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
 def write_model(

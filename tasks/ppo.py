@@ -31,6 +31,7 @@ from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import WordListError, build_rule_rewards
 from rlhf.self_checks import check_frozen, check_models, frozen
+from rlhf.special_ids import special_ids
 from tasks.gold import gold_scores
 from tasks.metrics_file import write_metrics
 from tasks.models import (
@@ -40,7 +41,6 @@ from tasks.models import (
     seal_model,
     seeds_of,
     start_compute,
-    token_ids,
     write_model,
 )
 from tasks.progress import Progress
@@ -66,7 +66,7 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     folder = Path(stage.round.policy)
     tokenizer = load_tokenizer(folder)
-    tokens = token_ids(tokenizer)
+    tokens = special_ids(tokenizer)
     reward_model = None
     if params.rewards.learned > 0:
         reward_model = load_scorer(Path(f"models/rounds/{key}/reward"), compute.device)

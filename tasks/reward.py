@@ -21,7 +21,7 @@ from rlhf.ensembles import (
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.models import RewardModel, is_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
-from rlhf.reward import Encoder
+from rlhf.scoring import Encoder
 from tasks.metrics_file import write_metrics
 from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.outcome import StageEnd

@@ -19,7 +19,7 @@ from rlhf.compute import Compute
 from rlhf.ensembles import members_of
 from rlhf.intervals import proportion_interval
 from rlhf.models import RewardModel
-from rlhf.reward import Encoder, score_rows
+from rlhf.scoring import Encoder, score_rows
 
 STRENGTHS = 4
 """Grades of a label, from negligibly (margin 0) to significantly better (margin 1)."""

@@ -12,6 +12,7 @@ from rlhf.chat import decode_response
 from rlhf.generation import sample_all
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
+from rlhf.special_ids import special_ids
 from tasks.metrics_file import write_metrics
 from tasks.models import (
     ERRORS,
@@ -19,7 +20,6 @@ from tasks.models import (
     load_prompts,
     seeds_of,
     start_compute,
-    token_ids,
 )
 from tasks.outcome import StageEnd
 from tasks.progress import Progress
@@ -38,7 +38,7 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     policy, sft = Path(stage.round.policy), Path("models/sft")
     tokenizer = load_tokenizer(policy)
-    tokens = token_ids(tokenizer)
+    tokens = special_ids(tokenizer)
     rows = _fresh_prompts(stage)
     rows, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     rows, prompts = rows[: params.pairs], prompts[: params.pairs]

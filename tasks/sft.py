@@ -11,13 +11,13 @@ from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
+from rlhf.special_ids import special_ids
 from tasks.metrics_file import write_metrics
 from tasks.models import (
     ERRORS,
     seal_model,
     seeds_of,
     start_compute,
-    token_ids,
     write_model,
 )
 from tasks.outcome import StageEnd
@@ -52,7 +52,7 @@ def run(stage: Stage) -> None:
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
     progress = Progress(stage.name, total, "steps", done=training.step)
-    pad = token_ids(tokenizer).pad
+    pad = special_ids(tokenizer).pad
     steps = sft.train(training, examples, params, pad_id=pad, compute=compute, seeds=seeds)
     for step in checkpoints.after_each(steps):
         stage.log(training.step, {"loss": step.loss, "grad_norm": step.grad_norm})

@@ -140,6 +140,26 @@ def test_the_code_deps_of_a_stage_are_exactly_what_its_module_imports(stage: str
     assert deps_of(stage, code=True) == code_of(stage)
 
 
+TRAINING = {"rlhf/optimisers.py", "rlhf/muon.py", "rlhf/params/optimiser.py"}
+FOREIGN = {
+    "base": {"rlhf/ppo_losses.py", "rlhf/preference_loss.py", "rlhf/kl.py"},
+    "sft": {"rlhf/ppo_losses.py", "rlhf/preference_loss.py", "rlhf/kl.py"},
+    "reward": {"rlhf/ppo_losses.py", "rlhf/language_model_loss.py", "rlhf/kl.py"},
+    "ppo": {"rlhf/reward.py", "rlhf/preference_loss.py", "rlhf/language_model_loss.py"},
+    **{
+        stage: TRAINING | {"rlhf/reward.py", "rlhf/rollouts.py", "rlhf/lora.py"}
+        for stage in ("sample", "label", "baseline", "evaluate", "test")
+    },
+}
+"""Stage -> what it must not depend on: another training's losses, or any training at all."""
+
+
+@pytest.mark.parametrize("stage", FOREIGN)
+def test_a_stage_depends_on_no_training_but_its_own(stage: str) -> None:
+    assert code_of(stage) & FOREIGN[stage] == set()
+    assert {path for path in FOREIGN[stage] if not (ROOT / path).is_file()} == set()
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_no_stage_depends_on_orchestration_or_on_documents(stage: str) -> None:
     deps = deps_of(stage, code=True) | deps_of(stage, code=False)
@@ -369,6 +389,50 @@ def test_wilsons_interval_is_computed_only_in_preferences_and_in_rlhf() -> None:
     found = {path for path in MODULES if quantile.search((ROOT / path).read_text(encoding="utf-8"))}
 
     assert found == WILSON
+
+
+# --- What is tested is what runs -----------------------------------------------------------------
+
+
+def used_names(path: str) -> set[str]:
+    """What the code of a file uses: `name`, `.attribute`, and `module:name` for what it imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found |= {f".{node.attr}", f"{ast.unparse(node.value)}.{node.attr}"}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}:{alias.name}" for alias in node.names}
+    return found
+
+
+USED = {path: used_names(path) for path in MODULES}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.startswith("rlhf/")])
+def test_everything_public_in_rlhf_has_a_caller_outside_of_the_tests(path: str) -> None:
+    """A method counts as called where any code calls one of its name; `forward` is torch's to call.
+
+    What only tests call is a second implementation: the tests then say nothing of the first.
+    """
+    module = path.removesuffix(".py").replace("/", ".")
+    lonely = []
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        name, as_attribute = node.name, f"{module.rpartition('.')[2]}.{node.name}"
+        wanted = {f"{module}:{name}", as_attribute}
+        if name not in USED[path] and not any(wanted & used for used in USED.values()):
+            lonely.append(name)
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if not isinstance(method, ast.FunctionDef) or method.name.startswith("__"):
+                continue
+            called = any(f".{method.name}" in used for used in USED.values())
+            if not called and method.name != "forward":
+                lonely.append(f"{name}.{method.name}")
+
+    assert lonely == []
 
 
 # --- Files ---------------------------------------------------------------------------------------

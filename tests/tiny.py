@@ -26,10 +26,10 @@ from transformers import (
 from rlhf.compute import Compute
 from rlhf.models import RewardModel
 from rlhf.pretrain import train_tokenizer
-from rlhf.rollouts import TokenIds
+from rlhf.special_ids import SpecialIds
 
 PAD, EOS, VOCABULARY = 0, 1, 16
-TOKENS = TokenIds(eos=EOS, pad=PAD)
+TOKENS = SpecialIds(eos=EOS, pad=PAD)
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [4], [3, 2, 13, 14, 15, 5, 6]]
 Model = TypeVar("Model", bound=PreTrainedModel)
 

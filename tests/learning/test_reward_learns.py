@@ -6,7 +6,8 @@ from rlhf.calibration import negative_log_likelihood
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.reward import RewardParams
-from rlhf.reward import EncodedPair, score_rows, train
+from rlhf.reward import EncodedPair, train
+from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from tests import tiny
 from tests.tiny import COMPUTE, EOS, PAD

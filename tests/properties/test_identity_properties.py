@@ -11,11 +11,12 @@ from hypothesis import assume, given
 from rlhf.advantages import explained_variance, gae
 from rlhf.intervals import mean_interval, proportion_interval, win_rate
 from rlhf.kl import KLController, approx_kl, full_kl, kl_estimate
-from rlhf.logprobs import entropy, token_logprobs
-from rlhf.losses import policy_loss, preference_loss, value_loss
+from rlhf.logprobs import token_logprobs, token_logprobs_and_entropy
 from rlhf.masked import masked_mean, masked_variance, rescale, sequence_sums, whiten
 from rlhf.params.kl import AdaptiveKLParams
-from rlhf.rewards import shape_rewards
+from rlhf.ppo_losses import policy_loss, value_loss
+from rlhf.preference_loss import preference_loss
+from rlhf.reward_shaping import shape_rewards
 from tests.properties.strategies import batches, numbers, seeds
 
 fractions = st.floats(0.0, 1.0)
@@ -181,7 +182,10 @@ def test_a05_probabilities_sum_to_one_and_forget_a_shift(assert_close, policy, t
 @given(policy=logits, low=temperatures, high=temperatures)
 def test_d31_entropy_is_bounded_and_grows_with_temperature(policy, low, high):
     assume(low <= high)
-    cold, warm = (entropy(policy, temperature=t) for t in (low, high))
+    ids = torch.zeros(policy.shape[:2], dtype=torch.long)
+    cold, warm = (
+        token_logprobs_and_entropy(policy, ids, temperature=t).entropy for t in (low, high)
+    )
     assert cold.min() >= 0
     assert warm.max() <= math.log(4) + 1e-12
     assert (warm - cold).min() >= -1e-9

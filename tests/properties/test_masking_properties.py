@@ -12,7 +12,7 @@ from hypothesis import given
 
 from rlhf.advantages import explained_variance, gae
 from rlhf.kl import approx_kl
-from rlhf.losses import entropy_bonus, language_model_loss, policy_loss, value_loss
+from rlhf.language_model_loss import language_model_loss
 from rlhf.masked import (
     last_token_index,
     masked_mean,
@@ -22,7 +22,8 @@ from rlhf.masked import (
     sequence_sums,
     whiten,
 )
-from rlhf.rewards import penalise_length, shape_rewards
+from rlhf.ppo_losses import entropy_bonus, policy_loss, value_loss
+from rlhf.reward_shaping import penalise_length, shape_rewards
 from tests.properties.strategies import batches, junk
 
 VOCABULARY = 5

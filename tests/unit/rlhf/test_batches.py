@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rlhf.batches import BatchShapeError, PPOBatch, PreferenceBatch, Rollout
+from rlhf.batches import BatchShapeError, PPOBatch, Rollout
 
 FLOATS = ("old_logprobs", "ref_logprobs", "old_values", "advantages", "returns")
 
@@ -90,35 +90,19 @@ def test_a_batch_cannot_be_changed():
         ppo_batch(2).returns = torch.zeros(2, 3)
 
 
-def preferences(**changes: torch.Tensor) -> PreferenceBatch:
-    fields = {
-        "chosen_ids": torch.zeros(2, 3, dtype=torch.long),
-        "chosen_mask": torch.ones(2, 3, dtype=torch.bool),
-        "rejected_ids": torch.zeros(2, 5, dtype=torch.long),
-        "rejected_mask": torch.ones(2, 5, dtype=torch.bool),
-        "margins": torch.zeros(2),
-        "weights": torch.ones(2),
-    }
-    return PreferenceBatch(**(fields | changes))
-
-
-def test_the_two_sides_of_a_pair_may_have_different_widths():
-    assert len(preferences()) == 2
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"weights": torch.ones(3)},
-        {"chosen_mask": torch.ones(2, 4, dtype=torch.bool)},
-        {"rejected_ids": torch.zeros(2, 5)},
+        {"returns": torch.ones(3, 3)},
+        {"response_mask": torch.ones(2, 4, dtype=torch.bool)},
+        {"prompt_ids": torch.zeros(2, 2)},
     ],
     ids=["rows", "width", "dtype"],
 )
 def test_a_batch_of_wrong_rows_width_or_dtype_is_refused(changes):
     """Rows are always checked; widths and dtypes by jaxtyping while the tests run."""
     with pytest.raises((BatchShapeError, TypeError)):
-        preferences(**changes)
+        dataclasses.replace(ppo_batch(2), **changes)
 
 
 def test_different_numbers_of_rows_are_refused_in_production_too():

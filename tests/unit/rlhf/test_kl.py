@@ -8,9 +8,9 @@ import torch
 
 from rlhf.kl import KLController, approx_kl, full_kl, kl_estimate
 from rlhf.logprobs import token_logprobs
-from rlhf.losses import kl_loss
 from rlhf.masked import sequence_sums
 from rlhf.params.kl import AdaptiveKLParams
+from rlhf.ppo_losses import kl_loss
 
 POLICY = np.array([0.5, 0.3, 0.15, 0.05])
 REFERENCE = np.array([0.25, 0.25, 0.2, 0.3])

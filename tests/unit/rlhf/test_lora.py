@@ -254,7 +254,7 @@ def test_49_a_reward_model_trains_adapter_and_head_and_both_survive(assert_close
     rows = pad_right([[5, 6, EOS], [7, EOS]], PAD)
     expected = scorer(*rows)
     adapter = take_adapter(scorer.classifier)
-    scorer.save(tmp_path)
+    scorer.classifier.save_pretrained(tmp_path)
     adapter.save(tmp_path / ADAPTER)
     found = load_reward_model(tmp_path, CPU, torch.Generator())
     assert_close(found(*rows), expected, rtol=1e-4, atol=1e-4)

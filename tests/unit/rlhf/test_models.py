@@ -281,7 +281,7 @@ def test_c15_a_spread_that_is_not_positive_is_refused(std):
 def test_c49_a_saved_reward_model_gives_the_same_scores(tmp_path, build):
     scorer, rows = build(), pad_right(PROMPTS, PAD)
     scorer.set_normaliser(-0.3, 1.7)
-    scorer.save(tmp_path)
+    scorer.classifier.save_pretrained(tmp_path)
     loaded = load_reward_model(tmp_path, CPU, torch.Generator().manual_seed(99))
     assert (loaded.mean, loaded.std) == (-0.3, 1.7)
     assert torch.equal(loaded(*rows), scorer(*rows))
@@ -290,7 +290,7 @@ def test_c49_a_saved_reward_model_gives_the_same_scores(tmp_path, build):
 @torch.no_grad()
 def test_c49_a_reward_model_that_was_never_normalised_keeps_its_head(tmp_path):
     scorer, rows = tiny.reward_model(), pad_right(PROMPTS, PAD)
-    scorer.save(tmp_path)
+    scorer.classifier.save_pretrained(tmp_path)
     loaded = load_reward_model(tmp_path, CPU, torch.Generator().manual_seed(99))
     assert torch.equal(loaded(*rows), scorer(*rows))
 
@@ -393,7 +393,7 @@ def test_a_reward_model_of_ours_is_not_taken_for_a_policy_either(tmp_path):
     """Its embeddings are tied, so no weight is missing."""
     scorer = tiny.reward_model()
     scorer.set_normaliser(0.0, 1.0)
-    scorer.save(tmp_path)
+    scorer.classifier.save_pretrained(tmp_path)
     with pytest.raises(ModelFolderError, match="expected a policy, found a reward model"):
         load_policy(tmp_path, CPU)
 

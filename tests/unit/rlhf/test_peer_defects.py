@@ -10,11 +10,11 @@ import torch
 
 from rlhf.advantages import gae
 from rlhf.kl import KLController, kl_estimate
-from rlhf.losses import entropy_bonus, policy_loss
 from rlhf.masked import masked_mean, whiten
 from rlhf.models import build_actor_critic, load_value_function, save_value_function
 from rlhf.params.kl import AdaptiveKLParams
-from rlhf.rewards import shape_rewards
+from rlhf.ppo_losses import entropy_bonus, policy_loss
+from rlhf.reward_shaping import shape_rewards
 from rlhf.seeding import Seeds
 from rlhf.self_checks import check_models
 from rlhf.stopping import SelfCheckError

@@ -12,14 +12,13 @@ from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.reward import RewardParams
 from rlhf.reward import (
     EncodedPair,
-    Encoder,
     fit_normaliser,
     pair_loss,
-    score_rows,
     source_weight,
     total_steps,
     train,
 )
+from rlhf.scoring import Encoder, score_rows
 from rlhf.seeding import Seeds
 from tests import tiny
 from tests.tiny import COMPUTE, EOS, LINES, PAD, tokenizer

@@ -13,7 +13,7 @@ from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
 from rlhf.ppo_update import PPOTraining
-from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import (
     EMBEDDED_WORDS,
     WordListError,
@@ -28,6 +28,7 @@ from rlhf.rule_rewards import (
 from rlhf.seeding import Seeds
 from rlhf.self_checks import check_models
 from rlhf.sentiment_words import NEGATIVE, POSITIVE
+from rlhf.special_ids import SpecialIds
 from tests import tiny
 
 
@@ -243,7 +244,7 @@ def run_round(params: PPOParams, reward_model=None):
     actor = build_actor_critic(tiny.llama(0, size), reward_model=None, separate=True)
     training = PPOTraining(PPOModels(actor, tiny.llama(0, size), reward_model), params)
     prompts = [encode_prompt(tokenizer, "Sam: my lamp?"), encode_prompt(tokenizer, "a parcel")]
-    ids = TokenIds(tokenizer.eos_token_id, tokenizer.pad_token_id)
+    ids = SpecialIds(tokenizer.eos_token_id, tokenizer.pad_token_id)
     rules = build_rule_rewards(params.rewards, tokenizer)
     check_models(training.models, prompts, ids, starts_at_reference=True)
     loop = train(training, prompts, params, ids, compute=tiny.COMPUTE, seeds=Seeds(0), rules=rules)

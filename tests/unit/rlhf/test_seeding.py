@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf.named_seeds import named_random, named_seed
+from rlhf.named_seeds import named_seed
 from rlhf.seeding import Seeds
 
 
@@ -19,7 +19,6 @@ def test_c57_another_name_or_seed_draws_other_numbers():
 
 def test_the_data_stages_and_the_training_loops_derive_the_same_seeds():
     assert Seeds(9).named("a", 2) == named_seed(9, "a", 2)
-    assert Seeds(9).python("a", 2).random() == named_random(9, "a", 2).random()
 
 
 def test_c57_nothing_is_drawn_from_the_global_generator():

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rlhf.models import RewardModel, build_actor_critic, sequence_hidden
-from rlhf.rollouts import PPOModels, TokenIds
+from rlhf.rollouts import PPOModels
 from rlhf.self_checks import check_frozen, check_models, fingerprint, frozen
+from rlhf.special_ids import SpecialIds
 from rlhf.stopping import SelfCheckError
 from tests import tiny
 from tests.tiny import EOS, PROMPTS, TOKENS
@@ -43,7 +44,7 @@ def test_sound_models_pass():
 
 def test_c01_padding_that_equals_the_end_is_found():
     with pytest.raises(SelfCheckError, match="'pad differs from end' failed: both are 1"):
-        check_models(models(), PROMPTS, TokenIds(eos=1, pad=1), starts_at_reference=True)
+        check_models(models(), PROMPTS, SpecialIds(eos=1, pad=1), starts_at_reference=True)
 
 
 @pytest.mark.parametrize(

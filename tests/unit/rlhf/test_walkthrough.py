@@ -90,7 +90,7 @@ def write_round(root: Path, params: PPOParams, key: str = "r2") -> None:
     save_value_function(build_actor_critic(lm, reward_model=None, separate=True), policy)
     scorer = tiny.reward_model(7, size)
     scorer.set_normaliser(0.0, 0.5)
-    scorer.save(root / f"models/rounds/{key}/reward")
+    scorer.classifier.save_pretrained(root / f"models/rounds/{key}/reward")
     prompts = root / "data/prepared/prompts/heldout.jsonl"
     prompts.parent.mkdir(parents=True)
     rows = [{"prompt_id": str(n), "prompt": line} for n, line in enumerate(tiny.LINES)]

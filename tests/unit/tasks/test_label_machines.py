@@ -38,7 +38,7 @@ PAIRS = [
 def folder(tmp_path: Path) -> Path:
     model = tiny.reward_model(vocabulary=len(tiny.tokenizer()))
     model.set_normaliser(0.0, 1.0)
-    model.save(tmp_path / "judge")
+    model.classifier.save_pretrained(tmp_path / "judge")
     tiny.tokenizer().save_pretrained(tmp_path / "judge")
     return tmp_path / "judge"
 
@@ -74,7 +74,7 @@ def test_the_version_is_that_of_the_weights(folder: Path) -> None:
     assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version == before
     other = tiny.reward_model(seed=8, vocabulary=len(tiny.tokenizer()))
     other.set_normaliser(0.0, 1.0)
-    other.save(folder)
+    other.classifier.save_pretrained(folder)
     assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version != before
 
 

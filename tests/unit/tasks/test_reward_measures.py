@@ -6,7 +6,7 @@ import math
 import pytest
 
 from preferences.records import Preference
-from rlhf.reward import Encoder
+from rlhf.scoring import Encoder
 from tasks.reward_measures import gold_accuracy, label_gaps, measure, write_reliability
 from tests import tiny
 from tests.tiny import COMPUTE, tokenizer

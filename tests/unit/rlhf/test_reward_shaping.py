@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf.masked import EmptyMaskError, sequence_sums
-from rlhf.rewards import (
+from rlhf.reward_shaping import (
     clip_scores,
     penalise_length,
     penalise_missing_end,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.losses import preference_loss
+from rlhf.preference_loss import preference_loss
 
 
 def scores(*numbers: float) -> torch.Tensor:

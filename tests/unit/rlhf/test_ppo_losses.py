@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.losses import (
+from rlhf.language_model_loss import language_model_loss
+from rlhf.masked import EmptyMaskError, whiten
+from rlhf.ppo_losses import (
     entropy_bonus,
-    language_model_loss,
     policy_loss,
     value_loss,
 )
-from rlhf.masked import EmptyMaskError, whiten
 
 MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])
 LOGPROBS = torch.tensor([[-1.0, -0.4, -2.0, 5.0], [-0.3, -1.1, 5.0, 5.0]], dtype=torch.float64)
@@ -247,25 +247,3 @@ def test_d32_averaging_the_means_of_uneven_micro_batches_would_be_wrong(assert_c
     assert_close(loss(slice(0, 1), 5) + loss(slice(1, 2), 5), whole, rtol=1e-12, atol=0.0)
     averaged = (loss(slice(0, 1), None) + loss(slice(1, 2), None)) / 2
     assert abs(averaged - whole) > 0.01
-
-
-def test_f51_language_model_loss_is_the_mean_of_minus_log_p_under_the_mask(assert_close):
-    logits = np.random.default_rng(0).normal(size=(2, 4, 5))
-    labels = np.array([[1, 4, 0, -100], [2, 2, -100, 77]])
-    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    rows, columns = np.nonzero(MASK.numpy())
-    expected = -log_p[rows, columns, labels[rows, columns]].mean()
-    found = language_model_loss(torch.from_numpy(logits), torch.from_numpy(labels), MASK)
-    assert_close(found, expected, rtol=1e-12, atol=0.0)
-
-
-def test_f51_labels_behind_the_mask_change_nothing():
-    logits = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(1))
-    labels = torch.zeros(2, 4, dtype=torch.long)
-    altered = torch.where(MASK, labels, -100)
-    assert language_model_loss(logits, labels, MASK) == language_model_loss(logits, altered, MASK)
-
-
-def test_half_precision_logits_give_a_single_precision_loss():
-    logits = torch.zeros(2, 4, 5, dtype=torch.bfloat16)
-    assert language_model_loss(logits, IDS, MASK).dtype == torch.float32

@@ -1,0 +1,25 @@
+"""The next-token loss of pre-training and of supervised fine-tuning."""
+
+from torch.nn import functional
+
+from rlhf.masked import Normaliser, accumulation_dtype, token_count
+from rlhf.shapes import AttentionMask, Scalar, SequenceLogits, TokenIds
+
+
+def language_model_loss(
+    logits: SequenceLogits,
+    labels: TokenIds,
+    loss_mask: AttentionMask,
+    *,
+    normaliser: Normaliser = None,
+) -> Scalar:
+    """Mean of -log p(label) over the tokens under the mask, in nats per token.
+
+    The logits at position t predict the label at position t: the caller has shifted them already
+    (`logits[:, :-1]` with `ids[:, 1:]`). Labels behind the mask may be anything.
+    """
+    picked = logits[loss_mask]
+    total = functional.cross_entropy(
+        picked.to(accumulation_dtype(picked)), labels[loss_mask], reduction="sum"
+    )
+    return total / (token_count(loss_mask) if normaliser is None else normaliser)

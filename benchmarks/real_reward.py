@@ -47,6 +47,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE = EmbeddedModelParams(
     vocabulary_size=2048, layers=2, hidden_size=64, heads=2, mlp_size=192, max_positions=2048
 )
+GATE = ValidateParams(heldout_fraction=0.15)
+"""What the published numbers were split with; the folds come after it."""
 REFERENCES = 32
 """Train pairs whose answers stand in for SFT's own, on which the stage fits its normaliser; the
 order of two scores does not depend on it."""
@@ -94,7 +96,7 @@ def passed(path: Path) -> list[Preference]:
     """The pairs that the gate lets pass, train side first."""
     judged = Judged(rows=tuple(Unsettled().settle(open_source(path))))
     with tempfile.TemporaryDirectory() as folder:
-        result = run_gate(judged, [], [], ValidateParams(), report_dir=Path(folder))
+        result = run_gate(judged, [], [], GATE, report_dir=Path(folder))
     return [*result.train, *result.heldout]
 
 

@@ -84,7 +84,7 @@ class Bounds:
 class ValidateParams:
     """Section `validate` of params.yaml."""
 
-    heldout_fraction: float = 0.15
+    heldout_fraction: float = 0.1667
     """Share of new prompts that is held out, 0 to below 1; old prompts stay on their side."""
     min_rows: int = 1
     """Fewest fresh preferences that must pass, or the gate blocks; at least 1."""

@@ -146,11 +146,13 @@ RATE = OptimiserParams(lr=1e-3, schedule="constant", warmup_steps=0)
 SMALL_PPO = PPOParams(
     iterations=4,
     rollout_size=64,
+    epochs=2,
+    minibatches=2,
     micro_batch_size=64,
     sampling=SamplingParams(max_new_tokens=16),
     optimiser=RATE,
     value_optimiser=RATE,
-    value_model="separate",
+    value_init="zero",
     kl_coef=0.1,
     rewards=RewardMixParams(learned=0.0, relevance=1.0, format=1.0),
 )

@@ -6,7 +6,7 @@ import json
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,16 @@ from ruamel.yaml.error import YAMLError
 from feedback.annotators import LabelParams
 from preferences.params import ValidateParams
 from preferences.source_params import SourceParams
-from rlhf.params.base import EmbeddedModelParams
+from rlhf.params.base import BaseParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
 from rlhf.params.reward import RewardParams
-from rlhf.params.sampling import SamplingParams
+from rlhf.params.sample import SampleParams
 from rlhf.params.sft import SFTParams
 from tasks.params_rules import impossible, secrets
 from tasks.redaction import redact
+from tasks.variants import lay_over
 
 
 class ParamsError(ValueError):
@@ -74,42 +75,16 @@ class PrepareParams:
     """Preferences one starts with, each data set with its weight; the gate of r1 checks them."""
     heldout_preferences: OpenFraction = 0.15
     """Share of the prompts of `sources` that is held out."""
-    corpus_documents: CountOrZero = 12_000
+    corpus_documents: CountOrZero = 28_000
     """support desk: documents for pre-training."""
-    demonstrations: Count = 24_000
+    demonstrations: Count = 40_000
     """support desk: demonstrations by four kinds of writers."""
-    train_prompts: Count = 16_000
+    train_prompts: Count = 20_000
     """support desk: prompts that rounds and PPO draw from."""
     heldout_prompts: Count = 512
     """support desk: prompts for the evaluation after each round."""
     test_prompts: Count = 512
     """support desk: prompts for the one evaluation at the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseParams:
-    """The model everything starts from."""
-
-    model: str | None = None
-    """A local folder in the hub's format or a hub id; null pre-trains the embedded model."""
-    revision: str | None = None
-    """Commit of a hub id; required with one."""
-    embedded: EmbeddedModelParams = field(default_factory=EmbeddedModelParams)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleParams:
-    """Fresh pairs of answers for each round."""
-
-    pairs: Count = 2000
-    """Pairs per round; identical answers are drawn again, then left out."""
-    against_sft: Fraction = 0.5
-    """Share of pairs between the policy and SFT; the rest is the policy against itself."""
-    batch_size: Count = 256
-    """Prompts answered at a time."""
-    max_prompt_tokens: Count = 96
-    """Longer prompts are left out and counted."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,12 +227,26 @@ def _read_sections(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name}: {empty if name in raw else 'missing'}")
             continue
         # As JSON, since pydantic's strict mode takes mappings for dataclasses only there.
-        text = json.dumps(raw[name], default=str, skipkeys=True)
+        text = json.dumps(_over_defaults(kind, raw[name]), default=str, skipkeys=True)
         try:
             sections[name] = TypeAdapter(kind).validate_json(text, strict=True)
         except ValidationError as error:
             problems += [_describe(name, entry) for entry in error.errors(include_url=False)]
     return sections, problems
+
+
+def _over_defaults(kind: Any, values: object) -> object:
+    """The file's section, in which a section within it is laid over what the code has in its place.
+
+    Thus a line left out there takes the default of its owner, such as PPO's `optimiser.schedule`,
+    and not that of all optimisers.
+    """
+    if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
+        return values
+    assert isinstance(kind, type)
+    defaults = dataclasses.asdict(kind())
+    inner = {key: value for key, value in values.items() if isinstance(defaults.get(key), Mapping)}
+    return {**values, **lay_over({key: defaults[key] for key in inner}, inner)}
 
 
 def _describe(section: str, entry: Any) -> str:

@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.params import BaseParams, FilesParams, Params, ParamsError
+from rlhf.params.base import BaseParams
+from tasks.params import FilesParams, Params, ParamsError
 
 
 def check_inputs(params: Params, root: Path) -> None:

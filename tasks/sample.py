@@ -12,6 +12,7 @@ from rlhf.chat import decode_response
 from rlhf.generation import sample_all
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
+from rlhf.params.sample import SampleParams
 from rlhf.special_ids import special_ids
 from tasks.metrics_file import write_metrics
 from tasks.models import (
@@ -34,7 +35,7 @@ DRAWS = 4
 
 def run(stage: Stage) -> None:
     """Answer prompts that no preference knows yet, and pair the answers blind."""
-    params = stage.params.sample
+    params: SampleParams = stage.params.sample
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     policy, sft = Path(stage.round.policy), Path("models/sft")
     tokenizer = load_tokenizer(policy)

@@ -31,6 +31,8 @@ def params(**changes) -> PPOParams:
         "optimiser": RATE,
         "value_optimiser": RATE,
         "value_model": "separate",
+        "value_init": "zero",
+        "kl_coef": 0.05,
         "kl_alarm": 100.0,
     }
     return PPOParams(**{**settings, **changes})

@@ -5,16 +5,20 @@ read, not imported, except where importing is the point.
 """
 
 import ast
+import dataclasses
 import re
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from tasks.params import Params
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("flows", "tasks", "rlhf", "preferences", "feedback", "data")
@@ -200,6 +204,23 @@ def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: st
 
 
 # --- One name per stage --------------------------------------------------------------------------
+
+
+DEFAULTS_IN_ORCHESTRATION = {"prepare"}
+"""Sections whose dataclass is in tasks/params.py although params.yaml leaves keys out: a changed
+default makes nothing stale there."""
+
+
+@pytest.mark.parametrize("section", sorted(set(STAGE_MODULES.values()) - DEFAULTS_IN_ORCHESTRATION))
+def test_a_changed_default_makes_its_stage_stale(section: str) -> None:
+    """The dataclass of a section is a dep of its stage, or params.yaml spells every key out."""
+    kind = typing.get_type_hints(Params)[section]
+    file = kind.__module__.replace(".", "/") + ".py"
+    missing = {field.name for field in dataclasses.fields(kind)} - set(
+        read_yaml("params.yaml")[section]
+    )
+
+    assert not missing or file in code_of(section)
 
 
 def test_every_param_that_dvc_yaml_names_is_in_params_yaml() -> None:

@@ -1,4 +1,4 @@
-"""The embedded base model."""
+"""The base model: one of your own, or the embedded one."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from rlhf.params.ranges import Count, Positive
 class EmbeddedModelParams:
     """Size and training of the embedded model."""
 
-    vocabulary_size: Count = 1280
+    vocabulary_size: Count = 1536
     """Upper bound; merging stops earlier when no pair is left."""
     layers: Count = 2
     """Transformer blocks."""
@@ -24,12 +24,25 @@ class EmbeddedModelParams:
     """Longest sequence in tokens."""
     rope_theta: Positive = 10_000.0
     """Base of the rotary position frequencies."""
-    steps: Count = 300
+    steps: Count = 800
     """Optimiser steps."""
     batch_size: Count = 16
     """Sequences per step."""
     sequence_length: Count = 96
     """Tokens per sequence."""
     optimiser: OptimiserParams = field(
-        default_factory=lambda: OptimiserParams(name="muon", lr=5e-3, muon_lr=1e-2)
+        default_factory=lambda: OptimiserParams(
+            name="muon", lr=5e-3, muon_lr=1e-2, weight_decay=0.01, warmup_steps=30
+        )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseParams:
+    """The model everything starts from."""
+
+    model: str | None = None
+    """A local folder in the hub's format or a hub id; null pre-trains the embedded model."""
+    revision: str | None = None
+    """Commit of a hub id; required with one."""
+    embedded: EmbeddedModelParams = field(default_factory=EmbeddedModelParams)

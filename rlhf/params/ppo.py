@@ -17,15 +17,15 @@ from rlhf.params.sampling import SamplingParams
 class PPOParams:
     """One PPO round (Schulman et al. 2017; Ziegler et al. 2019 for its use on language models)."""
 
-    iterations: CountOrZero = 16
+    iterations: CountOrZero = 14
     """Rollouts, each followed by an update."""
     rollout_size: Count = 128
     """Prompts per rollout."""
-    epochs: Count = 2
+    epochs: Count = 1
     """Passes over each rollout."""
-    minibatches: Count = 2
+    minibatches: Count = 4
     """Optimiser steps per pass."""
-    micro_batch_size: Count = 128
+    micro_batch_size: Count = 32
     """Answers per forward pass; changes memory, never the gradient."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
@@ -34,16 +34,16 @@ class PPOParams:
     """Train low-rank adapters of the policy, which with them off is its own reference, and merge
     them in the end; a separate value model is trained whole. null trains all weights."""
     optimiser: OptimiserParams = field(
-        default_factory=lambda: OptimiserParams(lr=6e-4, schedule="constant", warmup_steps=12)
+        default_factory=lambda: OptimiserParams(lr=4e-4, schedule="constant", warmup_steps=12)
     )
     """Of the policy (and the shared trunk)."""
     value_optimiser: OptimiserParams = field(
         default_factory=lambda: OptimiserParams(lr=1e-3, schedule="constant", warmup_steps=0)
     )
     """Of the value head and the separate value trunk."""
-    value_model: Literal["shared", "separate"] = "shared"
+    value_model: Literal["shared", "separate"] = "separate"
     """Whether the value function has a trunk of its own."""
-    value_init: Literal["zero", "reward"] = "zero"
+    value_init: Literal["zero", "reward"] = "reward"
     """Start the value function at 0 or, with a separate trunk, at the reward model's score."""
     value_carry: bool = True
     """Rounds after the first go on with the value function of the round before."""
@@ -51,7 +51,7 @@ class PPOParams:
     """Rollouts at the start that train the value function only."""
     value_epochs: Count | None = None
     """Passes of the value function over each rollout; null means as many as the policy's."""
-    kl_coef: NonNegative = 0.05
+    kl_coef: NonNegative = 0.04
     """Penalty per nat of KL to the reference."""
     kl_in: Literal["reward", "loss"] = "reward"
     """Subtract the penalty from each token's reward, or add its mean per token to the loss."""

@@ -16,7 +16,7 @@ class RewardParams:
     """false copies the reward model that a round starts from, once there is one."""
     epochs: Count = 2
     """Passes over all preferences so far."""
-    batch_size: Count = 32
+    batch_size: Count = 16
     """Pairs per optimiser step."""
     micro_batch_size: Count = 64
     """Pairs per forward pass; changes memory, never the gradient."""
@@ -37,4 +37,4 @@ class RewardParams:
     """Score of an ensemble: the members' mean less this many of their standard deviations."""
     lora: LoraParams | None = None
     """Train low-rank adapters and the head, and merge them in the end; null trains all weights."""
-    optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=2e-3))
+    optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=1e-3))

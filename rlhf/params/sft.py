@@ -25,5 +25,5 @@ class SFTParams:
     lora: LoraParams | None = None
     """Train low-rank adapters and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(
-        default_factory=lambda: OptimiserParams(name="muon", lr=2e-3, muon_lr=5e-3)
+        default_factory=lambda: OptimiserParams(name="muon", lr=2e-3, muon_lr=6e-3, warmup_steps=30)
     )

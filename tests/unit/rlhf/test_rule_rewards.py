@@ -217,7 +217,7 @@ def test_words_from_a_file_take_the_place_of_the_embedded_ones(tmp_path, assert_
     ],
 )
 def test_a_mix_that_makes_no_sense_is_refused(changes, key):
-    params = PPOParams(**{"value_model": "separate", **changes})
+    params = PPOParams(**{"value_init": "zero", **changes})
     assert [found for found, _ in params.problems()] == [key]
 
 
@@ -230,7 +230,7 @@ def rules_only(**changes) -> PPOParams:
             "iterations": 2,
             "rollout_size": 4,
             "sampling": SamplingParams(max_new_tokens=6),
-            "value_model": "separate",
+            "value_init": "zero",
             "missing_end_penalty": 0.0,
             "rewards": RewardMixParams(learned=0.0, format=1.0, length=2.0),
             **changes,

@@ -1,6 +1,8 @@
 """params.yaml: read whole, checked whole, every problem told in the user's words."""
 
+import copy
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,40 @@ def test_a_key_left_out_takes_its_default_but_a_section_must_be_there(params: Pa
     assert load_params(params.path).ppo.kl_coef == PPOParams().kl_coef
 
     assert params.drop("evaluate").problems() == ["evaluate: missing"]
+
+
+SECTIONS = (
+    "run", "prepare", "base", "sft", "sample", "label", "validate", "reward", "ppo", "evaluate",
+    "report",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_defaults_of_the_code_are_the_recipe_of_the_shipped_file(name: str):
+    shipped = getattr(load_params(ROOT / "params.yaml"), name)
+
+    assert flatten(asdict(shipped)) == flatten(asdict(type(shipped)()))
+
+
+def lines_of(values: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted key of every entry that can be left out, sections within sections included."""
+    found = []
+    for key, value in values.items():
+        found.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            found += lines_of(value, f"{prefix}{key}.")
+    return found
+
+
+def test_leaving_out_any_one_line_changes_nothing(params: ParamsFile):
+    shipped = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+    expected = load_params(ROOT / "params.yaml")
+    keys = [key for name in SECTIONS for key in lines_of(shipped[name], f"{name}.")]
+    assert "ppo.optimiser.schedule" in keys
+    for key in keys:
+        params.values = copy.deepcopy(shipped)
+        YAML().dump(params.drop(key).values, params.path)
+        assert load_params(params.path) == expected, key
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1.0e-5", "0.00001", "1E-05"])

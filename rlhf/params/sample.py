@@ -1,0 +1,21 @@
+"""The fresh pairs of a round."""
+
+from dataclasses import dataclass, field
+
+from rlhf.params.ranges import Count, Fraction
+from rlhf.params.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleParams:
+    """Fresh pairs of answers for each round."""
+
+    pairs: Count = 3000
+    """Pairs per round; identical answers are drawn again, then left out."""
+    against_sft: Fraction = 0.1
+    """Share of pairs between the policy and SFT; the rest is the policy against itself."""
+    batch_size: Count = 256
+    """Prompts answered at a time."""
+    max_prompt_tokens: Count = 96
+    """Longer prompts are left out and counted."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)

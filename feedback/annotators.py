@@ -51,8 +51,8 @@ class LabelParams:
     language_model: LanguageModelParams | None = None
     """language_model: which one, and how it is asked."""
     reward_model: str | None = None
-    """reward_model: its folder in the hub's format, relative to the repository root. DVC does not
-    follow it; the judgments name its hash."""
+    """reward_model: its folder in the hub's format, relative to the repository root; the judgments
+    name its hash."""
 
     def __post_init__(self) -> None:
         """Refuses impossible combinations, naming the dotted key."""

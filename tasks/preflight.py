@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf.params.base import BaseParams
+from tasks.own_files import follow
 from tasks.params import FilesParams, Params, ParamsError
 
 
@@ -25,6 +26,7 @@ def check_inputs(params: Params, root: Path) -> None:
     ]
     if problems:
         raise ParamsError("\n".join(f"{root / 'params.yaml'}: {problem}" for problem in problems))
+    follow(root, params)
 
 
 def _missing_files(files: FilesParams | None, root: Path) -> Iterator[str]:

@@ -21,6 +21,7 @@ from tasks.dvc_process import DvcProcess
 from tasks.execution import Execution, begin_execution, last_execution, save_execution
 from tasks.output_tags import tag_outputs
 from tasks.params import Params, ParamsError, load_params
+from tasks.preflight import check_inputs
 from tasks.result_table import result_table, time_lines
 from tasks.shipping import Shipper, tracking_uri
 from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
@@ -61,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         workspace = _workspace(root, variant)
         params = load_params(workspace / "params.yaml")
+        check_inputs(params, workspace)
     except (ParamsError, VariantError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

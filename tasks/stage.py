@@ -28,6 +28,7 @@ from rlhf.manifests import DamagedError
 from tasks.fingerprint import Identity, fingerprint, identify
 from tasks.inputs import fill_paths, input_hashes
 from tasks.outcome import EXIT_CODES, Cost, StageEnd, Status, process_age, write_outcome
+from tasks.own_files import own_files, require_followed
 from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
 from tasks.publishing import Staging, verify_model, write_history
 from tasks.redaction import redact, redact_values
@@ -68,7 +69,8 @@ class Stage:
         self.own_params = redact_values(
             {"run": asdict(params.run), section_name: section(params, section_name)}
         )
-        self.input_paths = fill_paths(inputs, params, round_key)
+        named = own_files(self.root, params, section_name)
+        self.input_paths = [*fill_paths(inputs, params, round_key), *named]
         self.inputs = input_hashes(self.root, self.input_paths)
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
         self.work = self.root / ".work" / name
@@ -205,6 +207,7 @@ def run_stage(
     options = parser.parse_args(arguments)
     try:
         params = load_params(Path("params.yaml"))
+        require_followed(Path.cwd(), params)
         round_key = _round_key(params, options.round) if per_round else None
     except ParamsError as error:
         sys.stderr.write(f"{error}\n")

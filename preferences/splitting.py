@@ -38,12 +38,15 @@ def normal_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def split_of(prompt: Prompt, *, heldout_fraction: float) -> Split:
+def split_of(prompt: Prompt, *, heldout_fraction: float, salt: str = "") -> Split:
     """The side of a prompt; about `heldout_fraction` (0 to 1) of all prompts are held out.
 
     A prompt stays on its side whatever else is in the data; and one that is held out stays so when
     the fraction grows. Prompts that differ only in case, white space or form are on the same side.
+    Sides under different salts are independent: being held out here says nothing of being so there.
     """
-    digest = hashlib.sha256(normal_text(asked(prompt)).encode("utf-8")).digest()
+    # No text without white space at its ends begins with a blank: salted and unsalted never meet.
+    text = normal_text(asked(prompt))
+    digest = hashlib.sha256((f" {salt} {text}" if salt else text).encode("utf-8")).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     return "heldout" if position < heldout_fraction else "train"

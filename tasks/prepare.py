@@ -19,11 +19,11 @@ from data.support_desk.splits import sample_requests
 from data.support_desk.writers import sample_writer, write_response
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import compact_json
-from preferences.schemas import DEMONSTRATIONS, PREFERENCES, PROMPTS
+from preferences.schemas import DEMONSTRATIONS, PROMPTS
 from preferences.sources import gather
-from preferences.splitting import split_of
 from rlhf.named_seeds import named_random
 from tasks.outcome import StageEnd
+from tasks.own_rows import own_split, read_preferences
 from tasks.params import FilesParams, PrepareParams
 from tasks.progress import track
 from tasks.stage import Stage, run_stage
@@ -74,7 +74,7 @@ def _own_files(folder: Path, files: FilesParams) -> None:
     prompts = read_rows(_existing("prompts", files.prompts), PROMPTS)
     parts: dict[str, list[Mapping[str, Any]]] = {"train": [], "heldout": [], "test": []}
     for row in prompts:
-        parts[_split_of(row["prompt"], files)].append(row)
+        parts[own_split(row["prompt"], files)].append(row)
     for split, rows in parts.items():
         if not rows:
             raise StageEnd("bad_input", f"{files.prompts}: no prompt falls into split {split}")
@@ -87,7 +87,7 @@ def _own_files(folder: Path, files: FilesParams) -> None:
         shutil.copyfile(_existing("corpus", files.corpus), folder / "corpus.jsonl")
     preferences: Rows = []
     if files.preferences is not None:
-        preferences = read_rows(_existing("preferences", files.preferences), PREFERENCES)
+        preferences = read_preferences(_existing("preferences", files.preferences))
     _write_preferences(folder, preferences)
 
 
@@ -100,14 +100,6 @@ def _add_sources(folder: Path, params: PrepareParams) -> None:
     (folder / "sources.jsonl").write_text(
         "".join(compact_json(each.to_row()) + "\n" for each in gathered), encoding="utf-8"
     )
-
-
-def _split_of(prompt: Any, files: FilesParams) -> str:
-    """Test, then held out, then train, each by a hash of the prompt."""
-    outside = files.test_fraction + files.heldout_fraction
-    if split_of(prompt, heldout_fraction=files.test_fraction) == "heldout":
-        return "test"
-    return "heldout" if split_of(prompt, heldout_fraction=outside) == "heldout" else "train"
 
 
 def _existing(key: str, path: str) -> Path:

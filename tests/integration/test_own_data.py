@@ -371,3 +371,16 @@ def test_a_source_that_cannot_be_used_is_named_and_nothing_is_written(
     assert problem in err
     assert "Traceback" not in err
     assert place.made() == []
+
+
+def test_preferences_in_another_format_are_sent_to_prepare_sources(place: Place):
+    write_rows(place.root / "own/pairs.jsonl", source_rows("w1", 3))
+    place.values["prepare"]["files"]["preferences"] = "own/pairs.jsonl"
+
+    code, err = place.run("prepare")
+
+    assert code == 2
+    assert "own/pairs.jsonl: in the format trl" in err
+    assert "sources: [{path: own/pairs.jsonl}]" in err
+    assert "missing" not in err
+    assert place.made() == []

@@ -7,7 +7,10 @@ flavours, the weights and configuration under `model/`, the tokenizer under
 `components/tokenizer/`. MLflow alone loads it again in any process
 (`mlflow.transformers.load_model`, `mlflow.pyfunc.load_model`); a test holds that.
 
-Only safetensors, JSON and text are taken along: nothing in it can run code.
+A policy is logged as a model of MLflow's chat task. What MLflow itself would serve for that task
+takes messages and refuses bare text, so `tasks/served_policy.py` goes along under `code/` and
+takes both. Of the model folder only safetensors, JSON and text are taken along: nothing in it can
+run code, and there is no pickle.
 """
 
 import importlib.metadata
@@ -21,7 +24,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlflow.entities import LoggedModelOutput
-from mlflow.models import Model
+from mlflow.models import Model, ModelSignature
+from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
+from mlflow.types.schema import ParamSchema, ParamSpec
 
 from tasks.mlflow_store import Store
 
@@ -34,11 +39,16 @@ TASKS: Mapping[ModelKind, tuple[str, str]] = {
     "policy": ("text-generation", "TextGenerationPipeline"),
     "reward_model": ("text-classification", "TextClassificationPipeline"),
 }
-PREDICT_CONFIG: Mapping[ModelKind, Mapping[str, object]] = {
-    "policy": {},
-    # Scores as the model gives them; the pipeline would squash them by a sigmoid.
-    "reward_model": {"function_to_apply": "none"},
-}
+CHAT_TASK = "llm/v1/chat"
+SERVING_CODE = Path(__file__).with_name("served_policy.py")
+SERVING_PARAMS = ParamSchema(
+    [
+        ParamSpec("temperature", "double", 1.0),
+        ParamSpec("top_p", "double", 1.0),
+        ParamSpec("max_tokens", "long", 256),
+    ]
+)
+"""What a request to a served policy may set; the policy as it was trained where it does not."""
 
 
 def log_model(
@@ -95,16 +105,34 @@ def _describe(kind: ModelKind, architecture: str, run_id: str, model_id: str) ->
         "tokenizer_type": "AutoTokenizer",
     }
     model = Model(run_id=run_id, model_id=model_id)
+    served: dict[str, Any] = {
+        "python_version": platform.python_version(),
+        "env": {"virtualenv": "python_env.yaml"},
+    }
+    if kind == "policy":
+        flavor["inference_task"] = CHAT_TASK
+        served |= {"loader_module": SERVING_CODE.stem, "code": "code", "data": "model"}
+        model.metadata = {"task": CHAT_TASK}
+        model.signature = _chat_signature()
+    else:
+        # Scores as the model gives them; the pipeline would squash them by a sigmoid.
+        served["config"] = {"function_to_apply": "none"}
+        served |= {"loader_module": "mlflow.transformers", "model_binary": "model"}
     model.add_flavor("transformers", transformers_version=_version("transformers"), **flavor)
-    model.add_flavor(
-        "python_function",
-        loader_module="mlflow.transformers",
-        python_version=platform.python_version(),
-        env={"virtualenv": "python_env.yaml"},
-        model_binary="model",
-        **({"config": dict(PREDICT_CONFIG[kind])} if PREDICT_CONFIG[kind] else {}),
-    )
+    model.add_flavor("python_function", **served)
     return model
+
+
+def _chat_signature() -> ModelSignature:
+    """MLflow's signature of the chat task, left to the serving code to enforce.
+
+    MLflow enforces it by itself otherwise, and refuses text that does not come as messages.
+    """
+    signature = ModelSignature(
+        CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA, params=SERVING_PARAMS
+    )
+    signature._is_signature_from_type_hint = True
+    return signature
 
 
 def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str) -> None:
@@ -118,6 +146,9 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
         _link_or_copy(source, target)
         if source.parent == folder and source.name.startswith(TOKENIZER_FILES):
             _link_or_copy(source, draft / "components" / "tokenizer" / source.name)
+    if kind == "policy":
+        (draft / "code").mkdir()
+        shutil.copyfile(SERVING_CODE, draft / "code" / SERVING_CODE.name)
     packages = "".join(f"{name}=={_version(name)}\n" for name in REQUIREMENTS)
     (draft / "requirements.txt").write_text(packages, encoding="utf-8")
     (draft / "python_env.yaml").write_text(

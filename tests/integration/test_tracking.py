@@ -340,7 +340,7 @@ def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
     assert loaded["mean"] == 0.25
     assert loaded["served"] == pytest.approx(loaded["raw"], rel=1e-4)
     stored = {path.suffix for path in artifacts(root, sent["models"]) if path.is_file()}
-    assert stored == {".safetensors", ".json", ".txt", ".yaml", ""}  # "" is MLmodel
+    assert stored == {".safetensors", ".json", ".txt", ".yaml", ".py", ""}  # "" is MLmodel
     assert not (spool.folder / "outputs").exists()
 
 

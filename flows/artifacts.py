@@ -19,6 +19,7 @@ from prefect.artifacts import (
 )
 
 from flows.environment import mlflow_ui
+from tasks.caveats import caveats
 from tasks.sent import load_sent
 from tasks.shipping import spools, tracking_uri
 from tasks.work_folder import BLOCKED
@@ -33,13 +34,14 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
         results: from `tasks.summary.build_results`.
         round_key: the round that has just been evaluated.
     """
+    shown = results_until(results, round_key)
+    notes = [
+        f"After round {round_key}: held-out prompts, 95 % intervals. "
+        "Reward model: accuracy on the newest policy's pairs before and after retraining.",
+        *caveats(shown),
+    ]
     with left_out_while_away("page rounds"):
-        create_table_artifact(
-            table=round_rows(results),
-            key="rounds",
-            description=f"After round {round_key}: held-out prompts, 95 % intervals. "
-            "Reward model: accuracy on the newest policy's pairs before and after retraining.",
-        )
+        create_table_artifact(table=round_rows(shown), key="rounds", description="\n\n".join(notes))
 
 
 def publish_waiting(message: str) -> None:
@@ -67,6 +69,18 @@ def publish_gate(root: Path, stage: str, round_key: str, message: str) -> None:
             create_markdown_artifact(page, key=key, description=message or None)
 
 
+def results_until(results: Mapping[str, Any], round_key: str) -> dict[str, Any]:
+    """`results` without what comes after `round_key`: it may be of an earlier run, still there."""
+    names = [policy["name"] for policy in results["policies"]]
+    known = names[: names.index(round_key) + 1]
+    return {
+        **results,
+        "policies": results["policies"][: len(known)],
+        "reward_models": [m for m in results["reward_models"] if m["round"] in known],
+        "test": None,
+    }
+
+
 def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per policy: gold score, win rate, KL, accuracy of its round's reward model."""
     rewards = {model["round"]: model for model in results["reward_models"]}
@@ -75,6 +89,7 @@ def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "policy": policy["name"],
             "gold score (of 10)": _estimate(policy["gold"], 2),
             "win rate vs SFT": _estimate(policy["win_rate_vs_sft"], 3),
+            "vs round before": _estimate(policy["win_rate_vs_previous"], 3),
             "KL to SFT (nats)": _estimate(policy["kl"], 2),
             "reward model before": _estimate(reward.get("accuracy_before"), 3),
             "reward model after": _estimate(reward.get("accuracy_after"), 3),

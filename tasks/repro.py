@@ -158,6 +158,7 @@ def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
         commit=git_commit(workspace),
         machine=Machine(cpu=cpu_name(), threads=params.run.threads),
         total_seconds=execution.seconds if execution else 0.0,
+        execution=execution.id if execution else None,
         outcomes=read_outcomes(workspace),
     )
     (workspace / "reports").mkdir(exist_ok=True)

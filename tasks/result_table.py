@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.caveats import caveats
+
 HEADER = (
     ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
     ("", "score", "(95 % interval)", "nats", "newest pairs"),
@@ -13,10 +15,14 @@ NONE = "-"
 
 
 def result_table(summary: Mapping[str, Any]) -> str:
-    """Round by round: gold score, win rate, KL, reward-model accuracy before -> after."""
+    """Round by round: gold score, win rate, KL, reward-model accuracy before -> after.
+
+    What contradicts the headline numbers stands above them.
+    """
     rewards = {model["round"]: model for model in summary["reward_models"]}
     rows = [_row(p["name"], p, rewards.get(p["name"])) for p in summary["policies"]]
-    lines = [_line(row) for row in HEADER]
+    lines = [line for sentence in caveats(summary) for line in _note(sentence)]
+    lines += [_line(row) for row in HEADER]
     rule = "-" * len(_line(("x" * WIDTHS[0], *("x" * width for width in WIDTHS[1:]))))
     lines += [rule, *(_line(row) for row in rows)]
     if test := summary["test"]:
@@ -34,6 +40,10 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
         parts.append(f"{len(rest)} others {_duration(sum(took for _, took in rest))}")
     text = f"Time: {_duration(seconds['total'])} ({', '.join(parts) or 'nothing ran'})"
     return textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False) + "\n"
+
+
+def _note(sentence: str) -> list[str]:
+    return textwrap.wrap(f"Note: {sentence}", width=80, subsequent_indent="      ")
 
 
 def _row(

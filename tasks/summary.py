@@ -15,6 +15,7 @@ SCHEMA = 1
 POLICY_FIELDS = (
     "gold",
     "win_rate_vs_sft",
+    "win_rate_vs_previous",
     "win_rate_judge",
     "kl",
     "proxy",
@@ -84,6 +85,7 @@ def build_summary(
     commit: str,
     machine: Machine,
     total_seconds: float,
+    execution: str | None,
     outcomes: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """`results` with times in seconds, peak memory in bytes and the machine.
@@ -93,9 +95,11 @@ def build_summary(
         commit: that was checked out.
         machine: where it ran.
         total_seconds: wall-clock seconds of the whole execution.
+        execution: id of the execution; stages that last ran in another have no time in this one.
         outcomes: of the stages, each as its last run left it (`read_outcomes`).
     """
-    ran = sorted(outcomes, key=lambda outcome: int(outcome["ended_ms"]))
+    ran = [outcome for outcome in outcomes if outcome["execution"] == execution]
+    ran.sort(key=lambda outcome: int(outcome["ended_ms"]))
     return {
         "schema": results["schema"],
         "seed": results["seed"],

@@ -15,6 +15,7 @@ from flows.artifacts import (
     publish_gate,
     publish_results,
     publish_waiting,
+    results_until,
     round_rows,
     run_link,
     runs_in_markdown,
@@ -32,6 +33,7 @@ def policy(name: str, gold: float | None) -> dict[str, object]:
         "name": name,
         "gold": None if gold is None else estimate(gold),
         "win_rate_vs_sft": estimate(0.8),
+        "win_rate_vs_previous": None if gold is None else estimate(0.62),
         "kl": estimate(3),
     }
 
@@ -49,6 +51,7 @@ def test_a_row_has_the_policy_and_the_reward_model_that_made_it():
         "policy": "r1",
         "gold score (of 10)": "7.25 [7.20, 7.30]",
         "win rate vs SFT": "0.800 [0.750, 0.850]",
+        "vs round before": "0.620 [0.570, 0.670]",
         "KL to SFT (nats)": "3.00 [2.95, 3.05]",
         "reward model before": "0.610 [0.560, 0.660]",
         "reward model after": "0.740 [0.690, 0.790]",
@@ -66,6 +69,21 @@ def test_where_nothing_was_measured_the_row_says_so():
     assert row["gold score (of 10)"] == "-"
     assert row["reward model before"] == "-"
     assert row["reward model after"] == "0.700"
+
+
+def test_after_a_round_nothing_is_shown_that_an_earlier_run_left_behind():
+    """While r1 is evaluated anew, the files of r2 and of the test are still the last run's."""
+    reward = {"accuracy_before": None, "accuracy_after": estimate(0.7)}
+    results = {
+        "policies": [policy("sft", 4.5), policy("r1", 7.0), policy("r2", 8.4)],
+        "reward_models": [{"round": key, **reward} for key in ("r1", "r2")],
+        "test": {**policy("r2", 8.5), "policy": "r2"},
+    }
+    shown = results_until(results, "r1")
+    assert [row["policy"] for row in round_rows(shown)] == ["sft", "r1"]
+    assert [model["round"] for model in shown["reward_models"]] == ["r1"]
+    assert shown["test"] is None
+    assert results_until(results, "r2")["policies"] == results["policies"]
 
 
 @pytest.mark.parametrize(
@@ -118,4 +136,5 @@ def test_a_run_goes_on_without_its_pages_while_prefect_cannot_be_reached(tmp_pat
 
             publish_waiting("round r1 waits")
             publish_gate(tmp_path, "validate@r1", "r1", "")
-            publish_results({"policies": [policy("sft", 4.5)], "reward_models": []}, "r1")
+            results = {"policies": [policy("r1", 4.5)], "reward_models": [], "test": None}
+            publish_results(results, "r1")

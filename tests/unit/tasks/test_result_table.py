@@ -23,7 +23,7 @@ SUMMARY = {
     "reward_models": [
         {"round": "r1", "accuracy_before": interval(0.55), "accuracy_after": interval(0.71)}
     ],
-    "test": {**policy("r1", 6.5), "policy": "r1"},
+    "test": {**policy("r1", 6.28), "policy": "r1"},
 }
 
 
@@ -34,7 +34,18 @@ def test_each_round_shows_gold_win_rate_kl_and_accuracy_before_and_after() -> No
         "r1", "6.25", "0.750", "[0.700,", "0.800]", "3.25", "0.550", "->", "0.710",
     ]  # fmt: skip
     (test,) = [line for line in lines if line.startswith("test (r1)")]
-    assert test.split()[2] == "6.50"
+    assert test.split()[2] == "6.28"
+
+
+def test_what_contradicts_the_headline_stands_above_the_table() -> None:
+    tested = {**policy("r1", 5.75), "policy": "r1"}
+    lines = result_table({**SUMMARY, "test": tested}).splitlines()
+    assert " ".join(" ".join(lines[:2]).split()) == (
+        "Note: The test prompts contradict the held-out ones: gold 5.75 [5.70, 5.80] on the "
+        "test prompts, 6.25 [6.20, 6.30] on the held-out ones."
+    )
+    assert max(map(len, lines)) <= 80
+    assert "Note" not in result_table({**SUMMARY, "test": {**policy("r1", 6.28), "policy": "r1"}})
 
 
 def test_it_is_readable_at_80_columns() -> None:

@@ -31,8 +31,8 @@ def test_the_form_is_that_of_the_design(tmp_path: Path) -> None:
     assert (results["schema"], results["seed"]) == (1, 3)
     assert [policy["name"] for policy in results["policies"]] == ["sft", "r1"]
     assert list(results["policies"][0]) == [
-        "name", "gold", "win_rate_vs_sft", "win_rate_judge", "kl", "proxy", "length", "finished",
-        "distinct_2",
+        "name", "gold", "win_rate_vs_sft", "win_rate_vs_previous", "win_rate_judge", "kl", "proxy",
+        "length", "finished", "distinct_2",
     ]  # fmt: skip
     assert results["policies"][1]["kl"] == {"mean": 3.0}
     (reward,) = results["reward_models"]
@@ -72,7 +72,10 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
     for number, stage in enumerate(("ppo@r1", "sft", "base")):
         folder = tmp_path / ".work" / stage
         folder.mkdir(parents=True)
-        outcome = {"stage": stage, "seconds": 10.26, "peak_rss_bytes": 7, "ended_ms": 50 - number}
+        outcome = {
+            "stage": stage, "seconds": 10.26, "peak_rss_bytes": 7, "ended_ms": 50 - number,
+            "execution": "now",
+        }  # fmt: skip
         (folder / "outcome.json").write_text(json.dumps(outcome))
     outcomes = read_outcomes(tmp_path)
     summary = build_summary(
@@ -80,6 +83,7 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
         commit="c0ffee",
         machine=Machine(cpu="a processor", threads=2),
         total_seconds=31.04,
+        execution="now",
         outcomes=outcomes,
     )
     assert list(summary["seconds"]["stages"].items()) == [
@@ -94,3 +98,25 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
         "schema", "seed", "commit", "machine", "seconds", "peak_rss_bytes", "policies",
         "reward_models", "test",
     ]  # fmt: skip
+
+
+def test_a_stage_that_did_not_run_this_time_has_no_time_in_the_summary(tmp_path: Path) -> None:
+    """base ran last week and was up to date today; its old outcome is still there."""
+    outcomes = [
+        {"stage": stage, "seconds": took, "peak_rss_bytes": 9, "ended_ms": end, "execution": run}
+        for stage, took, end, run in (
+            ("base", 92.0, 10, "last week"),
+            ("sft", 61.0, 20, "last week"),
+            ("ppo@r1", 30.0, 30, "today"),
+        )
+    ]
+    summary = build_summary(
+        build_results(tmp_path, [], seed=0, test_policy="r1"),
+        commit="c0ffee",
+        machine=Machine(cpu="a processor", threads=2),
+        total_seconds=31.0,
+        execution="today",
+        outcomes=outcomes,
+    )
+    assert summary["seconds"] == {"total": 31.0, "stages": {"ppo@r1": 30.0}}
+    assert summary["peak_rss_bytes"] == {"ppo@r1": 9}

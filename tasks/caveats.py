@@ -1,6 +1,6 @@
 """What a reader has to know before believing the headline numbers of a run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 EVEN = 0.5
@@ -13,11 +13,11 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
     Args:
         results: from `tasks.summary.build_results`.
     """
-    contradiction = test_contradiction(results)
-    return [*([contradiction] if contradiction else []), *_rounds_without_gain(results)]
+    by_test = contradiction(results)
+    return [*([by_test] if by_test else []), *rounds_without_gain(results).values()]
 
 
-def test_contradiction(results: Mapping[str, Any]) -> str | None:
+def contradiction(results: Mapping[str, Any]) -> str | None:
     """Says so when the test prompts' interval lies apart from the held-out prompts'.
 
     Gold scores are compared, win rates against SFT where there is no gold.
@@ -42,15 +42,18 @@ def test_contradiction(results: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rounds_without_gain(results: Mapping[str, Any]) -> Iterator[str]:
+def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
+    """Round -> a sentence, for each round that is no better than the policy it started from."""
+    found = {}
     for policy in results["policies"]:
         wins = policy.get("win_rate_vs_previous")
         if wins and wins["low"] <= EVEN:
-            how = "worse" if wins["high"] < EVEN else "no better"
-            yield (
-                f"{policy['name']} is {how} than the policy it started from: "
+            name, how = policy["name"], "worse" if wins["high"] < EVEN else "no better"
+            found[name] = (
+                f"{name} is {how} than the policy it started from: "
                 f"its win rate against it is {_interval(wins, 3)}."
             )
+    return found
 
 
 def _interval(estimate: Mapping[str, float], digits: int) -> str:

@@ -5,7 +5,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.report_data import read_curves, read_labels, read_lineage, read_reliability, read_samples
+from tasks.report_data import (
+    read_curves,
+    read_labels,
+    read_lineage,
+    read_losses,
+    read_reliability,
+    read_samples,
+    read_verdicts,
+)
 from tasks.report_page import ReportData, render_page
 from tasks.stage import Stage, run_stage
 from tasks.summary import build_results
@@ -54,6 +62,8 @@ def build_report(
             results=results,
             final=final,
             curves=read_curves(root, rounds),
+            losses=read_losses(root, rounds),
+            verdicts=read_verdicts(root, rounds),
             reliability=read_reliability(root, rounds),
             samples=shown,
             samples_total=total,

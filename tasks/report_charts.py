@@ -1,4 +1,4 @@
-"""The report's drawings as SVG: line panels, intervals, the lineage. No script, no plot library.
+"""The report's drawings as SVG: line panels, intervals, dots. No script, no plot library.
 
 Colours are CSS classes, so one drawing serves light and dark; every coordinate is written with a
 fixed number of digits, so the same figures give the same bytes.
@@ -14,6 +14,8 @@ from tasks.report_data import ConfidenceBin, Curve, Curves
 
 WIDTH, HEIGHT = 340.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
+DIGIT = 6.4
+"""The most that a digit of an axis takes up."""
 NICE_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -44,15 +46,22 @@ class Scale:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def line_panel(curves: Curves, curve: Curve, title: str, marks: Sequence[Mark] = ()) -> Markup:
+def line_panel(
+    curves: Curves,
+    curve: Curve,
+    title: str,
+    marks: Sequence[Mark] = (),
+    *,
+    from_zero: bool = False,
+) -> Markup:
     """One curve over all rounds, with the rounds as bands and optional marks with intervals."""
-    values = [value for _, value in curve.points]
+    values = [value for _, value in curve.points] + [0.0] * from_zero
     values += [bound for mark in marks for bound in (mark.low, mark.high)]
     ticks = nice_ticks(min(values), max(values))
     end = curves.spans[-1][2]
-    x = Scale(0.0, end, LEFT, WIDTH - RIGHT)
+    x = Scale(0.0, end, left_edge(ticks), WIDTH - RIGHT)
     y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = [*_bands(curves, x), *_grid(ticks, y)]
+    parts = [*_bands(curves, x), *grid_lines(ticks, x, y)]
     parts += [_line(curve, first, last, x, y) for _, first, last in curves.spans]
     parts += [_mark(mark, x, y) for mark in marks]
     return svg(WIDTH, HEIGHT, title, parts)
@@ -74,7 +83,7 @@ def reliability_panel(bins: Sequence[ConfidenceBin], title: str) -> Markup:
     x = Scale(0.5, 1.0, LEFT, WIDTH - RIGHT)
     ticks = nice_ticks(min(0.5, *(one.low for one in bins)), 1.0)
     y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = _grid(ticks, y)
+    parts = grid_lines(ticks, x, y)
     parts.append(
         f'<line class="grid half" x1="{x(0.5):.1f}" y1="{y(0.5):.1f}" '
         f'x2="{x(1.0):.1f}" y2="{y(1.0):.1f}"/>'
@@ -115,7 +124,7 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
             f'<line class="grid{half}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" '
             f'y1="8" y2="{height - 22:.1f}"/>'
             f'<text class="tick middle" x="{x(tick):.1f}" y="{height - 6:.1f}">'
-            f"{_label(tick, ticks)}</text>"
+            f"{tick_label(tick, ticks)}</text>"
         )
     for number, (name, before, after) in enumerate(rows):
         y = 14.0 + row_height * number + row_height / 2
@@ -134,7 +143,8 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About `count` round numbers that cover the range from `low` to `high`."""
     if high - low < 1e-9:
-        low, high = low - 0.5, high + 0.5
+        # What is never negative, as a share, keeps an axis without negative numbers.
+        low, high = (low if 0.0 <= low < 0.5 else low - 0.5), high + 0.5
     rough = (high - low) / count
     power = 10.0 ** floor(log10(rough))
     step = next(power * nice for nice in NICE_STEPS if power * nice >= rough * (1 - 1e-9))
@@ -165,12 +175,18 @@ def _line(curve: Curve, first: float, end: float, x: Scale, y: Scale) -> str:
     return f'<polyline class="line" points="{line}"/>'
 
 
-def _grid(ticks: Sequence[float], y: Scale) -> list[str]:
+def left_edge(ticks: Sequence[float]) -> float:
+    """Where a drawing begins whose labels at the left must all have their place."""
+    return max(LEFT, 7.0 + DIGIT * max(len(tick_label(tick, ticks)) for tick in ticks))
+
+
+def grid_lines(ticks: Sequence[float], x: Scale, y: Scale) -> list[str]:
+    """Horizontal lines with their labels at the left."""
     return [
-        f'<line class="grid" x1="{LEFT:.0f}" x2="{WIDTH - RIGHT:.0f}" '
+        f'<line class="grid" x1="{x.start:.0f}" x2="{x.end:.0f}" '
         f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text class="tick end" x="{LEFT - 5:.0f}" y="{y(tick) + 3.5:.1f}">'
-        f"{_label(tick, ticks)}</text>"
+        f'<text class="tick end" x="{x.start - 5:.0f}" y="{y(tick) + 3.5:.1f}">'
+        f"{tick_label(tick, ticks)}</text>"
         for tick in ticks
     ]
 
@@ -201,13 +217,14 @@ def _arrow(start: float, end: float, y: float) -> str:
     )
 
 
-def _label(tick: float, ticks: Sequence[float]) -> str:
+def tick_label(tick: float, ticks: Sequence[float]) -> str:
     """With as many digits as the distance of the ticks needs."""
     step = ticks[1] - ticks[0]
     digits = max(0, -floor(log10(step) + 1e-9))
     if round(step, digits) != round(step, 9):
         digits += 1  # a step of 2.5
-    return f"{tick:.{digits}f}".replace("-0", "0") if tick == 0 else f"{tick:.{digits}f}"
+    text = f"{tick + 0.0:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 def svg(

@@ -1,10 +1,10 @@
-"""What the report shows, read from the files of the stages: curves, samples, lineage."""
+"""What the report shows, read from the files of the stages: curves, verdicts, samples, lineage."""
 
 import csv
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The curves of PPO in all rounds that have run."""
+    """The curves of a stage, of all rounds that have run where it runs in each."""
 
     spans: tuple[tuple[str, float, float], ...]
-    """(round, first step, end) on the common axis."""
+    """(round or stage, first step, end) on the common axis."""
     by_metric: Mapping[str, Curve]
 
 
@@ -53,6 +53,20 @@ class ConfidenceBin:
 
 
 @dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """What the data gate said of a round's preferences."""
+
+    round: str
+    verdict: str
+    fresh: int
+    quarantined: int
+    train: int
+    heldout: int
+    objections: tuple[str, ...]
+    """Reasons to block first, then rules that found rows, then numbers out of their bounds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A file or folder that a model was made from."""
 
@@ -76,23 +90,23 @@ class ModelNode:
 
 def read_curves(root: Path, rounds: Sequence[str]) -> Curves:
     """The rounds' `results/ppo/<round>/history.csv`, laid one after the other."""
-    spans: list[tuple[str, float, float]] = []
-    points: dict[str, list[tuple[float, float]]] = {}
-    offset = 0.0
-    for key in rounds:
-        rows = _read_csv(root / "results" / "ppo" / key / "history.csv")
-        if not rows:
-            continue
-        steps = [float(row["step"]) for row in rows]
-        for step, row in zip(steps, rows, strict=True):
-            for name, text in row.items():
-                value = _number(text)
-                if name != "step" and value is not None:
-                    points.setdefault(name, []).append((offset + step - steps[0], value))
-        end = offset + steps[-1] - steps[0] + 1
-        spans.append((key, offset, end))
-        offset = end
-    return Curves(tuple(spans), {name: Curve(tuple(found)) for name, found in points.items()})
+    return _one_after_the_other((key, root / "results" / "ppo" / key) for key in rounds)
+
+
+def read_losses(root: Path, rounds: Sequence[str]) -> dict[str, Curves]:
+    """The curves of `base`, `sft` and `reward`, of which the report shows the losses."""
+    results = root / "results"
+    return {
+        "base": _one_after_the_other([("base", results / "base")]),
+        "sft": _one_after_the_other([("sft", results / "sft")]),
+        "reward": _one_after_the_other((key, results / "reward" / key) for key in rounds),
+    }
+
+
+def read_verdicts(root: Path, rounds: Sequence[str]) -> list[GateVerdict]:
+    """The rounds' `results/validate/<round>/verdict.json`, of those that the gate has seen."""
+    paths = {key: root / "results" / "validate" / key / "verdict.json" for key in rounds}
+    return [_verdict(key, path) for key, path in paths.items() if path.exists()]
 
 
 def read_samples(root: Path, final: str, count: int) -> tuple[list[Sample], int]:
@@ -153,6 +167,49 @@ def read_labels(root: Path, rounds: Sequence[str]) -> dict[str, tuple[Source, in
             source = Source(path.relative_to(root).as_posix(), digest)
             labels[key] = (source, content.count(b"\n"))
     return labels
+
+
+def _one_after_the_other(folders: Iterable[tuple[str, Path]]) -> Curves:
+    """The `history.csv` of each folder that has one, on a common axis of steps."""
+    spans: list[tuple[str, float, float]] = []
+    points: dict[str, list[tuple[float, float]]] = {}
+    offset = 0.0
+    for name, folder in folders:
+        rows = _read_csv(folder / "history.csv")
+        if not rows:
+            continue
+        steps = [float(row["step"]) for row in rows]
+        for step, row in zip(steps, rows, strict=True):
+            for metric, text in row.items():
+                value = _number(text)
+                if metric != "step" and value is not None:
+                    points.setdefault(metric, []).append((offset + step - steps[0], value))
+        end = offset + steps[-1] - steps[0] + 1
+        spans.append((name, offset, end))
+        offset = end
+    return Curves(tuple(spans), {metric: Curve(tuple(found)) for metric, found in points.items()})
+
+
+def _verdict(key: str, path: Path) -> GateVerdict:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    rows = record["rows"]
+    found = [
+        f"{rule}: {entry['rows']:,} row{'' if entry['rows'] == 1 else 's'}"
+        for rule, entry in record["rules"].items()
+        if entry["rows"]
+    ]
+    beyond = [
+        f"{name} out of bounds" for name, entry in record["numbers"].items() if not entry["kept"]
+    ]
+    return GateVerdict(
+        round=key,
+        verdict=record["verdict"],
+        fresh=rows["fresh"],
+        quarantined=rows["quarantined"],
+        train=rows["train"],
+        heldout=rows["heldout"],
+        objections=(*record["reasons"], *found, *beyond),
+    )
 
 
 def _node(root: Path, column: str, kind: str, path: str) -> ModelNode | None:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from tasks.caveats import caveats, contradiction, rounds_without_gain
 from tasks.report_charts import (
     Mark,
     before_after,
@@ -16,7 +17,8 @@ from tasks.report_charts import (
     line_panel,
     reliability_panel,
 )
-from tasks.report_data import ConfidenceBin, Curves, ModelNode, Sample, Source
+from tasks.report_data import ConfidenceBin, Curves, GateVerdict, ModelNode, Sample, Source
+from tasks.report_gold_kl import gold_against_kl
 from tasks.report_lineage import lineage_drawing, lineage_rows
 
 LONGEST_TEXT = 2000
@@ -32,6 +34,11 @@ PANELS = (
     ("value/explained_variance", "Explained variance", "how much of the returns the value "
      "head foresees; 1 is all"),
 )  # fmt: skip
+LOSSES = (
+    ("base", "Pre-training loss", "nats per token"),
+    ("sft", "SFT loss", "nats per token"),
+    ("reward", "Reward model loss", "per pair; each round trains on all pairs so far"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,8 @@ class ReportData:
     """From `tasks.summary.build_results`."""
     final: str
     curves: Curves
+    losses: Mapping[str, Curves]
+    verdicts: Sequence[GateVerdict]
     reliability: Mapping[str, Sequence[ConfidenceBin]]
     samples: Sequence[Sample]
     samples_total: int
@@ -76,8 +85,13 @@ def render_page(data: ReportData) -> str:
         first=policies.get("sft"),
         last=policies.get(data.final),
         test=data.results["test"],
+        caveats=caveats(data.results),
+        contradiction=contradiction(data.results),
+        no_gain=rounds_without_gain(data.results),
         bar=_win_rate_bar,
+        gold_kl=gold_against_kl(data.results["policies"]),
         panels=_panels(data),
+        losses=_losses(data.losses),
         rewards=_reward_drawing(data.results["reward_models"]),
         reliability=_reliability(data),
         reward_models=data.results["reward_models"],
@@ -98,7 +112,7 @@ def visible(text: str) -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """With a fixed number of digits; a dash for a value that nobody could measure."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -117,7 +131,19 @@ def _panels(data: ReportData) -> list[Panel]:
         curve = data.curves.by_metric.get(metric)
         if curve is not None and curve.points:
             marks = _marks(data, metric)
-            panels.append(Panel(title, note, line_panel(data.curves, curve, title, marks)))
+            share = metric == "policy/clip_fraction"
+            drawing = line_panel(data.curves, curve, title, marks, from_zero=share)
+            panels.append(Panel(title, note, drawing))
+    return panels
+
+
+def _losses(losses: Mapping[str, Curves]) -> list[Panel]:
+    panels = []
+    for stage, title, note in LOSSES:
+        curves = losses[stage]
+        loss = curves.by_metric.get("loss")
+        if loss is not None:
+            panels.append(Panel(title, note, line_panel(curves, loss, title)))
     return panels
 
 

@@ -13,6 +13,8 @@ def write_world(
     _metrics(root / "results" / "baseline", "sft", 0, gold=gold)
     before = "models/sft"
     reward_before = "models/sft"
+    _losses(root / "results" / "base", 7.1)
+    _losses(root / "results" / "sft", 2.5)
     _manifest(root / "models/base", {"data/prepared/corpus.jsonl": "c0" * 16})
     _manifest(
         root / "models/sft",
@@ -42,6 +44,8 @@ def write_world(
         )
         before, reward_before = f"{models}/policy", f"{models}/reward"
         _reward_metrics(root / "results" / "reward" / key, key, number)
+        _losses(root / "results" / "reward" / key, 0.7)
+        _verdict(root / "results" / "validate" / key, number)
         _history(root / "results" / "ppo" / key, number, gold=gold)
         _metrics(root / "results" / "evaluate" / key, key, number, gold=gold)
         _samples(root / "results" / "evaluate" / key / "samples.jsonl", gold=gold)
@@ -64,7 +68,7 @@ def _metrics(folder: Path, policy: str, number: int, *, gold: bool) -> None:
         "policy": policy,
         "gold": _interval(4.4 + 1.4 * number, 0.22) if gold else None,
         "win_rate_vs_sft": _interval(0.5 + 0.41 * (1 - math.exp(-number)), 0.028),
-        "win_rate_vs_previous": None,
+        "win_rate_vs_previous": _interval(0.6, 0.04) if gold and number else None,
         "kl": _interval(1.7 * number, 0.2),
         "proxy": {"mean": 0.4 * number},
         "length": {"mean": 20.5 + number},
@@ -90,6 +94,31 @@ def _reward_metrics(folder: Path, key: str, number: int) -> None:
     (folder / "reliability.csv").write_text(
         "confidence,accuracy,low,high,pairs\n0.6,0.5,0.4,0.6,120\n0.9,0.8,0.7,0.85,380\n"
     )
+
+
+def _losses(folder: Path, start: float) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [f"{step},{start * math.exp(-step / 20):.6g},1.5" for step in range(1, 31)]
+    (folder / "history.csv").write_text("\n".join(["step,loss,grad_norm", *rows]) + "\n")
+
+
+def _verdict(folder: Path, number: int) -> None:
+    """The second round's labels have what the gate objects to."""
+    odd = number == 2
+    folder.mkdir(parents=True)
+    rows = {"fresh": 1500, "earlier": 1500 * (number - 1), "train": 1200 * number}
+    rows |= {"heldout": 300 * number, "quarantined": 7 if odd else 0}
+    verdict = {
+        "verdict": "passed",
+        "reasons": [],
+        "rows": rows,
+        "rules": {
+            "duplicates": {"severity": "quarantine", "rows": 7 if odd else 0, "allowed": 0},
+            "damaged_text": {"severity": "warn", "rows": 3 if odd else 0, "allowed": 0},
+        },
+        "numbers": {"first_wins": {"severity": "warn", "value": 0.1, "kept": not odd}},
+    }
+    (folder / "verdict.json").write_text(json.dumps(verdict))
 
 
 def _history(folder: Path, number: int, *, gold: bool) -> None:

@@ -66,13 +66,97 @@ def test_headline_rounds_curves_accuracies_and_lineage_are_all_there(world: Path
     text = report(world)
     assert "From 4.4 to 8.6 in 3 rounds." in text
     page = Page(text)
-    assert page.tags.count("polyline") == 6 * len(ROUNDS)
-    for title in ("Reward model&#39;s score", "Gold score", "KL to SFT", "Entropy",
+    # Six curves of PPO and the reward model's loss in each round; base, SFT, gold against KL.
+    assert page.tags.count("polyline") == 7 * len(ROUNDS) + 3
+    for title in ("Pre-training loss", "SFT loss", "Reward model loss", "Gold against KL",
+                  "Reward model&#39;s score", "Gold score", "KL to SFT", "Entropy",
                   "Clip fraction", "Explained variance"):  # fmt: skip
         assert f"<b>{title}</b>" in text
     assert text.count('class="before"') == 2  # the first round has no model before
     assert text.count('class="box reward"') == 3
     assert text.count("1,500 labels") == 3
+
+
+def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:
+    table = report(world).partition("Round by round")[2].partition("</table>")[0]
+    assert "against the round before" in table
+    assert table.count("<b>0.600</b>") == len(ROUNDS)
+    assert "0.560 to 0.640" in table
+
+
+def test_gold_lies_above_its_kl(world: Path) -> None:
+    """SFT at 0 nats and 4.4, r3 at 5.1 nats and 8.6: two corners of axes 0 to 6 and 4 to 10."""
+    drawing = report(world).partition("<b>Gold against KL</b>")[2].partition("</svg>")[0]
+    # Across from 38 (0) to 332 (6 nats); up from 170 (4) to 22 (10).
+    assert 'cx="38.0" cy="160.1"' in drawing
+    assert 'cx="287.9" cy="56.5"' in drawing
+    assert drawing.count("<circle") == 1 + len(ROUNDS)
+
+
+def test_the_gates_verdict_names_what_it_objected_to(world: Path) -> None:
+    section = report(world).partition("The gate’s verdict")[2].partition("</table>")[0]
+    first, second, third = re.findall(r"<tr><th>r\d.*?</tr>", section, re.S)
+    assert "passed" in first
+    assert "–" in first.rpartition("<td>")[2]
+    assert "duplicates: 7 rows" in second
+    assert "damaged_text: 3 rows" in second
+    assert "first_wins out of bounds" in second
+    assert "duplicates" not in third
+
+
+def test_a_headline_that_the_test_prompts_contradict_says_so_itself(tmp_path: Path) -> None:
+    write_world(tmp_path)
+    assert "prompts contradict" not in report(tmp_path)
+    metrics = tmp_path / "results/test/metrics.json"
+    record = json.loads(metrics.read_text())
+    record["gold"] = {"mean": 7.1, "low": 6.9, "high": 7.3, "n": 512}
+    metrics.write_text(json.dumps(record))
+    text = report(tmp_path)
+    headline = text.partition("<h1>")[2].partition("</h1>")[0]
+    assert headline == "From 4.4 to 8.6 in 3 rounds, but 7.1 on the test prompts."
+    header = text.partition("<header>")[2].partition("</header>")[0]
+    assert "The test prompts contradict the held-out ones: gold 7.10 [6.90, 7.30]" in header
+    assert '<tr class="test contradicts">' in text
+
+
+def test_a_round_that_is_no_better_is_named_in_the_headline_and_marked_in_the_table(
+    tmp_path: Path,
+) -> None:
+    write_world(tmp_path)
+    metrics = tmp_path / "results/evaluate/r3/metrics.json"
+    record = json.loads(metrics.read_text())
+    record["win_rate_vs_previous"] = {"mean": 0.51, "low": 0.47, "high": 0.55, "n": 512}
+    metrics.write_text(json.dumps(record))
+    text = report(tmp_path)
+    header = text.partition("<header>")[2].partition("</header>")[0]
+    assert "r3 is no better than the policy it started from" in header
+    assert text.count('class="final contradicts"') == 1
+
+
+@pytest.mark.parametrize("highest", [0.0008, 0.012, 1234.5], ids=["small", "usual", "large"])
+def test_no_label_of_an_axis_is_cut_off_at_the_left(tmp_path: Path, highest: float) -> None:
+    """A digit is at most 6.4 wide at the 10.5 pixels of these labels."""
+    write_world(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        history.write_text(f"step,policy/clip_fraction\n0,0\n1,{highest}\n")
+    text = report(tmp_path).partition("<b>Clip fraction</b>")[2].partition("</svg>")[0]
+    labels = re.findall(r'<text class="tick end" x="(\d+)"[^>]*>([^<]+)', text)
+    assert len(labels) > 2
+    assert all(int(x) - 6.4 * len(label) >= 0 for x, label in labels), labels
+
+
+@pytest.mark.parametrize("shares", [(0, 0), (0.2, 0.25)], ids=["always zero", "never zero"])
+def test_the_axis_of_the_clip_fraction_begins_at_zero(
+    tmp_path: Path, shares: tuple[float, float]
+) -> None:
+    write_world(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        history.write_text(f"step,policy/clip_fraction\n0,{shares[0]}\n1,{shares[1]}\n")
+    text = report(tmp_path).partition("<b>Clip fraction</b>")[2].partition("</svg>")[0]
+    labels = re.findall(r'<text class="tick end"[^>]*>([^<]+)', text)
+    assert min(map(float, labels)) == 0
 
 
 def test_each_round_has_a_reliability_plot_with_a_dot_where_the_bin_lies(world: Path) -> None:
@@ -131,7 +215,8 @@ def test_data_without_gold_still_makes_a_page(tmp_path: Path) -> None:
     text = report(tmp_path)
     assert "89 % of answers beat" in text
     assert "<b>Gold score</b>" not in text
-    assert Page(text).tags.count("polyline") == 5 * len(ROUNDS)
+    assert Page(text).tags.count("polyline") == 6 * len(ROUNDS) + 2
+    assert "Gold against KL" not in text
 
 
 def test_a_run_that_has_only_begun_makes_a_page(tmp_path: Path) -> None:

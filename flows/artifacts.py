@@ -3,7 +3,6 @@
 Pages are only shown: while Prefect's server is away they are left out, and the run goes on.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +17,9 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
-from flows.environment import mlflow_ui
 from tasks.caveats import caveats
-from tasks.sent import load_sent
-from tasks.shipping import spools, tracking_uri
+from tasks.mlflow_links import mlflow_runs, mlflow_ui, run_link
+from tasks.shipping import tracking_uri
 from tasks.work_folder import BLOCKED
 
 NONE = "-"
@@ -134,17 +132,6 @@ def publish_runs(root: Path, execution: str) -> None:
             create_markdown_artifact(page, key="mlflow-runs")
 
 
-def mlflow_runs(root: Path, execution: str) -> dict[str, str]:
-    """Stage -> id of its MLflow run, for the stages of `execution` that MLflow knows by now."""
-    runs = {}
-    for folder in spools(root):
-        start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
-        run = load_sent(folder, tracking_uri(root)).run
-        if start["execution"] == execution and run:
-            runs[str(start["stage"])] = run
-    return runs
-
-
 def runs_in_markdown(runs: Mapping[str, str], uri: str, address: str | None) -> str:
     """A table of the runs, and above it the command that opens MLflow where no UI is known."""
     rows = "".join(
@@ -155,11 +142,6 @@ def runs_in_markdown(runs: Mapping[str, str], uri: str, address: str | None) -> 
     if address is not None:
         return table
     return f"`make ui` shows them (or `mlflow ui --backend-store-uri {uri}`).\n\n{table}"
-
-
-def run_link(address: str, run: str) -> str:
-    """The page of a run; MLflow's UI finds the experiment by itself."""
-    return f"{address}/#/runs/{run}"
 
 
 def artifact_key(stage: str) -> str:

@@ -5,7 +5,6 @@ first and import Prefect afterwards.
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -61,17 +60,6 @@ def stage_environment(root: Path, execution: str) -> dict[str, str]:
         # Stages call `python`: the one that runs us, whether or not its environment is activated.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-
-
-def mlflow_ui(root: Path) -> str | None:
-    """Address of MLflow's UI as far as it is known, without credentials.
-
-    That is `RLHF_MLFLOW_UI` (`make ui` sets it), or the tracking server itself.
-    """
-    known = os.environ.get("RLHF_MLFLOW_UI") or tracking_uri(root)
-    if not known.startswith(("http://", "https://")):
-        return None
-    return re.sub(r"//[^/@]*@", "//", known).rstrip("/")
 
 
 def _no_proxy_for_loopback() -> dict[str, str]:

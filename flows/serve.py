@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from flows import servers
-from flows.environment import environment, mlflow_ui
+from flows.environment import environment
 from flows.servers import Child, Server, ServerError
+from tasks.mlflow_links import mlflow_ui
 from tasks.shipping import tracking_uri
 
 DEPLOYMENT = "rlhf/rounds"

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tasks.changed_params import ChangedParam, changed_params
 from tasks.report_data import (
     read_curves,
     read_labels,
@@ -33,12 +34,20 @@ def run(stage: Stage) -> None:
         page.parent,
         seed=stage.params.run.seed,
         samples=stage.params.report.samples,
+        changed=changed_params(stage.params),
     )
     stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, figures)))
 
 
 def build_report(
-    root: Path, rounds: Sequence[str], final: str, out: Path, *, seed: int, samples: int = 12
+    root: Path,
+    rounds: Sequence[str],
+    final: str,
+    out: Path,
+    *,
+    seed: int,
+    samples: int = 12,
+    changed: Sequence[ChangedParam] = (),
 ) -> None:
     """Write `results.json` and `index.html` into the folder `out`.
 
@@ -51,6 +60,7 @@ def build_report(
         out: an existing folder.
         seed: of the run.
         samples: how many held-out prompts are shown with their answers.
+        changed: the parameters that differ from the defaults of the code.
 
     Raises:
         MetricsError: a metrics file is not a JSON object.
@@ -60,6 +70,7 @@ def build_report(
     page = render_page(
         ReportData(
             results=results,
+            changed=changed,
             final=final,
             curves=read_curves(root, rounds),
             losses=read_losses(root, rounds),

@@ -1,5 +1,6 @@
 """Renders the report: one HTML page that needs no network, no script and no second file."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks.caveats import caveats, contradiction, rounds_without_gain
+from tasks.changed_params import ChangedParam
 from tasks.report_charts import (
     Mark,
     before_after,
@@ -47,6 +49,7 @@ class ReportData:
 
     results: Mapping[str, Any]
     """From `tasks.summary.build_results`."""
+    changed: Sequence[ChangedParam]
     final: str
     curves: Curves
     losses: Mapping[str, Curves]
@@ -77,7 +80,12 @@ def render_page(data: ReportData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"visible": visible, "number": number, "signed": signed}
+    environment.filters |= {
+        "visible": visible,
+        "number": number,
+        "signed": signed,
+        "as_json": as_json,
+    }
     policies = {policy["name"]: policy for policy in data.results["policies"]}
     return environment.get_template("report.html.j2").render(
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),
@@ -118,6 +126,11 @@ def number(value: float | None, digits: int = 2) -> str:
 def signed(value: float, digits: int = 2) -> str:
     """With its sign, for a difference."""
     return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def as_json(value: object) -> str:
+    """A parameter's value: JSON is how YAML would have it, too; a text without its quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _win_rate_bar(estimate: Mapping[str, float]) -> Markup:

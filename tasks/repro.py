@@ -23,6 +23,8 @@ from tasks.output_tags import tag_outputs
 from tasks.params import Params, ParamsError, load_params
 from tasks.preflight import check_inputs
 from tasks.result_table import result_table, time_lines
+from tasks.run_names import run_name
+from tasks.run_page import write_run_page
 from tasks.shipping import Shipper, tracking_uri
 from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
 from tasks.tracking import git_commit, now_ms, write_json
@@ -148,7 +150,7 @@ def _how_it_ended(
 
 
 def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
-    """Write `reports/summary.json` from what has run so far, and return it."""
+    """Write `reports/summary.json` and the page of the run; return what is in the first."""
     results = build_results(
         workspace, list(params.rounds), seed=params.run.seed, test_policy=params.final
     )
@@ -163,6 +165,7 @@ def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
     )
     (workspace / "reports").mkdir(exist_ok=True)
     write_json(workspace / "reports" / "summary.json", summary)
+    write_run_page(workspace, run_name(workspace, params), summary, execution)
     return summary
 
 

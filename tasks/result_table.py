@@ -35,11 +35,17 @@ def result_table(summary: Mapping[str, Any]) -> str:
 def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     """Where the time went: the total, then the stages that took longest, then the rest."""
     stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
-    parts = [f"{name} {_duration(took)}" for name, took in stages[:longest]]
+    parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
     if rest := stages[longest:]:
-        parts.append(f"{len(rest)} others {_duration(sum(took for _, took in rest))}")
-    text = f"Time: {_duration(seconds['total'])} ({', '.join(parts) or 'nothing ran'})"
+        parts.append(f"{len(rest)} others {duration(sum(took for _, took in rest))}")
+    text = f"Time: {duration(seconds['total'])} ({', '.join(parts) or 'nothing ran'})"
     return textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False) + "\n"
+
+
+def duration(seconds: float) -> str:
+    """`7.4 s` below a minute, else `1:32 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes else f"{seconds:.1f} s"
 
 
 def _note(sentence: str) -> list[str]:
@@ -84,9 +90,3 @@ def _line(cells: Sequence[str]) -> str:
     first, *rest = zip(cells, WIDTHS, strict=True)
     text = f"{first[0]:<{first[1]}}" + "".join(f"  {cell:>{width}}" for cell, width in rest)
     return text.rstrip()
-
-
-def _duration(seconds: float) -> str:
-    """`7.4 s` below a minute, else `1:32 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min" if minutes else f"{seconds:.1f} s"

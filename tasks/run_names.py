@@ -4,14 +4,14 @@ First what it does differently from the defaults of the code, then the number of
 commit, with `-dirty` (git's own word) where tracked files differed from it.
 """
 
-import dataclasses
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.params import Params, section
+from tasks.changed_params import changed_params
+from tasks.params import Params
 from tasks.tracking import git_commit
 from tasks.variants import variant_of
 
@@ -40,11 +40,6 @@ SHORT = {
     "label.tau": "tau",
 }
 """Parameter -> what stands before its value. The most telling come first, all others after them."""
-SECTIONS = (
-    "ppo", "reward", "label", "sample", "sft", "base", "validate", "prepare", "evaluate", "run",
-    "report",
-)  # fmt: skip
-"""By how much their parameters tell."""
 
 
 def run_name(root: Path, params: Params) -> str:
@@ -59,26 +54,12 @@ def run_name(root: Path, params: Params) -> str:
 
 def differences(params: Params) -> list[str]:
     """What `params` has otherwise than the code has it by default, the most telling first."""
-    changed: dict[str, Any] = {}
-    for name in SECTIONS:
-        defaults = dataclasses.asdict(type(getattr(params, name))())
-        changed |= dict(_changed(section(params, name), defaults, f"{name}."))
+    changed = {key: value for key, value, _ in changed_params(params)}
     order = [
         *(key for key in SHORT if key in changed),
         *(key for key in changed if key not in SHORT),
     ]
     return [*(_token(key, changed[key]) for key in order), *_unusual_rounds(params)]
-
-
-def _changed(
-    values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str
-) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        default = defaults.get(key)
-        if isinstance(value, Mapping) and isinstance(default, Mapping):
-            yield from _changed(value, default, f"{prefix}{key}.")
-        elif value != default:
-            yield f"{prefix}{key}", value
 
 
 def _token(key: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from tests.stage_world import copy_repository, make_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS = ("data/prepared", "data/rounds", "models", "results", "reports")
-TIMES = ("summary.json",)
+TIMES = ("summary.json", "run.html")
 """Files below `reports` that hold times; they are no outputs of a stage."""
 
 

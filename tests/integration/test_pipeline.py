@@ -173,7 +173,7 @@ def outputs(root: Path) -> dict[str, str]:
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
-        if path.name not in ("summary.json", ".gitignore")
+        if path.name not in ("summary.json", "run.html", ".gitignore")
     }
 
 
@@ -263,6 +263,14 @@ def test_training_changed_the_policy_from_round_to_round(world: World):
     assert len({outputs(world.root)[f"{folder}/{weights}"] for folder in folders}) == 4
 
 
+def test_commit_times_and_runs_stand_on_a_page_beside_the_report(world: World):
+    page = (world.root / "reports/run.html").read_text(encoding="utf-8")
+
+    assert world.git("rev-parse", "HEAD~1").strip() in page
+    assert world.json(".work/sft/outcome.json")["execution"] in page
+    assert "ppo@r2" in page
+
+
 def test_no_output_holds_a_time_a_path_or_the_name_of_the_run(world: World):
     execution = world.json(".work/sft/outcome.json")["execution"]
     commit = world.git("rev-parse", "HEAD~1").strip()
@@ -344,7 +352,7 @@ def test_a_second_clone_that_pulls_gets_the_same_bytes_and_has_nothing_to_do(
     ("path", "old", "new", "stale"),
     [
         ("README.md", "#", "# A word more.", set()),
-        ("params.yaml", "kl_coef: 0.05", "kl_coef: 0.5", {"ppo@r1", "ppo@r2"}),
+        ("params.yaml", "kl_coef: 0.05", "kl_coef: 0.5", {"ppo@r1", "ppo@r2", "report"}),
         (
             "rlhf/muon.py", '"""', '"""A word more. ',
             {"base", "sft", *(f"{stage}@{k}" for stage in ("reward", "ppo") for k in ("r1", "r2"))},

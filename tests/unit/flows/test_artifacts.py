@@ -11,15 +11,14 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 
 from flows.artifacts import (
     artifact_key,
-    mlflow_runs,
     publish_gate,
     publish_results,
     publish_waiting,
     results_until,
     round_rows,
-    run_link,
     runs_in_markdown,
 )
+from tasks.mlflow_links import mlflow_runs, run_link
 from tasks.sent import Sent, save_sent, uri_digest
 from tasks.shipping import tracking_uri
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.environment import environment, mlflow_ui, stage_environment
+from flows.environment import environment, stage_environment
+from tasks.mlflow_links import mlflow_ui
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.changed_params import ChangedParam
 from tasks.report import build_report
 from tasks.report_charts import nice_ticks
 from tasks.report_data import read_curves, read_lineage, read_samples
@@ -57,7 +58,7 @@ def test_the_page_fetches_nothing_and_runs_nothing(world: Path) -> None:
     page = Page(text)
     assert not {"script", "iframe", "object", "embed", "img", "form"} & set(page.tags)
     fetching = [value for name, value in page.attributes if name in ("src", "href", "srcset")]
-    assert fetching == ["data:,"]
+    assert fetching == ["data:,", "run.html"]
     assert not re.search(r"url\(|@import|https?://", text)
     assert "default-src 'none'" in text
 
@@ -82,6 +83,23 @@ def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> Non
     assert "against the round before" in table
     assert table.count("<b>0.600</b>") == len(ROUNDS)
     assert "0.560 to 0.640" in table
+
+
+def test_parameters_that_differ_from_the_defaults_are_listed(world: Path) -> None:
+    out = world / "reports"
+    out.mkdir(exist_ok=True)
+    changed = [ChangedParam("ppo.kl_coef", 0.5, 0.05), ChangedParam("base.model", "<b>mine", None)]
+    build_report(world, ROUNDS, "r3", out, seed=0, changed=changed)
+    text = (out / "index.html").read_text(encoding="utf-8")
+    table = text.partition("Parameters that differ from the defaults")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr><th><code>(.*?)</code></th><td>(.*?)</td><td>(.*?)</td>", table)
+    assert rows == [("ppo.kl_coef", "0.5", "0.05"), ("base.model", "&lt;b&gt;mine", "null")]
+    assert "All parameters have their default values." in report(world)
+
+
+def test_the_page_leads_to_what_changes_from_run_to_run(world: Path) -> None:
+    header = report(world).partition("<header>")[2].partition("</header>")[0]
+    assert '<a href="run.html">' in header
 
 
 def test_gold_lies_above_its_kl(world: Path) -> None:

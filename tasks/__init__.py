@@ -2,6 +2,10 @@
 
 import gc
 import os
+import time
+
+STARTED_NS = time.time_ns()
+"""Before any other module is imported: code that is edited later may not be the code that runs."""
 
 if "DVC_STAGE" in os.environ:
     # Before the stage's own imports: for seconds nobody would notice there that DVC has died.

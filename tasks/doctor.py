@@ -1,9 +1,9 @@
 """`python -m tasks.doctor [--mend]` (`make doctor`): what is unfinished or inconsistent here.
 
 Looks at stages that died without a word, locks, folders of unfinished outputs, checkpoints,
-metrics that have not arrived in MLflow, DVC's cached objects and the outputs of `dvc.lock`. With
-`--mend` it does what cannot lose anything; for the rest it names the command. Exits 0 when nothing
-is left to do, 1 otherwise.
+metrics that have not arrived in MLflow, entries of `dvc.lock` that are not true, DVC's cached
+objects and the outputs of `dvc.lock`. With `--mend` it does what cannot lose anything; for the rest
+it names the command. Exits 0 when nothing is left to do, 1 otherwise.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from rlhf.manifests import DamagedError
 from tasks.dvc_locks import clear_stale
 from tasks.dvc_objects import cache_folder, damaged_objects, differing_outputs, sound_files
+from tasks.provenance import false_entries
 from tasks.publishing import verify_checkpoint
 from tasks.shipping import ShipResult, has_news, ship_all, spools, tracking_uri
 from tasks.variants import workspaces
@@ -43,6 +44,7 @@ def examine(root: Path) -> Iterator[Finding]:
     yield from _unfinished_outputs(root)
     yield from _damaged_checkpoints(root)
     yield from _unsent(root)
+    yield from _false_entries(root)
     yield from _objects(root)
     yield from _outputs(root)
 
@@ -148,6 +150,11 @@ def _unsent(root: Path) -> Iterator[Finding]:
             f"{len(waiting)} runs are not complete in MLflow, or shown as running: {names}",
             partial(_send, root),
         )
+
+
+def _false_entries(root: Path) -> Iterator[Finding]:
+    for entry in false_entries(root):
+        yield Finding(str(entry), partial(entry.mend, root))
 
 
 def _objects(root: Path) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -16,17 +17,24 @@ class LockedStage:
     outs: Mapping[str, str]
 
 
-def read_lock(root: Path) -> dict[str, LockedStage]:
-    """Stage name -> recorded hashes; empty where nothing has run yet."""
+def read_entries(root: Path) -> dict[str, dict[str, Any]]:
+    """Stage name -> its entry as it is in dvc.lock; empty where nothing has run yet."""
     path = root / "dvc.lock"
     if not path.exists():
         return {}
     record = YAML(typ="safe").load(path.read_text(encoding="utf-8")) or {}
+    entries: dict[str, dict[str, Any]] = record.get("stages", {})
+    return entries
+
+
+def read_lock(root: Path) -> dict[str, LockedStage]:
+    """Stage name -> recorded hashes; empty where nothing has run yet."""
     return {
-        name: LockedStage(_hashes(entry.get("deps")), _hashes(entry.get("outs")))
-        for name, entry in record.get("stages", {}).items()
+        name: LockedStage(hashes(entry.get("deps")), hashes(entry.get("outs")))
+        for name, entry in read_entries(root).items()
     }
 
 
-def _hashes(entries: list[dict[str, str]] | None) -> dict[str, str]:
+def hashes(entries: list[dict[str, str]] | None) -> dict[str, str]:
+    """Path -> md5 of a list of dependencies or outputs."""
     return {entry["path"]: entry["md5"] for entry in entries or [] if "md5" in entry}

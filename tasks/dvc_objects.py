@@ -48,6 +48,17 @@ def cache_folder(root: Path) -> Path:
     return root / ".dvc" / folder / "files" / "md5"
 
 
+def is_cached(root: Path, digest: str) -> bool:
+    """Whether `dvc checkout` finds an output of this hash, a folder's files included."""
+    place = cache_folder(root) / digest[:2] / digest[2:]
+    if not place.is_file():
+        return False
+    if not digest.endswith(".dir"):
+        return True
+    listing = json.loads(place.read_text(encoding="utf-8"))
+    return all(is_cached(root, entry["md5"]) for entry in listing)
+
+
 def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
     """Hash every object of a cache again."""
     for path in sorted(cache.glob("??/*")):

@@ -57,6 +57,10 @@ class Staging:
         shutil.rmtree(self._folder)
         return published
 
+    def discard(self) -> None:
+        """Remove what was written and not published."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
 
 def write_manifest(
     folder: Path,

@@ -7,7 +7,6 @@ is written down for whoever started it.
 """
 
 import argparse
-import contextlib
 import gc
 import logging
 import os
@@ -15,34 +14,28 @@ import platform
 import shutil
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from preferences.reader import MalformedDataError
-from rlhf.manifests import DamagedError
+from tasks.dvc_definition import DefinitionError
+from tasks.ending import run_and_record
 from tasks.fingerprint import Identity, fingerprint, identify
 from tasks.inputs import fill_paths, input_hashes
-from tasks.outcome import EXIT_CODES, Cost, StageEnd, Status, process_age, write_outcome
+from tasks.outcome import EXIT_CODES, Cost, Status, process_age
 from tasks.own_files import own_files, require_followed
 from tasks.params import Params, ParamsError, RoundParams, flatten, load_params, section
+from tasks.provenance import entry_digest, forget_note, note_made_from, require_true_entries
 from tasks.publishing import Staging, verify_model, write_history
-from tasks.redaction import redact, redact_values
+from tasks.redaction import redact_values
 from tasks.signals import Signals, die_with_parent
+from tasks.snapshot import Snapshot, require_as_started, take_snapshot
 from tasks.tracking import Output, RunStart, Spool, default_execution, git_commit, open_spool
-from tasks.troubles import advice, explain
-from tasks.work_folder import RUNNING, alone, checkpoint_folders, note_running
-
-BAD_INPUT: Mapping[type[Exception], Status] = {
-    MalformedDataError: "bad_input",
-    ParamsError: "bad_input",
-    DamagedError: "bad_input",
-}
-"""Errors of any stage that are its user's to mend."""
+from tasks.troubles import explain
+from tasks.work_folder import alone, checkpoint_folders
 
 MODELS = "models/"
 """What lies below it was written by a stage, with a manifest; so one that is missing is damage."""
@@ -55,14 +48,15 @@ class Stage:
 
     def __init__(
         self,
-        name: str,
+        snapshot: Snapshot,
         section_name: str,
         round_key: str | None,
         params: Params,
         inputs: Sequence[str],
     ):
         """Made by `run_stage`, in the repository root."""
-        self.name = name
+        self.snapshot = snapshot
+        self.name = snapshot.stage
         self.root = Path.cwd()
         self.params = params
         self.round_key = round_key
@@ -73,11 +67,13 @@ class Stage:
         self.input_paths = [*fill_paths(inputs, params, round_key), *named]
         self.inputs = input_hashes(self.root, self.input_paths)
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
-        self.work = self.root / ".work" / name
+        self.work = self.root / ".work" / self.name
         self.staging = Staging(self.root, self.work / "staging")
         self.signals = Signals()
         self.history: list[dict[str, float]] = []
         self.checkpoint_cost = Cost()
+        self._entry_before = ""
+        self._published: list[Path] = []
         self._spool: Spool | None = None
         self._outputs: list[Output] = []
         self._final: dict[str, float] = {}
@@ -100,11 +96,17 @@ class Stage:
         )
 
     def begin(self) -> None:
-        """Check the models among the inputs and begin to write down what MLflow is to get.
+        """Check what the stage builds on and begin to write down what MLflow is to get.
 
         Raises:
+            ChangedMeanwhileError: code or dvc.yaml was edited while the stage started.
+            FalseEntryError: dvc.lock is wrong about an earlier stage.
             DamagedError: a model folder is not what its manifest says, or has none.
         """
+        forget_note(self.root, self.name)
+        require_as_started(self.root, self.snapshot)
+        require_true_entries(self.root)
+        self._entry_before = entry_digest(self.root, self.name)
         for path in self.input_paths:
             if path.startswith(MODELS) and (self.root / path).is_dir():
                 verify_model(Path(path))
@@ -157,8 +159,24 @@ class Stage:
         }
 
     def publish(self) -> None:
-        """Make the outputs visible; the checkpoints that led to them have done their work."""
-        self.staging.publish()
+        """Make the outputs visible, unless what they were made from has changed.
+
+        Raises:
+            ChangedMeanwhileError: it has.
+        """
+        self.snapshot.require_unchanged(self.root)
+        self._published = self.staging.publish()
+        note_made_from(self.root, self.snapshot, self._entry_before)
+
+    def withdraw(self) -> None:
+        """Remove the outputs, visible or not, that nothing true could be recorded of."""
+        forget_note(self.root, self.name)
+        self.staging.discard()
+        for path in self._published:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def drop_checkpoints(self) -> None:
+        """The outputs stay: what led to them has done its work."""
         for folder in checkpoint_folders(self.work):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -216,8 +234,14 @@ def run_stage(
     die_with_parent()
     try:
         with alone(stage_name):
-            stage = Stage(stage_name, section_name, round_key, params, inputs)
-            return _run_and_record(stage, body, errors or {}, started)
+            # Before anything is read; params again, since another stage may have held us up.
+            snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
+            params = load_params(Path("params.yaml"))
+            stage = Stage(snapshot, section_name, round_key, params, inputs)
+            return run_and_record(stage, body, errors or {}, started)
+    except (ParamsError, DefinitionError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CODES["bad_input"]
     except OSError as error:  # Not even the outcome could be written down.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
@@ -225,67 +249,7 @@ def run_stage(
         return EXIT_CODES["failed"]
 
 
-def _run_and_record(
-    stage: Stage,
-    body: Callable[[Stage], None],
-    errors: Mapping[type[Exception], Status],
-    started: float,
-) -> int:
-    note_running(stage.work, stage.name, stage.execution)
-    with _shipping(stage):
-        status, message = _run(stage, body, {**errors, **BAD_INPUT})
-        message = redact(message + advice(stage.root, stage.name, status))
-        stage.close_spool(status, message)
-    cost, execution = stage.checkpoint_cost, stage.execution
-    write_outcome(
-        stage.root, stage.name, status, message, started=started, execution=execution, cost=cost
-    )
-    (stage.work / RUNNING).unlink()
-    if status != "done":
-        sys.stderr.write(f"{stage.name}: {message}\n")
-    return EXIT_CODES[status]
-
-
-def _run(
-    stage: Stage, body: Callable[[Stage], None], known: Mapping[type[Exception], Status]
-) -> tuple[Status, str]:
-    try:
-        with stage.signals.heard():
-            stage.begin()
-            body(stage)
-            stage.publish()
-    except StageEnd as end:
-        return end.status, str(end)
-    except KeyboardInterrupt:
-        return "interrupted", "interrupted; run it again to go on"
-    except tuple(known) as error:
-        kind = next(kind for kind in known if isinstance(error, kind))
-        return known[kind], str(error)
-    except BaseException as error:
-        if (trouble := explain(error, stage.work)) is not None:
-            shutil.rmtree(stage.work / "staging", ignore_errors=True)
-            return "failed", trouble
-        sys.stderr.write(redact(traceback.format_exc()))
-        return "failed", f"{type(error).__name__}: {error}"
-    return "done", ""
-
-
 def _round_key(params: Params, key: str) -> str:
     if key not in params.rounds:
         raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
     return key
-
-
-@contextlib.contextmanager
-def _shipping(stage: Stage) -> Iterator[None]:
-    """Ship metrics to MLflow beside the work, unless whoever started the stage does."""
-    if os.environ.get("RLHF_SHIPPER") == "driver":
-        yield
-        return
-    from tasks.shipping import Shipper  # noqa: PLC0415 (costs time that a driver's stages save)
-
-    shipper = Shipper(stage.root, models=False)
-    try:
-        yield
-    finally:
-        shipper.close(deadline_seconds=10)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from tasks.dvc_lock import read_lock
+from tasks.dvc_objects import is_cached
 from tasks.outcome import Status
 from tasks.work_folder import newest_checkpoint
 
@@ -45,12 +46,17 @@ def explain(error: BaseException, folder: Path) -> str | None:
 def advice(root: Path, stage: str, status: Status) -> str:
     """What is kept of a stage that did not end well, to be added to its message."""
     words = ""
-    if status == "stopped" and (kept := newest_checkpoint(root / ".work" / stage)) is not None:
+    if (
+        status in ("stopped", "bad_input")
+        and (kept := newest_checkpoint(root / ".work" / stage)) is not None
+    ):
         words += f" (its last good checkpoint is kept: {kept.relative_to(root)})"
     if status in ("bad_input", "stopped", "blocked", "failed"):
         locked = read_lock(root).get(stage)
-        missing = [] if locked is None else [p for p in locked.outs if not (root / p).exists()]
-        if missing:  # DVC removed them before it started the stage.
+        outs = {} if locked is None else locked.outs
+        missing = [path for path in outs if not (root / path).exists()]
+        # DVC removed them before it started the stage. Some never were in its cache.
+        if missing and all(is_cached(root, outs[path]) for path in missing):
             words += f". Its last good outputs come back with: dvc checkout {' '.join(missing)}"
     return words
 

@@ -36,6 +36,7 @@ ORCHESTRATION = {
         # How a stage starts and ends, and where it is written down.
         "stage", "params", "outcome", "publishing", "progress", "metrics_file", "dvc_lock",
         "fingerprint", "inputs", "redaction", "resuming", "signals", "troubles", "work_folder",
+        "ending", "snapshot", "provenance", "dvc_definition", "dvc_locks", "dvc_objects",
         # What MLflow gets.
         "tracking", "shipping", "sent", "mlflow_models", "mlflow_send", "mlflow_store",
         # Loading and saving models and prompts.

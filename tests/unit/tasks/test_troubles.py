@@ -1,6 +1,7 @@
 """The machine's troubles in words, and what is kept of a stage that did not end well."""
 
 import errno
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -61,13 +62,33 @@ def test_other_errors_are_not_the_machines(tmp_path: Path, error: Exception):
     assert explain(error, tmp_path) is None
 
 
+def cache(root: Path, content: str, ending: str = "") -> str:
+    """Put an object into DVC's cache and return its hash."""
+    digest = hashlib.md5(content.encode()).hexdigest() + ending
+    path = root / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    return digest
+
+
 def test_outputs_that_dvc_removed_come_back_with_the_command_that_is_named(tmp_path: Path):
+    file = cache(tmp_path, "weights")
+    folder = cache(tmp_path, f'[{{"md5": "{file}", "relpath": "w"}}]', ".dir")
     (tmp_path / "dvc.lock").write_text(
-        "stages:\n  sft:\n    outs:\n    - {path: models/sft, md5: a.dir}\n"
-        "    - {path: results/sft, md5: b.dir}\n"
+        f"stages:\n  sft:\n    outs:\n    - {{path: models/sft, md5: {folder}}}\n"
+        f"    - {{path: results/sft, md5: {file}}}\n"
     )
     words = ". Its last good outputs come back with: dvc checkout models/sft results/sft"
     assert advice(tmp_path, "sft", "failed") == words
     assert advice(tmp_path, "sft", "interrupted") == advice(tmp_path, "base", "failed") == ""
     (tmp_path / "models/sft").mkdir(parents=True)
     assert advice(tmp_path, "sft", "stopped").endswith("dvc checkout results/sft")
+
+
+def test_no_command_is_named_that_would_bring_nothing_back(tmp_path: Path):
+    file = "9a0364b9e99bb480dd25e1f0284c8555"
+    folder = cache(tmp_path, f'[{{"md5": "{file}", "relpath": "w"}}]', ".dir")
+    (tmp_path / "dvc.lock").write_text(
+        f"stages:\n  sft:\n    outs:\n    - {{path: models/sft, md5: {folder}}}\n"
+    )
+    assert advice(tmp_path, "sft", "bad_input") == ""

@@ -19,7 +19,7 @@ check: $(READY)  ## formatting, lint, strict types, floors
 	@lint-imports
 
 flow: $(READY)  ## the same pipeline as a Prefect flow, without a server
-	@python -m flows.rlhf
+	@python -m flows.local
 
 ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
 	@python -m flows.serve

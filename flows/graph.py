@@ -1,4 +1,4 @@
-"""The pipeline's graph, as DVC has it: `dvc.yaml` is its only definition."""
+"""The plan of a flow run: the stages of DVC's graph in order, and which of them are stale."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from dvc.exceptions import DvcException
-from dvc.repo import Repo
-
-
-class GraphError(Exception):
-    """DVC cannot read the pipeline; the message is DVC's."""
+from tasks.dvc_graph import read_graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +21,27 @@ class PlannedStage:
     """Whether it uses the accelerator (`meta: {gpu: true}` in dvc.yaml)."""
     ends_round: bool
     """Whether it is the last stage of its round."""
+    stale: bool
+    """Whether it may have to run: it has changed, or depends on a stage that may have to run."""
 
 
 def plan(root: Path) -> list[PlannedStage]:
-    """The stages of `root`'s dvc.yaml in the order in which they run.
+    """The stages of `root`'s dvc.yaml in the order in which they run. DVC is asked once for all.
 
     Raises:
         GraphError: there is no DVC repository, or dvc.yaml is not valid.
+        DvcBusyError: another DVC command works here.
     """
-    needs, gpu = _read(root)
-    names = list(ordered(needs))
+    graph = read_graph(root)
+    names = list(ordered(graph.needs))
     last_of_round = {round_of(name): name for name in names}
     return [
         PlannedStage(
             name=name,
             round=round_of(name),
-            gpu=name in gpu,
+            gpu=name in graph.gpu,
             ends_round=round_of(name) is not None and last_of_round[round_of(name)] == name,
+            stale=name in graph.stale,
         )
         for name in names
     ]
@@ -75,17 +74,3 @@ def ordered(needs: Mapping[str, AbstractSet[str]]) -> Iterator[str]:
 def round_of(stage: str) -> str | None:
     """`r1` of `ppo@r1`, None of `sft`."""
     return stage.partition("@")[2] or None
-
-
-def _read(root: Path) -> tuple[dict[str, set[str]], set[str]]:
-    """What each stage needs, in the order of dvc.yaml; and the names of those that use the GPU."""
-    try:
-        with Repo(str(root)) as repo:
-            # Other stages of the index are files under `dvc add` and dvc.yaml files of subfolders.
-            ours = [s for s in repo.index.stages if s.cmd and Path(s.path) == root / "dvc.yaml"]
-            # DVC's edges lead from a stage to what it depends on.
-            graph = repo.index.graph
-            needs = {s.name: {need.name for need in graph.successors(s) if need.cmd} for s in ours}
-            return needs, {s.name for s in ours if (s.meta or {}).get("gpu")}
-    except DvcException as error:
-        raise GraphError(f"{root}: {error}") from error

@@ -1,7 +1,8 @@
-"""`python -m flows.rlhf`: the flow in this process, with a Prefect server of its own if need be.
+"""`python -m flows.local` (`make flow`): the flow in this process.
 
-The server starts while this process imports Prefect, and ends with it; its UI can be looked at
-meanwhile. Where `make ui` runs, or `PREFECT_API_URL` is set, that server is used instead.
+Where no Prefect server runs, one of its own starts while this process imports Prefect, and ends
+with it; its UI can be looked at meanwhile. Where `make ui` runs, or `PREFECT_API_URL` is set, that
+server is used instead.
 """
 
 import argparse
@@ -13,21 +14,34 @@ from pathlib import Path
 
 from flows import servers
 from flows.environment import environment
-from flows.workspace import WorkspaceBusyError, refuse_if_busy
+from tasks.driver_lock import (
+    BUSY_EXIT_CODE,
+    STALE_EXIT_CODE,
+    WorkspaceBusyError,
+    refuse_if_busy,
+)
 from tasks.params import ParamsError, load_params
 from tasks.preflight import check_inputs
 
-EXIT_CODES = {"BadInput": 2, "Stopped": 3, "Blocked": 4, "Waiting": 5}
+EXIT_CODES = {
+    "BadInput": 2,
+    "Stopped": 3,
+    "Blocked": 4,
+    "Waiting": 5,
+    "Stale": STALE_EXIT_CODE,
+    "Busy": BUSY_EXIT_CODE,
+}
 """By the name of the flow's final state, as for every entry point; of others 0 or 1."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m flows.rlhf",
+        prog="python -m flows.local",
         description="Run the pipeline in this folder as a Prefect flow, in this process.",
         epilog="Exit codes: 0 done, 2 bad input, 3 training stopped itself, 4 the data gate "
-        "blocked, 5 waiting for people, 1 anything else.",
+        "blocked, 5 waiting for people, 6 something changed while it ran (run again), 7 another "
+        "run works in this folder, 1 anything else.",
     )
     parser.parse_args(argv)
     root = Path.cwd()
@@ -39,7 +53,10 @@ def main(argv: list[str] | None = None) -> int:
     except ParamsError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    except (WorkspaceBusyError, servers.ServerError) as error:
+    except WorkspaceBusyError as error:
+        sys.stderr.write(f"{error}\n")
+        return BUSY_EXIT_CODE
+    except servers.ServerError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except KeyboardInterrupt:
@@ -86,3 +103,7 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

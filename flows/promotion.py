@@ -4,7 +4,8 @@ The flow shows the figures before and after, and suspends itself with a form: it
 while people think. *Resume* in the Prefect UI opens the form; the run goes on with what was
 entered, from the top, and records the decision (`tasks.promotion`).
 
-The pipeline's flow orders a run after each new policy, where the deployment is served.
+The pipeline's flow orders a run after each new policy (`flows.promotion_request`), where the
+deployment is served.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,7 @@ from typing import Annotated, Any
 
 from prefect import flow, suspend_flow_run
 from prefect.artifacts import create_table_artifact
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
 from prefect.input import RunInput
 from prefect.states import Completed, Failed
 from pydantic import Field
@@ -74,27 +72,6 @@ def promote(round_key: str, workspace: Path = Path(), policy: str | None = None)
     decision = promotion.Decision(choice=verdict.decision, who=verdict.who, why=verdict.why)
     version = promotion.decide(root, candidate, decision)
     return outcome(round_key, decision, version.version)
-
-
-def ask(root: Path, round_key: str) -> None:
-    """Order a run that asks a person about the round's policy; once for each policy.
-
-    Does nothing where the deployment is not served, as with `make flow` by itself.
-    """
-    try:
-        digest = promotion.policy_digest(root, round_key)
-        with get_client(sync_client=True) as client:
-            client.read_deployment_by_name(f"{promote.name}/{NAME}")
-    except (PromotionError, ObjectNotFound):
-        return
-    run_deployment(
-        f"{promote.name}/{NAME}",
-        parameters={"round_key": round_key, "workspace": str(root), "policy": digest},
-        timeout=0,
-        as_subflow=False,
-        # Who is asked again about the same policy, has been asked before.
-        idempotency_key=f"promote-{digest}",
-    )
 
 
 def before_and_after(

@@ -1,20 +1,13 @@
 """The pipeline as a Prefect flow: plan the graph, run each stage, sum up each round.
 
-DVC remembers what is done, Prefect conducts: a task is `dvc repro --single-item STAGE`, and a
-stage that is done costs half a second. So the flow can be started again at any time (by a person,
-a schedule or an event), and goes on where the last run of it came to.
+DVC remembers what is done, Prefect conducts: DVC is asked once which stages are stale, and for
+those a task is `dvc repro --single-item STAGE`. So the flow can be started again at any time (by a
+person, a schedule or an event), and continues where the last run of it ended.
 
-`python -m flows.rlhf` runs it in this process (`flows.local`).
+`python -m flows.local` runs it in one process, without a Prefect server.
 """
-# As a program, settings must be made before Prefect is imported: hence `local.main` comes first.
 
 import sys
-
-from flows import local
-
-if __name__ == "__main__":
-    sys.exit(local.main())
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +19,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed, Failed
 
+from flows import promotion_request
 from flows.artifacts import (
     RunLinks,
     left_out_while_away,
@@ -35,9 +29,10 @@ from flows.artifacts import (
     publish_waiting,
 )
 from flows.crashed import report_crash
-from flows.graph import GraphError, PlannedStage, plan
+from flows.graph import PlannedStage, plan
 from flows.stages import Ending, How, run_stage
-from flows.workspace import WorkspaceBusyError, sole_use
+from tasks.driver_lock import Driver, WorkspaceBusyError, sole_use
+from tasks.dvc_graph import DvcBusyError, GraphError, changes, in_words
 from tasks.dvc_locks import clear_stale
 from tasks.execution import Execution, save_execution
 from tasks.output_tags import tag_outputs
@@ -45,6 +40,7 @@ from tasks.params import Params, ParamsError, load_params
 from tasks.preflight import check_inputs
 from tasks.repro import write_summary
 from tasks.result_table import result_table
+from tasks.run_names import run_name
 from tasks.shipping import Shipper
 from tasks.summary import build_results, read_outcomes
 
@@ -73,64 +69,112 @@ WORTH_A_RETRY = {"Failed", "Killed"}
 What a stage says of its input, of the data or of the training will be the same the second time."""
 
 
-@flow(name="rlhf", persist_result=False, description="SFT, then rounds of feedback and PPO.")
+def name_of_this_run() -> str:
+    """What the run differs in, and its commit, such as `kl0.10 r2 6cb38ae`."""
+    root = Path(runtime.flow_run.parameters["workspace"]).resolve()
+    try:
+        return run_name(root, load_params(root / "params.yaml"))
+    except ParamsError:
+        return "params.yaml is not valid"
+
+
+@flow(
+    name="rlhf",
+    flow_run_name=name_of_this_run,
+    persist_result=False,
+    description="SFT, then rounds of feedback and PPO.",
+)
 def rlhf(workspace: Path = Path()) -> State[None]:
     """Bring the pipeline in `workspace` up to date; the state says how far it came and why."""
     root = workspace.resolve()
     flow_run = str(runtime.flow_run.id)
+    me = Driver(name=f"flow run {runtime.flow_run.name}", flow_run=flow_run)
     try:
         params = load_params(root / "params.yaml")
         check_inputs(params, root)
-        stages = plan(root)
-        with sole_use(root, flow_run) as died_in_here:
-            if died_in_here is not None:
-                report_crash(died_in_here)
-            for problem in clear_stale(root):
-                get_run_logger().warning("%s; removed", problem)
-            links = RunLinks(root, flow_run)
-            with _execution(root, flow_run, params, links):
-                state = run_all(stages, root, flow_run, params, links)
-            if state.is_completed():
-                with left_out_while_away("the question of promotion"):
-                    ask_for_promotion(root, params)
-            return state
+        with sole_use(root, me) as died_in_here:
+            for died in died_in_here:
+                report_crash(died)
+            return bring_up_to_date(root, flow_run, params)
     except (ParamsError, GraphError) as error:
         return Failed(name="BadInput", message=str(error))
-    except WorkspaceBusyError as error:
+    except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))
+
+
+def bring_up_to_date(root: Path, flow_run: str, params: Params) -> State[None]:
+    """Plan, run what is stale, ship the metrics, and look whether anything changed meanwhile."""
+    for problem in clear_stale(root):
+        get_run_logger().warning("%s; removed", problem)
+    stages = plan(root)
+    links = RunLinks(root, flow_run)
+    with _execution(root, flow_run, params, links):
+        state, went_through = run_all(stages, root, flow_run, params, links)
+    state = as_it_is_now(state, root, went_through)
+    if state.is_completed() and state.name != "Stale":
+        with left_out_while_away("the question of promotion"):
+            ask_for_promotion(root, params)
+    return state
 
 
 def run_all(
     stages: list[PlannedStage], root: Path, execution: str, params: Params, links: RunLinks
-) -> State[None]:
-    """Run the stages in order up to the first that does not go through; the flow's final state.
+) -> tuple[State[None], list[str]]:
+    """Run the stages in order up to the first that does not go through.
 
     One after the other, also where the graph would allow two at once: there is one accelerator.
+
+    Returns:
+        The flow's state, and the names of the stages that went through.
     """
     get_run_logger().info("%s", plan_line(stages))
+    went_through: list[str] = []
     for planned in stages:
-        state = stage(planned.name, root, execution, return_state=True)
+        state = stage(planned.name, root, execution, stale=planned.stale, return_state=True)
         if state.name == "Waiting":
             publish_waiting(state.message or "")
         if planned.name == f"validate@{planned.round}" and state.name in GATE_SPOKE:
             blocked = (state.message or "") if state.name == "Blocked" else ""
             publish_gate(root, planned.name, str(planned.round), blocked)
         if state.name not in WENT_THROUGH:
-            return State(
-                type=state.type,
-                name=state.name,
-                message=f"{planned.name}: {state.message or 'gave no reason'}",
-            )
+            message = f"{planned.name}: {state.message or 'gave no reason'}"
+            return State(type=state.type, name=state.name, message=message), went_through
+        went_through.append(planned.name)
         if planned.ends_round and planned.round is not None:
             publish_results(figures(root, params), planned.round)
             links.publish()
-    return Completed(message=f"All {len(stages)} stages are up to date.")
+    return Completed(message=f"All {len(stages)} stages are up to date."), went_through
+
+
+def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> State[None]:
+    """`state`, unless stages that went through are stale by now: then what it must say of them."""
+    try:
+        found = {name: why for name, why in changes(root).items() if name in went_through}
+        meanwhile = f"became stale while the flow ran: {in_words(found)}" if found else ""
+    except (GraphError, DvcBusyError) as error:
+        meanwhile = f"cannot be compared with the files as they are now: {error}"
+    if not meanwhile:
+        return state
+    get_run_logger().warning("Stages that went through %s", meanwhile)
+    if state.name == "Completed":
+        message = f"All {len(went_through)} stages went through, but {meanwhile}. Run again."
+        return Completed(name="Stale", message=message)
+    return State(
+        type=state.type,
+        name=state.name,
+        message=f"{state.message} (Stages that went through {meanwhile}.)",
+    )
 
 
 def plan_line(stages: list[PlannedStage]) -> str:
     """The plan for the log, with a star where a stage uses the accelerator."""
-    names = ", ".join(f"{planned.name}{'*' if planned.gpu else ''}" for planned in stages)
-    return f"{len(stages)} stages (* on the accelerator where there is one): {names}"
+    stale = [f"{planned.name}{'*' if planned.gpu else ''}" for planned in stages if planned.stale]
+    if not stale:
+        return f"All {len(stages)} stages are unchanged; nothing to run."
+    return (
+        f"{len(stale)} of {len(stages)} stages are stale or depend on one that is (* on the "
+        f"accelerator where there is one): {', '.join(stale)}"
+    )
 
 
 def second_try_can_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -146,8 +190,10 @@ def second_try_can_help(_task: Task[..., Any], _run: TaskRun, state: State[Any])
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def stage(name: str, root: Path, execution: str) -> State[None]:
+def stage(name: str, root: Path, execution: str, *, stale: bool) -> State[None]:
     """One DVC stage; how it ended becomes the name of the state."""
+    if not stale:
+        return task_state(Ending("unchanged"))
     ending = run_stage(name, root, execution=execution, logger=get_run_logger())
     return task_state(ending)
 
@@ -162,12 +208,9 @@ def task_state(ending: Ending) -> State[None]:
 
 def ask_for_promotion(root: Path, params: Params) -> None:
     """Have a person decide on the newest policy that has been evaluated."""
-    # Imported here: it brings MLflow, which is a second and a half of everybody's start.
-    from flows import promotion  # noqa: PLC0415
-
     policies = [policy["name"] for policy in figures(root, params)["policies"]]
     if len(policies) > 1:
-        promotion.ask(root, policies[-1])
+        promotion_request.ask(root, policies[-1])
 
 
 def figures(root: Path, params: Params) -> dict[str, Any]:
@@ -199,3 +242,7 @@ def _execution(root: Path, flow_run: str, params: Params, links: RunLinks) -> It
     links.publish()
     publish_runs(root, flow_run)
     get_run_logger().info("\n%s", result_table(summary))
+
+
+if __name__ == "__main__":
+    sys.exit("`python -m flows.local` (or `make flow`) runs the flow.")

@@ -4,13 +4,14 @@ DVC drops entries of processes that are gone. It cannot tell a process that has 
 chance, nor one that has ended and was not yet buried, and a half-written file stops it for good.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tasks.held import take
 
 RWLOCK = Path(".dvc") / "tmp" / "rwlock"
 
@@ -47,7 +48,19 @@ def clear_stale(root: Path, *, mend: bool = True) -> list[str]:
 
 def dvc_processes(root: Path) -> list[int]:
     """Processes of a `dvc` command that works in `root`, dead ones that nobody buried left out."""
-    found = []
+    return [pid for pid, _ in _dvc_commands(root)]
+
+
+def repro_processes(root: Path) -> list[int]:
+    """Those of them that run stages: `dvc repro` and `dvc exp run`."""
+    return [
+        pid
+        for pid, words in _dvc_commands(root)
+        if b"repro" in words or {b"exp", b"run"} <= set(words)
+    ]
+
+
+def _dvc_commands(root: Path) -> Iterator[tuple[int, list[bytes]]]:
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():
             continue
@@ -57,8 +70,7 @@ def dvc_processes(root: Path) -> list[int]:
         except OSError:  # It ended meanwhile, or belongs to somebody else.
             continue
         if here and any(word == b"dvc" or word.endswith(b"/dvc") for word in words[:3]):
-            found.append(int(folder.name))
-    return found
+            yield int(folder.name), words
 
 
 def _entries(paths: dict[str, Any]) -> Iterator[tuple[int, str]]:
@@ -71,10 +83,8 @@ def _entries(paths: dict[str, Any]) -> Iterator[tuple[int, str]]:
 @contextmanager
 def _guarded(path: Path) -> Iterator[bool]:
     """DVC's guard around changes of the file; False where another process holds it."""
-    with path.with_name("rwlock.lock").open("a") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
+    if (guard := take(path.with_name("rwlock.lock"))) is None:
+        yield False
+        return
+    with guard:
         yield True

@@ -2,8 +2,9 @@
 
 Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
 `reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
-2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waits for people, 143 or 130
-interrupted (call again to go on), 137 a stage was killed (memory), 1 anything else.
+2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waits for people, 6 something
+changed while it ran (run again), 7 another run works in this folder, 143 or 130 interrupted (run
+again to continue), 137 a stage was killed (memory), 1 anything else.
 """
 
 import argparse
@@ -16,6 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.driver_lock import (
+    BUSY_EXIT_CODE,
+    STALE_EXIT_CODE,
+    Driver,
+    WorkspaceBusyError,
+    sole_use,
+)
 from tasks.dvc_locks import clear_stale
 from tasks.dvc_process import DvcProcess
 from tasks.execution import Execution, begin_execution, last_execution, save_execution
@@ -64,10 +72,19 @@ def main(argv: list[str] | None = None) -> int:
     try:
         workspace = _workspace(root, variant)
         params = load_params(workspace / "params.yaml")
-        check_inputs(params, workspace)
+        name = f"make repro VARIANT={variant}" if variant else "make repro"
+        with sole_use(workspace, Driver(name=f"`{name}`")):
+            check_inputs(params, workspace)
+            return _bring_up_to_date(root, workspace, params, variant)
     except (ParamsError, VariantError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except WorkspaceBusyError as error:
+        sys.stderr.write(f"{error}\n")
+        return BUSY_EXIT_CODE
+
+
+def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str | None) -> int:
     # A variant has its own folders, but one MLflow: that of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     environment = _environment(os.environ)
@@ -76,12 +93,28 @@ def main(argv: list[str] | None = None) -> int:
         ended = Ended(0, "")
     else:
         ended = _run(workspace, environment, variant)
+        if ended.code == 0:
+            ended = _as_it_is_now(workspace)
     summary = write_summary(workspace, params)
-    if ended.code in (0, 5):
+    if ended.code in (0, 5, STALE_EXIT_CODE):
         sys.stdout.write(_closing_words(summary, workspace.relative_to(root)))
     if ended.message:
         sys.stderr.write(f"{ended.message}\n")
     return ended.code
+
+
+def _as_it_is_now(workspace: Path) -> Ended:
+    """All stages went through; what became stale while they ran is not up to date all the same."""
+    # Imported here: it brings DVC itself, which before would only make everybody wait.
+    from tasks.dvc_graph import DvcBusyError, GraphError, changes, in_words  # noqa: PLC0415
+
+    try:
+        if not (found := changes(workspace)):
+            return Ended(0, "")
+        meanwhile = f"became stale while they ran: {in_words(found)}"
+    except (GraphError, DvcBusyError) as error:
+        meanwhile = f"cannot be compared with the files as they are now: {error}"
+    return Ended(STALE_EXIT_CODE, f"All stages went through, but {meanwhile}. Run again.")
 
 
 def _workspace(root: Path, variant: str | None) -> Path:

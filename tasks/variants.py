@@ -5,13 +5,15 @@ uncommitted changes included. It shares DVC's cache, so what a variant has in co
 line is restored instead of run, and keeps its own `.work`, outputs and `dvc.lock` between calls.
 """
 
-import fcntl
 import subprocess
 from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
 from ruamel.yaml import YAML
+
+from tasks.driver_lock import refuse_if_busy
+from tasks.held import held
 
 VARIANTS_FOLDER = Path(".work") / "variants"
 IDENTITY = ("-c", "user.name=rlhf-rounds", "-c", "user.email=rlhf-rounds@localhost")
@@ -43,13 +45,15 @@ def prepare_workspace(root: Path, name: str) -> Path:
 
     Raises:
         VariantError: no such variant, its file is no mapping, or git refuses.
+        WorkspaceBusyError: something runs there.
     """
     overlay = _read_overlay(root, name)
     workspace = root / VARIANTS_FOLDER / name
     workspace.parent.mkdir(parents=True, exist_ok=True)
     # Two variants started at once: git's index takes one at a time, and says nothing to the other.
-    with (workspace.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held(workspace.parent / ".lock"):
+        if workspace.exists():
+            refuse_if_busy(workspace)
         _check_out(root, workspace, _snapshot(root))
     _write_params(workspace / "params.yaml", overlay)
     _share_cache(root, workspace)

@@ -93,7 +93,7 @@ def _server(port: int, settings: dict[str, str], folder: Path) -> "subprocess.Po
 def _flow(root: Path, settings: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
     with log.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.rlhf"],
+            [sys.executable, "-m", "flows.local"],
             cwd=root, env=settings, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
 

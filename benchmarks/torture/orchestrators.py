@@ -18,7 +18,7 @@ from benchmarks.torture.world import Count, World
 ORCHESTRATORS = {
     "dvc repro": ("dvc", "repro"),
     "make repro": ("tasks.repro",),
-    "make flow": ("flows.rlhf",),
+    "make flow": ("flows.local",),
 }
 SHORT = ("prepare", "base", "sft")
 """The pipeline in which orchestrators are killed: a data stage and two that train."""

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.deployments.runner import RunnerDeployment
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import promotion
+from flows import promotion, promotion_request
 from flows.graph import plan
 from flows.rlhf import rlhf
 from flows.stages import run_stage
-from flows.workspace import sole_use
+from tasks.driver_lock import LOCK_FILE, Driver, sole_use
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +71,9 @@ attempt = len(tried.read_text()) if tried.exists() else 0
 tried.write_text("x" * (attempt + 1))
 if attempt < todo.get("killed", 0):
     os.kill(os.getpid(), signal.SIGKILL)
+if "changes" in todo:
+    path, text = todo["changes"]
+    Path(path).write_text(text)
 if "status" in todo:
     work = Path(".work") / name
     work.mkdir(parents=True, exist_ok=True)
@@ -103,7 +107,7 @@ metrics = {"gold": estimate, "win_rate_vs_sft": estimate, "kl": estimate, "pairs
            "accuracy_before": None, "accuracy_after": estimate}
 out.mkdir(parents=True)
 (out / "metrics.json").write_text(json.dumps(metrics))
-(out / "execution").write_text(os.environ["RLHF_EXECUTION"])
+(out / "execution").write_text(todo.get("execution") or os.environ["RLHF_EXECUTION"])
 """
 
 
@@ -297,8 +301,79 @@ def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Pa
 
     again = flow(workspace)
 
-    assert again.is_completed()
-    assert set(names(again).values()) == {"Unchanged"}
+    assert (again.name, again.message) == ("Completed", "All 3 stages are up to date.")
+    assert names(again) == {stage.name: "Unchanged" for stage in plan(workspace)}
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_flow_without_work_asks_dvc_for_no_single_stage(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+):
+    flow(workspace)
+    caplog.clear()
+
+    flow(workspace)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert "All 3 stages are unchanged; nothing to run." in said
+    assert not [line for line in said if "didn't change, skipping" in line]
+
+
+@pytest.mark.usefixtures("prefect")
+def test_what_follows_a_stale_stage_is_asked_again_and_may_be_unchanged(workspace: Path):
+    ask(workspace, sft={"execution": "the same bytes"})
+    flow(workspace)
+    (workspace / "input.txt").write_text("two")
+
+    state = flow(workspace)
+
+    assert state.message == "All 3 stages are up to date."
+    assert names(state) == {
+        "sft": "Completed", "reward@r1": "Unchanged", "evaluate@r1": "Unchanged"
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("prefect")
+def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(workspace: Path):
+    ask(workspace, evaluate_r1={"changes": ["input.txt", "two"]})
+
+    state = flow(workspace)
+
+    assert (state.is_completed(), state.name) == (True, "Stale")
+    assert state.message == (
+        "All 3 stages went through, but became stale while the flow ran: sft (input.txt). "
+        "Run again."
+    )
+    ask(workspace)
+    assert flow(workspace).message == "All 3 stages are up to date."
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_flow_that_waits_says_besides_what_became_stale(workspace: Path):
+    waits = {"status": "waiting", "code": 5, "message": "for labels"}
+    ask(workspace, reward_r1={"changes": ["input.txt", "two"], **waits})
+
+    state = flow(workspace)
+
+    assert (state.is_completed(), state.name) == (True, "Waiting")
+    assert state.message == (
+        "reward@r1: for labels (Stages that went through became stale while the flow ran: "
+        "sft (input.txt).)"
+    )
+
+
+@pytest.mark.usefixtures("prefect")
+def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
+    params = workspace / "params.yaml"
+    params.write_text(re.sub("kl_coef: .*", "kl_coef: 0.31", params.read_text()))
+
+    flow_run = flow(workspace).state_details.flow_run_id
+
+    assert flow_run is not None
+    with get_client(sync_client=True) as client:
+        name = client.read_flow_run(flow_run).name
+    assert "kl0.31" in name.split()
+    assert name.split()[-1] == "r1", "there is no commit here"
 
 
 @pytest.mark.usefixtures("prefect")
@@ -338,16 +413,17 @@ def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
 def test_a_person_is_asked_about_each_policy_once_where_the_deployment_is_served(workspace: Path):
     lock = "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n    - path: models/rounds/r1/policy\n"
     (workspace / "dvc.lock").write_text(f"{lock}      md5: 0a1b.dir\n")
-    promotion.ask(workspace, "r1")
+    promotion_request.ask(workspace, "r1")
     assert asked() == []
 
     RunnerDeployment.from_flow(promotion.promote, promotion.NAME).apply()
-    promotion.ask(workspace, "r1")
-    promotion.ask(workspace, "r1")
+    assert f"{promotion.promote.name}/{promotion.NAME}" == promotion_request.DEPLOYMENT
+    promotion_request.ask(workspace, "r1")
+    promotion_request.ask(workspace, "r1")
     assert asked() == [{"round_key": "r1", "workspace": str(workspace), "policy": "0a1b.dir"}]
 
     (workspace / "dvc.lock").write_text(f"{lock}      md5: 2c3d.dir\n")
-    promotion.ask(workspace, "r1")
+    promotion_request.ask(workspace, "r1")
     assert len(asked()) == 2
 
 
@@ -377,10 +453,10 @@ def test_wrong_params_fail_the_flow_before_any_stage(workspace: Path):
 
 @pytest.mark.usefixtures("prefect")
 def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
-    with sole_use(workspace, "the-first"):
+    with sole_use(workspace, Driver(name="make repro")):
         state = flow(workspace)
     assert (state.is_failed(), state.name) == (True, "Busy")
-    assert "the-first" in str(state.message)
+    assert "make repro works here since 20" in str(state.message)
 
 
 @pytest.mark.usefixtures("prefect")
@@ -391,7 +467,8 @@ def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path)
         from prefect.states import Running
 
         client.set_flow_run_state(died, Running(), force=True)
-        (workspace / ".work/flow.lock").write_text(f"{died} (process 1)\n")
+        note = {"driver": asdict(Driver(name="a flow", flow_run=str(died))), "dead": []}
+        (workspace / LOCK_FILE).write_text(json.dumps(note))
         flow(workspace)
         state = client.read_flow_run(died).state
     assert state is not None
@@ -419,7 +496,7 @@ def test_make_flow_ends_with_its_server_and_all_stages_when_it_is_asked_to(works
     ask(workspace, sft={"sleeps": True})
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows.rlhf"],
+        [sys.executable, "-m", "flows.local"],
         cwd=workspace,
         env={**inherited, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

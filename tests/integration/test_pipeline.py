@@ -133,7 +133,7 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def finished(unrun: World) -> Finished:
-    log = unrun.run(sys.executable, "-m", "flows.rlhf")
+    log = unrun.run(sys.executable, "-m", "flows.local")
     unrun.git("add", "--all")
     unrun.git("commit", "--quiet", "-m", "run")
     return Finished(unrun, log)
@@ -558,7 +558,7 @@ def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: Worl
     assert list(bare.root.glob("models/rounds")) == []
 
 
-@pytest.mark.parametrize("driver", ["tasks.repro", "flows.rlhf"])
+@pytest.mark.parametrize("driver", ["tasks.repro", "flows.local"])
 def test_both_drivers_find_every_problem_before_anything_starts(unrun: World, driver: str):
     root = unrun.root.parent / f"wrong-{driver}"
     root.mkdir()

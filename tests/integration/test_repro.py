@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.driver_lock import Driver, sole_use
 from tasks.execution import begin_execution, save_execution
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,6 +38,7 @@ stages:
   baseline:
     cmd: exec python stage.py baseline
     deps: [stage.py, wanted]
+    params: [run]
     outs: [results/baseline]
   evaluate:
     foreach: ${rounds}
@@ -70,6 +72,11 @@ if wanted == "hang":
     (work / "pid").write_text(str(os.getpid()))
     while True:  # one long sleep could begin just after a signal, and sleep on
         time.sleep(0.1)
+if wanted == "change" and name != "baseline":
+    params = Path("params.yaml")
+    params.write_text(params.read_text().replace("seed: 5", "seed: 6"))
+if wanted == "edit" and name != "baseline":
+    Path("wanted").write_text("success")
 if wanted == "blocked" and name != "baseline":
     end("blocked", 4, "3 contradictory pairs")
 if wanted == "kill":
@@ -202,6 +209,74 @@ def test_a_stage_does_not_outlive_a_driver_that_is_killed(root: Path) -> None:
     driver.communicate(timeout=PATIENCE_SECONDS)  # ends when the last process has closed the pipe
     outcome = json.loads((root / ".work" / "baseline" / "outcome.json").read_text())
     assert outcome["status"] == "interrupted"
+
+
+def test_what_changes_during_the_run_is_named_and_ends_with_6(root: Path) -> None:
+    (root / "wanted").write_text("edit")
+
+    code, out, err = drive(root)
+
+    assert code == 6
+    assert ["r1", "8.25"] in [line.split()[:2] for line in out.splitlines()]
+    assert err.splitlines()[-1] == (
+        "All stages went through, but became stale while they ran: baseline (wanted). Run again."
+    )
+    assert drive(root)[0] == 0
+
+
+def test_a_parameter_that_changes_during_the_run_is_named_by_its_key(root: Path) -> None:
+    (root / "wanted").write_text("change")
+
+    code, _, err = drive(root)
+
+    assert code == 6
+    assert "baseline (params.yaml: run.seed)" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--variant", "no_kl")])
+def test_beside_a_running_one_a_second_ends_at_once_with_7(
+    root: Path, arguments: tuple[str, ...]
+) -> None:
+    (root / "wanted").write_text("hang")
+    first = start_driver(root, *arguments)
+    workspace = root / ".work/variants/no_kl" if arguments else root
+    wait_for(workspace / ".work/baseline/pid")
+    (root / "wanted").write_text("success")
+
+    code, out, err = drive(root, *arguments)
+
+    assert (code, out) == (7, "")
+    name = "make repro VARIANT=no_kl" if arguments else "make repro"
+    assert f"`{name}` works here since 20" in err
+    assert f"(process {first.pid})" in err
+    assert len(err.splitlines()) == 1
+    assert (workspace / "wanted").read_text() == ("hang" if arguments else "success")
+    first.terminate()
+    first.communicate(timeout=PATIENCE_SECONDS)
+
+
+def test_beside_a_flow_run_it_ends_at_once_with_7(root: Path) -> None:
+    with sole_use(root, Driver(name="flow run kl0.10 r1 6cb38ae", flow_run="5d7e")):
+        code, out, err = drive(root)
+    assert (code, out) == (7, "")
+    assert "flow run kl0.10 r1 6cb38ae works here since 20" in err
+
+
+def test_beside_a_bare_dvc_repro_it_ends_with_7(root: Path) -> None:
+    (root / "wanted").write_text("hang")
+    with subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"],
+        cwd=root,
+        env=environment() | {"RLHF_EXECUTION": "bare", "RLHF_SHIPPER": "driver"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as dvc:
+        wait_for(root / ".work/baseline/pid")
+        code, out, err = drive(root)
+        os.killpg(dvc.pid, signal.SIGTERM)
+    assert (code, out) == (7, "")
+    assert f"`dvc repro` works here (process {dvc.pid})" in err
 
 
 def test_a_variant_runs_in_its_own_workspace_and_reuses_what_is_the_same(root: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import GraphError, ordered, plan, round_of
+from flows.graph import ordered, plan, round_of
+from tasks.dvc_graph import GraphError
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -45,9 +45,22 @@ def test_prefect_keeps_no_results_and_caches_nothing():
     assert stage.cache_policy.compute_key(task_ctx=None, inputs={}, flow_parameters={}) is None  # type: ignore[arg-type]
 
 
-def test_the_log_tells_the_plan():
+def planned(name: str, *, gpu: bool = False, stale: bool) -> PlannedStage:
+    return PlannedStage(name=name, round=None, gpu=gpu, ends_round=False, stale=stale)
+
+
+def test_the_log_says_what_is_to_run_and_where():
     stages = [
-        PlannedStage(name="prepare", round=None, gpu=False, ends_round=False),
-        PlannedStage(name="ppo@r1", round="r1", gpu=True, ends_round=True),
+        planned("prepare", stale=False),
+        planned("label@r1", stale=True),
+        planned("ppo@r1", gpu=True, stale=True),
     ]
-    assert plan_line(stages).endswith("prepare, ppo@r1*")
+    assert plan_line(stages) == (
+        "2 of 3 stages are stale or depend on one that is (* on the accelerator where there is "
+        "one): label@r1, ppo@r1*"
+    )
+
+
+def test_the_log_says_that_nothing_is_to_run():
+    line = plan_line([planned("prepare", stale=False)] * 2)
+    assert line == "All 2 stages are unchanged; nothing to run."

@@ -1,1 +1,1 @@
-"""The preference data set: read strictly, made into pairs, split by prompt, let pass or not."""
+"""The preference data set: strict reading, pairs from judgments, splits by prompt, validation."""

@@ -22,7 +22,7 @@ from preferences.settling import Settled
 from preferences.tokens import TokenLimit
 
 CHECK = ValidateParams()
-"""What `check` asks of a file: the defaults of params.yaml."""
+"""What `check` requires of a file: the defaults of params.yaml."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,41 +46,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m preferences", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="do what the validate stage does, for any file")
+    check = commands.add_parser("check", help="validate any file as the validate stage does")
     check.add_argument("path", type=Path, help="a file, or a folder of files")
-    check.add_argument("--format", choices=FORMATS, help="told from the columns if not given")
-    check.add_argument("--report", type=Path, metavar="DIR", help="where the reports and data go")
+    check.add_argument("--format", choices=FORMATS, help="default: detected from the columns")
     check.add_argument(
-        "--against", type=Path, metavar="HELDOUT", help="prompts that must not be trained on"
+        "--report", type=Path, metavar="DIR", help="folder for the reports and the cleaned data"
     )
-    check.add_argument("--allow", type=Path, metavar="FILE", help="the allow-list")
-    check.add_argument("--tokenizer", type=Path, metavar="DIR", help="model folder, for its limit")
-    check.add_argument("--max-tokens", type=int, default=1024, help="its limit (default 1024)")
-    convert = commands.add_parser("convert", help="write the pairs of a file in another format")
+    check.add_argument(
+        "--against",
+        type=Path,
+        metavar="HELDOUT",
+        help="file of prompts that must not be trained on",
+    )
+    check.add_argument("--allow", type=Path, metavar="FILE", help="allow-list of exceptions")
+    check.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="model folder whose tokenizer counts tokens"
+    )
+    check.add_argument(
+        "--max-tokens",
+        type=int,
+        default=1024,
+        help="token limit per prompt and response (default 1024)",
+    )
+    convert = commands.add_parser("convert", help="convert a file to another format")
     convert.add_argument("source", type=Path, metavar="IN")
     convert.add_argument("target", type=Path, metavar="OUT")
     convert.add_argument("--to", choices=OUT_FORMATS, required=True)
-    convert.add_argument("--format", choices=FORMATS, help="of IN, told from the columns if absent")
+    convert.add_argument(
+        "--format", choices=FORMATS, help="format of IN; default: detected from the columns"
+    )
     return parser
 
 
 def _check_places(options: argparse.Namespace) -> None:
-    """Refuses a report that could not be written, or that would replace what is read."""
+    """Refuses a report folder that cannot be written or would overwrite an input."""
     report = options.report.resolve()
     targets = [report / name for name in FILES]
     for read in filter(None, (options.path, options.against, options.allow)):
         place = read.resolve()
         if place == report or any(target in (place, *place.parents) for target in targets):
-            problem = f"the report would take the place of {read}; name another folder"
+            problem = f"the report would overwrite {read}; choose another folder"
             raise MalformedDataError([f"{options.report}: {problem}"], 1)
     for target in targets:
         known = target.name == DOCS and (target / "index.html").is_file()
         if target.is_dir() and not target.is_symlink() and not known:
-            problem = "is a folder that no report has written; name another folder"
+            problem = "is a folder that no report has written; choose another folder"
             raise MalformedDataError([f"{target}: {problem}"], 1)
     there = next(place for place in (report, *report.parents) if place.exists())
     if not there.is_dir():
-        raise MalformedDataError([f"{options.report}: {there} is a file, no folder"], 1)
+        raise MalformedDataError([f"{options.report}: {there} is a file, expected a folder"], 1)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -92,7 +106,7 @@ def _check(options: argparse.Namespace) -> int:
     tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
     rows = Settled(source, CHECK.heldout_fraction)
     measured = inspect(rows, prompts, CHECK, tokens)
-    # Great Expectations takes three seconds, which damaged data need not wait for.
+    # Importing Great Expectations takes three seconds; report damaged data first.
     from preferences.checking import check_measured, lines_of  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -109,10 +123,10 @@ def _check(options: argparse.Namespace) -> int:
     if source.left_out:
         lines.append(f"columns not read: {', '.join(map(ascii, sorted(source.left_out)))}")
     if source.alone:
-        lines.append(f"completions without an opponent: {source.alone:,}")
+        lines.append(f"completions without a counterpart: {source.alone:,}")
     if checked.without_pair:
         of = f"{checked.without_pair:,} of {len(allowed):,} entries"
-        lines.append(f"allow-list: {of} fit no pair")
+        lines.append(f"allow-list: {of} match no pair")
     lines += [
         f"  {finding.rule:<18} {finding.severity:<10} {len(finding.rows):>9,}"
         for finding in verdict.findings
@@ -135,14 +149,14 @@ def _check(options: argparse.Namespace) -> int:
 def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
     source = open_source(options.source, options.format)
-    # A damaged file is known at its end only, and nothing may be written before: it is read twice.
+    # Damage may show only at the end of a file, and nothing may be written before: read it twice.
     omissions = Omissions(options.to)
     pairs = sum(1 for _ in omissions.watch(source))
     unsettled = write_items(options.target, source, options.to)
     lost = (
         ("ties", unsettled.ties),
         ("skipped", unsettled.skipped),
-        ("completions without an opponent", source.alone),
+        ("completions without a counterpart", source.alone),
     )
     notes = [f"{name} left out: {count:,}" for name, count in lost if count]
     unread = columns_not_read(source)

@@ -1,6 +1,6 @@
-"""The allow-list: rows that somebody looked at and puts back, one JSON object per line.
+"""The allow-list: exceptions granted after a review, one JSON object per line.
 
-`{"pair_id", "rule", "why"}` says that this rule does not apply to this pair.
+`{"pair_id", "rule", "why"}` exempts this pair from this rule.
 """
 
 from dataclasses import fields
@@ -20,7 +20,7 @@ ALLOWED = Schema(
 )
 
 Allowed = frozenset[tuple[str, str]]
-"""Pair ids with the rule that does not apply to them."""
+"""Pair ids, each with the rule from which it is exempt."""
 
 
 def load_allowed(path: Path) -> Allowed:

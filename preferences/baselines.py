@@ -1,7 +1,7 @@
-"""What a reward model has to beat on a data set: "the longer answer wins", and a bag of words.
+"""The baselines that a reward model has to beat: "the longer response wins", and a bag of words.
 
-The bag of words is a Bradley-Terry model without a network: the difference of the answers' word
-counts, weighed by logistic regression with an L2 penalty, fitted on the train side and measured on
+The bag of words is a Bradley-Terry model without a network: logistic regression with an L2 penalty
+on the difference of the two responses' word counts, fitted on the training side and measured on
 held-out prompts.
 """
 
@@ -19,15 +19,15 @@ from preferences.records import Preference
 from preferences.statistics import Share, share
 
 BUCKETS = 1 << 15
-"""Words share weights by hash."""
+"""Words are hashed into this many weights."""
 PENALTY = 10.0
-"""Half the squared weights times this is added to the sum of the losses."""
+"""Factor of half the squared norm of the weights, added to the sum of the losses."""
 _ROWS_AT_ONCE = 5000
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def bag_of_words(train: Sequence[Preference], heldout: Sequence[Preference]) -> Share | None:
-    """How often the bag of words prefers the chosen answer of a held-out row; None without rows."""
+    """Accuracy of the bag of words on the held-out rows; None without rows."""
     if not train or not heldout:
         return None
     weights = _fitted(_differences(train))
@@ -36,7 +36,7 @@ def bag_of_words(train: Sequence[Preference], heldout: Sequence[Preference]) -> 
 
 
 def _differences(rows: Sequence[Preference]) -> csr_array:
-    """Counts of the chosen answer's words less those of the rejected one; log keeps length tame."""
+    """Log word counts of the chosen responses minus those of the rejected; logs damp length."""
     starts = range(0, len(rows), _ROWS_AT_ONCE)
     return vstack([_piece(rows[start : start + _ROWS_AT_ONCE]) for start in starts], format="csr")
 
@@ -44,20 +44,20 @@ def _differences(rows: Sequence[Preference]) -> csr_array:
 def _piece(rows: Sequence[Preference]) -> csr_array:
     hashes, lengths = array("L"), array("L")
     for row in rows:
-        for answer in (row.chosen, row.rejected):
+        for response in (row.chosen, row.rejected):
             before = len(hashes)
-            hashes.extend(map(crc32, map(str.encode, _WORD.findall(answer.lower()))))
+            hashes.extend(map(crc32, map(str.encode, _WORD.findall(response.lower()))))
             lengths.append(len(hashes) - before)
-    answers = np.repeat(np.arange(2 * len(rows)), np.array(lengths, dtype=np.int64))
-    words = answers * BUCKETS + np.array(hashes, dtype=np.int64) % BUCKETS
+    responses = np.repeat(np.arange(2 * len(rows)), np.array(lengths, dtype=np.int64))
+    words = responses * BUCKETS + np.array(hashes, dtype=np.int64) % BUCKETS
     places, counts = np.unique(words, return_counts=True)
-    answers, columns = np.divmod(places, BUCKETS)
-    values = np.where(answers % 2, -1.0, 1.0) * np.log1p(counts)
-    return csr_array((values, (answers // 2, columns)), shape=(len(rows), BUCKETS))
+    responses, columns = np.divmod(places, BUCKETS)
+    values = np.where(responses % 2, -1.0, 1.0) * np.log1p(counts)
+    return csr_array((values, (responses // 2, columns)), shape=(len(rows), BUCKETS))
 
 
 def _fitted(differences: csr_array) -> NDArray[np.float64]:
-    # Words that are not there keep a weight of 0, so only the others are fitted.
+    # Absent words keep a weight of 0, so only the others are fitted.
     used = np.unique(differences.indices)
     differences = differences[:, used]
 

@@ -1,6 +1,7 @@
-"""Pairs of any format through the gate, as `python -m preferences check` does it.
+"""Runs pairs of any format through the gate, for `python -m preferences check`.
 
-Importing this imports Great Expectations, so the command does it once the source is read and sound.
+Importing this module imports Great Expectations, so the command does so only after the source has
+been read without errors.
 """
 
 import json
@@ -27,17 +28,17 @@ from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
 from preferences.statistics import weak_annotators as weak
 
 BASELINE_ROWS = 50_000
-"""Most rows that the bag of words is fitted on; of more data, a sample by the hash of the pair."""
+"""Most rows that the bag of words is fitted on; larger data are sampled by the pair's hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The verdict on some data, and numbers about the data as a whole."""
+    """The verdict on a data set, and its statistics."""
 
     verdict: Verdict
     statistics: dict[str, Any]
     without_pair: int
-    """Entries of the allow-list whose pair is none of these."""
+    """Entries of the allow-list that match no pair."""
 
 
 def check_measured(
@@ -50,8 +51,8 @@ def check_measured(
 ) -> Checked:
     """Checks and reports; writes the gate's files, the cleaned data and statistics.json.
 
-    `measured` are the measures of `rows`, which are read a second time for what is written. All
-    files appear in `report_dir` in the end, when nothing more can go wrong with the data.
+    `measured` are the measures of `rows`, which are read again to be written. All files appear in
+    `report_dir` together at the end, once the data can cause no more errors.
     """
     report_dir.mkdir(parents=True, exist_ok=True)
     try:
@@ -66,7 +67,7 @@ def check_measured(
                 (Path(staging) / name).replace(target)
     except BaseException:
         with suppress(OSError):
-            report_dir.rmdir()  # Only where nothing is in it.
+            report_dir.rmdir()  # Succeeds only on an empty folder.
         raise
     return checked
 
@@ -88,7 +89,7 @@ def _check(
         "longer wins": longer_share(measured.table),
         "longer wins, held out": longer_wins(heldout),
         "bag of words, held out": bag_of_words(train, heldout),
-        "answer shown first wins": votes.first_wins(),
+        "response shown first wins": votes.first_wins(),
     }
     numbers: dict[str, Any] = {name: each.to_json() for name, each in shares.items() if each}
     if votes.units:
@@ -113,7 +114,7 @@ def _write_rows(
     """Writes train.jsonl, heldout.jsonl and quarantine.jsonl; returns rows for the baselines.
 
     Raises:
-        MalformedDataError: these are not the `total` rows that the decision is about.
+        MalformedDataError: the data changed since the decision on `total` rows.
     """
     count = 0
     kept: dict[str, list[Preference]] = {"train": [], "heldout": []}
@@ -134,13 +135,13 @@ def _write_rows(
             if share == 1 or digest(row.pair_id) / 2**64 + 0.5 < share:
                 kept[row.split].append(row)
     if count != total:
-        found = f"{count:,} pairs, {total:,} when it was read first"
-        raise MalformedDataError([f"the data changed while they were checked: {found}"], 1)
+        found = f"{count:,} pairs, {total:,} on the first pass"
+        raise MalformedDataError([f"the data changed during the check: {found}"], 1)
     return kept["train"], kept["heldout"]
 
 
 def lines_of(numbers: dict[str, Any]) -> list[str]:
-    """The statistics in words, one per line."""
+    """The statistics as text, one per line."""
     lines = []
     for name, value in numbers.items():
         if isinstance(value, dict):
@@ -148,7 +149,7 @@ def lines_of(numbers: dict[str, Any]) -> list[str]:
         elif isinstance(value, list):
             text = ", ".join(map(shown, value)) or "none"
         else:
-            text = "not defined" if value is None else f"{value:.3f}"
+            text = "undefined" if value is None else f"{value:.3f}"
         lines.append(f"{name}: {text}")
     return lines
 

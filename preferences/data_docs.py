@@ -1,8 +1,8 @@
-"""Great Expectations' HTML report without the network.
+"""Makes Great Expectations' HTML report work without a network.
 
-Its pages take style sheets and scripts from a dozen servers: offline they are bare, online they
-tell those servers who reads them. Here every page loses its scripts and whatever it fetches, gets a
-style sheet of its own, and a policy that forbids the browser to load or run anything else.
+Its pages load style sheets and scripts from a dozen servers: offline they are unstyled, online they
+reveal their readers to those servers. Here every page loses its scripts and remote resources, and
+gets a style sheet of its own and a policy that forbids the browser to load or run anything else.
 """
 
 import re
@@ -36,7 +36,7 @@ def make_readable_offline(folder: Path) -> None:
     for page in sorted(folder.rglob("*.html")):
         html = page.read_text(encoding="utf-8")
         before = ""
-        while html != before:  # What is taken out may leave a new one behind.
+        while html != before:  # A removal may create a new match.
             before = html
             for pattern in (_SCRIPT, _REMOTE, _REFRESH, _HANDLER):
                 html = pattern.sub("", html)
@@ -45,7 +45,7 @@ def make_readable_offline(folder: Path) -> None:
 
 
 def _write_index(folder: Path, head: str) -> None:
-    """Its own first page is filled in by scripts; ours is a list of the pages."""
+    """Replaces the index, which scripts would fill, by a list of the pages."""
     pages = sorted(
         page.relative_to(folder).as_posix()
         for page in folder.rglob("*.html")
@@ -55,7 +55,7 @@ def _write_index(folder: Path, head: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.html").write_text(
         f"<!doctype html><html><head>{head}<title>Data Docs</title></head><body>"
-        "<h1>Data Docs</h1><p>validations: what was found; expectations: what was asked.</p>"
+        "<h1>Data Docs</h1><p>validations: what was found; expectations: what was required.</p>"
         f"<ul>{links}</ul></body></html>",
         encoding="utf-8",
     )

@@ -1,7 +1,7 @@
-"""What is wrong inside one text: extra turns, encoding damage, remains of HTML, personal data.
+"""Defects of single texts: extra turns, encoding damage, leftover HTML, personal data.
 
-Patterns are narrow on purpose. A curly quote, another script or an emoji is no damage, so damage is
-only what hardly ever stands in a sound text.
+The patterns are deliberately narrow. Curly quotes, other scripts and emoji are not damage; only
+what hardly ever occurs in a sound text counts.
 """
 
 import re
@@ -14,10 +14,10 @@ _LINE = r"(?:^|\n) {0,3}"
 _BOLD = r"(?:\*\*|__)?"
 _COLON = rf"{_BOLD}[ \t]*[:：]"
 EXTRA_TURN = re.compile(
-    # Someone else's turn at the start of a line, bold or a heading too, or after the end of a
-    # sentence; the markers of chat templates anywhere. A quoted one is no turn, "User: root" is a
-    # login, and "1. Human: 46" an entry of a list. Small letters may be a setting or a gloss, so
-    # those need a blank line before them.
+    # Another speaker's turn at the start of a line (bold and headings included) or after the end of
+    # a sentence; the markers of chat templates anywhere. A quoted one is not a turn, "User: root"
+    # is a login, and "1. Human: 46" a list item. Lower case may be a setting or a gloss, so it
+    # needs a blank line before it.
     rf"{_LINE}(?:#{{1,6}} +)?{_BOLD}(?:Human|HUMAN|Assistant|ASSISTANT){_COLON}"
     rf"|{_LINE}#{{1,6}} +{_BOLD}(?:User|USER){_COLON}"
     rf"|{_LINE}{_BOLD}(?:User|USER){_COLON}(?!{_BOLD}[ \t]*[\w.@-]+[ \t]*(?:\n|\Z))"
@@ -25,64 +25,64 @@ EXTRA_TURN = re.compile(
     r"|(?:(?<!\d)[.!?][\"”’)]*\s+\(?|[。！？])(?:Human|HUMAN|Assistant|ASSISTANT)[:：]"
     r"|<\|(?:im_start|im_end|endoftext|begin_of_text|end_of_text|eot_id|start_header_id"
     r"|end_header_id|user|assistant|system)\|>"
-    # "a[INST]" is an element of an array. "### Response:" alone may be a heading of the answer.
+    # "a[INST]" is an array element. "### Response:" alone may be a heading in the response.
     r"|<(?:start|end)_of_turn>|(?<!\w)\[INST\]|\[/INST\]|(?:^|\n)###[ \t]*(?i:instruction)[ \t]*:"
 )
 
-# What the bytes 80 to bf, which continue a character of UTF-8, are in Windows-1252; those of them
-# that hardly stand between a letter and another, as quotes and dashes may; and capitals.
+# The bytes 80 to bf, which continue a UTF-8 character, as Windows-1252 shows them; those of them
+# that hardly occur between two letters, as quotes and dashes may; and capitals.
 _NEXT = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 _ODD = "\u0080-\u009f¡-¨¬¯±µ¶¸º¼-¿€‚ƒ„†‡ˆ‰Š‹ŒŽ˜™š›œžŸ"
 _CAPITAL = "Â-ÖØ-Þ"
 MOJIBAKE = re.compile(
-    # Ã and Â begin the letters and signs of Western Europe; in capitals they may end a word.
+    # Ã and Â begin Western European letters and signs; in all-capital words they may end a word.
     r"[ÂÃ][\u0080-\u009f¡-ª¬-¯±´-¸º¼-¿€‚ƒ„†‡ˆ‰Š‹ŒŽ˜™š›œžŸ]|(?<![A-ZÀ-Þ«‹])[ÂÃ][\u00a0«»°²³¹]"
     r"|Ã[«»°²³¹](?=[a-z])|(?<!\w)Ã[‘“”•–—…](?=[^\W\d_])"
-    # Other letters of two bytes: a capital inside a word in small letters, or at its beginning.
+    # Other two-byte letters: a capital inside or at the start of a lower-case word.
     rf"|(?<=[a-z])[{_CAPITAL}][{_NEXT}]|(?<!\w)[{_CAPITAL}][{_ODD}°](?=[a-z])"
-    # Other scripts, two characters: Greek, Cyrillic, Hebrew, Arabic; and all those of three bytes.
+    # Other scripts, two characters each: Greek, Cyrillic, Hebrew, Arabic; and all three-byte ones.
     rf"|(?:[ÎÏ][{_NEXT}]){{2}}|(?:[ÐÑ][{_NEXT}]){{2}}|(?:[Ø-Û][{_NEXT}]){{2}}"
     rf"|(?:×[\u0090-\u00aa‘’“”•–—˜™š›œžŸ]){{2}}|(?:[à-ï][{_NEXT}]{{2}}){{2}}"
-    # Signs of three bytes (quotes, €, ™, arrows, boxes, a lost character), a byte order mark,
-    # letters of Vietnamese, emoji.
+    # Three-byte signs (quotes, €, ™, arrows, boxes, the replacement character), a byte-order mark,
+    # Vietnamese letters, emoji.
     rf"|â[\u0080-\u009f€‚ƒ„†‡ˆ‰ŠŒŽ˜™šœžŸ¤¬][{_NEXT}]|â[‹“”•–—][€‚¢-©¬®¯±´-¸º¼-¾]"
     rf"|ï(?:»¿|¿½|¼[{_NEXT}])|áº[{_ODD}]|á»[{_ODD}](?=[a-z])|ðŸ[{_NEXT}]"
 )
 _FIRST = re.compile(f"[Â-ô][{_NEXT}]")
-"""How each alternative begins; little sound text does."""
-# Control characters but tab, newline and carriage return; and the mark of a lost character.
+"""The start of every alternative; rare in sound text."""
+# Control characters except tab, newline and carriage return; and the replacement character.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd]")
 
 HTML = re.compile(
-    # "List<A>" and "Vec<Span>" are types of a program.
+    # "List<A>" and "Vec<Span>" are types in a program.
     r"<(?!(?<=\w<)(?-i:[A-Z][a-z]*)>)/?"
     r"(?:br|hr|p|pre|div|span|b|i|u|em|strong|small|su[bp]|code|blockquote|center|font|h[1-6]"
     r"|a|ul|ol|li|table|thead|tbody|t[dhr]|img|iframe|script)"
-    # Bare, or with an attribute: "a<b and c>d" is no tag.
+    # Bare or with an attribute: "a<b and c>d" is not a tag.
     r"(?:\s+[\w-]+\s*=[^<>\n]*|\s*/?)>|<!--[^<>]*-->"
     r"|&(?:amp|lt|gt|quot|apos|nbsp|hellip|[mn]dash|[lr][sda]quo|bull|euro|trade|szlig"
     r"|[a-z](?:acute|grave|circ|uml|tilde|cedil|ring|slash|elig)|#\d{2,7}|#x[0-9a-f]{2,6});"
-    # In C the address of a variable may be had of these.
+    # In C these may be the address of a variable.
     r"|(?<![=(,])(?<![=(,] )&(?:copy|reg|cent|pound|yen|sect|deg|times|middot|frac\d\d);",
     re.IGNORECASE,
 )
 
-_COUNTRY = (  # calling codes (ITU-T E.164); no area in America begins with 0 or 1
+_COUNTRY = (  # calling codes (ITU-T E.164); no North American area code starts with 0 or 1
     r"(?:1(?=[ .-]?\(?[2-9])|7|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]"
     r"|(?:2[1-69]|3[578]|42|5[09]|6[789]|8[058]|9[679])\d)"
 )
 PERSONAL = re.compile(
     r"(?P<email>(?<![\w.+-])(?!git@)[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b)"
-    # From abroad in groups, or 3, 3 and 4 digits; those between blanks only may be any numbers.
+    # International in groups, or 3, 3 and 4 digits; separated by spaces only, it may be any number.
     rf"|(?P<phone>(?<![\w.,/-])\+{_COUNTRY}(?:[ .-](?:\(0\) ?)?|(?=\())"
     r"(?:\(\d{1,5}\)|\d{1,12})(?:[ .-]?\d{2,8}(?!\d))*(?![ .-]?\d|[\w-])"
     r"|(?<![\w.,/-])(?:\(\d{2,4}\)[ .-]?\d{3}[ .-]|[2-9]\d\d(?:[ -]\d{3}-|\.\d{3}\.))\d{4}"
     r"(?![\w-]))"
     r"|(?P<iban>\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,29}(?!\w))"
-    # As the issuers number and group them; digits after a decimal point are no card.
+    # As issuers number and group them; digits after a decimal point are not a card number.
     r"|(?P<card>(?<![\w-])(?<!\d[.,])(?:(?:[46]\d|5[1-5]|2[2-7]|35)\d\d(?:[ -]?\d{4}){3}"
     r"|3[0-8]\d\d[ -]?\d{6}[ -]?\d{4,5})(?![\w-]|[.,]\d))"
-    # Keys are drawn at random: names in code have words, and no digits next to capitals.
+    # Keys are random: names in code contain words, and no digits next to capitals.
     r"|(?P<key>-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b"
     r"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{36,}\b"
     r"|\bsk-(?:[\w-]{0,40}[_-])?(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}"
@@ -98,14 +98,14 @@ _IBANS = (  # countries and lengths in the registry of ISO 13616, release 101
 _IBAN_LENGTHS = {entry[:2]: int(entry[2:]) for entry in _IBANS.split()}
 
 
-def has_extra_turn(answer: str) -> bool:
-    """Whether someone speaks inside the answer, outside of code, who is not the one who answers."""
-    # Each alternative of the pattern has one of these; most answers have none.
+def has_extra_turn(response: str) -> bool:
+    """Whether another speaker takes a turn inside the response, outside of code."""
+    # Every alternative of the pattern contains one of these; most responses contain none.
     return (
-        (":" in answer or "<" in answer or "[" in answer or "：" in answer)
-        and any(sign in answer for sign in _TURN_SIGNS)
-        and EXTRA_TURN.search(answer) is not None
-        and EXTRA_TURN.search(_CODE.sub("`", answer)) is not None
+        (":" in response or "<" in response or "[" in response or "：" in response)
+        and any(sign in response for sign in _TURN_SIGNS)
+        and EXTRA_TURN.search(response) is not None
+        and EXTRA_TURN.search(_CODE.sub("`", response)) is not None
     )
 
 
@@ -131,7 +131,7 @@ def is_damaged(text: str) -> bool:
 
 
 def has_html(text: str) -> bool:
-    """Whether tags or entities of HTML stand in the text, outside of what is marked as code."""
+    """Whether the text contains HTML tags or entities outside of code."""
     return (
         ("<" in text or "&" in text)
         and HTML.search(text) is not None
@@ -141,7 +141,7 @@ def has_html(text: str) -> bool:
 
 def personal_data(text: str) -> tuple[str, ...]:
     """Kinds of personal data and secrets in a text: email, phone, iban, card, key."""
-    # Each alternative of the pattern has one of these; most texts have none.
+    # Every alternative of the pattern contains one of these; most texts contain none.
     if not (
         _NUMBER.search(text)
         or "@" in text
@@ -176,16 +176,16 @@ def _plausible(kind: str, found: str) -> bool:
 
 
 def _luhn(found: str) -> bool:
-    """The check digit of payment cards (ISO/IEC 7812): every second digit doubled, sum over 10."""
+    """Whether the check digit of a payment card is right (ISO/IEC 7812, the Luhn algorithm)."""
     digits = [int(digit) for digit in found if digit.isdigit()][::-1]
     doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
 def _iban(found: str) -> bool:
-    """Whether it begins with a bank account: the length of its country, and the check digits.
+    """Whether it starts with an IBAN: of its country's length and with correct check digits.
 
-    Those (ISO 13616): letters as numbers, 1 modulo 97. Capitals may follow after a blank.
+    The check (ISO 13616): with letters as numbers, 1 modulo 97. Capitals may follow after a space.
     """
     length = _IBAN_LENGTHS.get(found[:2], 0)
     for width in (length, length + (length - 1) // 4):  # in one piece, in groups of four

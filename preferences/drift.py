@@ -1,7 +1,7 @@
-"""How far this round's data are from those before, and how much of that is no chance.
+"""How far this round's data have drifted from earlier rounds, beyond chance.
 
-A distance has a low end: what is left of it after the noise that samples of these sizes have. A
-bound is compared with the low end, so a small round is not accused of what it cannot show.
+The low end of a distance is what remains after subtracting the noise of samples of these sizes.
+Bounds apply to the low end, so a small round is not flagged for noise.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _KS95 = 1.358
-"""Kolmogorov's 95 % point: D is above it, times sqrt(1/n + 1/m), in 5 % of samples alike."""
+"""Kolmogorov's 95 % point: D exceeds it times sqrt(1/n + 1/m) in 5 % of identical samples."""
 _SIGMAS = 4.0
-"""Standard errors that one of a few thousand shares stays within (two-sided, 1 in 16,000)."""
+"""Standard errors within which each of a few thousand shares stays (two-sided, 1 in 16,000)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Between two samples: 0 (alike) to 1, and how much of it is beyond chance."""
+    """Distance of two samples, 0 (identical) to 1, and how much of it is beyond chance."""
 
     value: float
     low: float
@@ -27,11 +27,11 @@ class Distance:
 
 
 def ks_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> Distance | None:
-    """Largest difference of the two distribution functions (Kolmogorov-Smirnov); None of nothing.
+    """Largest difference of the two distribution functions (Kolmogorov-Smirnov); None if empty.
 
     Args:
-        one: sample of this round, shape (n,).
-        other: sample of the rounds before, shape (m,).
+        one: sample from this round, shape (n,).
+        other: sample from earlier rounds, shape (m,).
     """
     if not len(one) or not len(other):
         return None
@@ -47,9 +47,9 @@ def ks_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> Distanc
 def share_distance(
     one: NDArray[np.int64], n: int, other: NDArray[np.int64], m: int
 ) -> Distance | None:
-    """Largest change of a share, among many: `one` of n cases against `other` of m; None of none.
+    """Largest change among many shares: `one` of n cases against `other` of m; None if empty.
 
-    The low end is that of the share that changed most beyond chance.
+    The low end belongs to the share that changed most beyond chance.
     """
     if not n or not m:
         return None

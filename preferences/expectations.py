@@ -1,7 +1,7 @@
-"""The rules as Great Expectations' expectations, and a run of them.
+"""The rules as expectations of Great Expectations, and how they are run.
 
-Importing this takes two to three seconds, so only `preferences.gate` does. Great Expectations
-counts an expectation that crashed as one that found bad data; here a crash stays a crash.
+Importing this module takes two to three seconds, so only `preferences.gate` does. Great
+Expectations treats a crashed expectation as one that found bad data; here a crash stays a crash.
 """
 
 import os
@@ -46,7 +46,7 @@ _GX_SEVERITY: Mapping[str, FailureSeverity] = {
 
 
 class BrokenExpectationError(RuntimeError):
-    """An expectation crashed: a defect of the program, and no word about the data."""
+    """An expectation crashed: a bug in the program, which says nothing about the data."""
 
 
 class RowsKeepRule(MulticolumnMapMetricProvider):  # type: ignore[misc]
@@ -73,7 +73,7 @@ class ExpectRowsToKeepRule(MulticolumnMapExpectation):  # type: ignore[misc]
 
     map_metric = "multicolumn_values.keep_rule"
     rule: str
-    # Typed like the built-in ones: else Great Expectations drops the default.
+    # Typed like the built-in ones; otherwise Great Expectations drops the default.
     ignore_row_if: Literal["all_values_are_missing", "any_value_is_missing", "never"] = "never"
     domain_keys: ClassVar[tuple[str, ...]] = (
         "batch_id",
@@ -94,9 +94,9 @@ def check(
 ) -> list[Finding]:
     """What each rule finds in the table of measures, in the order of the rules.
 
-    The numbers' bounds are checked too, for the report; what they mean is up to the caller. With a
-    folder for `docs`, the report is written there; the names of its files hold the time, so no DVC
-    output may hold it.
+    The numbers' bounds are checked too, for the report only; acting on them is up to the caller.
+    With `docs`, the report is written to that folder; its file names contain the time, so it must
+    not be part of a DVC output.
 
     Raises:
         BrokenExpectationError: an expectation crashed.
@@ -142,7 +142,7 @@ def _severity(params: ValidateParams, rule: Rule) -> Severity:
 
 
 def _bound(number: Number) -> ColumnAggregateExpectation:
-    """The number is the only row of its column."""
+    """An expectation on the number, which is the only row of its column."""
     limit = {"min_value" if number.name in AT_LEAST else "max_value": number.bound.limit}
     return gxe.ExpectColumnMaxToBeBetween(
         column=number.name,
@@ -172,7 +172,7 @@ def _run(
             name=name,
             validation_definitions=[definition],
             actions=[UpdateDataDocsAction(name="docs")] if documented else [],
-            # Counts only: a list of all rows found takes more memory than the table.
+            # Counts only: a list of all matching rows would take more memory than the table.
             result_format={"result_format": "BASIC", "partial_unexpected_count": 0},
         )
     )
@@ -192,7 +192,7 @@ def _site(folder: Path) -> DataDocsSiteConfigTypedDict:
 
 
 def _broken(result: ExpectationValidationResult) -> tuple[str, int]:
-    """Name of a rule, and how many rows break it."""
+    """The name of a rule, and how many rows break it."""
     assert result.expectation_config is not None
     rule = str(result.expectation_config.kwargs["rule"])
     _refuse_crash(result, rule)
@@ -215,7 +215,7 @@ def _refuse_crash(result: ExpectationValidationResult, name: str) -> None:
 
 
 def _crash(info: Mapping[str, Any]) -> str:
-    """The message of a crash; Great Expectations has it at the top, or below each metric."""
+    """The message of a crash, which Great Expectations puts at the top or below each metric."""
     entries = [info, *(value for value in info.values() if isinstance(value, Mapping))]
     return next(
         (str(entry["exception_message"]) for entry in entries if entry.get("raised_exception")), ""

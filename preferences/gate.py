@@ -1,8 +1,8 @@
-"""The gate: fresh preferences and earlier ones go in, what may train a reward model comes out.
+"""The gate: validates fresh and earlier preferences before reward-model training.
 
-Every row is accounted for: passed, set aside with its rule, or counted among the ties. A blocked
-verdict is a result, not an exception: the caller looks at `passed`. The rows are read twice, once
-to look at each and once to send it where it belongs, so that only digests of them are in memory.
+Every row is accounted for: passed, quarantined with its rule, or counted among the ties. A blocked
+verdict is a result, not an exception: the caller looks at `passed`. The rows are read twice, first
+to measure them and then to route them, so that only their digests are in memory.
 
 Importing this module imports Great Expectations (three seconds), so only the validate stage and
 `check` do; `ValidateParams` is in `preferences.params`.
@@ -45,10 +45,10 @@ class Decision:
 
     verdict: Verdict
     aside: Mapping[int, tuple[str, ...]]
-    """Index of a row that is set aside -> the rules it breaks."""
+    """Index of a quarantined row -> the rules it breaks."""
 
     def apply(self, candidates: Iterable[Candidate]) -> Iterator[Quarantined | Preference]:
-        """What becomes of each of the candidates that it is about, in the order they came in."""
+        """What becomes of each candidate, in input order; the same candidates as were measured."""
         for row, candidate in enumerate(candidates):
             if row in self.aside:
                 yield Quarantined(
@@ -63,34 +63,34 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
-    """What the gate let pass, what it set aside, and its verdict."""
+    """What passed the gate, what it quarantined, and its verdict."""
 
     train: tuple[Preference, ...]
-    """Earlier rows first, then fresh ones, in the order they came in."""
+    """Earlier rows first, then fresh ones, in input order."""
     heldout: tuple[Preference, ...]
     quarantined: tuple[Quarantined, ...]
     verdict: Verdict
 
     @property
     def passed(self) -> bool:
-        """Whether a reward model may be trained on it."""
+        """Whether a reward model may be trained on the data."""
         return self.verdict.passed
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is blocked, one sentence each; empty when passed."""
+        """Why the data are blocked, one sentence each; empty if they passed."""
         return self.verdict.reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What the round knows beside its preferences."""
+    """What is known of the round besides its preferences."""
 
     votes: Votes = field(default_factory=Votes)
     tokens: TokenLimit | None = None
     allowed: Allowed = frozenset()
     human_labels: int = 0
-    """How many fresh pairs people must have judged."""
+    """Fewest fresh pairs that people must have judged."""
 
 
 def run_gate(
@@ -105,8 +105,8 @@ def run_gate(
 ) -> GateResult:
     """Splits, checks and reports; writes verdict.json, quarantine.jsonl and report.md.
 
-    `earlier` rows keep their side. A fresh row takes the side of its prompt's earlier rows, else
-    the one that `split_of` gives. `evaluation_prompts` are those that policies are measured on.
+    `earlier` rows keep their side. A fresh row takes the side of earlier rows with its prompt, or
+    else the one from `split_of`. `evaluation_prompts` are those that policies are evaluated on.
 
     Raises:
         BrokenExpectationError: an expectation crashed.
@@ -141,9 +141,9 @@ def decide(
     context: Round,
     docs: Path | None = None,
 ) -> Decision:
-    """The verdict on data that were inspected; `docs` receives Great Expectations' report.
+    """The verdict on inspected data; Great Expectations' report goes to the folder `docs`.
 
-    The report shows what the rules found, also where the allow-list puts a row back.
+    The report shows everything the rules found, even where the allow-list exempts a row.
 
     Raises:
         BrokenExpectationError: an expectation crashed.
@@ -194,7 +194,7 @@ def _less_allowed(
 
 
 def _aside(findings: Sequence[Finding]) -> dict[int, tuple[str, ...]]:
-    """Rows that a rule sets aside: what blocks is set aside too, so that it can be looked at."""
+    """Rows that a rule quarantines; blocking rows are included, so that they can be reviewed."""
     broken: dict[int, list[str]] = defaultdict(list)
     for finding in findings:
         if finding.severity != "warn":
@@ -214,20 +214,20 @@ def _reasons(counts: Counts, findings: Sequence[Finding], params: ValidateParams
                 f"{report.REASONS[finding.rule]}{more}"
             )
     if not counts.fresh:
-        yield "no rows: there is no fresh preference"
+        yield "no rows: there are no fresh preferences"
     elif counts.fresh_passed < params.min_rows:
         passed = counts.fresh_passed
-        yield f"min_rows: {passed:,} fresh preferences pass, {params.min_rows:,} needed"
+        yield f"min_rows: {passed:,} fresh preferences passed, {params.min_rows:,} required"
     aside = counts.fresh - counts.fresh_passed
     if counts.fresh and aside / counts.fresh > params.max_quarantined_fraction:
         yield (
-            f"max_quarantined_fraction: {aside:,} of {counts.fresh:,} fresh preferences set aside, "
-            f"more than {params.max_quarantined_fraction:.0%}"
+            f"max_quarantined_fraction: {aside:,} of {counts.fresh:,} fresh preferences "
+            f"quarantined, more than {params.max_quarantined_fraction:.0%}"
         )
     if not counts.train:
         yield "no rows: nothing is left to train on"
     if params.heldout_fraction and not counts.heldout:
-        yield "no rows: nothing is left to measure a reward model on (held out)"
+        yield "no rows: no held-out row is left to evaluate a reward model on"
 
 
 def _out_of_bounds(numbers: Sequence[Number]) -> Iterator[str]:
@@ -239,4 +239,4 @@ def _out_of_bounds(numbers: Sequence[Number]) -> Iterator[str]:
 def _missing_people(context: Round) -> Iterator[str]:
     judged, asked = context.votes.human_pairs, context.human_labels
     if judged < asked:
-        yield f"human_labels: people judged {judged:,} fresh pairs, the round asks for {asked:,}"
+        yield f"human_labels: people judged {judged:,} fresh pairs, the round requires {asked:,}"

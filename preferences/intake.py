@@ -1,6 +1,6 @@
-"""What comes to the gate: each row on its side, and looked at once.
+"""What enters the gate: each row assigned to its side and measured once.
 
-Without Great Expectations, so that damaged data are found before it is imported.
+Does not import Great Expectations, so that damaged data are found before that is imported.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from preferences.tokens import TokenLimit
 def candidates_of(
     fresh: Iterable[Sourced], earlier: Sequence[Sourced], heldout_fraction: float
 ) -> list[Candidate]:
-    """Earlier rows, then fresh ones, each on its side."""
+    """Earlier rows, then fresh ones, each assigned to its side."""
     sides: dict[int, Split] = {}
     for sourced in earlier:
         sides.setdefault(prompt_digest(sourced.preference.prompt), sourced.preference.split)
@@ -28,7 +28,7 @@ def candidates_of(
 
 
 def on_its_side(sourced: Sourced, heldout_fraction: float, known: Split | None = None) -> Candidate:
-    """A fresh row on the side of its prompt, which earlier rows may have settled."""
+    """A fresh row on the side of its prompt; `known` is the side of its earlier rows."""
     preference = sourced.preference
     side = known or split_of(preference.prompt, heldout_fraction=heldout_fraction)
     if side != preference.split:
@@ -42,7 +42,7 @@ def inspect(
     params: ValidateParams,
     tokens: TokenLimit | None = None,
 ) -> Measured:
-    """The measures that the rules of `params` need, in one pass."""
+    """The measures that the active rules need, in one pass."""
     near = {
         rule
         for rule in ("near_duplicates", "near_leaks")

@@ -1,6 +1,6 @@
-"""Judgments become preferences: one vote per annotator, a majority decides.
+"""Turns judgments into preferences: one vote per annotator, and the majority decides.
 
-Ties are set aside, or become rows of label ½ where that is asked for; never a preference.
+Ties are left out or, on request, become rows with label ½; they never become a decided preference.
 """
 
 from collections import Counter, defaultdict
@@ -24,24 +24,24 @@ from preferences.schemas import shown
 Outcome = Literal["a", "b", "tie", "skip"]
 
 _STRENGTH_STEPS = 3
-"""Strengths 1 to 4 are three steps: margins 0, 1/3, 2/3, 1, as Llama 2's reward models use them."""
+"""Strengths 1 to 4 give margins 0, 1/3, 2/3 and 1, as in Llama 2's reward models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Fresh preferences, and what became of the comparisons that gave none."""
+    """Fresh preferences, and counts of the comparisons that gave none."""
 
     rows: tuple[Sourced, ...]
     ties: int = 0
-    """Called equal or equally bad, or no majority for either answer."""
+    """Judged equal or equally bad, or without a majority for either response."""
     skipped: int = 0
-    """Everyone who saw it skipped it."""
+    """Skipped by everyone who saw it."""
     unjudged: int = 0
-    """Nobody has judged it."""
+    """Judged by nobody."""
 
     @property
     def compared(self) -> int:
-        """Number of comparisons that this accounts for."""
+        """Number of comparisons accounted for."""
         return len(self.rows) + self.ties + self.skipped + self.unjudged
 
 
@@ -54,13 +54,13 @@ def judge(
 ) -> Judged:
     """The preferences that `judgments` give on `comparisons`, in the order of the comparisons.
 
-    A vote counts with the weight of its annotator's kind (1 where `weights` names none). The
-    preference's weight is the mean weight of the votes for the winner, its margin their mean
-    strength. All preferences are on the train side until the gate splits them. With `keep_ties` a
-    tie is a row too, of label ½, margin 0 and the mean weight of all votes that did not skip.
+    A vote has the weight of its annotator's kind (1 where `weights` has none). The preference's
+    weight is the mean weight of the votes for the winner, its margin their mean strength. All
+    preferences are on the train side until the gate splits them. With `keep_ties` a tie becomes a
+    row too, with label ½, margin 0 and the mean weight of all votes except skips.
 
     Raises:
-        JudgmentMismatchError: a pair occurs twice, its id is not that of its content, or a judgment
+        JudgmentMismatchError: a pair occurs twice, its id does not match its content, or a judgment
             is about another pair.
     """
     pairs = _by_id(comparisons)
@@ -91,9 +91,9 @@ def judge(
 
 
 def decide(votes: Sequence[Judgment], *, weights: Mapping[str, float]) -> Outcome:
-    """The side with more than half of the weight of all votes that did not skip, else a tie.
+    """The side with more than half of the weight of all votes except skips, else a tie.
 
-    Skipped, if nobody did anything else or all votes weigh nothing.
+    `skip` if there are only skips, or if all votes have weight 0.
     """
     scores: dict[str, float] = defaultdict(float)
     for vote in votes:
@@ -127,7 +127,7 @@ def standing(judgments: Iterable[Judgment]) -> list[Judgment]:
 
 
 def _said(judgment: Judgment) -> tuple[object, ...]:
-    """What two copies of a judgment must agree on; when and for how long is no part of it."""
+    """What two copies of a judgment must agree on; times, for example, may differ."""
     return (
         judgment.judgment_id,
         judgment.round,
@@ -150,7 +150,7 @@ def _by_id(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
             )
         if comparison.pair_id in pairs:
             raise JudgmentMismatchError(
-                f"comparison {number}: pair {comparison.pair_id} is there already"
+                f"comparison {number}: pair {comparison.pair_id} occurs twice"
             )
         pairs[comparison.pair_id] = comparison
     return pairs
@@ -159,14 +159,14 @@ def _by_id(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
 def _preference(
     comparison: Comparison, winning: Sequence[Judgment], weights: Mapping[str, float]
 ) -> Preference:
-    answers = {"a": comparison.response_a, "b": comparison.response_b}
+    responses = {"a": comparison.response_a, "b": comparison.response_b}
     choice = winning[0].choice
     return Preference(
         pair_id=comparison.pair_id,
         prompt_id=comparison.prompt_id,
         prompt=comparison.prompt,
-        chosen=answers[choice],
-        rejected=answers["b" if choice == "a" else "a"],
+        chosen=responses[choice],
+        rejected=responses["b" if choice == "a" else "a"],
         margin=_margin(winning),
         weight=_mean_weight(winning, weights),
         source=_source(winning),

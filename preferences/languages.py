@@ -1,9 +1,9 @@
-"""Which language or script a text is in, as far as one can tell without a model.
+"""Detects the language or script of a text without a model.
 
-Other scripts than Latin tell themselves. Among languages in Latin script the small words tell: a
-text is in a language that has many of its words, when no other language explains words that this
-one lacks. A text of few words, of names, of code or of two languages has no language: the gate
-would rather miss an answer in another language than accuse a sound one.
+Non-Latin scripts identify themselves. Languages in Latin script are told apart by their function
+words: a text is in a language if it has many of its function words, and no other language accounts
+for words that this one lacks. Texts of few words, names, code or two languages have no language:
+the gate would rather miss a response in another language than flag a sound one.
 """
 
 import re
@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 _FEWEST = 4
-"""Small words that must be found, of a share of all words of at least `_SHARE`."""
+"""Function words that must be found; they must also be at least `_SHARE` of all words."""
 _SHARE = 0.1
 _FEWEST_LETTERS = 12
-"""Letters of another script, so that a word or a name that was asked for is no other language."""
+"""Fewest letters of another script: a single word or name is not another language."""
 _LOOKED_AT = 600
-"""Characters from the start of a text."""
+"""Characters from the start of a text that are examined."""
 
 _SMALL_WORDS = {
     "en": "the and of is that it you was for are with this they have from not your which there "
@@ -55,26 +55,26 @@ _SCRIPTS = {
     "han": "\u4e00-\u9fff",
 }
 _SYLLABLES = {"korean", "japanese", "han"}
-"""Scripts that write a syllable or a word with one letter; `_FEWEST` of them are enough."""
+"""Scripts in which a letter is a syllable or a word; `_FEWEST` of them are enough."""
 _LETTER_OF = {script: re.compile(f"[{letters}]") for script, letters in _SCRIPTS.items()}
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = re.compile(r"[^\W\d_]+")
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalpha()}
-"""What of ASCII parts words, for the quicker of two ways to the same words."""
+"""ASCII characters that separate words, for a faster way to the same words."""
 
 LANGUAGES = ("", *_SCRIPTS, *_SMALL_WORDS)
-"""All that `language` may say."""
+"""All possible results of `language`."""
 
 
 def language(text: str) -> str:
-    """The language of a text, or its script where that is not Latin; empty if it cannot be told."""
+    """The language of a text, or its script if not Latin; empty if it cannot be determined."""
     start = text[:_LOOKED_AT]
     return (not start.isascii() and _script(start)) or _latin_language(start)
 
 
 def _script(text: str) -> str:
     counts = {script: len(letters.findall(text)) for script, letters in _LETTER_OF.items()}
-    # Japanese is written in its own letters and in Han.
+    # Japanese uses its own letters and Han.
     if counts["japanese"]:
         counts["japanese"] += counts.pop("han")
     script, most = max(counts.items(), key=lambda entry: entry[1])
@@ -101,5 +101,5 @@ def _latin_language(text: str) -> str:
 
 
 def _apart(found: Mapping[tuple[str, ...], int], one: str, other: str) -> int:
-    """Small words of the one language that the other does not have."""
+    """Number of function words of the one language that the other does not have."""
     return sum(number for spoken, number in found.items() if one in spoken and other not in spoken)

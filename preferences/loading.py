@@ -1,4 +1,4 @@
-"""The files of a round as records."""
+"""Reads the files of a round as records."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from preferences.schemas import COMPARISONS, JUDGMENTS, PREFERENCES, PROMPTS
 
 
 def load_preferences(path: Path) -> list[Sourced]:
-    """The preferences of a file, each with its place.
+    """The preferences of a file, each with its location.
 
     Raises:
         MalformedDataError: the file is missing or damaged.

@@ -1,8 +1,8 @@
-"""What the gate looks at instead of the texts: digests of them, and counts.
+"""What the gate looks at instead of the texts: digests and counts.
 
-Great Expectations sees this table only. So its reports cannot show what people wrote (private, or
-harmful in a web page), and a row costs about a hundred bytes however long its answers are, and 400
-more while near duplicates are looked for.
+Great Expectations sees only this table. So its reports cannot show what people wrote (which may be
+private, or harmful in a web page), and a row takes about a hundred bytes however long its responses
+are, plus 400 during the search for near duplicates.
 """
 
 import tempfile
@@ -33,18 +33,18 @@ from preferences.splitting import asked, normal_text
 from preferences.tokens import TokenLimit
 
 WORD_BUCKETS = 1 << 12
-"""Words of prompts are counted by hash."""
+"""Words of prompts are counted by hash, in this many buckets."""
 _CHUNK = 20_000
 _LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A preference before the gate."""
+    """A preference that enters the gate."""
 
     sourced: Sourced
     fresh: bool
-    """False for one that an earlier round let pass."""
+    """False if it passed in an earlier round."""
 
     @property
     def preference(self) -> Preference:
@@ -54,17 +54,17 @@ class Candidate:
 
 @dataclass(slots=True)
 class PromptWords:
-    """In how many different prompts each word is, fresh and earlier."""
+    """The number of different prompts that contain each word, fresh and earlier."""
 
     counts: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((2, WORD_BUCKETS), dtype=np.int64)
     )
     """Shape (2, buckets): earlier, fresh."""
     seen: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-    """Digests of the prompts that were counted: earlier, fresh."""
+    """Digests of the prompts already counted: earlier, fresh."""
 
     def add(self, normal: str, prompt_digest: int, *, fresh: bool) -> None:
-        """Counts the words of a prompt, given as `normal_text`, unless it was counted before."""
+        """Counts the words of a prompt, given as `normal_text`, unless already counted."""
         if prompt_digest not in self.seen[fresh]:
             self.seen[fresh].add(prompt_digest)
             words = {code % WORD_BUCKETS for code in map(crc32, normal.encode("utf-8").split())}
@@ -77,29 +77,29 @@ class PromptWords:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that the gate knows of the data."""
+    """Everything that the gate knows about the data."""
 
     table: pd.DataFrame
-    """One row of digests and counts per candidate (COLUMNS and the near ones)."""
+    """One row of digests and counts per candidate: COLUMNS, near_duplicate and near_leak."""
     prompt_words: PromptWords
 
 
 def digest(text: str) -> int:
-    """64 bits that tell texts apart: among a million, two alike have odds of one to 30 million."""
+    """A 64-bit hash of a text: among a million texts, a collision has odds of 1 to 30 million."""
     return int.from_bytes(blake2b(text.encode("utf-8"), digest_size=8).digest(), "big", signed=True)
 
 
 def prompt_digest(prompt: Prompt) -> int:
-    """Digest of a prompt; the same for prompts that differ only in case, white space and form."""
+    """Digest of a prompt that ignores case, white space and form (text, messages, transcript)."""
     return digest(normal_text(asked(prompt)))
 
 
 def visible_characters(text: str) -> int:
-    """Length of a text without white space around it; 0 if nothing of it can be seen."""
+    """Length of a text without surrounding white space; 0 if none of it is visible."""
     stripped = text.strip()
     if stripped[:1].isalnum():
         return len(stripped)
-    # Other, separator and mark: a lone combining mark or zero-width space shows nothing.
+    # Categories other, separator and mark: a lone combining mark or zero-width space is invisible.
     seen = any(unicodedata.category(character)[0] not in "CZM" for character in stripped)
     return len(stripped) if seen else 0
 
@@ -138,11 +138,11 @@ def measure(
     """One row of digests and counts per candidate, in one pass over them.
 
     Args:
-        candidates: read once, a chunk at a time.
+        candidates: read once, in chunks.
         evaluation: prompts that policies are evaluated on.
         near: `near_duplicates`, `near_leaks` or both; they take most of the time.
-        alike: how similar is near.
-        tokens: the model's limit; without it nothing is over it.
+        alike: the similarity from which rows are near.
+        tokens: the model's limit; without it no row exceeds a limit.
     """
     known = {prompt_digest(prompt) for prompt in evaluation}
     with tempfile.TemporaryFile() as file:
@@ -182,16 +182,16 @@ def _measured(
     prompts: "_PromptSides",
 ) -> tuple[object, ...]:
     preference = candidate.preference
-    answers = (preference.chosen, preference.rejected)
+    responses = (preference.chosen, preference.rejected)
     question = asked(preference.prompt)
     normal = normal_text(question)
     prompt = digest(normal)
     words.add(normal, prompt, fresh=candidate.fresh)
     if "near_duplicates" in near:
-        rows.append((question, *answers))
+        rows.append((question, *responses))
     if "near_leaks" in near:
         prompts.add(question, prompt)
-    spoken = [_LANGUAGE_CODES[language(text)] for text in (_said(preference.prompt), *answers)]
+    spoken = [_LANGUAGE_CODES[language(text)] for text in (_said(preference.prompt), *responses)]
     view = None if tokens is None else tokens.view(preference)
     return (
         candidate.fresh,
@@ -205,10 +205,10 @@ def _measured(
         visible_characters(preference.rejected),
         preference.margin,
         preference.is_tie,
-        any(map(has_extra_turn, answers)),
-        any(map(is_damaged, answers)),
-        any(map(has_html, answers)),
-        any(map(personal_data, answers)),
+        any(map(has_extra_turn, responses)),
+        any(map(is_damaged, responses)),
+        any(map(has_html, responses)),
+        any(map(personal_data, responses)),
         spoken[1],
         len({code for code in spoken if code}) > 1,
         view is not None and tokens is not None and view.tokens > tokens.limit,
@@ -217,16 +217,16 @@ def _measured(
 
 
 def _said(prompt: Prompt) -> str:
-    """What the language of a prompt is told from: the last words said, not the form around them."""
+    """The text that decides the language of a prompt: the end of its last message."""
     return (prompt if isinstance(prompt, str) else prompt[-1]["content"])[-600:]
 
 
 class _PromptSides:
-    """Signatures of the different prompts, to find those that are nearly alike across sides."""
+    """Signatures of the distinct prompts, to find near duplicates across the sides."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._place: dict[int, int] = {}
-        # Prompts are short, so an estimate would accuse many that share their first words.
+        # Prompts are short, so an estimate alone would flag many that share their first words.
         self._prompts = ShingledSignatures(file)
 
     def add(self, text: str, prompt: int) -> None:
@@ -237,12 +237,12 @@ class _PromptSides:
     def leaks(
         self, table: pd.DataFrame, evaluation: Sequence[Prompt], alike: float
     ) -> NDArray[np.bool_]:
-        """Rows of the train side whose prompt is nearly, not quite, one that must not be there."""
+        """Rows of the train side whose prompt is nearly a held-out or evaluation prompt."""
         place = table["prompt"].map(self._place).to_numpy(dtype=np.int64)
         heldout = table["heldout"].to_numpy(dtype=np.bool_)
         trained = np.unique(place[~heldout])
         outside = np.setdiff1d(place[heldout], trained)
-        # The same prompt is a leak of another rule.
+        # Identical prompts fall under another rule.
         texts = [asked(each) for each in evaluation if prompt_digest(each) not in self._place]
         for text in texts:
             self._prompts.append([text])

@@ -1,10 +1,10 @@
-"""Near duplicates without comparing every two rows: MinHash and banding.
+"""Finds near duplicates without comparing all pairs of rows: MinHash and banding.
 
 The share of equal minima of two signatures estimates the Jaccard similarity of their sets of
-shingles (Broder 1997). Prompt and answers have a signature each and must all be alike: a long
-answer that meets two short ones makes two different comparisons. Rows that agree in one whole band
-are compared, and only with the first such rows, so the work grows with the number of rows and not
-with its square.
+shingles (Broder 1997). Prompt and responses have a signature each, and all must be similar: one
+long response against two different short ones makes two different comparisons. Only rows that
+agree in an entire band are compared, and only with the first such rows, so the work grows linearly
+with the number of rows.
 """
 
 from array import array
@@ -26,22 +26,22 @@ Shingles = NDArray[np.uint32]
 """Shape (shingles,)."""
 
 HASHES = 32
-"""Per part; the estimate of a similarity of 0.8 has a standard error of 0.07."""
+"""Hashes per part; the estimate of a similarity of 0.8 has a standard error of 0.07."""
 ROWS_PER_BAND = 2
-"""16 bands of 2 per part: three parts 0.8 alike meet with probability 1 - (1 - 0.8^6)^16 = 0.99."""
+"""16 bands of 2 per part: three parts of similarity 0.8 meet with P = 1 - (1 - 0.8^6)^16 = 0.99."""
 PARTNERS = 8
-"""Of the others that a text meets in one band, so many are compared: questions that come from one
-form meet many, and the first need not be the one that is near."""
+"""How many of the texts that share a band with a text are compared with it: prompts from one
+template share bands with many, and the first need not be the near one."""
 SHINGLE_WORDS = 3
 ALIKE = 0.8
 
 _PRIME = np.uint64((1 << 31) - 1)
 _generator = np.random.default_rng(20240601)
-# Multiply-and-add modulo a Mersenne prime: a family of hashes as MinHash needs them.
+# Multiply and add modulo a Mersenne prime: the family of hashes that MinHash needs.
 _FACTORS = _generator.integers(1, int(_PRIME), size=HASHES, dtype=np.uint64)
 _SHIFTS = _generator.integers(0, int(_PRIME), size=HASHES, dtype=np.uint64)
 _BATCH = 1 << 16
-"""Characters that are hashed at once: enough to keep numpy busy, few enough for the caches."""
+"""Characters hashed at once: enough to keep numpy busy, few enough for the caches."""
 
 
 def signature(texts: Sequence[str]) -> Signature:
@@ -50,20 +50,20 @@ def signature(texts: Sequence[str]) -> Signature:
 
 
 def shingles(text: str) -> Shingles:
-    """Hashes of all three words in a row, each once, in ascending order; shape (shingles,)."""
+    """Unique hashes of all three consecutive words, in ascending order; shape (shingles,)."""
     return np.unique(_hashes([text])[0])
 
 
 def jaccard(one: Shingles, other: Shingles) -> float:
-    """What two sets have in common, as a share of what either has."""
+    """Size of the intersection over size of the union."""
     common = len(np.intersect1d(one, other, assume_unique=True))
     return common / (len(one) + len(other) - common)
 
 
 def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """Hashes of the shingles of all texts, one text after the other, and where each text starts.
+    """Hashes of the shingles of all texts, concatenated, and where each text starts.
 
-    A text of fewer than three words is one shingle; its missing words count as empty ones.
+    A text of fewer than three words is one shingle, padded with empty words.
     """
     codes: list[int] = []
     lengths = np.empty(len(texts), dtype=np.intp)
@@ -75,7 +75,7 @@ def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]
     flat = np.array(codes, dtype=np.uint64)
     last = len(flat) - SHINGLE_WORDS + 1
     hashes = row_hashes([flat[place : place + last] for place in range(SHINGLE_WORDS)])
-    # Not those that begin in one text and end in the next.
+    # Exclude shingles that span two texts.
     inside = np.ones(last, dtype=np.bool_)
     ends = np.cumsum(lengths)[:-1]
     for before in range(1, SHINGLE_WORDS):
@@ -85,7 +85,7 @@ def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]
 
 
 def _minima(hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
-    """The least of each text's hashes, for each of the HASHES ways to hash again."""
+    """The minimum of each text's hashes under each of the HASHES hash functions."""
     wide = hashes.astype(np.uint64)
     minima = np.empty((len(starts), HASHES), dtype=np.uint32)
     for column, (factor, shift) in enumerate(zip(_FACTORS, _SHIFTS, strict=True)):
@@ -94,17 +94,17 @@ def _minima(hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
 
 
 def _modulo_prime(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Remainders of division by 2^31 - 1: as 2^31 leaves 1, the digits to base 2^31 are added."""
+    """Remainders modulo 2^31 - 1, by adding the digits to base 2^31 (2^31 leaves 1)."""
     for _ in range(2):
         values = (values & _PRIME) + (values >> np.uint64(31))
     return np.where(values == _PRIME, np.uint64(0), values)
 
 
 class SignatureList:
-    """Signatures one after the other, in one block of memory: 128 bytes per part."""
+    """Signatures in one contiguous block of memory: 128 bytes per part."""
 
     def __init__(self, parts: int):
-        """Starts empty; every signature will have this many parts."""
+        """Starts empty; every signature has this many parts."""
         self._parts = parts
         self._bytes = bytearray()
         self._waiting: list[str] = []
@@ -118,7 +118,7 @@ class SignatureList:
             self._sign()
 
     def all(self) -> Signatures:
-        """What was added so far, without copying it; nothing can be added afterwards."""
+        """Everything added so far, without a copy; nothing can be added afterwards."""
         self._sign()
         return np.frombuffer(self._bytes, dtype=np.uint32).reshape(-1, self._parts, HASHES)
 
@@ -132,16 +132,16 @@ class SignatureList:
 
 
 class ShingledSignatures(SignatureList):
-    """Signatures of single texts, and their shingles in a file: as large as the texts."""
+    """Signatures of single texts, with their shingles in a file about as large as the texts."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Starts empty; `file`, to write to and to read from, is the caller's to close."""
+        """Starts empty; `file` must be readable and writable, and the caller closes it."""
         super().__init__(parts=1)
         self._file = file
         self._ends = array("q", [0])
 
     def shingles(self, index: int) -> Shingles:
-        """All shingles of one text, as the function `shingles` has them; after `all`."""
+        """The shingles of one text, as from the function `shingles`; only after `all`."""
         start, end = self._ends[index], self._ends[index + 1]
         self._file.seek(4 * start)
         return np.unique(np.frombuffer(self._file.read(4 * (end - start)), dtype=np.uint32))
@@ -154,7 +154,7 @@ class ShingledSignatures(SignatureList):
 
 
 def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[np.bool_]:
-    """True where every part is about `alike` or more (0 to 1) to a row before; shape (rows,)."""
+    """True where every part is at least about `alike` (0 to 1) to an earlier row; shape (rows,)."""
     found = np.zeros(len(signatures), dtype=np.bool_)
     everywhere = np.arange(len(signatures))
     for band in _bands(signatures):
@@ -168,9 +168,9 @@ def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[
 def near_pairs(
     signatures: Signatures, others: Signatures, *, alike: float = ALIKE
 ) -> Iterator[tuple[int, int]]:
-    """Indexes of rows and of others that seem nearly `alike` (0 to 1), some more than once.
+    """Indexes of rows and others estimated to be `alike` (0 to 1); some pairs occur repeatedly.
 
-    An estimate may be two standard errors too low, so short texts should be compared in full.
+    Includes pairs up to two standard errors below `alike`, so callers should compare in full.
     """
     if not len(signatures) or not len(others):
         return
@@ -189,7 +189,7 @@ def near_pairs(
 
 
 def _bands(signatures: Signatures) -> Iterator[NDArray[np.uint64]]:
-    """Per band, 64 bits for each row that are equal where the whole band is; shape (rows,)."""
+    """Per band, a 64-bit hash of each row's band; shape (rows,)."""
     for start in range(0, HASHES, ROWS_PER_BAND):
         band = signatures[:, :, start : start + ROWS_PER_BAND]
         yield row_hashes(
@@ -204,7 +204,7 @@ def _similar(
     partners: NDArray[np.intp],
     alike: float,
 ) -> NDArray[np.bool_]:
-    """Whether rows are alike to partners; in pieces, so that few signatures are copied at once."""
+    """Whether rows are similar to their partners; in pieces, to copy few signatures at once."""
     found = np.zeros(len(rows), dtype=np.bool_)
     for start in range(0, len(rows), 1 << 16):
         piece = slice(start, start + (1 << 16))

@@ -1,4 +1,4 @@
-"""Numbers about the data as a whole, and whether they are within their bounds."""
+"""Statistics of the data as a whole, and whether they are within their bounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,16 +23,16 @@ from preferences.statistics import (
 )
 
 REASONS: Mapping[str, str] = {
-    "longer_wins": "share of fresh pairs whose longer answer was chosen",
-    "first_wins": "distance from one half of the share of votes for the answer shown first",
+    "longer_wins": "share of fresh pairs whose longer response was chosen",
+    "first_wins": "deviation from one half of the share of votes for the response shown first",
     "agreement": "Krippendorff's alpha between the annotators",
-    "weak_annotators": "annotators who agree with the others less often than all do",
-    "length_drift": "distance of answer lengths from the rounds before",
-    "score_drift": "distance of the margins from the rounds before",
-    "prompt_drift": "largest change since the rounds before of the share of prompts with one word",
-    "language_drift": "largest change since the rounds before of the share of a language",
+    "weak_annotators": "annotators who agree with the others less often than average",
+    "length_drift": "drift of response lengths since earlier rounds",
+    "score_drift": "drift of the margins since earlier rounds",
+    "prompt_drift": "largest change since earlier rounds in the share of prompts with any one word",
+    "language_drift": "largest change since earlier rounds in the share of any one language",
 }
-"""What each number is, for people."""
+"""What each number means, for people."""
 AT_LEAST = frozenset({"agreement"})
 """Numbers that should be high; all others should be low."""
 
@@ -44,12 +44,12 @@ class Number:
     name: str
     value: float
     near: float
-    """The end of its interval that is nearer to the bound, which is what is compared."""
+    """The end of its interval nearer to the bound, which is what is compared."""
     n: int
-    """Number of cases it is from."""
+    """Number of cases behind it."""
     bound: Bound
     names: tuple[str, ...] = ()
-    """Whom it is about: the weak annotators."""
+    """The people concerned: the weak annotators."""
 
     @property
     def kept(self) -> bool:
@@ -64,7 +64,7 @@ class Number:
         return {**asdict(self.bound), **row, **({"names": list(self.names)} if self.names else {})}
 
     def sentence(self) -> str:
-        """The number and its bound in words, with the names, which are text of the data."""
+        """The number and its bound in words, with the names, which come from the data."""
         return self.without_names() + (
             f": {', '.join(map(shown, self.names))}" if self.names else ""
         )
@@ -77,7 +77,7 @@ class Number:
 
 
 def numbers_of(measured: Measured, votes: Votes, bounds: Bounds) -> list[Number]:
-    """All numbers that these data have and that are not off, in the order of `Bounds`."""
+    """All numbers that the data define and that are not off, in the order of `Bounds`."""
     fresh = measured.table["fresh"].to_numpy(dtype=np.bool_)
     given = {
         **_biases(measured.table[fresh], votes),
@@ -105,7 +105,7 @@ def _fields(bounds: Bounds) -> Iterator[tuple[str, Bound]]:
 
 
 _Given = dict[str, tuple[float, float, int]]
-"""Name -> value, its end nearer to the bound, number of cases."""
+"""Name -> value, the end of its interval nearer to the bound, number of cases."""
 
 
 def _biases(fresh: pd.DataFrame, votes: Votes) -> _Given:
@@ -119,7 +119,7 @@ def _biases(fresh: pd.DataFrame, votes: Votes) -> _Given:
 
 
 def longer_share(table: pd.DataFrame) -> Share | None:
-    """How often the longer answer of a row is the chosen one; ties, equal lengths left out."""
+    """How often the longer response was chosen; ties and equal lengths are left out."""
     decided = table[~table["tie"]]
     more = (decided["chosen_characters"] - decided["rejected_characters"]).to_numpy()
     return share(int((more > 0).sum()), int((more != 0).sum()))
@@ -155,10 +155,10 @@ def _drifts(measured: Measured, fresh: NDArray[np.bool_]) -> _Given:
 
 
 def other_numbers(votes: Votes) -> dict[str, float | None]:
-    """Numbers without a bound, for reports; empty where nobody judged what others judged too."""
+    """Numbers without a bound, for reports; empty if no pair has two judgments."""
     return {"fleiss_kappa": fleiss_kappa(votes.units)} if votes.units else {}
 
 
 def beyond(numbers: Sequence[Number]) -> list[Number]:
-    """Those out of their bounds."""
+    """The numbers outside their bounds."""
     return [number for number in numbers if not number.kept]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal["error", "quarantine", "warn", "off"]
-"""error: more than the limit blocks; quarantine: the rows are set aside and counted; warn: only
-said; off: not looked for."""
+"""error: more rows than the limit block the data; quarantine: the rows are set aside and counted;
+warn: reported only; off: not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,47 +15,47 @@ class Severities:
     """What happens to the rows that a rule finds; one field per rule."""
 
     blank_answers: Severity = "quarantine"
-    """An answer without a visible character."""
+    """A response without a visible character."""
     identical_answers: Severity = "quarantine"
-    """Both answers are the same, or differ only in case and white space."""
+    """Both responses are the same, or differ only in case and white space."""
     identical_tokens: Severity = "quarantine"
-    """Both answers are the same to the model: the same tokens, cut to its limit."""
+    """The model sees no difference: both responses have the same tokens within its limit."""
     contradictions: Severity = "quarantine"
-    """The same prompt and answers, labelled once this way and once the other: all of them."""
+    """The same prompt and responses with opposite labels; applies to all of these rows."""
     duplicates: Severity = "quarantine"
-    """The same prompt, answers and label again: all but the first."""
+    """The same prompt, responses and label again; applies to all but the first."""
     split_leaks: Severity = "error"
-    """The prompt is on the train side and on the held-out side."""
+    """The prompt is on both the train side and the held-out side."""
     evaluation_leaks: Severity = "error"
-    """A prompt that reward models train on is one that policies are evaluated on."""
+    """A training prompt of reward models is also an evaluation prompt of policies."""
     near_leaks: Severity = "warn"
-    """A prompt of the train side is nearly one that is held out or evaluated on (MinHash)."""
+    """A prompt of the train side nearly equals a held-out or evaluation prompt (MinHash)."""
     extra_turns: Severity = "quarantine"
-    """An answer goes on to speak for somebody else (`Human:` on a new line, a chat marker)."""
+    """A response continues with another speaker's turn (`Human:` on a new line, a chat marker)."""
     damaged_text: Severity = "warn"
-    """An answer was decoded wrongly (mojibake, lost or control characters)."""
+    """A response was decoded wrongly (mojibake, lost or control characters)."""
     html_remains: Severity = "warn"
-    """Tags or entities of HTML in an answer, outside of code."""
+    """HTML tags or entities in a response, outside of code."""
     other_language: Severity = "warn"
-    """An answer is in another language or script than its prompt or the other answer."""
+    """A response is in another language or script than its prompt or the other response."""
     token_limit: Severity = "warn"
-    """Prompt and answer are over the model's limit (`reward.max_tokens`); not trained on."""
+    """Prompt and response exceed the model's limit (`reward.max_tokens`); not trained on."""
     personal_data: Severity = "warn"
     """E-mail addresses, telephone numbers, bank accounts, payment cards, access keys."""
     cycles: Severity = "warn"
-    """Three or more answers to a prompt that are each preferred to the next, in a circle."""
+    """Three or more responses to a prompt are preferred to each other in a cycle."""
     near_duplicates: Severity = "warn"
-    """Prompt, answers and label are nearly those of a row before (MinHash, `alike`)."""
+    """Prompt, responses and label nearly equal those of an earlier row (MinHash, `alike`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What one number about the data as a whole may be."""
+    """The bound of one number about the data as a whole."""
 
     severity: Literal["error", "warn", "off"] = "warn"
-    """error: beyond the limit blocks; warn: only said."""
+    """error: a value beyond the limit blocks the data; warn: reported only."""
     limit: float
-    """The most it may be; of `agreement` the least. Compared with the near end of an interval."""
+    """Maximum, for `agreement` minimum; compared with the end of the interval nearer to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +63,21 @@ class Bounds:
     """Bounds of numbers about the data as a whole; one field per number."""
 
     longer_wins: Bound = Bound(limit=0.8)
-    """Share of fresh pairs whose longer answer was chosen."""
+    """Share of fresh pairs whose longer response was chosen."""
     first_wins: Bound = Bound(limit=0.02)
-    """How far the share of votes for the answer shown first is from one half."""
+    """How far the share of votes for the response shown first is from one half."""
     agreement: Bound = Bound(limit=0.2)
     """Krippendorff's alpha between the annotators, at least."""
     weak_annotators: Bound = Bound(limit=0)
-    """Annotators who agree with the others less often than all do."""
+    """Annotators who agree with the others less often than average."""
     length_drift: Bound = Bound(limit=0.2)
-    """Kolmogorov-Smirnov distance of answer lengths, this round against those before."""
+    """Kolmogorov-Smirnov distance of response lengths between this round and earlier ones."""
     score_drift: Bound = Bound(limit=0.2)
-    """The same distance of the margins: how much better annotators found the chosen answer."""
+    """The same distance for margins: how much better annotators found the chosen response."""
     prompt_drift: Bound = Bound(limit=0.2)
-    """Largest change of the share of prompts that hold one word."""
+    """Largest change in the share of prompts that contain any one word."""
     language_drift: Bound = Bound(limit=0.05)
-    """Largest change of the share of answers in one language or script."""
+    """Largest change in the share of responses in any one language or script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,27 +85,27 @@ class ValidateParams:
     """Section `validate` of params.yaml."""
 
     heldout_fraction: float = 0.1667
-    """Share of new prompts that is held out, 0 to below 1; old prompts stay on their side."""
+    """Share of new prompts to hold out, 0 to below 1; known prompts stay on their side."""
     min_rows: int = 1
-    """Fewest fresh preferences that must pass, or the gate blocks; at least 1."""
+    """Fewest fresh preferences that must pass, otherwise the gate blocks; at least 1."""
     max_quarantined_fraction: float = 0.25
-    """Largest share of the fresh preferences that may be set aside, 0 to 1."""
+    """Largest share of the fresh preferences that may be quarantined, 0 to 1."""
     ties: Literal["drop", "half"] = "drop"
-    """Pairs that annotators call equal (or equally bad): `drop` sets them aside and counts them,
-    `half` trains the reward model half on either order, which pulls the two scores together."""
+    """Pairs judged equal (or equally bad): `drop` leaves them out and counts them, `half` trains
+    the reward model half on either order, which pulls the two scores together."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight per kind of annotator (human, rubric, llm, ...), 0 or more; 1 where none is given."""
+    """Weight per kind of annotator (human, rubric, llm, ...), 0 or more; 1 by default."""
     human_labels: Mapping[str, int] = field(default_factory=dict)
-    """Per round, the fewest fresh pairs that people must have judged, or the gate blocks."""
+    """Per round, the fewest fresh pairs that people must judge, otherwise the gate blocks."""
     alike: float = 0.8
-    """Near means at least this similar: Jaccard index of 3-word shingles, above 0 to 1."""
+    """Similarity from which rows are near: Jaccard index of 3-word shingles, above 0 to 1."""
     severities: Severities = Severities()
     """What happens to the rows that each rule finds."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Per rule, the largest share of all rows that may break it, 0 to 1. More than that blocks
-    (error, quarantine) or is said (warn). 1 for quarantine and 0 for others where none is given."""
+    """Per rule, the largest share of all rows that may break it, 0 to 1. More blocks the data
+    (error, quarantine) or is reported (warn). By default 1 for quarantine and 0 otherwise."""
     bounds: Bounds = Bounds()
-    """What numbers about the data as a whole may be."""
+    """Bounds of numbers about the data as a whole."""
 
     def __post_init__(self) -> None:
         """Refuses impossible values, naming the dotted key."""

@@ -1,9 +1,9 @@
-"""A strict JSON Lines reader: whatever is wrong with a file is said in one line per place.
+"""A strict JSON Lines reader that reports each problem of a file on one line, with its location.
 
-Python's json takes more than JSON (NaN, repeated keys, lone surrogates) and reads as much as it is
-given; here a row is bounded before it is decoded, and decoded before it is believed. A file is read
-to its end, so that the first twenty problems and their total come at once, and nothing of a file
-with a problem is returned.
+Python's json accepts more than JSON (NaN, repeated keys, lone surrogates) and input of any size;
+here the size of a row is limited before it is decoded, and its values are checked before they are
+used. A file is always read to its end, so that the first twenty problems and their total are
+reported together, and no row of a file with a problem is returned.
 """
 
 import gzip
@@ -22,14 +22,14 @@ MAX_ROW_BYTES = 4 * 1024 * 1024
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
 _INTEGERS = range(-(2**63), 2**64)
-"""Those of 64 bits, with a sign or without."""
+"""Signed and unsigned 64-bit integers."""
 
 
 class MalformedDataError(ValueError):
     """A data file that cannot be read; the message has one line per problem (callers exit 2)."""
 
     def __init__(self, errors: list[str], total: int) -> None:
-        """Takes the first `errors`, as `file:line: what`, and how many there are in `total`."""
+        """Takes the first `errors`, each as `file:line: what`, and the `total` number."""
         self.errors = errors
         self.total = total
         rest = total - len(errors)
@@ -38,45 +38,45 @@ class MalformedDataError(ValueError):
 
 
 class RowError(ValueError):
-    """What is wrong with one row, without its place."""
+    """What is wrong with one row, without its location."""
 
 
 @dataclass(slots=True)
 class Problems:
-    """The first problems of a file, and how many there are."""
+    """The first problems of a file, and their total number."""
 
     shown: list[str] = field(default_factory=list)
     total: int = 0
 
     def add(self, where: str, what: str) -> None:
-        """Notes one problem."""
+        """Records one problem."""
         self.total += 1
         if len(self.shown) < MAX_ERRORS_SHOWN:
             self.shown.append(f"{where}: {what}")
 
     def merge(self, error: "MalformedDataError") -> None:
-        """Notes all that another reader found."""
+        """Adds the problems that another reader found."""
         self.total += error.total
         self.shown = (self.shown + error.errors)[:MAX_ERRORS_SHOWN]
 
     def check(self) -> None:
-        """Raises MalformedDataError if anything was noted."""
+        """Raises MalformedDataError if there are problems."""
         if self.total:
             raise MalformedDataError(self.shown, self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedRow:
-    """A row and its place, as `data/x.jsonl:17`."""
+    """A row and its location, such as `data/x.jsonl:17`."""
 
     where: str
     row: Row
     cells: bool = False
-    """Whether all values are the texts of CSV cells; what they stand for, a schema has to say."""
+    """Whether all values are texts of CSV cells, which a schema has to interpret."""
 
 
 def read_rows(path: Path, schema: Schema) -> list[Row]:
-    """All rows of a JSON Lines file that keep to `schema`; of a `.gz` file what is packed in it.
+    """All rows of a JSON Lines file, checked against `schema`; a `.gz` file is unpacked.
 
     Raises:
         MalformedDataError: the file is missing, damaged, or any row breaks the schema.
@@ -88,7 +88,7 @@ def stream_rows(path: Path, schema: Schema) -> Iterator[NumberedRow]:
     """The rows one by one, in constant memory.
 
     Raises:
-        MalformedDataError: after the last row, if any row was wrong: use no row before the end.
+        MalformedDataError: after the last row, if any row was wrong; so use no row before the end.
     """
     problems = Problems()
     for numbered in stream_objects(path, problems):
@@ -101,7 +101,7 @@ def stream_rows(path: Path, schema: Schema) -> Iterator[NumberedRow]:
 
 
 def stream_objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
-    """The objects of a file one by one, of any columns; notes what is wrong when it comes to it."""
+    """The objects of a file one by one, with any columns; records problems as it reads."""
     for number, line in _lines(path, problems):
         where = f"{path}:{number}"
         try:
@@ -113,7 +113,7 @@ def stream_objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines without their end; too long ones are noted and skipped, empty ones skipped."""
+    """Numbered lines; skips empty ones, and records and skips those that are too long."""
     number = 0
     try:
         with open_binary(path) as stream:
@@ -136,7 +136,7 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
 
 def open_binary(path: Path) -> IO[bytes]:
     """Opens a file for reading, unpacked if its name ends in .gz."""
-    # GzipFile lacks a few attributes of IO[bytes] that nobody here uses.
+    # GzipFile lacks a few attributes of IO[bytes] that are not used here.
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -149,7 +149,7 @@ def parse_object(line: bytes, *, first: bool = False) -> Row:
     """The JSON object in `line`; a byte order mark may open the `first` line of a file.
 
     Raises:
-        RowError: it is not UTF-8, not strict JSON, no object, or nested too deeply.
+        RowError: it is not UTF-8, not strict JSON, not an object, or nested too deeply.
     """
     value = parse_value(line.removeprefix(_BOM) if first else line)
     if not isinstance(value, dict):
@@ -169,7 +169,7 @@ def parse_value(data: bytes) -> Any:
 
 
 def decode_json(data: bytes) -> Any:
-    """The JSON value in `data`, with what `check_value` refuses still in it.
+    """The JSON value in `data`, before `check_value`.
 
     Raises:
         RowError: it is not UTF-8, or not strict JSON.
@@ -186,7 +186,7 @@ def decode_json(data: bytes) -> Any:
     except RowError:
         raise
     except ValueError:
-        # The only other one that json lets through: Python's limit on the digits of an integer.
+        # The only other error that json raises: Python's limit on the digits of an integer.
         raise RowError("a number with too many digits") from None
 
 
@@ -207,7 +207,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 
 def check_value(value: Any, depth: int = 0) -> None:
-    """Refuses what parsers let through: deep nesting, NUL, lone surrogates, too large numbers.
+    """Refuses what parsers accept: deep nesting, NUL, lone surrogates, too large numbers.
 
     Raises:
         RowError: names the column, if `value` is a row.
@@ -232,7 +232,7 @@ def _check_fields(row: dict[str, Any], depth: int) -> None:
         try:
             check_value(value, depth + 1)
         except RowError as error:
-            # The outermost name is the column.
+            # Only the outermost name, the column, is shown.
             raise RowError(f"field {shown(name)}: {error}" if depth == 0 else str(error)) from None
 
 
@@ -248,10 +248,10 @@ def _check_number(value: float) -> None:
 
 def _check_text(text: str) -> None:
     if "\x00" in text:
-        raise RowError("holds a NUL character")
+        raise RowError("contains a NUL character")
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
-            raise RowError(f"holds half a surrogate pair, U+{code:04X}") from None
+            raise RowError(f"contains half a surrogate pair, U+{code:04X}") from None

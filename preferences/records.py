@@ -19,7 +19,7 @@ Row = dict[str, Any]
 Prompt = str | list[dict[str, str]]
 Split = Literal["train", "heldout"]
 TIE = 0.5
-"""Label of a pair of which neither answer is the better one."""
+"""Label of a pair in which neither response is better."""
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
 ShownOrder = Literal["AB", "BA"]
@@ -37,7 +37,7 @@ class JudgmentMismatchError(JudgmentError):
 
 
 def compact_json(value: object) -> str:
-    """`value` as JSON without spaces and with all letters as they are."""
+    """`value` as JSON without spaces and without escapes for non-ASCII letters."""
     return _COMPACT.encode(value)
 
 
@@ -63,7 +63,7 @@ class _Rowed:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Builds one from a row that its schema has checked; other keys are left out."""
+        """Builds one from a row that its schema has checked; ignores other keys."""
         return cls(**{name: row[name] for name in _names(cls) if name in row})
 
     def to_row(self) -> Row:
@@ -76,12 +76,12 @@ def _names(record: type) -> Iterator[str]:
 
 
 USUAL: Row = {"label": 1.0, "annotator_version": ""}
-"""What a preference has where its row says nothing: no doubt, and no known annotator."""
+"""Defaults for columns that a preference's row may omit: no doubt, and no known annotator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference(_Rowed):
-    """One pair of answers of which one is better: what a reward model learns from."""
+    """A pair of responses, one of which is better: what a reward model learns from."""
 
     pair_id: str
     prompt_id: str
@@ -89,34 +89,34 @@ class Preference(_Rowed):
     chosen: str
     rejected: str
     margin: float = 0.0
-    """How much better, 0 to 1 in Llama 2's four steps; 0 where nobody said."""
+    """How much better, 0 to 1 in Llama 2's four steps; 0 if not stated."""
     weight: float = 1.0
     """How much the pair counts in training; 1 is normal."""
     source: str = ""
     """Kind of annotator, or the data set it comes from."""
     round: str = ""
-    """Key of the round that it was labelled in; empty for data one starts with."""
+    """Key of the round in which it was labelled; empty for initial data."""
     split: Split = "train"
     label: float = 1.0
-    """Probability that `chosen` is the better one, from ½, a tie, to 1."""
+    """Probability that `chosen` is better, from ½ (a tie) to 1."""
     annotator_version: str = ""
-    """Which version of the annotators said so: a model's hash, or that of the guidelines that
-    people read; `+` between several. Empty where no annotator is known."""
+    """Versions of the annotators, joined by `+`: a model's hash, or that of the guidelines that
+    people read. Empty if no annotator is known."""
 
     @property
     def is_tie(self) -> bool:
-        """Whether neither answer is the better one; `chosen` then only means the first."""
+        """Whether neither response is better; `chosen` is then merely the first."""
         return self.label == TIE
 
     def to_row(self) -> Row:
-        """The row for the file; a label that leaves no doubt and an empty version are left out."""
+        """The row for the file, without a label of 1 and without an empty version."""
         row = super(Preference, self).to_row()
         return {name: row[name] for name in row if name not in USUAL or row[name] != USUAL[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(_Rowed):
-    """Two answers that wait for a judgment."""
+    """Two responses that await a judgment."""
 
     pair_id: str
     round: str
@@ -244,7 +244,7 @@ def latest(judgments: Iterable[Judgment], *, per_round: bool = False) -> list[Ju
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voted:
-    """A comparison and all that was said about it, as some formats have it in one row."""
+    """A comparison with all its judgments, as some formats have them in one row."""
 
     comparison: Comparison
     judgments: tuple[Judgment, ...]
@@ -253,7 +253,7 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """A preference and the place it was read from, such as `data/x.jsonl:17`."""
+    """A preference and the location it was read from, such as `data/x.jsonl:17`."""
 
     preference: Preference
     where: str

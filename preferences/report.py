@@ -1,7 +1,7 @@
-"""What the gate writes down: the verdict for programs, the quarantine, a summary for people.
+"""The gate's output files: the verdict for programs, the quarantine, a summary for people.
 
-No times and no machine names, so the same data give the same bytes. The summary holds counts and
-names of rules, and no text of the data.
+They contain no times and no machine names, so the same data give the same bytes. The summary has
+counts and names of rules, but no text from the data.
 """
 
 import json
@@ -26,7 +26,7 @@ FILES = (
     DOCS,
     "verdict.json",
 )
-"""All that a report may consist of, in the order in which it appears."""
+"""All files of a report, in the order in which they appear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Finding:
     rows: tuple[int, ...]
     """Indexes of the rows that break the rule."""
     allowed: int = 0
-    """Further rows that break it and that the allow-list puts back."""
+    """Further rows that break it and that the allow-list exempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A row that was set aside."""
+    """A row that was quarantined."""
 
     row: int
     """Its index among all rows, earlier ones first."""
@@ -53,7 +53,7 @@ class Quarantined:
     sourced: Sourced
 
     def to_row(self) -> Row:
-        """The line of quarantine.jsonl: why and whence, then the preference as it is."""
+        """The line of quarantine.jsonl: reason and origin, then the unchanged preference."""
         return {
             "rules": list(self.rules),
             "reason": "; ".join(REASONS[rule] for rule in self.rules),
@@ -72,7 +72,7 @@ class Counts:
     train: int
     heldout: int
     fresh_passed: int
-    """Those of train and heldout that are fresh."""
+    """Fresh rows among train and heldout."""
     quarantined: int
     ties: int
     skipped: int
@@ -80,12 +80,12 @@ class Counts:
 
     @property
     def rows_in(self) -> int:
-        """Comparisons of this round and preferences of earlier ones."""
+        """This round's comparisons and the preferences of earlier rounds."""
         return self.fresh + self.earlier + self.ties + self.skipped + self.unjudged
 
     @property
     def rows_out(self) -> int:
-        """What passed, what was set aside, and what gave no preference."""
+        """Rows that passed, were quarantined, or gave no preference."""
         return (
             self.train + self.heldout + self.quarantined + self.ties + self.skipped + self.unjudged
         )
@@ -93,7 +93,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether the data may train a reward model, and what that rests on."""
+    """Whether a reward model may be trained on the data, and why."""
 
     counts: Counts
     findings: tuple[Finding, ...]
@@ -103,7 +103,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True when nothing blocks."""
+        """Whether nothing blocks the data."""
         return not self.reasons
 
     def to_json(self) -> Row:
@@ -124,7 +124,7 @@ class Verdict:
         }
 
     def metrics(self) -> dict[str, float]:
-        """The same as flat numbers, for metrics.json."""
+        """The same as flat metrics, for metrics.json."""
         counts = {f"rows/{name}": float(count) for name, count in asdict(self.counts).items()}
         rules = {f"rules/{finding.rule}": float(len(finding.rows)) for finding in self.findings}
         numbers = {f"numbers/{number.name}": number.value for number in self.numbers}
@@ -139,7 +139,7 @@ class Verdict:
             f"| {name.replace('_', ' ')} | {count:,} |"
             for name, count in asdict(self.counts).items()
         ]
-        lines += ["", "| rule | severity | rows | put back | found where |"]
+        lines += ["", "| rule | severity | rows | allowed | meaning |"]
         lines += ["|---|---|---:|---:|---|"]
         lines += [
             f"| {finding.rule} | {finding.severity} | {len(finding.rows):,} "
@@ -147,7 +147,7 @@ class Verdict:
             for finding in self.findings
         ]
         if self.numbers:
-            lines += ["", "| number | severity | within its bound | |", "|---|---|---|---|"]
+            lines += ["", "| number | severity | within bounds | |", "|---|---|---|---|"]
         lines += [
             f"| {number.name} | {number.bound.severity} | {'yes' if number.kept else 'NO'} "
             f"| {escaped(number.sentence())} |"
@@ -157,7 +157,7 @@ class Verdict:
 
 
 def escaped(text: str) -> str:
-    """A text that Markdown and HTML show as it is, on one line."""
+    """The text on one line, escaped so that Markdown and HTML show it literally."""
     text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
     for character in "\\`*_[]|~":
         text = text.replace(character, f"\\{character}")

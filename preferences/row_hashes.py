@@ -1,4 +1,4 @@
-"""Several columns of integers as one."""
+"""Hashes rows of several integer columns into one column."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,10 @@ _SHIFT = np.uint64(29)
 
 
 def row_hashes(columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.uint64]:
-    """64 bits for each row, equal where all columns are; their order counts.
+    """A 64-bit hash of each row, equal where all columns are equal; the order of columns counts.
 
-    Rows that differ share their 64 bits as rarely as random ones would: among a million, with odds
-    of one to 30 million.
+    Different rows collide as rarely as random hashes: among a million rows, with odds of 1 to 30
+    million.
 
     Args:
         columns: at least one, each of shape (rows,).

@@ -1,4 +1,4 @@
-"""What the columns of a JSON Lines file must hold, declared once and checked row by row."""
+"""What the columns of a JSON Lines file must contain, declared once and checked row by row."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,9 @@ _EXPECTED: dict[Kind, str] = {
 }
 ROLES = ("system", "user", "assistant", "tool")
 MAX_INTEGER = 2**53
-"""Largest integer of a column of numbers; above it a 64-bit float leaves some out."""
+"""Largest integer in a column of numbers; 64-bit floats cannot represent all larger ones."""
 MAX_DEPTH = 16
-"""Deepest nesting of lists and objects that a row may have."""
+"""Deepest nesting of lists and objects allowed in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Field:
     filled: bool = False
     """Refuse an empty or blank text."""
     choices: tuple[str, ...] = ()
-    """The only texts allowed, if any are named."""
+    """The allowed texts; empty: any text."""
     low: float = -math.inf
     high: float = math.inf
 
@@ -49,7 +49,7 @@ class Schema:
     name: str
     fields: tuple[Field, ...]
     unknown: Literal["refuse", "leave out"] = "refuse"
-    """What happens to any other column; data of others often have more than one needs."""
+    """What happens to other columns; third-party data often have more than needed."""
 
     def problems(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Everything wrong with one row, each as `field "x": expected ..., got ...`."""
@@ -65,7 +65,7 @@ class Schema:
                 yield f"field {shown(name)}: unknown; {self.name} have {names}"
 
     def without_null_keys(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with its messages freed of keys whose value is null, as `tool_calls` often is."""
+        """The row without keys of its messages whose value is null, as `tool_calls` often is."""
         prompts = {field.name for field in self.fields if field.kind == "prompt"}
         return {
             name: [_without_nulls(message) for message in value]
@@ -81,7 +81,7 @@ class Schema:
 
 
 def shown(value: object) -> str:
-    """A value for an error message: null, true, a type's name, or a shortened text in quotes."""
+    """A value as shown in errors: null, true, a type's name, or a shortened text in quotes."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""A source of any format as candidates for the gate, read as often as one likes.
+"""A source of any format as candidates for the gate, which can be read repeatedly.
 
-`check` reads it twice, once to inspect it and once to write what passed and what did not, so that a
-file may be larger than memory.
+`check` reads it twice, first to inspect it and then to write what passed and what did not, so that
+a file may be larger than memory.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from preferences.statistics import Votes
 
 
 class Settled:
-    """The preferences of a source with their sides; each pass counts anew what gave none."""
+    """The preferences of a source with their sides; each pass also counts what gave none."""
 
     def __init__(self, source: Source, heldout_fraction: float):
         """Reads nothing yet."""
@@ -29,7 +29,7 @@ class Settled:
 
         Raises:
             MalformedDataError: at the end, if anything was wrong.
-            JudgmentMismatchError: votes are not about the pair that they stand beside.
+            JudgmentMismatchError: votes do not belong to the pair in their row.
         """
         self.unsettled, self.votes = Unsettled(), Votes()
         for sourced in self.unsettled.settle(self._counted()):

@@ -1,4 +1,4 @@
-"""Where the preferences come from that one starts with: list `prepare.sources` of params.yaml."""
+"""Sources of the initial preferences: the list `prepare.sources` in params.yaml."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,23 +9,23 @@ class SourceParams:
     """One data set of the mix."""
 
     path: str
-    """A file, a folder of files, a folder in the hub's layout, or the id of a hub data set."""
+    """A file, a folder of files, a folder in Hugging Face layout, or the id of a Hub data set."""
     revision: str | None = None
-    """Pins the data: the commit of a hub id (required), or the start of a file's sha256."""
+    """Pins the data: the commit of a Hub data set (required), or the start of a file's sha256."""
     split: str = "train"
-    """Which split of a hub data set is read."""
+    """Which split of a Hub data set is read."""
     format: (
         Literal[
             "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"
         ]
         | None
     ) = None
-    """Told from the columns of the first row if null."""
+    """Detected from the columns of the first row if null."""
     weight: float = 1.0
-    """How much its pairs count in reward training, beside the weights of their own; above 0."""
+    """Factor on the weights of its pairs in reward training; above 0."""
 
     def __post_init__(self) -> None:
-        """Refuses a weight that is none, and a revision too short to pin anything."""
+        """Refuses a weight that is not positive, and a revision too short to pin anything."""
         if not self.weight > 0:
             raise ValueError(f"prepare.sources: weight is {self.weight}, expected above 0")
         if self.revision is not None and len(self.revision) < 7:

@@ -1,4 +1,4 @@
-"""A mix of sources as preferences: read strictly, split by prompt, weighed."""
+"""Reads a mix of sources as preferences: strictly, split by prompt, weighted."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from preferences.splitting import split_of
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What one source gave."""
+    """What one source yielded."""
 
     source: SourceParams
     rows: tuple[Preference, ...]
@@ -25,7 +25,7 @@ class Gathered:
     alone: int
 
     def to_row(self) -> Row:
-        """Where all its pairs went."""
+        """Counts of what became of its pairs."""
         return {
             "path": self.source.path,
             "revision": self.source.revision,
@@ -38,10 +38,10 @@ class Gathered:
 
 
 def gather(sources: Sequence[SourceParams], *, heldout_fraction: float) -> list[Gathered]:
-    """Reads all sources; our own format keeps its sides, others are split by their prompts.
+    """Reads all sources; our own format keeps its split, others are split by prompt.
 
     Raises:
-        MalformedDataError: a source is missing, damaged, or not what its revision says.
+        MalformedDataError: a source is missing, damaged, or does not match its revision.
     """
     return [_gathered(source, heldout_fraction) for source in sources]
 
@@ -70,15 +70,15 @@ def _opened(params: SourceParams) -> Source:
         _check_revision(path, params)
         return open_source(path, params.format)
     if path.with_name(f"{path.name}.dvc").is_file():
-        raise MalformedDataError([f"{path}: not here; run `dvc pull {path}`"], 1)
+        raise MalformedDataError([f"{path}: not present; run `dvc pull {path}`"], 1)
     if not path.exists() and (params.revision is None or params.path.startswith((".", "/"))):
-        hint = "no such file or folder; a hub data set needs its revision"
+        hint = "no such file or folder; a Hub data set needs a revision"
         raise MalformedDataError([f"{path}: {hint}"], 1)
     return _hub_source(params)
 
 
 def _holds_files(folder: Path) -> bool:
-    """Whether the data lie in the folder itself, not below it as the hub has them."""
+    """Whether the data are in the folder itself, not in subfolders as in Hugging Face layout."""
     if not folder.is_dir():
         return False
     for file in folder.iterdir():
@@ -108,8 +108,8 @@ def _hub_source(params: SourceParams) -> Source:
 
 
 def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
-    """The rows of a data set in the hub's layout, held to the rules of every other row."""
-    # Two seconds, which only a data set of the hub has to cost.
+    """The rows of a data set in Hugging Face layout, checked like all other rows."""
+    # Importing takes two seconds, needed only for Hub data sets.
     import datasets  # noqa: PLC0415
 
     local = Path(params.path).is_dir()

@@ -1,4 +1,4 @@
-"""Numbers about a preference data set as a whole, each with its 95 % interval where it has one."""
+"""Statistics of a preference data set, with 95 % intervals where they exist."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Share:
 
 
 def share(hits: int, n: int) -> Share | None:
-    """`hits` of `n` with Wilson's score interval (1927); None of nothing."""
+    """`hits` of `n` with Wilson's score interval (1927); None if `n` is 0."""
     if n == 0:
         return None
     mean, spread = hits / n, _Z95**2 / n
@@ -41,33 +41,33 @@ def share(hits: int, n: int) -> Share | None:
 
 
 def longer_wins(preferences: Iterable[Preference]) -> Share | None:
-    """How often the longer answer (in characters) is the chosen one; equal lengths left out."""
+    """How often the longer response (in characters) was chosen; equal lengths are left out."""
     differences = [len(row.chosen) - len(row.rejected) for row in preferences]
     return share(sum(d > 0 for d in differences), sum(d != 0 for d in differences))
 
 
 Units = Sequence[Mapping[str, str]]
-"""Per pair, what each annotator said; skips left out."""
+"""Per pair, each annotator's choice, without skips."""
 
 
 class Votes:
-    """What annotators said about pairs, gathered as the pairs pass by."""
+    """Collects the votes on pairs, one pair at a time."""
 
     def __init__(self) -> None:
-        """Starts with no pair."""
+        """Starts without pairs."""
         self.units: list[dict[str, str]] = []
-        """Pairs with two votes or more; skips left out."""
+        """Pairs with two or more votes, without skips."""
         self.first = 0
-        """Votes for the answer that was shown first."""
+        """Votes for the response that was shown first."""
         self.second = 0
         self.human_pairs = 0
-        """Pairs that a person judged and did not skip."""
+        """Pairs judged, not skipped, by a person."""
 
     def add(self, comparison: Comparison, judgments: Iterable[Judgment]) -> None:
-        """Counts all that was said about one pair.
+        """Counts all judgments of one pair.
 
         Raises:
-            JudgmentMismatchError: a judgment was given for other answers.
+            JudgmentMismatchError: a judgment was given for other responses.
         """
         said = [vote for vote in standing(judgments) if vote.choice != "skip"]
         for vote in said:
@@ -80,15 +80,15 @@ class Votes:
             self.units.append({v.annotator_id: oriented(v, comparison).choice for v in said})
 
     def first_wins(self) -> Share | None:
-        """Share of the votes that are for the answer shown first; one half without a bias."""
+        """Share of the votes for the response shown first; one half without bias."""
         return share(self.first, self.first + self.second)
 
 
 def votes_of(comparisons: Iterable[Comparison], judgments: Iterable[Judgment]) -> Votes:
-    """The votes on all comparisons; judgments of other pairs are left out.
+    """The votes on all comparisons; judgments of other pairs are ignored.
 
     Raises:
-        JudgmentMismatchError: a judgment was given for other answers.
+        JudgmentMismatchError: a judgment was given for other responses.
     """
     said: dict[str, list[Judgment]] = defaultdict(list)
     for judgment in judgments:
@@ -100,10 +100,10 @@ def votes_of(comparisons: Iterable[Comparison], judgments: Iterable[Judgment]) -
 
 
 def krippendorff_alpha(units: Units) -> float | None:
-    """Agreement beyond chance for nominal votes; any number per pair (Krippendorff 2011).
+    """Agreement beyond chance for nominal votes, any number per pair (Krippendorff 2011).
 
-    One minus observed over expected disagreement, over pairs with two votes or more. None where
-    there is nothing to compare, or all say the same and chance cannot be told from agreement.
+    One minus observed over expected disagreement, over pairs with two or more votes. None if there
+    is nothing to compare, or if all votes are the same, so that chance and agreement coincide.
     """
     together: dict[tuple[str, str], float] = defaultdict(float)
     for unit in units:
@@ -126,7 +126,7 @@ def krippendorff_alpha(units: Units) -> float | None:
 
 
 def fleiss_kappa(units: Units) -> float | None:
-    """Agreement beyond chance (Fleiss 1971) over the pairs with the most common number of votes."""
+    """Agreement beyond chance (Fleiss 1971), over pairs with the most common number of votes."""
     sizes = Counter(len(unit) for unit in units if len(unit) >= 2)
     if not sizes:
         return None
@@ -144,7 +144,7 @@ def fleiss_kappa(units: Units) -> float | None:
 
 
 def cohen_kappa(units: Units, one: str, other: str) -> float | None:
-    """Agreement beyond chance of two annotators on the pairs that both judged (Cohen 1960)."""
+    """Agreement beyond chance of two annotators, on the pairs judged by both (Cohen 1960)."""
     both = [(unit[one], unit[other]) for unit in units if one in unit and other in unit]
     if not both:
         return None
@@ -155,7 +155,7 @@ def cohen_kappa(units: Units, one: str, other: str) -> float | None:
 
 
 def agreement_with_others(units: Units) -> dict[str, Share]:
-    """Per annotator, how often they say what most of the others say; undecided others left out."""
+    """Per annotator, how often they agree with the majority of the others, where there is one."""
     agreed, judged = Counter[str](), Counter[str]()
     for unit in units:
         for who, choice in unit.items():
@@ -167,7 +167,7 @@ def agreement_with_others(units: Units) -> dict[str, Share]:
 
 
 def weak_annotators(units: Units) -> list[str]:
-    """Those whose agreement with the others is below that of all, also at its interval's top."""
+    """Annotators whose interval of agreement with the others lies wholly below average."""
     per_annotator = agreement_with_others(units)
     n = sum(each.n for each in per_annotator.values())
     if not n:

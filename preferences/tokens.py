@@ -1,4 +1,4 @@
-"""What a model sees of a pair: its tokens, up to the limit that it is trained with."""
+"""What a model sees of a pair: its tokens, up to the limit used in training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,32 +11,32 @@ from preferences.records import Preference, prompt_text
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """How many tokens the longer side of a pair has, and whether both sides are the same."""
+    """The number of tokens of a pair's longer side, and whether both sides are the same."""
 
     tokens: int
     same: bool
 
 
 class TokenLimit:
-    """Counts as reward training does, but for the few tokens of a chat template."""
+    """Counts tokens as reward training does, except for the few of a chat template."""
 
     def __init__(self, folder: Path, limit: int):
-        """Takes the tokenizer of a model folder, and the most tokens of prompt and answer.
+        """Takes a model folder with a tokenizer, and the limit for prompt and response together.
 
         Raises:
-            MalformedDataError: the folder has no tokenizer.json that can be read.
+            MalformedDataError: the folder has no readable tokenizer.json.
         """
         file = folder / "tokenizer.json"
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
-        # The library raises a bare Exception for whatever is wrong with the file.
+        # The library raises a bare Exception for any problem with the file.
         except Exception as error:
             raise MalformedDataError([f"{file}: no tokenizer ({error})"], 1) from None
         self._tokenizer.no_truncation()
         self.limit = limit
 
     def view(self, preference: Preference) -> TokenView:
-        """What the model sees of a pair; answers are the same if equal within the limit."""
+        """What the model sees of a pair; responses equal within the limit are the same."""
         texts = [prompt_text(preference.prompt), preference.chosen, preference.rejected]
         prompt, chosen, rejected = (
             encoding.ids
@@ -44,7 +44,7 @@ class TokenLimit:
         )
         room = max(0, self.limit - len(prompt))
         return TokenView(
-            # The end token counts.
+            # Including the end token.
             tokens=len(prompt) + max(len(chosen), len(rejected)) + 1,
             same=chosen[:room] == rejected[:room],
         )

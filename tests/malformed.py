@@ -146,7 +146,7 @@ _FIELDS = (
         _good(
             chosen=[{"role": "user", "content": "a"}], rejected=[{"role": "user", "content": "b"}]
         ),
-        "one message of the assistant",
+        "a single assistant message",
     ),
 )
 _FORMATS = (
@@ -154,7 +154,7 @@ _FORMATS = (
     _of("own_unknown", OWN, {"mood": "grim"}, 'field "mood": unknown; preferences have pair_id'),
     _of("vote_unknown", VOTES, {"votes": ["left"]}, 'field "votes": expected one of a, b, tie'),
     _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes of 1 workers"),
-    _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "one votes twice"),
+    _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "a worker votes twice"),
     _of("votes_nameless", VOTES, {"workers": [" "]}, 'field "workers": expected a list of names'),
     _of("scores_short", SCORED, {"scores": [1]}, "2 responses and 1 scores"),
     _of(
@@ -211,11 +211,11 @@ def _late_parquet(path: Path) -> None:
 
 _CSV = b"prompt,chosen,rejected\np,a,b\n"
 _FILES = (
-    _bytes("empty.jsonl", b"", "no row to tell the format from"),
-    _bytes("white.jsonl", b" \n\n\t\n", "no row to tell the format from"),
+    _bytes("empty.jsonl", b"", "no row to detect the format from"),
+    _bytes("white.jsonl", b" \n\n\t\n", "no row to detect the format from"),
     _bytes("other_columns.jsonl", line({"question": "q", "answer": "a"}), "no known format"),
     _bytes("red.jsonl", rb'{"pro\u001b[31mmpt": "p"}', r"no known format (pro\x1b[31mmpt)"),
-    _bytes("data.docx", good_lines(), "the name ends in none of"),
+    _bytes("data.docx", good_lines(), "unknown suffix"),
     _bytes("not_gzip.jsonl.gz", good_lines(), "damaged gzip file"),
     _bytes("cut.jsonl.gz", gzip.compress(good_lines(12))[:-20], "damaged gzip file"),
     _bytes("object.json", b'{"rows": []}', "expected a list of objects"),

@@ -1,1 +1,1 @@
-"""Preference data as others write them: one module per format, and one for kinds of files."""
+"""Third-party formats of preference data: formats of rows, and kinds of files."""

@@ -1,10 +1,11 @@
-"""What the cells of a CSV file stand for: the schema of a format decides, not how a cell looks.
+"""How the cells of a CSV file are interpreted: by the format's schema, not by their appearance.
 
-- Text is text: `42`, `true` and `"quoted"` stay what they are. Where text or messages may stand, a
-  JSON list of messages is messages. A text that would be read as messages is written as JSON text.
-- Numbers and truth values are read as JSON has them, and `True` and `False` as pandas writes them;
-  lists and objects are JSON.
-- An empty cell is null where null may stand, and so is `null` where no text may.
+- Text is text: `42`, `true` and `"quoted"` are kept as they are. Where text or messages are
+  allowed, a JSON list of messages is read as messages; a text that would be mistaken for messages
+  is written as JSON text.
+- Numbers, truth values, lists and objects are JSON; `True` and `False`, as pandas writes them, are
+  accepted too.
+- An empty cell is null where null is allowed, and so is `null` where text is not allowed.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from preferences.schemas import Field, Schema
 
 
 def decoded(row: Row, schema: Schema) -> Row:
-    """The row with the values of its cells; what cannot be read as the schema wants stays text."""
+    """The row with interpreted cells; a cell that does not fit the schema stays text."""
     fields = {field.name: field for field in schema.fields}
     return {
         name: _value(fields[name], cell) if name in fields else cell for name, cell in row.items()
@@ -23,7 +24,7 @@ def decoded(row: Row, schema: Schema) -> Row:
 
 
 def to_cell(value: Any) -> str:
-    """The cell for a value."""
+    """The cell that holds a value."""
     if value is None:
         return ""
     if isinstance(value, str) and not _is_special(value):
@@ -51,12 +52,12 @@ def _text(cell: str) -> str:
 
 
 def _is_special(text: str) -> bool:
-    """Whether a text, written as it is, would be read as something else."""
+    """Whether a text, written unchanged, would be read as something else."""
     return _messages(text) is not None or _text(text) != text
 
 
 def _messages(cell: str) -> list[Any] | None:
-    """The list that a cell holds, if its items look like messages."""
+    """The list in a cell, if its items look like messages."""
     found = _json(cell) if cell.startswith("[") else None
     if isinstance(found, list) and found:
         return found if all(isinstance(item, dict) and "role" in item for item in found) else None
@@ -64,7 +65,7 @@ def _messages(cell: str) -> list[Any] | None:
 
 
 def _json(cell: str) -> Any:
-    """The JSON value that a cell holds, None if it holds none."""
+    """The JSON value in a cell; None if there is none."""
     try:
         return parse_value(cell.encode("utf-8"))
     except (RowError, UnicodeEncodeError):

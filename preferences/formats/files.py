@@ -1,7 +1,7 @@
-"""Rows in and out of files: JSON Lines, a JSON list, CSV and Parquet, each also packed by gzip.
+"""Reads and writes rows: JSON Lines, a JSON list, CSV and Parquet, each optionally gzipped.
 
-Whatever the kind of file, a row is held to the same rules: no NUL, no lone surrogate, no infinite
-number, no deep nesting, no more than 4 MiB. The cells of a CSV file stay texts here (see cells.py).
+The same rules hold for a row in every kind of file: no NUL, no lone surrogate, no infinite number,
+no deep nesting, at most 4 MiB. Cells of a CSV file stay texts here (see cells.py).
 """
 
 import csv
@@ -36,7 +36,7 @@ from preferences.records import Row, compact_json
 
 Container = Literal["jsonl", "json", "csv", "parquet"]
 MAX_JSON_BYTES = 1024**3
-"""Largest JSON list; it has to be read at once, so larger data belong in JSON Lines."""
+"""Largest JSON list; it is read at once, so larger data belong in JSON Lines."""
 _SUFFIXES: dict[str, Container] = {
     ".jsonl": "jsonl",
     ".jsonlines": "jsonl",
@@ -50,19 +50,21 @@ _NO_DATA = re.compile(
     r"|.*\.(md|rst|txt|html|pdf|cff|bib|ya?ml|toml|py|ipynb|sh|log|dvc|md5|sha256|png|jpe?g|svg)",
     re.IGNORECASE,
 )
-"""Names of files that lie beside data and are none."""
+"""Names of files that commonly accompany data."""
 
 
 def container_of(path: Path) -> Container:
     """The kind of a file, by its name.
 
     Raises:
-        MalformedDataError: the name ends in nothing known.
+        MalformedDataError: the suffix is unknown.
     """
     suffix = _suffix(path)
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
-        raise MalformedDataError([f"{path}: the name ends in none of {known} (or these .gz)"], 1)
+        raise MalformedDataError(
+            [f"{path}: unknown suffix, expected one of {known} (or these with .gz)"], 1
+        )
     return _SUFFIXES[suffix]
 
 
@@ -74,11 +76,11 @@ def _suffix(path: Path) -> str:
 def read_records(path: Path, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """The rows of a file, or of all data files of a folder in the order of their names.
 
-    What is wrong is noted in `problems` when the reading comes to it, and then not raised.
+    With `problems`, damage is recorded there as it is read, and not raised.
 
     Raises:
-        MalformedDataError: a file has no known name; without `problems`, also after the last row,
-            if a row or a file is damaged.
+        MalformedDataError: a file has an unknown suffix; without `problems`, also after the last
+            row, if a row or a file is damaged.
     """
     found = Problems() if problems is None else problems
     for file in _data_files(path, found) if path.is_dir() else [path]:
@@ -110,18 +112,18 @@ def _checked(path: Path, problems: Problems) -> Iterator[NumberedRow]:
 
 
 def _data_files(folder: Path, problems: Problems) -> Iterator[Path]:
-    """The data files of a folder; what is neither data nor known as none is a problem."""
+    """The data files of a folder; other files that are not known to accompany data are problems."""
     empty = True
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or (entry.is_file() and _is_beside(entry)):
             continue
         empty = False
         if entry.is_dir():
-            problems.add(str(entry), "a folder in a folder is not read")
+            problems.add(str(entry), "subfolders are not read")
         elif _suffix(entry) in _SUFFIXES:
             yield entry
         else:
-            problems.add(str(entry), f"no data file; known are {', '.join(_SUFFIXES)}")
+            problems.add(str(entry), f"not a data file; expected one of {', '.join(_SUFFIXES)}")
     if empty:
         problems.add(str(folder), "no data file in this folder")
 
@@ -139,11 +141,11 @@ def _json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
     try:
         items = decode_json(data.removeprefix(b"\xef\xbb\xbf"))
     except RowError as error:
-        hint = "it looks like JSON Lines: name it .jsonl" if _is_lines(data) else str(error)
+        hint = "it looks like JSON Lines: rename it to .jsonl" if _is_lines(data) else str(error)
         problems.add(str(path), hint)
         return
     if not isinstance(items, list):
-        problems.add(str(path), "expected a list of objects (a file of JSON Lines ends in .jsonl)")
+        problems.add(str(path), "expected a list of objects (JSON Lines files end in .jsonl)")
         return
     for number, item in enumerate(items, start=1):
         if isinstance(item, dict):
@@ -161,10 +163,10 @@ def _is_lines(data: bytes) -> bool:
 
 
 def write_records(path: Path, rows: Iterable[Row], usual: Mapping[str, Any] | None = None) -> int:
-    """Writes rows as the file's name says, and returns their number; keys as in the first row.
+    """Writes rows in the format of the file's suffix and returns their number.
 
-    The file is there in full or not at all. In a table (CSV, Parquet) a row that lacks a column of
-    others has there what is `usual`, or null.
+    The file is written completely or not at all. In a table (CSV, Parquet), a column that a row
+    lacks is filled from `usual`, or else with null.
 
     Raises:
         MalformedDataError: the rows do not fit into a Parquet file.
@@ -197,7 +199,7 @@ def _open_text(path: Path, *, packed: bool) -> Iterator[TextIO]:
     with ExitStack() as stack:
         binary: IO[bytes] = stack.enter_context(path.open("wb"))
         if packed:
-            # Without name and time in it, so that the same rows give the same bytes.
+            # Without name and time, so that the same rows give the same bytes.
             gz = gzip.GzipFile(filename="", fileobj=binary, mode="wb", mtime=0)
             binary = cast(IO[bytes], stack.enter_context(gz))
         yield stack.enter_context(io.TextIOWrapper(binary, encoding="utf-8", newline=""))
@@ -219,7 +221,7 @@ def _write_json(stream: TextIO, rows: Iterable[Row]) -> int:
 
 def _write_csv(stream: TextIO, rows: Iterable[Row]) -> int:
     items = list(rows)
-    # A cell is quoted for the characters that end lines, and a lone \r would end one when read.
+    # Characters of the line terminator are quoted; an unquoted lone \r would end a line on reading.
     table = csv.writer(stream, lineterminator="\r\n")
     table.writerow(items[0] if items else [])
     table.writerows([to_cell(value) for value in row.values()] for row in items)
@@ -238,6 +240,6 @@ def _write_parquet(path: Path, rows: Sequence[Row], *, packed: bool) -> int:
 
 
 def _table(rows: Sequence[Row], usual: Mapping[str, Any]) -> list[Row]:
-    """The rows with the same columns each."""
+    """The rows, each with the same columns."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [{name: row.get(name, usual.get(name)) for name in names} for row in rows]

@@ -1,4 +1,4 @@
-"""What a conversion does not carry over, so that nothing goes missing without a word."""
+"""Reports what a conversion cannot carry over, so that nothing is lost silently."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -35,21 +35,22 @@ _HELD: dict[OutName, frozenset[str]] = {
     "label_studio": _VOTE,
     "judgments": _VOTE | {"annotator_version"},
 }
-"""Format -> the fields of a preference that it has a place for."""
+"""Format -> the fields of a preference that it can hold."""
 _WINNERS: tuple[OutName, ...] = ("hh", "unpaired")
 _VOTES: tuple[OutName, ...] = ("votes", "label_studio", "judgments")
 _IMPORT = "import"
 _OF_PEOPLE = ("created_at", "latency_ms", "reason", "guideline_hash")
-"""What only the judgments of people have."""
+"""Fields that only judgments by people have."""
 _NOBODY = {_IMPORT, "scores"}
-"""Annotators that reading gives to what nobody signed; the first is its round and source, too."""
+"""Annotators that the reader fills in where none is named; the first is also used as round and
+source."""
 
 
 class Omissions:
-    """Notes what one format cannot hold of the items that pass by."""
+    """Records what one format cannot hold of a stream of items."""
 
     def __init__(self, to: OutName) -> None:
-        """Knows of no loss yet."""
+        """Starts without omissions."""
         self._to = to
         self._lost: set[str] = set()
         self._reformed = 0
@@ -59,7 +60,7 @@ class Omissions:
         self._completions: dict[str, tuple[set[str], set[str]]] = {}
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The same items, noted."""
+        """Yields the items unchanged and records their omissions."""
         for item in items:
             if self._to in _VOTES:
                 self._note_vote(item)
@@ -68,15 +69,15 @@ class Omissions:
             yield item
 
     def notes(self) -> list[str]:
-        """What was lost or has another form, one note each."""
+        """What was lost or changed form, one note each."""
         more = sum(len(good) * len(bad) for good, bad in self._completions.values())
         more -= len(self._pairs) if self._completions else 0
         form = "turns" if self._to == "hh" else "messages"
         counts = (
             (f"prompts written as {form}", self._reformed),
-            ("ties that only their label tells", self._ties),
-            ("repeated pairs joined", self._repeated),
-            ("more pairs when read back", more),
+            ("ties marked only by their label", self._ties),
+            ("repeated pairs merged", self._repeated),
+            ("additional pairs when read back", more),
         )
         lost = [f"not in {self._to}: {', '.join(sorted(self._lost))}"] if self._lost else []
         return lost + [f"{name}: {count:,}" for name, count in counts if count]
@@ -132,7 +133,7 @@ class Omissions:
         said = {name for name in usual if getattr(preference, name) not in (usual[name], _IMPORT)}
         lost = said - held
         if preference.is_tie:
-            # A tie itself is held, but equal scores have no margin.
+            # The tie itself is kept, but equal scores have no margin.
             lost = (lost - {"label"}) | (said & {"margin"} if self._to == "scored" else set())
         if self._to == "judgments" and strength_of(preference):
             lost -= {"margin"}
@@ -140,7 +141,7 @@ class Omissions:
 
 
 def _lost_of(voted: Voted) -> Iterator[str]:
-    """What stands beside votes and is not usual there; the votes themselves are held."""
+    """Fields that votes formats cannot hold and that differ from their defaults."""
     comparison = voted.comparison
     yield from (name for name in ("policy_a", "policy_b") if getattr(comparison, name) != "unknown")
     usual: Row = {"kind": "import", "revision": 1, "shown_order": "AB", "annotator_version": ""}
@@ -153,7 +154,7 @@ def _lost_of(voted: Voted) -> Iterator[str]:
 
 
 def columns_not_read(source: Source) -> set[str]:
-    """The columns of a source, after it was read, that are in none of its items."""
+    """The columns of a source, once read, that occur in none of its items."""
     if source.format != "judgments":
         return source.left_out
     known = {one.name for one in fields(Judgment)}

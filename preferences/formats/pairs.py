@@ -1,8 +1,8 @@
-r"""Formats with one pair per row: ours, TRL's and Anthropic's HH.
+r"""Formats with one pair per row: our own, TRL's and Anthropic's HH.
 
 - `preferences`: our own rows (`data/README.md`).
-- `trl`: `prompt`, `chosen`, `rejected`, each a text or messages; without `prompt`, or where both
-  sides are conversations that begin with it, the prompt is what both sides begin with.
+- `trl`: `prompt`, `chosen`, `rejected`, each a text or messages; without `prompt`, or if both sides
+  are conversations that include it, the prompt is the common beginning of both sides.
 - `hh`: `chosen` and `rejected` are transcripts with turns of `\n\nHuman:` and `\n\nAssistant:`; the
   prompt ends with the last `\n\nAssistant:` that both have in common.
 """
@@ -38,10 +38,10 @@ OWN = replace(
         for field in PREFERENCES.fields
     ),
 )
-"""Ours, with null where nobody said: a column of Parquet or CSV is there for every row."""
+"""Our own schema, with null for missing values: tables have every column in every row."""
 
 TRL = Schema(
-    "preferences of TRL",
+    "TRL preferences",
     (
         Field(name="prompt", kind="prompt", required=False),
         Field(name="chosen", kind="prompt"),
@@ -52,17 +52,17 @@ TRL = Schema(
 )
 
 HH = Schema(
-    "transcripts of HH",
+    "HH transcripts",
     (Field(name="chosen"), Field(name="rejected"), *_EXTRA),
     unknown="leave out",
 )
 
 
 def own_from_row(row: Mapping[str, Any]) -> Preference:
-    """A row of ours, whose pair id must be that of its content.
+    """A row in our own format.
 
     Raises:
-        RowError: it is not.
+        RowError: the pair id does not match the content.
     """
     given = {name: value for name, value in row.items() if value is not None}
     preference = Preference.from_row(given)
@@ -73,29 +73,29 @@ def own_from_row(row: Mapping[str, Any]) -> Preference:
 
 
 def trl_from_row(row: Mapping[str, Any]) -> Preference:
-    """A row of TRL's, with or without its prompt.
+    """A row in TRL's format, with or without `prompt`.
 
     Raises:
-        RowError: texts and messages are mixed, or an answer is not one message of the assistant.
+        RowError: texts and messages are mixed, or a response is not a single assistant message.
     """
     chosen, rejected = row["chosen"], row["rejected"]
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise RowError('fields "chosen" and "rejected": one is text, the other messages')
     if "prompt" in row and not (_opens(chosen, row["prompt"]) and _opens(rejected, row["prompt"])):
-        return preference_of(row, row["prompt"], _answer(chosen), _answer(rejected), _SAID)
+        return preference_of(row, row["prompt"], _response(chosen), _response(rejected), _SAID)
     if isinstance(chosen, str):
         start = _common_words(chosen, rejected)
         return preference_of(row, chosen[:start], chosen[start:], rejected[start:], _SAID)
     start = _common_messages(chosen, rejected)
-    answers = _answer(chosen[start:]), _answer(rejected[start:])
-    return preference_of(row, chosen[:start], *answers, _SAID)
+    responses = _response(chosen[start:]), _response(rejected[start:])
+    return preference_of(row, chosen[:start], *responses, _SAID)
 
 
 def hh_from_row(row: Mapping[str, Any]) -> Preference:
-    """A row of HH's.
+    """A row in HH's format.
 
     Raises:
-        RowError: the transcripts have no turn of the assistant in common.
+        RowError: the transcripts have no assistant turn in common.
     """
     chosen, rejected = row["chosen"], row["rejected"]
     common = _common(chosen, rejected)
@@ -113,7 +113,7 @@ def preference_of(
     rejected: str,
     said: Sequence[str] = ("prompt_id",),
 ) -> Preference:
-    """A preference with its ids, and with what `row` has in the columns `said`."""
+    """A preference with its ids and the columns `said` of `row`."""
     extra = {name: row[name] for name in said if row.get(name) is not None}
     return Preference(
         **{"prompt_id": text_hash(prompt_text(prompt)), **extra},
@@ -125,7 +125,7 @@ def preference_of(
 
 
 def trl_to_row(preference: Preference) -> Row:
-    """TRL's explicit form, and our columns; messages where the prompt has them."""
+    """TRL's explicit form plus our columns; messages if the prompt is messages."""
     row = preference.to_row()
     del row["pair_id"]
     if not isinstance(preference.prompt, str):
@@ -134,7 +134,7 @@ def trl_to_row(preference: Preference) -> Row:
 
 
 def trl_messages_to_row(preference: Preference) -> Row:
-    """TRL's explicit form, always messages; a prompt that is text becomes the user's."""
+    """TRL's explicit form, always messages; a text prompt becomes a user message."""
     return trl_to_row(preference) | {
         "prompt": messages(preference.prompt),
         "chosen": [assistant(preference.chosen)],
@@ -143,38 +143,40 @@ def trl_messages_to_row(preference: Preference) -> Row:
 
 
 def trl_implicit_to_row(preference: Preference) -> Row:
-    """TRL's form without a prompt: both sides are whole conversations."""
+    """TRL's implicit form: without a prompt, both sides are whole conversations."""
     row = trl_messages_to_row(preference)
     prompt = row.pop("prompt")
     return row | {side: prompt + row[side] for side in ("chosen", "rejected")}
 
 
 def hh_to_row(preference: Preference) -> Row:
-    """HH's transcripts; a prompt that is not one becomes the human's turn.
+    """HH's transcripts; a prompt that is not a transcript becomes the human's turn.
 
     Raises:
-        RowError: the prompt is messages with other turns than of the user and the assistant, or
-            both answers begin with a turn that would be read as part of it.
+        RowError: the prompt has messages of other roles than user and assistant, or both responses
+            begin with a turn that would be read as part of the prompt.
     """
     prompt = transcript(preference.prompt)
     chosen, rejected = prompt + preference.chosen, prompt + preference.rejected
     if _common(chosen, rejected).rfind(TURN) > prompt.rfind(TURN):
-        raise RowError('HH takes a "\\n\\nAssistant:" turn that both answers begin with for prompt')
+        raise RowError(
+            'HH would read the "\\n\\nAssistant:" turn that both responses start with as prompt'
+        )
     return {"chosen": chosen, "rejected": rejected}
 
 
 def transcript(prompt: Prompt) -> str:
-    """The prompt as a transcript that ends where the assistant speaks.
+    """The prompt as a transcript that ends with the start of an assistant turn.
 
     Raises:
-        RowError: it has turns of others than the user and the assistant.
+        RowError: it has messages of other roles than user and assistant.
     """
     if isinstance(prompt, str):
         return prompt if prompt.endswith(TURN) else f"\n\nHuman: {prompt}{TURN} "
     names = {"user": "Human", "assistant": "Assistant"}
     others = [turn["role"] for turn in prompt if turn["role"] not in names]
     if others:
-        raise RowError(f'field "prompt": HH has no turns of {others[0]}')
+        raise RowError(f'field "prompt": HH has no turns of role {others[0]}')
     turns = (f"\n\n{names[turn['role']]}: {turn['content']}" for turn in prompt)
     return "".join(turns) + TURN + " "
 
@@ -185,42 +187,42 @@ def messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def assistant(content: str) -> dict[str, str]:
-    """A message of the assistant."""
+    """An assistant message."""
     return {"role": "assistant", "content": content}
 
 
-def _answer(value: str | list[dict[str, str]]) -> str:
+def _response(value: str | list[dict[str, str]]) -> str:
     if isinstance(value, str):
         return value
     if [turn["role"] for turn in value] != ["assistant"]:
         roles = ", ".join(turn["role"] for turn in value) or "none"
-        raise RowError(f"expected one message of the assistant as answer, got {roles}")
+        raise RowError(f"expected a single assistant message as response, got {roles}")
     return value[0]["content"]
 
 
 def _opens(conversation: str | list[dict[str, str]], prompt: Prompt) -> bool:
-    """Whether the user begins a conversation, after the system, with a prompt that is text."""
+    """Whether the first message after the system's is the user's and equals the text prompt."""
     turns = () if isinstance(conversation, str) else conversation
     first = next((turn for turn in turns if turn["role"] != "system"), None)
     return first == {"role": "user", "content": prompt}
 
 
 def _common_messages(chosen: list[dict[str, str]], rejected: list[dict[str, str]]) -> int:
-    """Number of messages that both begin with, leaving each at least one."""
+    """Number of messages that both begin with, leaving at least one to each."""
     most = min(len(chosen), len(rejected)) - 1
     return next((n for n in range(most) if chosen[n] != rejected[n]), most)
 
 
 def _common(one: str, other: str) -> str:
-    """What both texts begin with."""
+    """The common beginning of both texts."""
     differ = bisect_left(range(1, len(one) + 1), True, key=lambda n: one[:n] != other[:n])
     return one[:differ]
 
 
 def _common_words(chosen: str, rejected: str) -> int:
-    """Length of what both begin with, cut back to the white space before the first difference."""
+    """Length of the common beginning, cut back to the white space before the first difference."""
     common = _common(chosen, rejected)
     words = common.split()
     inside = words and not common[-1].isspace()
-    # White space stays with the answers, so that prompt and answer join to what they were.
+    # White space stays with the responses, so that prompt and response join to the original.
     return len((common[: -len(words[-1])] if inside else common).rstrip())

@@ -1,4 +1,4 @@
-"""A file in any known format as one stream of pairs, each with the place it comes from."""
+"""Reads a file in any known format as a stream of pairs, each with its location."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ _PARSERS: dict[FormatName, _Parse] = {
 
 @dataclass(slots=True)
 class Source:
-    """A file (or folder) of preference data; iterating reads it, as often as one likes.
+    """A file or folder of preference data; each iteration reads it anew.
 
     Raises (while iterating):
         MalformedDataError: at the end, if anything was wrong; use nothing before the end.
@@ -57,11 +57,11 @@ class Source:
     path: Path
     format: FormatName
     left_out: set[str] = field(default_factory=set)
-    """Columns seen that the format does not know and that were not read."""
+    """Columns that the format does not know and that were not read."""
     alone: int = 0
-    """Unpaired completions without an opponent."""
+    """Unpaired completions without a counterpart."""
     rows: Callable[[], Iterator[NumberedRow]] | None = None
-    """Gives the rows where they are not those of the files at `path`."""
+    """Provides the rows if they do not come from files at `path`."""
 
     def __iter__(self) -> Iterator[Item]:
         """The pairs in the order of the file."""
@@ -86,7 +86,7 @@ class Source:
                 problems.add(numbered.where, str(error))
 
     def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
-        """The rows that keep to the schema; notes in the order of the file what is wrong."""
+        """The rows that fit the schema; records the problems of others in file order."""
         schema = _SCHEMAS[self.format]
         try:
             rows = self.rows() if self.rows else read_records(self.path, problems)
@@ -120,20 +120,22 @@ class Source:
         if said:
             pair = next(iter(said))
             place = f"{self.path}/judgments.jsonl"
-            raise MalformedDataError([f"{place}: pair {pair} is no comparison of this folder"], 1)
+            raise MalformedDataError(
+                [f"{place}: pair {pair} is not among the comparisons of this folder"], 1
+            )
 
 
 def open_source(path: Path, format_name: FormatName | None = None) -> Source:
-    """The data at `path`; the format is told from the first row where none is named.
+    """The data at `path`; without a format name, it is detected from the first row.
 
     Raises:
-        MalformedDataError: there is nothing to read, or the format cannot be told.
+        MalformedDataError: there is nothing to read, or the format cannot be detected.
     """
     return Source(path, format_name or detect(path))
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of the data at `path`, in any format, or of rows that have a `prompt` at least.
+    """The prompts of the data at `path`, in any format, or of any rows with a `prompt`.
 
     Raises:
         MalformedDataError: the data cannot be read.
@@ -145,7 +147,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         if first is None or "prompt" not in first.row:
             raise
         return list(_own_prompts(path))
-    if source.format in ("unpaired", "scored"):  # Of which a row may be part of no pair.
+    if source.format in ("unpaired", "scored"):  # A row of these may belong to no pair.
         return list(_own_prompts(path))
     return [
         item.preference.prompt if isinstance(item, Sourced) else item.comparison.prompt
@@ -163,7 +165,7 @@ def _own_prompts(path: Path) -> Iterator[Prompt]:
 def _sound(
     rows: Iterable[NumberedRow], schema: Schema, problems: Problems
 ) -> Iterator[NumberedRow]:
-    """The rows that keep to the schema, cells as it wants them; notes what is wrong with others."""
+    """The rows that fit the schema, cells interpreted; records the problems of others."""
     for numbered in rows:
         row = decoded(numbered.row, schema) if numbered.cells else numbered.row
         row = schema.without_null_keys(row)
@@ -178,7 +180,7 @@ def detect(path: Path) -> FormatName:
     """The format of the data at `path`, by the columns of the first row.
 
     Raises:
-        MalformedDataError: there is no row, or it is of no known format.
+        MalformedDataError: there is no row, or its format is unknown.
     """
     if (path / "judgments.jsonl").is_file():
         return "judgments"
@@ -189,7 +191,7 @@ def detect(path: Path) -> FormatName:
     try:
         return detect_row(str(path), first)
     except MalformedDataError as error:
-        # Beside it what is wrong before that row; however much that is, this is said too.
+        # Earlier problems come first, cut so that this one is always shown.
         before = problems.shown[: MAX_ERRORS_SHOWN - len(error.errors)]
         total = problems.total + error.total
         raise MalformedDataError(before + error.errors, total) from None
@@ -199,10 +201,10 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
     """The format of data by the columns of their first row.
 
     Raises:
-        MalformedDataError: there is no row, or it is of no known format.
+        MalformedDataError: there is no row, or its format is unknown.
     """
     if first is None:
-        raise MalformedDataError([f"{path}: no row to tell the format from"], 1)
+        raise MalformedDataError([f"{path}: no row to detect the format from"], 1)
     columns = set(first.row)
     for name, needed in _TOLD_BY:
         if needed <= columns:
@@ -212,7 +214,7 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
     # Escaped, so that no control character of the data reaches a terminal.
     found = ", ".join(sorted(columns)).encode("unicode_escape").decode("ascii") or "none"
     raise MalformedDataError(
-        [f"{first.where}: columns of no known format ({found[:200]}); name it with --format"], 1
+        [f"{first.where}: columns of no known format ({found[:200]}); specify one with --format"], 1
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows of CSV and Parquet files: what is damaged is noted of its row, and the rest is read."""
+"""Reads rows of CSV and Parquet files: damage is recorded for its row, the rest is read."""
 
 import csv
 import gzip
@@ -16,13 +16,13 @@ from preferences.records import Row
 from preferences.schemas import shown
 
 TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
-"""What is said of a row that is too long."""
+"""The error for a row that is too long."""
 _UNREADABLE = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError)
-"""What Arrow raises where a file or a value is damaged: also what Python does of its values."""
+"""What Arrow, and Python for its values, raises if a file or a value is damaged."""
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes as JSON, of which texts are what counts."""
+    """Approximate size of a value as JSON, in bytes, dominated by its texts."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, bytes):
@@ -35,26 +35,26 @@ def size_of(value: Any) -> int:
 
 
 class _CsvLines:
-    """The lines of a CSV file, of which one row may hold no more than a row of JSON Lines."""
+    """The lines of a CSV file, limited per row like a row of JSON Lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.held = 0
-        """Bytes of the lines since this was last set to 0."""
+        """Bytes of the lines since this was last reset to 0."""
 
     def __iter__(self) -> Iterator[str]:
         while line := self._stream.readline(MAX_ROW_BYTES + 1):
             self.held += size_of(line)
             if self.held > MAX_ROW_BYTES:
-                raise RowError(f"{TOO_LONG}; the file is not read further")
+                raise RowError(f"{TOO_LONG}; the rest of the file is not read")
             yield line
 
 
 def csv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    """The rows of a CSV file with their places, all values texts; notes what is wrong."""
+    """The rows of a CSV file with their locations, all values texts; records problems."""
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_binary(path) as binary:
-        # What is not UTF-8 becomes surrogates, so that it is known of which row it is.
+        # Invalid UTF-8 becomes surrogates, so that the row it belongs to is known.
         text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
         lines = _CsvLines(text)
         table = csv.reader(lines, strict=True)
@@ -86,7 +86,7 @@ def _header_problem(header: list[str]) -> str:
 
 
 def _undecoded(cells: list[str]) -> str:
-    """What to say of the first byte that was not UTF-8, if there is one."""
+    """The error for the first byte that was not UTF-8; empty if there is none."""
     for cell in cells:
         if not cell.isascii() and (found := re.search("[\udc80-\udcff]", cell)):
             return f"not UTF-8: byte 0x{ord(found[0]) - 0xDC00:02x}"
@@ -94,10 +94,10 @@ def _undecoded(cells: list[str]) -> str:
 
 
 def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    """The rows of a Parquet file with their places; notes what is wrong."""
+    """The rows of a Parquet file with their locations; records problems."""
     number = 0
     try:
-        # A Parquet file is read from its end, so a packed one is unpacked into memory.
+        # Parquet is read from its end, so a gzipped file is unpacked into memory.
         source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
         file = pq.ParquetFile(source)
         names = file.schema_arrow.names
@@ -117,11 +117,11 @@ def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[Row | RowError]:
-    """The rows of a batch, or what is wrong with them."""
+    """The rows of a batch, or their errors."""
     try:
         yield from batch.to_pylist()
     except _UNREADABLE:
-        # Only now row by row and cell by cell, which is slow and finds the damaged ones.
+        # Slow, row by row and cell by cell, but only after damage and it finds the damaged cells.
         for index in range(batch.num_rows):
             try:
                 yield {name: _value(name, batch[name][index]) for name in batch.schema.names}

@@ -1,7 +1,7 @@
-"""TRL's unpaired format: `prompt`, `completion`, `label`, true for a good one and false for a bad.
+"""TRL's unpaired format: `prompt`, `completion` and `label`, which is true if it is a good one.
 
-All good completions of a prompt are preferred to all its bad ones. A completion without an opponent
-gives no pair; it is returned, so that it can be counted.
+Every good completion of a prompt is preferred to every bad one. A completion without a counterpart
+gives no pair and is returned separately, so that it can be counted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ UNPAIRED = Schema(
 
 
 def pairs_of(rows: Iterable[NumberedRow]) -> tuple[list[Sourced], list[NumberedRow]]:
-    """The pairs of all prompts in the order of their last completion, and what has no opponent."""
+    """The pairs of all prompts, and the completions without a counterpart."""
     groups: dict[str, tuple[list[NumberedRow], list[NumberedRow]]] = {}
     for numbered in rows:
         good, bad = groups.setdefault(prompt_text(numbered.row["prompt"]), ([], []))
@@ -50,7 +50,7 @@ def pairs_of(rows: Iterable[NumberedRow]) -> tuple[list[Sourced], list[NumberedR
 
 
 def unpaired_to_rows(preferences: Iterable[Preference]) -> Iterator[Row]:
-    """A good and a bad completion per pair; a completion that was written already is left out."""
+    """A good and a bad completion per pair, each written only once."""
     written = set()
     for preference in preferences:
         for completion, label in ((preference.chosen, True), (preference.rejected, False)):

@@ -1,7 +1,7 @@
-"""Formats that hold what each person or score said: several answers, votes, Label Studio's tasks.
+"""Formats with individual votes or scores: scored responses, votes, Label Studio's tasks.
 
 - `scored`: `prompt`, `responses` (two or more), and `scores` (higher is better) or `ranks` (1 is
-  best). Every two answers are a pair; the difference of the scores is its margin.
+  best). Any two responses form a pair; the difference of their scores is its margin.
 - `votes`: `prompt`, `response_a`, `response_b`, `votes` (a, b, tie, both_bad, skip), `workers`.
 - `label_studio`: an export of the `<Pairwise>` template, one task with its annotations per row;
   left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
@@ -32,14 +32,14 @@ from preferences.records import (
 from preferences.schemas import Field, Schema
 
 _PROMPT = Field(name="prompt", kind="prompt")
-_ANSWERS = (Field(name="response_a"), Field(name="response_b"))
+_RESPONSES = (Field(name="response_a"), Field(name="response_b"))
 _IDS = (
     Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
 )
 
 SCORED = Schema(
-    "scored answers",
+    "scored responses",
     (
         _PROMPT,
         Field(name="responses", kind="list"),
@@ -53,7 +53,7 @@ VOTES = Schema(
     "votes",
     (
         _PROMPT,
-        *_ANSWERS,
+        *_RESPONSES,
         Field(name="votes", kind="list"),
         Field(name="workers", kind="list"),
         *_IDS,
@@ -61,35 +61,35 @@ VOTES = Schema(
     unknown="leave out",
 )
 LABEL_STUDIO = Schema(
-    "tasks of Label Studio",
+    "Label Studio tasks",
     (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
     unknown="leave out",
 )
 _STRENGTHS = {1 / 3: 2, 2 / 3: 3, 1: 4}
-"""Margin -> strength; a margin of 0 is that of a vote without one."""
-_TASK = Schema("Label Studio's data", (_PROMPT, *_ANSWERS, *_IDS), unknown="leave out")
+"""Margin -> strength; a margin of 0 belongs to a vote without strength."""
+_TASK = Schema("Label Studio's data", (_PROMPT, *_RESPONSES, *_IDS), unknown="leave out")
 
 
 def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference | Voted]:
-    """All pairs of the answers of a row; equal scores are ties.
+    """All pairs of a row's responses; equal scores are ties.
 
     Raises:
-        RowError: there is not one number per answer.
+        RowError: there is not exactly one number per response.
     """
-    answers, worth = row["responses"], _worth(row)
-    if len(answers) != len(worth) or len(answers) < 2:
-        raise RowError(f"{len(answers)} responses and {len(worth)} scores or ranks, expected 2+")
-    if not all(isinstance(answer, str) for answer in answers):
+    responses, worth = row["responses"], _worth(row)
+    if len(responses) != len(worth) or len(responses) < 2:
+        raise RowError(f"{len(responses)} responses and {len(worth)} scores or ranks, expected 2+")
+    if not all(isinstance(response, str) for response in responses):
         raise RowError('field "responses": expected a list of texts')
-    for one, other in combinations(range(len(answers)), 2):
+    for one, other in combinations(range(len(responses)), 2):
         better, worse = (one, other) if worth[one] > worth[other] else (other, one)
         if worth[one] == worth[other]:
-            yield _voted(row, (answers[one], answers[other]), [("scores", "tie")], where)
+            yield _voted(row, (responses[one], responses[other]), [("scores", "tie")], where)
         else:
             margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
             if not math.isfinite(margin):
-                raise RowError('field "scores": two of them are too far apart')
-            pair = answers[better], answers[worse]
+                raise RowError('field "scores": the difference of two of them is not finite')
+            pair = responses[better], responses[worse]
             preference = preference_of(row, row["prompt"], *pair, ("prompt_id", "round"))
             yield Preference.from_row(preference.to_row() | {"margin": margin})
 
@@ -108,22 +108,22 @@ def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
     """The pair of a row with one judgment per worker.
 
     Raises:
-        RowError: votes and workers do not match, or a vote is none of ours.
+        RowError: votes and workers do not match, or a vote is unknown.
     """
     votes, workers = row["votes"], [_name(worker) for worker in row["workers"]]
     if len(votes) != len(workers):
-        raise RowError(f"{len(votes)} votes of {len(workers)} workers")
+        raise RowError(f"{len(votes)} votes by {len(workers)} workers")
     for vote in votes:
         if vote not in CHOICES:
             raise RowError(f'field "votes": expected one of {", ".join(CHOICES)}')
     if len(set(workers)) != len(workers):
-        raise RowError('field "workers": one votes twice')
+        raise RowError('field "workers": a worker votes twice')
     cast = list(zip(workers, votes, strict=True))
     yield _voted(row, (row["response_a"], row["response_b"]), cast, where)
 
 
 def _name(worker: object) -> str:
-    """Who voted; data of others often number their workers."""
+    """A worker's name; third-party data often number their workers."""
     if isinstance(worker, int) and not isinstance(worker, bool):
         return str(worker)
     if not isinstance(worker, str) or not worker.strip():
@@ -149,7 +149,7 @@ def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]
     """The pair of a task with one judgment per annotation.
 
     Raises:
-        RowError: the task's data are no pair, or an annotation is not of the pairwise kind.
+        RowError: the task's data are not a pair, or an annotation is not pairwise.
     """
     data = _TASK.without_null_keys(row["data"])
     for problem in _TASK.problems(data):
@@ -161,7 +161,7 @@ def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]
 def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
     if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
         raise RowError(f'annotation {number}: expected an object with "result"')
-    # Completed by: a number, or an object with one, as the export's settings have it.
+    # A number, or an object with one, depending on the export's settings.
     who = entry.get("completed_by")
     who = who.get("id") if isinstance(who, dict) else who
     worker = f"annotator {number}" if who is None else str(who)
@@ -205,16 +205,16 @@ def _to_annotation(judgment: Judgment) -> Row:
 
 
 def voted_of(preference: Preference, where: str) -> Voted:
-    """A preference as one vote of its source; which side is a is decided by the pair's id.
+    """A preference as one vote of its source; the pair's id decides which side is a.
 
-    A tie keeps its sides: nobody is favoured by them.
+    A tie keeps its sides, since they favour neither response.
     """
     swapped = int(preference.pair_id, 16) % 2 == 1 and not preference.is_tie
-    answers = (preference.chosen, preference.rejected)
+    responses = (preference.chosen, preference.rejected)
     row = {name: getattr(preference, name) for name in ("prompt_id", "prompt", "round")}
     choice: Choice = "tie" if preference.is_tie else "b" if swapped else "a"
     source = preference.source if preference.source.strip() else "import"
-    voted = _voted(row, answers[::-1] if swapped else answers, [(source, choice)], where)
+    voted = _voted(row, responses[::-1] if swapped else responses, [(source, choice)], where)
     (vote,) = voted.judgments
     vote = replace(
         vote,
@@ -226,26 +226,26 @@ def voted_of(preference: Preference, where: str) -> Voted:
 
 
 def strength_of(preference: Preference) -> int | None:
-    """The strength of a vote that gives its margin, if one does."""
+    """The strength that corresponds to the margin, if there is one."""
     return None if preference.is_tie else _STRENGTHS.get(preference.margin)
 
 
 def _voted(
     row: Mapping[str, Any],
-    answers: tuple[str, str],
+    responses: tuple[str, str],
     cast: Sequence[tuple[str, Choice]],
     where: str,
 ) -> Voted:
     prompt: Prompt = row["prompt"]
-    identity = pair_id(prompt, *answers)
+    identity = pair_id(prompt, *responses)
     round_key = row.get("round") or ""
     comparison = Comparison(
         pair_id=identity,
         round=round_key if round_key.strip() else "import",
         prompt_id=row.get("prompt_id") or text_hash(prompt_text(prompt)),
         prompt=prompt,
-        response_a=answers[0],
-        response_b=answers[1],
+        response_a=responses[0],
+        response_b=responses[1],
         policy_a="unknown",
         policy_b="unknown",
     )
@@ -258,7 +258,7 @@ def _voted(
             kind="import",
             choice=choice,
             revision=1,
-            answer_a=text_hash(answers[0]),
+            answer_a=text_hash(responses[0]),
         )
         for worker, choice in cast
     )

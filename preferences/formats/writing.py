@@ -1,4 +1,4 @@
-"""Pairs out of the house, in any known format."""
+"""Writes pairs in any known format."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -51,17 +51,18 @@ _VOTES: dict[OutName, Callable[[Voted], Row]] = {
 
 
 class Unsettled:
-    """Counts the pairs that votes leave without a winner, as they pass by."""
+    """Turns items into preferences and counts the pairs that votes leave without a winner."""
 
     def __init__(self) -> None:
-        """Starts at none."""
+        """Starts at zero."""
         self.ties = 0
         self.skipped = 0
 
     def settle(self, items: Iterable[Item], *, keep_ties: bool = False) -> Iterator[Sourced]:
-        """The items that are, or by majority become, a preference.
+        """The items that are, or by majority become, preferences.
 
-        With `keep_ties`, votes without a majority become one of label ½ and are not counted.
+        With `keep_ties`, votes without a majority become a preference with label ½ and are not
+        counted.
         """
         for item in items:
             if isinstance(item, Sourced):
@@ -74,7 +75,7 @@ class Unsettled:
                 yield Sourced(row.preference, item.where)
 
     def decided(self, items: Iterable[Item]) -> Iterator[Sourced]:
-        """The items of which one answer is the better one."""
+        """The items in which one response is better."""
         for sourced in self.settle(items):
             if sourced.preference.is_tie:
                 self.ties += 1
@@ -83,7 +84,7 @@ class Unsettled:
 
 
 def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
-    """Writes all items to `path`; ties only where the format can say that they are.
+    """Writes all items to `path`; ties only if the format can express them.
 
     Raises:
         MalformedDataError: a pair cannot be written in this format.
@@ -106,7 +107,7 @@ def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
 
 
 def as_votes(item: Item) -> Voted:
-    """An item with its votes; a preference has one, of its source."""
+    """An item with its votes; a preference has one vote, by its source."""
     return item if isinstance(item, Voted) else votes.voted_of(item.preference, item.where)
 
 
@@ -119,8 +120,8 @@ def _written(rows: Iterable[Sourced], write: Callable[[Preference], Row]) -> Ite
 
 
 def _scored(preference: Preference) -> Row:
-    """Two answers with scores that differ by the margin, or with ranks where there is none."""
-    # Of a margin that nobody stated, scores would state one.
+    """Two responses with scores that differ by the margin, or with ranks if it is unknown."""
+    # Scores would imply a margin that was never stated.
     worth: Row = {"ranks": [1, 2]}
     if preference.is_tie:
         worth = {"scores": [0.0, 0.0]}
@@ -136,7 +137,7 @@ def _scored(preference: Preference) -> Row:
 
 
 def _final(voted: Voted) -> Voted:
-    """With what each annotator said last, about the sides that the answers now have."""
+    """With each annotator's newest judgment, oriented to the pair."""
     last = (oriented(judgment, voted.comparison) for judgment in standing(voted.judgments))
     return replace(voted, judgments=tuple(last))
 
@@ -158,7 +159,7 @@ def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
 
 
 def _join(known: Voted, other: Voted) -> Voted:
-    """All votes on one pair; who voted in both is numbered in the other, for both votes count."""
+    """Merges the votes on one pair; an annotator of both is renamed, since both votes count."""
     taken = {vote.annotator_id for vote in known.judgments}
     names = {vote.annotator_id: vote.annotator_id for vote in other.judgments}
     for name in names:
@@ -184,10 +185,10 @@ def _judgment_row(judgment: Judgment) -> Row:
 
 
 def check_name(path: Path, to: OutName) -> None:
-    """Refuses an OUT that cannot hold the format, before anything is read.
+    """Refuses an output file that cannot hold the format, before anything is read.
 
     Raises:
-        MalformedDataError: the name is of no known kind of file, or CSV for nested rows.
+        MalformedDataError: the suffix is unknown, or is CSV for nested rows.
     """
     if to != "judgments" and container_of(path) == "csv" and to == "label_studio":
         raise MalformedDataError([f"{path}: Label Studio's tasks do not fit into CSV"], 1)

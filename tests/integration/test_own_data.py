@@ -348,7 +348,7 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
     ("source", "problem"),
     [
         ({"path": "own/none.jsonl"}, "own/none.jsonl: no such file or folder"),
-        ({"path": "own/tracked"}, "own/tracked: not here; run `dvc pull own/tracked`"),
+        ({"path": "own/tracked"}, "own/tracked: not present; run `dvc pull own/tracked`"),
         ({"path": "own/x.jsonl", "revision": "0" * 7}, "own/x.jsonl: sha256 is "),
         ({"path": "own/bad.jsonl"}, 'own/bad.jsonl:2: field "chosen": missing'),
         ({"path": "own/x.jsonl", "wieght": 2}, "prepare.sources.0.wieght: unknown key"),

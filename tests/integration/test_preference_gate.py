@@ -85,7 +85,7 @@ def test_an_error_blocks_and_says_which_rule(gate):
     strict = ValidateParams(severities=Severities(blank_answers="error"))
     result = gate([*good(40), sourced("p", "", "b")], params=strict)
     assert not result.passed
-    assert result.reasons == ("blank_answers: 1 row where an answer has no visible character",)
+    assert result.reasons == ("blank_answers: 1 row where a response has no visible character",)
 
 
 def test_a_warning_is_counted_and_the_row_passes(gate):
@@ -151,8 +151,8 @@ def test_a_fresh_copy_of_an_earlier_pair_is_the_one_set_aside(gate):
 @pytest.mark.parametrize(
     ("fresh", "reason"),
     [
-        ([], "no rows: there is no fresh preference"),
-        (good(5), "min_rows: 5 fresh preferences pass, 10 needed"),
+        ([], "no rows: there are no fresh preferences"),
+        (good(5), "min_rows: 5 fresh preferences passed, 10 needed"),
         (
             [*good(20), *good(20), *good(20)],
             "max_quarantined_fraction: 40 of 60 fresh preferences set aside, more than 50%",
@@ -168,7 +168,7 @@ def test_too_few_good_rows_block(gate, fresh, reason):
 def test_no_fresh_rows_block_even_with_earlier_ones(gate):
     first = gate(good(100))
     earlier = [Sourced(row, "") for row in (*first.train, *first.heldout)]
-    assert gate([], earlier).reasons == ("no rows: there is no fresh preference",)
+    assert gate([], earlier).reasons == ("no rows: there are no fresh preferences",)
 
 
 def test_no_heldout_rows_block_unless_none_are_asked_for(gate):
@@ -238,7 +238,7 @@ def test_too_few_human_labels_block_where_the_round_asks_for_them(gate):
     votes = Votes()
     votes.human_pairs = 12
     result = gate(good(40), context=Round(votes=votes, human_labels=13))
-    assert result.reasons == ("human_labels: people judged 12 fresh pairs, the round asks for 13",)
+    assert result.reasons == ("human_labels: people judged 12 fresh pairs, the round requires 13",)
     assert gate(good(40), context=Round(votes=votes, human_labels=12)).passed
 
 

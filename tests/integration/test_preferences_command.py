@@ -91,7 +91,7 @@ def test_convert_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys):
     out = tmp_path / "y.csv"
     assert main(["convert", str(path), str(out), "--to", "trl_messages"]) == 0
     assert capsys.readouterr().out == (
-        f"{out}: 1 pairs; completions without an opponent left out: 1; "
+        f"{out}: 1 pairs; completions without a counterpart left out: 1; "
         "prompts written as messages: 1\n"
     )
     assert main(["convert", str(out), str(tmp_path / "z.parquet"), "--to", "trl"]) == 0
@@ -100,7 +100,7 @@ def test_convert_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys):
 def test_a_file_name_of_no_known_kind_is_refused_before_reading(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
     assert main(["convert", str(path), str(tmp_path / "x.docx"), "--to", "trl"]) == 2
-    assert "the name ends in none of" in capsys.readouterr().err
+    assert "unknown suffix" in capsys.readouterr().err
 
 
 def test_data_that_change_between_the_two_readings_are_refused(tmp_path):
@@ -272,4 +272,4 @@ def test_an_entry_of_the_allow_list_that_fits_no_row_is_said(tmp_path, capsys):
         [{"pair_id": "0" * 16, "rule": "extra_turns", "why": "looked at"}],
     )
     assert main(["check", str(path), "--allow", str(allowed)]) == 0
-    assert "allow-list: 1 of 1 entries fit no pair" in capsys.readouterr().out
+    assert "allow-list: 1 of 1 entries match no pair" in capsys.readouterr().out

@@ -119,8 +119,8 @@ def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
     }  # fmt: skip
     code, err = round_.run()
     assert code == 4
-    blank = "blank_answers: 1 row where an answer has no visible character"
-    people = "human_labels: people judged 42 fresh pairs, the round asks for 50"
+    blank = "blank_answers: 1 row where a response has no visible character"
+    people = "human_labels: people judged 42 fresh pairs, the round requires 50"
     report = ".work/validate@r1/blocked/report.md"
     assert f"validate@r1: {blank}; {people}. Report: {report}\n" in err
     outcome = json.loads((round_.root / ".work/validate@r1/outcome.json").read_text())

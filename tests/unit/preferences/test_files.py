@@ -192,7 +192,7 @@ def test_an_open_quote_in_csv_is_not_read_to_the_end_of_the_file(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text('prompt,chosen,rejected\np,a,b\np,"a,b\n' + "x\n" * MAX_ROW_BYTES)
     said = str(errors_of(path))
-    assert "row is over 4,194,304 bytes long; the file is not read further" in said
+    assert "row is over 4,194,304 bytes long; the rest of the file is not read" in said
 
 
 @pytest.mark.parametrize("name", ["x.jsonlines", "x.JSONL", "x.ndjson"])
@@ -210,12 +210,12 @@ def test_what_a_folder_holds_beside_data_is_named_unless_it_is_known_as_none(tmp
     (tmp_path / "more").mkdir()
     (tmp_path / "z.jsonl").symlink_to("nowhere.jsonl")
     bak, more, link = errors_of(tmp_path).errors
-    assert bak.startswith(f"{tmp_path}/b.jsonl.bak: no data file; known are .jsonl")
-    assert more == f"{tmp_path}/more: a folder in a folder is not read"
+    assert bak.startswith(f"{tmp_path}/b.jsonl.bak: not a data file; expected one of .jsonl")
+    assert more == f"{tmp_path}/more: subfolders are not read"
     assert link == f"{tmp_path}/z.jsonl: no such file"
 
 
 def test_json_lines_in_a_json_file_are_recognised(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(GOOD * 2)
-    assert str(errors_of(path)) == f"{path}: it looks like JSON Lines: name it .jsonl"
+    assert str(errors_of(path)) == f"{path}: it looks like JSON Lines: rename it to .jsonl"

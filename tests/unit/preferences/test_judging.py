@@ -137,7 +137,7 @@ def test_a_judgment_of_a_pair_that_the_round_does_not_have_is_refused():
 
 
 def test_a_pair_that_occurs_twice_also_swapped_is_refused():
-    with pytest.raises(JudgmentMismatchError, match=r"comparison 2: .* is there already"):
+    with pytest.raises(JudgmentMismatchError, match=r"comparison 2: .* occurs twice"):
         judge([comparison("x", "y"), comparison("y", "x")], [], weights={})
 
 

@@ -83,7 +83,7 @@ def test_every_pair_that_no_note_counts_comes_back_from_every_kind_of_file(
     if to in ("hh", "unpaired"):
         expected = [row for row in rows if not row.is_tie]
         assert notes.pop("ties left out") == "2"
-    assert len(back) == len(expected) + int(notes.get("more pairs when read back", 0))
+    assert len(back) == len(expected) + int(notes.get("additional pairs when read back", 0))
     if reformed := int(notes.pop("prompts written as turns", 0)):
         kept = [row for row in expected if row.prompt == TURNS]
         assert reformed == len(expected) - len(kept)
@@ -156,14 +156,14 @@ def test_pairs_that_unpaired_completions_add_are_counted(tmp_path, capsys):
     rows = [preference("p", "a", "b"), preference("p", "c", "d"), preference("p", "c", "d")]
     path = write_own(tmp_path / "own.jsonl", rows)
     notes = convert(path, tmp_path / "y.jsonl", "unpaired", capsys)
-    assert notes == {"repeated pairs joined": "1", "more pairs when read back": "2"}
+    assert notes == {"repeated pairs merged": "1", "additional pairs when read back": "2"}
     assert len(list(open_source(tmp_path / "y.jsonl"))) == 4
 
 
 def test_opposite_pairs_are_one_comparison_and_counted(tmp_path, capsys):
     path = write_own(tmp_path / "own.jsonl", [preference("p", *pair) for pair in ("xy", "yx")])
     notes = convert(path, tmp_path / "out", "judgments", capsys)
-    assert notes == {"repeated pairs joined": "1"}
+    assert notes == {"repeated pairs merged": "1"}
     (settled,) = Unsettled().settle(open_source(tmp_path / "out"), keep_ties=True)
     assert settled.preference.is_tie
 
@@ -171,7 +171,7 @@ def test_opposite_pairs_are_one_comparison_and_counted(tmp_path, capsys):
 def test_ties_are_counted_where_others_would_read_a_winner(tmp_path, capsys):
     path = write_own(tmp_path / "own.jsonl", [TIE])
     notes = convert(path, tmp_path / "y.jsonl", "trl", capsys)
-    assert notes == {"ties that only their label tells": "1"}
+    assert notes == {"ties marked only by their label": "1"}
 
 
 def test_what_stands_beside_votes_is_named_when_it_is_lost(tmp_path, capsys):

@@ -66,7 +66,7 @@ def test_valid_oddities_are_accepted(write, content):
         (b'{"prompt_id": "p", "prompt": -Infinity}', "-Infinity is not a JSON number"),
         (b'{"prompt_id": "p", "prompt": 1e999}', "too large for a 64-bit float"),
         (b'{"prompt_id": "p", "prompt": ' + b"1" * 5000 + b"}", "too many digits"),
-        (b'{"prompt_id": "p", "prompt": "a\\u0000b"}', 'field "prompt": holds a NUL'),
+        (b'{"prompt_id": "p", "prompt": "a\\u0000b"}', 'field "prompt": contains a NUL'),
         (b'{"prompt_id": "p", "prompt": "a\\ud800b"}', "half a surrogate pair, U+D800"),
         (b'{"prompt_id": "p", "prompt": "a\x00b"}', "not JSON: Invalid control character"),
         (b'{"prompt_id": "p", "prompt": "caf\xe9"}', "not UTF-8: byte 0xe9 at 34"),

@@ -114,7 +114,7 @@ def test_a_prompt_that_conversations_begin_with_is_not_an_answer(tmp_path, syste
     assert (found.prompt, found.chosen, found.rejected) == (shared, "a", "b")
     other = row | {"prompt": "other"}
     write_records(tmp_path / "x.jsonl", [other])
-    with pytest.raises(MalformedDataError, match="one message of the assistant"):
+    with pytest.raises(MalformedDataError, match="a single assistant message"):
         read(tmp_path / "x.jsonl")
 
 
@@ -170,11 +170,11 @@ def test_a_folder_is_read_file_by_file_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("x.txt", b"", "the name ends in none of"),
+        ("x.txt", b"", "unknown suffix"),
         ("x.json", b'{"a": 1}', "expected a list of objects"),
         ("x.json", b"[1]", "item 1: expected an object"),
         ("x.json", b'[{"prompt": NaN}]', "NaN is not a JSON number"),
-        ("x.json", b'[{"chosen": "\\u0000", "rejected": ""}]', '"chosen": holds a NUL'),
+        ("x.json", b'[{"chosen": "\\u0000", "rejected": ""}]', '"chosen": contains a NUL'),
         ("x.json", b"", "not JSON"),
         ("x.csv", b"chosen,rejected\na,b,c\n", ":2: 3 cells, expected 2"),
         ("x.csv", b"chosen,chosen\na,b\n", ":1: a column name occurs twice"),
@@ -186,14 +186,14 @@ def test_a_folder_is_read_file_by_file_in_order(tmp_path):
         ("x.json.gz", b"plain", "damaged gzip file"),
         ("x.parquet.gz", gzip.compress(b"x" * 100, mtime=0)[:-5], "damaged gzip file"),
         ("x.jsonl", b'{"a": 1}', "columns of no known format (a)"),
-        ("x.jsonl", b"", "no row to tell the format from"),
+        ("x.jsonl", b"", "no row to detect the format from"),
         ("x.jsonl", b'{"chosen": "a", "rejected": [{"role": "user", "content": ""}]}', "messages"),
         ("x.jsonl", b'{"prompt": "p", "responses": ["a"], "scores": [1]}', "1 responses and 1"),
         ("x.jsonl", b'{"prompt": "p", "responses": ["a", 1], "scores": [1, 2]}', "list of texts"),
         ("x.jsonl", b'{"prompt": "p", "responses": ["a", "b"], "scores": [1, "2"]}', "numbers"),
-        ("x.jsonl", json.dumps(VOTES | {"votes": ["a"]}).encode(), "1 votes of 7 workers"),
+        ("x.jsonl", json.dumps(VOTES | {"votes": ["a"]}).encode(), "1 votes by 7 workers"),
         ("x.jsonl", json.dumps(VOTES | {"votes": ["c"] * 7}).encode(), "one of a, b, tie"),
-        ("x.jsonl", json.dumps(VOTES | {"workers": ["w"] * 7}).encode(), "one votes twice"),
+        ("x.jsonl", json.dumps(VOTES | {"workers": ["w"] * 7}).encode(), "a worker votes twice"),
         ("x.jsonl", b'{"data": {"prompt": "p"}, "annotations": []}', '"response_a": missing'),
     ],
 )  # fmt: skip

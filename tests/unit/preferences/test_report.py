@@ -15,7 +15,7 @@ def test_the_summary_says_why_it_is_blocked_and_where_all_rows_went():
     verdict = Verdict(counts=COUNTS, findings=(finding,), reasons=("because",))
     text = verdict.to_markdown()
     assert text.startswith("# Preference data: BLOCKED\n\n- because\n")
-    assert "| blank_answers | error | 2 | 1 | an answer has no visible character |" in text
+    assert "| blank_answers | error | 2 | 1 | a response has no visible character |" in text
     assert "| ties | 4 |" in text
     assert not verdict.passed
 

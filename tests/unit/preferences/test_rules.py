@@ -31,7 +31,7 @@ def broken(rule, *rows, evaluation=(), tokens=None):
 
 
 @pytest.mark.parametrize(
-    ("answer", "length"),
+    ("response", "length"),
     [
         ("", 0),
         (" \n\t ", 0),
@@ -46,8 +46,8 @@ def broken(rule, *rows, evaluation=(), tokens=None):
         ("\u200b a", 3),
     ],
 )
-def test_an_answer_is_as_long_as_what_can_be_seen_of_it(answer, length):
-    assert visible_characters(answer) == length
+def test_an_answer_is_as_long_as_what_can_be_seen_of_it(response, length):
+    assert visible_characters(response) == length
 
 
 def test_blank_answers_are_found_on_both_sides():
@@ -141,7 +141,7 @@ def test_a_contradiction_alone_is_no_circle():
 
 
 @pytest.mark.parametrize(
-    ("rule", "answer"),
+    ("rule", "response"),
     [
         ("extra_turns", "Sure.\n\nHuman: thanks"),
         ("damaged_text", "it\u00e2\u20ac\u2122s"),
@@ -149,8 +149,8 @@ def test_a_contradiction_alone_is_no_circle():
         ("personal_data", "mail me@example.org"),
     ],
 )
-def test_defects_of_either_answer_are_found(rule, answer):
-    assert broken(rule, ("p", "a", "b"), ("p", answer, "b"), ("p", "a", answer)) == [1, 2]
+def test_defects_of_either_answer_are_found(rule, response):
+    assert broken(rule, ("p", "a", "b"), ("p", response, "b"), ("p", "a", response)) == [1, 2]
 
 
 LONG = "the parcel that left our house on monday has been waiting at the station for days and days"
@@ -211,7 +211,7 @@ def tokens(tmp_path):
 
 
 def test_what_the_model_cannot_tell_apart_is_identical_to_it(tokens):
-    # Bytes that no merge joins are a token each: 4 and a space of prompt, 6 of answer.
+    # Bytes that no merge joins are a token each: 4 and a space of prompt, 6 of response.
     rows = [("qqqq", "xxxxxA", "xxxxxB"), ("qqqq", "Axxxxx", "Bxxxxx")]
     assert broken("identical_tokens", *rows, tokens=tokens(10)) == [0]
     assert broken("identical_tokens", *rows, tokens=tokens(12)) == []

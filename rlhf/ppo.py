@@ -17,8 +17,8 @@ clipped by default; log-probabilities of the rollout come from the training forw
 randomness comes from named seeds, so a round can go on at any iteration.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from rlhf.compute import Compute
 from rlhf.masked import rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_finite, check_kl, count_flat
+from rlhf.ppo_metrics import PPOMetrics
 from rlhf.ppo_update import PPOTraining, update
 from rlhf.reward_shaping import (
     clip_scores,
@@ -43,40 +44,9 @@ from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PPOMetrics:
-    """One iteration: a rollout and its update. KL and lengths are per answer, KL in nats."""
-
-    score: float
-    kl: float
-    kl_coef: float
-    reward: float
-    entropy: float
-    length: float
-    finished: float
-    clipped_scores: float
-    policy_loss: float
-    approx_kl: float
-    clip_fraction: float
-    ratio: float
-    value_loss: float
-    value_clip_fraction: float
-    explained_variance: float
-    grad_norm: float
-    value_grad_norm: float
-    kl_loss: float
-    """The mean KL per token in the loss; 0 where it is in the reward."""
-    optimiser_steps: int
-    skipped_passes: int
-    """Passes that `target_approx_kl` left out."""
-    tokens: int
-    components: Mapping[str, float]
-    """Means of what a mixed score is made of, before the weights; empty for a learned score."""
-
-
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What the loop yields: figures, and the rollout for whoever wants to read samples."""
+    """What the loop yields: metrics, and the rollout for whoever wants to read samples."""
 
     metrics: PPOMetrics
     rollout: Rollout
@@ -125,7 +95,7 @@ def train(
         batch = build_batch(rollout, rewards, params)
         kl = _sequence_kl(rollout)
         check_kl(kl, iteration, params)
-        figures = update(training, batch, params, iteration, compute=compute, seeds=seeds)
+        updated = update(training, batch, params, iteration, compute=compute, seeds=seeds)
         training.controller.update(kl, len(rollout))
         training.iteration = iteration + 1
         training.end = _budget_used(kl, training.iteration, params)
@@ -142,7 +112,7 @@ def train(
             ).item(),
             tokens=int(rollout.response_mask.sum()),
             components=components,
-            **figures,
+            **asdict(updated),
         )
         yield Iteration(metrics, rollout, training.end)
 

@@ -68,23 +68,23 @@ def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -
     return flat
 
 
-def check_first_step(figures: Mapping[str, float], iteration: int) -> None:
+def check_first_step(metrics: Mapping[str, float], iteration: int) -> None:
     """Before the first step of an update nothing has moved: ratio 1, KL 0, nothing clipped."""
     if (
-        not abs(figures["ratio"] - 1) <= 1e-3
-        or not figures["approx_kl"] <= 1e-4
-        or figures["clip_fraction"] > 0
+        not abs(metrics["ratio"] - 1) <= 1e-3
+        or not metrics["approx_kl"] <= 1e-4
+        or metrics["clip_fraction"] > 0
     ):
         raise SelfCheckError(
             f"self-check 'first ratio is 1' failed in iteration {iteration + 1}: ratio "
-            f"{figures['ratio']:.6f}, approximate KL {figures['approx_kl']:.2e}, clip fraction "
-            f"{figures['clip_fraction']:.2e}"
+            f"{metrics['ratio']:.6f}, approximate KL {metrics['approx_kl']:.2e}, clip fraction "
+            f"{metrics['clip_fraction']:.2e}"
         )
 
 
-def check_losses(figures: Mapping[str, float], iteration: int) -> None:
-    """The losses and figures of an optimiser step are finite."""
-    bad = {name: value for name, value in figures.items() if not math.isfinite(value)}
+def check_losses(metrics: Mapping[str, float], iteration: int) -> None:
+    """The losses and metrics of an optimiser step are finite."""
+    bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
     if bad:
         raise NonFiniteError(
             f"iteration {iteration + 1}: {', '.join(f'{k} is {v}' for k, v in bad.items())}; no "

@@ -1,6 +1,6 @@
 """The update of PPO: passes of minibatches over one rollout, and all that they change.
 
-Every figure and every gradient is divided by the token count of the whole minibatch, so that the
+Every metric and every gradient is divided by the token count of the whole minibatch, so that the
 size of the micro-batches changes neither.
 """
 
@@ -20,6 +20,7 @@ from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
 from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
+from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 
@@ -78,8 +79,8 @@ def update(
     *,
     compute: Compute,
     seeds: Seeds,
-) -> dict[str, Any]:
-    """All passes over a rollout; means of the figures over the optimiser steps.
+) -> UpdateMetrics:
+    """All passes over a rollout; means of the metrics over the optimiser steps.
 
     Raises:
         SelfCheckError: something had moved before the first step.
@@ -95,20 +96,18 @@ def update(
             len(batch), generator=seeds.torch("ppo", "minibatches", iteration, epoch)
         )
         for part in order.to(compute.device).split(size):
-            figures = _optimise(training, batch.select(part), params, on_policy, iteration, compute)
-            if on_policy and not any("ratio" in row for row in rows):
-                check_first_step(figures, iteration)
-            rows.append(figures)
+            row = _optimise(training, batch.select(part), params, on_policy, iteration, compute)
+            if on_policy and not any("ratio" in earlier for earlier in rows):
+                check_first_step(row, iteration)
+            rows.append(row)
         if on_policy and params.target_approx_kl is not None:
             moved = sum(row["approx_kl"] for row in rows[-params.minibatches :])
             if moved / params.minibatches > params.target_approx_kl:
                 break
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
-    silent = ("policy_loss", "approx_kl", "clip_fraction", "ratio", "kl_loss", "grad_norm")
     skipped = passes - len(rows) // params.minibatches
-    counts = {"optimiser_steps": len(rows), "skipped_passes": skipped}
-    return {**dict.fromkeys(silent, 0.0), **means, **counts}
+    return UpdateMetrics(**means, optimiser_steps=len(rows), skipped_passes=skipped)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -133,9 +132,9 @@ def _optimise(
     sums: dict[str, float] = {}
     for micro in by_length.split(params.micro_batch_size):
         with compute.autocast():
-            loss, figures = _losses(training, micro.trimmed(), params, train_policy, tokens)
+            loss, parts = _losses(training, micro.trimmed(), params, train_policy, tokens)
         loss.backward()
-        for name, value in figures.items():
+        for name, value in parts.items():
             sums[name] = sums.get(name, 0.0) + value.item()
     check_losses(sums, iteration)
     # Both gradients are looked at before either model moves.
@@ -160,7 +159,7 @@ def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOPa
 def _losses(
     training: PPOTraining, batch: PPOBatch, params: PPOParams, train_policy: bool, tokens: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a micro-batch and its figures, all divided by the minibatch's token count."""
+    """The loss of a micro-batch and its metrics, all divided by the minibatch's token count."""
     mask = batch.response_mask
     output = training.models.actor(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
     value = value_loss(
@@ -173,7 +172,7 @@ def _losses(
         huber_delta=params.value_huber_delta,
     )
     loss = params.value_coef * value.loss
-    figures = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
+    metrics = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
     current = token_logprobs_and_entropy(
         output.logits,
         batch.response_ids,
@@ -181,7 +180,7 @@ def _losses(
         train_entropy=params.entropy_coef != 0,
     )
     entropy = entropy_bonus(current.entropy, mask, normaliser=float(tokens))
-    figures["entropy"] = entropy
+    metrics["entropy"] = entropy
     if train_policy:
         policy = policy_loss(
             current.logprobs,
@@ -194,19 +193,19 @@ def _losses(
         )
         loss = loss + policy.loss - params.entropy_coef * entropy
         ratios = (current.logprobs - batch.old_logprobs).exp()
-        figures |= {
+        metrics |= {
             "policy_loss": policy.loss,
             "approx_kl": policy.approx_kl,
             "clip_fraction": policy.clip_fraction,
             "ratio": masked_mean(ratios, mask, normaliser=float(tokens)),
         }
         if params.kl_in == "loss":
-            figures["kl_loss"] = kl_loss(
+            metrics["kl_loss"] = kl_loss(
                 current.logprobs,
                 batch.ref_logprobs,
                 mask,
                 estimator=params.kl_estimator,
                 normaliser=float(tokens),
             )
-            loss = loss + training.controller.coef * figures["kl_loss"]
-    return loss, figures
+            loss = loss + training.controller.coef * metrics["kl_loss"]
+    return loss, metrics

@@ -38,7 +38,7 @@ FAR = 0.5
 def tell(world: World, step: Step) -> Iterator[str]:
     """The lines of the walk, at most 60 of at most 100 columns."""
     params, rollout, done = world.params, step.rollout, step.configured
-    mask, batch, figures = rollout.response_mask, done.batch, done.figures
+    mask, batch, metrics = rollout.response_mask, done.batch, done.metrics
     row = _example(mask)
     prompt = decode_rows(world.tokenizer, rollout.prompt_ids[[row]], rollout.prompt_mask[[row]])[0]
     answer = decode_rows(world.tokenizer, rollout.response_ids[[row]], mask[[row]])[0]
@@ -93,13 +93,13 @@ def tell(world: World, step: Step) -> Iterator[str]:
         "+ c/2·mean (V − R)²"
     )
     yield (
-        f"    ε = {params.clip_range:g}, c = {params.value_coef:g}; {figures['optimiser_steps']:g} "
-        f"optimiser steps: policy loss {figures['policy_loss']:+.4f}, value loss "
-        f"{figures['value_loss']:.4f},"
+        f"    ε = {params.clip_range:g}, c = {params.value_coef:g}; {metrics.optimiser_steps:g} "
+        f"optimiser steps: policy loss {metrics.policy_loss:+.4f}, value loss "
+        f"{metrics.value_loss:.4f},"
     )
     yield (
-        f"    clipped {figures['clip_fraction']:.1%}, KL to the old policy "
-        f"{figures['approx_kl']:.5f} per token, gradient norm {figures['grad_norm']:.3f}"
+        f"    clipped {metrics.clip_fraction:.1%}, KL to the old policy "
+        f"{metrics.approx_kl:.5f} per token, gradient norm {metrics.grad_norm:.3f}"
     )
     yield from _consequences(step, k1)
 

@@ -14,6 +14,7 @@ from rlhf.logprobs import token_logprobs
 from rlhf.masked import sequence_sums
 from rlhf.models import response_logits
 from rlhf.ppo import build_batch, compute_rewards
+from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.ppo_update import PPOTraining, update
 from rlhf.rollouts import collect_rollout
 from rlhf.seeding import Seeds
@@ -27,7 +28,7 @@ class Outcome:
     kl_coef: float
     rewards: Tensor
     batch: PPOBatch
-    figures: dict[str, float]
+    metrics: UpdateMetrics
     logprobs: Tensor
     """Of the rollout's tokens after the update."""
     kl: Tensor
@@ -74,14 +75,14 @@ def _outcome(
     batch = build_batch(rollout, rewards, world.params)
     # The last iteration of a round: behind the warm-up of the learning rate.
     last = max(world.params.iterations, 1) - 1
-    figures = update(training, batch, world.params, last, compute=compute, seeds=seeds)
+    metrics = update(training, batch, world.params, last, compute=compute, seeds=seeds)
     after = replace(world, models=moved)
     with torch.no_grad():
         logits = response_logits(moved.actor.lm, *_tokens(rollout))
         logprobs = token_logprobs(
             logits, rollout.response_ids, temperature=world.params.sampling.temperature
         )
-    return Outcome(kl_coef, rewards, batch, figures, logprobs, _exact_kl(after, rollout))
+    return Outcome(kl_coef, rewards, batch, metrics, logprobs, _exact_kl(after, rollout))
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ import random
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from rlhf.models import (
     save_value_function,
 )
 from rlhf.named_seeds import named_random
-from rlhf.ppo import Iteration, PPOMetrics, train
+from rlhf.ppo import Iteration, train
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import WordListError, build_rule_rewards
@@ -55,6 +54,9 @@ log = logging.getLogger(__name__)
 
 SFT = Path("models/sft")
 """What the KL is measured to."""
+
+GOLD = "objective/gold"
+"""The curve of the gold score, the one metric that is no field of PPOMetrics."""
 
 SAMPLES = 4
 """Answers of each rollout that are kept to be read."""
@@ -91,8 +93,7 @@ def run(stage: Stage) -> None:
     loop = train(training, prompts, params, tokens, compute=compute, seeds=seeds, rules=rules)
     for result in checkpoints.after_each(loop):
         last = result.metrics
-        figures = curves(last) | gold_curve(result.rollout, tokenizer)
-        stage.log(training.iteration, figures)
+        stage.log(training.iteration, last.curves() | gold_curve(result.rollout, tokenizer))
         samples += _samples(result, training.iteration, tokenizer)
         progress.step(
             score=last.score, kl=last.kl, clip=last.clip_fraction, ev=last.explained_variance
@@ -146,49 +147,9 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
 
 
 def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of the last iteration, without the gold score, which training never sees."""
-    names = [*CURVES.values(), *COMPONENTS.values()]
-    return {name: history[-1][name] for name in names if name in history[-1]} if history else {}
-
-
-def curves(metrics: PPOMetrics) -> dict[str, float]:
-    """Figures of an iteration under the names that OpenAI's code gave them."""
-    values = asdict(metrics)
-    parts = {COMPONENTS[name]: mean for name, mean in metrics.components.items()}
-    return {name: values[field] for field, name in CURVES.items()} | parts
-
-
-CURVES: Mapping[str, str] = {
-    "score": "objective/score",
-    "kl": "objective/kl",
-    "kl_coef": "objective/kl_coef",
-    "reward": "objective/reward",
-    "entropy": "objective/entropy",
-    "length": "objective/length",
-    "finished": "objective/finished",
-    "clipped_scores": "objective/clipped_scores",
-    "policy_loss": "policy/loss",
-    "approx_kl": "policy/approx_kl",
-    "clip_fraction": "policy/clip_fraction",
-    "ratio": "policy/ratio",
-    "grad_norm": "policy/grad_norm",
-    "value_loss": "value/loss",
-    "value_clip_fraction": "value/clip_fraction",
-    "explained_variance": "value/explained_variance",
-    "value_grad_norm": "value/grad_norm",
-    "kl_loss": "policy/kl_loss",
-    "optimiser_steps": "optimiser_steps",
-    "skipped_passes": "skipped_passes",
-    "tokens": "tokens",
-}
-COMPONENTS: Mapping[str, str] = {
-    "learned": "objective/learned",
-    "length": "objective/rule_length",
-    "relevance": "objective/rule_relevance",
-    "format": "objective/rule_format",
-    "sentiment": "objective/rule_sentiment",
-}
-"""What a mixed score is made of, before the weights."""
+    """The metrics of the last iteration, without the gold score, which training never sees."""
+    last = history[-1] if history else {}
+    return {name: value for name, value in last.items() if name not in ("step", GOLD)}
 
 
 def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
@@ -196,7 +157,7 @@ def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str
     prompts = decode_rows(tokenizer, rollout.prompt_ids, rollout.prompt_mask)
     answers = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
     gold = gold_scores(prompts, answers, rollout.ended.tolist())
-    return {} if gold is None else {"objective/gold": statistics.fmean(gold)}
+    return {} if gold is None else {GOLD: statistics.fmean(gold)}
 
 
 def _samples(

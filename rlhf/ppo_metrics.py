@@ -1,0 +1,69 @@
+"""The metrics of PPO: what an update measures, and what an iteration adds to it.
+
+A metric is one field of a dataclass here, with the name of its curve (those that OpenAI's code
+gave them) and its column of `history.csv`. Whatever computes it gives it to that field; files,
+MLflow and report take all fields there are.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+COMPONENTS: Mapping[str, str] = {
+    "learned": "objective/learned",
+    "length": "objective/rule_length",
+    "relevance": "objective/rule_relevance",
+    "format": "objective/rule_format",
+    "sentiment": "objective/rule_sentiment",
+}
+"""What a mixed score is made of, before the weights."""
+
+
+def curve(name: str, column: int, **default: float) -> Any:
+    """A field that is drawn as `name` and stands in this column of `history.csv`, from 1."""
+    return dataclasses.field(metadata={"curve": name, "column": column}, **default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetrics:
+    """Means over the optimiser steps of an update; 0 for the policy where only the values train."""
+
+    entropy: float = curve("objective/entropy", 5)
+    policy_loss: float = curve("policy/loss", 9, default=0.0)
+    approx_kl: float = curve("policy/approx_kl", 10, default=0.0)
+    clip_fraction: float = curve("policy/clip_fraction", 11, default=0.0)
+    ratio: float = curve("policy/ratio", 12, default=0.0)
+    grad_norm: float = curve("policy/grad_norm", 13, default=0.0)
+    value_loss: float = curve("value/loss", 14)
+    value_clip_fraction: float = curve("value/clip_fraction", 15)
+    value_grad_norm: float = curve("value/grad_norm", 17)
+    kl_loss: float = curve("policy/kl_loss", 18, default=0.0)
+    """The mean KL per token in the loss; 0 where it is in the reward."""
+    optimiser_steps: int = curve("optimiser_steps", 19)
+    skipped_passes: int = curve("skipped_passes", 20)
+    """Passes that `target_approx_kl` left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOMetrics(UpdateMetrics):
+    """One iteration: a rollout and its update. KL and lengths are per response, KL in nats."""
+
+    score: float = curve("objective/score", 1)
+    kl: float = curve("objective/kl", 2)
+    kl_coef: float = curve("objective/kl_coef", 3)
+    reward: float = curve("objective/reward", 4)
+    length: float = curve("objective/length", 6)
+    finished: float = curve("objective/finished", 7)
+    clipped_scores: float = curve("objective/clipped_scores", 8)
+    explained_variance: float = curve("value/explained_variance", 16)
+    tokens: int = curve("tokens", 21)
+    components: Mapping[str, float]
+    """Means of what a mixed score is made of, before the weights; empty for a learned score."""
+
+    def curves(self) -> dict[str, float]:
+        """Curve -> value in the order of the columns; components come last."""
+        fields = [field for field in dataclasses.fields(self) if "curve" in field.metadata]
+        fields.sort(key=lambda field: int(field.metadata["column"]))
+        named = {field.metadata["curve"]: getattr(self, field.name) for field in fields}
+        return named | {COMPONENTS[name]: mean for name, mean in self.components.items()}

@@ -1,0 +1,49 @@
+"""Each metric of PPO is one field; its curve and its column come with it."""
+
+import dataclasses
+
+import pytest
+
+from rlhf.ppo_metrics import PPOMetrics, UpdateMetrics, curve
+
+FIELDS = [field.name for field in dataclasses.fields(PPOMetrics) if field.name != "components"]
+VALUES = {name: float(number) for number, name in enumerate(FIELDS)}
+VALUES |= {"optimiser_steps": 7, "skipped_passes": 1, "tokens": 90}
+COLUMNS = [
+    "objective/score", "objective/kl", "objective/kl_coef", "objective/reward",
+    "objective/entropy", "objective/length", "objective/finished", "objective/clipped_scores",
+    "policy/loss", "policy/approx_kl", "policy/clip_fraction", "policy/ratio", "policy/grad_norm",
+    "value/loss", "value/clip_fraction", "value/explained_variance", "value/grad_norm",
+    "policy/kl_loss", "optimiser_steps", "skipped_passes", "tokens",
+]  # fmt: skip
+"""As history.csv has had them since the first release."""
+
+
+def test_every_field_has_a_curve_and_the_columns_are_the_published_ones():
+    made = PPOMetrics(**VALUES, components={}).curves()
+    assert list(made) == COLUMNS
+    assert sorted(made.values()) == sorted(VALUES.values())
+
+
+def test_the_parts_of_a_mixed_score_come_last():
+    made = PPOMetrics(**VALUES, components={"learned": 0.5, "sentiment": -2.0}).curves()
+    assert list(made)[len(COLUMNS) :] == ["objective/learned", "objective/rule_sentiment"]
+    assert (made["objective/learned"], made["objective/rule_sentiment"]) == (0.5, -2.0)
+
+
+def test_a_further_field_is_a_further_curve():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class More(PPOMetrics):
+        novel: float = curve("policy/novel", 22)
+
+    assert list(More(**VALUES, components={}, novel=3.0).curves()) == [*COLUMNS, "policy/novel"]
+
+
+def test_an_update_that_trains_the_values_only_says_0_of_the_policy():
+    counts = {"optimiser_steps": 2, "skipped_passes": 0}
+    metrics = UpdateMetrics(
+        entropy=1.0, value_loss=2.0, value_clip_fraction=0.5, value_grad_norm=3.0, **counts
+    )
+    assert (metrics.policy_loss, metrics.ratio, metrics.kl_loss, metrics.grad_norm) == (0, 0, 0, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        metrics.ratio = 1.0

@@ -1,1 +1,59 @@
-"""The RLHF algorithms on tensors: pure mathematics first, then the loops that use it."""
+"""The RLHF algorithms on tensors, without files of the pipeline, tracker or orchestrator.
+
+To understand PPO read in this order: masked, logprobs, kl, reward_shaping, advantages, ppo_losses
+(the mathematics), then rollouts, ppo, ppo_update (the loop). `python -m rlhf.walkthrough` shows one
+step with its numbers.
+
+Foundations
+    shapes               names for the tensor shapes, checked in every test
+    masked               sums, means and standardisation over real tokens
+    padding              lists of ids to rectangular tensors, and positions
+    packing              several sequences in one row, none of which sees another
+    special_ids          the ids of the end of a response and of padding
+    batches              a rollout and a PPO batch: tensors that belong together
+    named_seeds, seeding one seed, many named random streams
+    compute              device, threads, precision
+    params               what steers each algorithm, with the recipe as defaults
+
+Mathematics
+    logprobs             log-probabilities and entropy of a policy's tokens
+    kl                   estimates of the KL divergence, its exact value, its controller
+    reward_shaping       from one score per response to one reward per token
+    advantages           generalised advantage estimation, explained variance
+    ppo_losses           clipped policy loss, value loss, KL as a loss, entropy
+    preference_loss      Bradley-Terry loss of the reward model
+    language_model_loss  next-token loss of pre-training and SFT
+    calibration          whether the reward model's probabilities mean what they say
+    intervals            confidence intervals of means and win rates
+
+Models
+    models               the policy with its value function, the reward model
+    ensembles            several reward models as one scorer
+    lora                 low-rank adapters, in place and merged in the end
+    model_folders        folders in the hub's format, and the error for those that are none
+    chat, templates      text to ids and back; chat templates in a child process with limits
+    generation           sampling responses with a key-value cache
+    scoring              scores of texts by a reward model
+    optimisers, muon     the training step that all loops share
+
+Loops
+    pretrain             the embedded base model and its tokenizer
+    sft                  supervised fine-tuning on demonstrations
+    reward               reward-model training on pairs
+    rollouts             responses with all that PPO needs to know of them
+    ppo                  one PPO round
+    ppo_update           passes of minibatches over one rollout
+    ppo_metrics          what an iteration measures, and the curve of each metric
+    rule_rewards         rules on the text beside or in place of a learned reward
+    sentiment_words      the word list of one of the rules
+    evaluation           responses, exact KL and diversity on held-out prompts
+
+Safety
+    ppo_guards           what ends a PPO round before it does harm
+    self_checks          properties that the real job checks of itself
+    stopping             the errors by which training ends itself
+    manifests            files that say what they should be, with sizes and hashes
+    checkpoints          a training's state on disk, whole or not at all
+
+    walkthrough          one real PPO step, explained
+"""

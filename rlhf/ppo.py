@@ -19,6 +19,7 @@ randomness comes from named seeds, so a round can go on at any iteration.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,21 +101,27 @@ def train(
         training.iteration = iteration + 1
         training.end = _budget_used(kl, training.iteration, params)
         metrics = PPOMetrics(
-            score=rollout.scores.mean().item(),
             kl=kl,
             kl_coef=kl_coef,
             reward=sequence_sums(rewards, rollout.response_mask).mean().item(),
-            length=rollout.response_mask.sum(dim=1).float().mean().item(),
-            finished=rollout.ended.float().mean().item(),
             clipped_scores=clipped,
-            explained_variance=explained_variance(
-                batch.old_values, batch.returns, batch.response_mask
-            ).item(),
-            tokens=int(rollout.response_mask.sum()),
             components=components,
+            **_measured(rollout, batch),
             **asdict(updated),
         )
         yield Iteration(metrics, rollout, training.end)
+
+
+def _measured(rollout: Rollout, batch: PPOBatch) -> dict[str, Any]:
+    """The metrics that a rollout and its values give by themselves."""
+    mask = rollout.response_mask
+    return {
+        "score": rollout.scores.mean().item(),
+        "length": mask.sum(dim=1).float().mean().item(),
+        "finished": rollout.ended.float().mean().item(),
+        "explained_variance": explained_variance(batch.old_values, batch.returns, mask).item(),
+        "tokens": int(mask.sum()),
+    }
 
 
 def compute_rewards(rollout: Rollout, params: PPOParams, *, kl_coef: float) -> tuple[Tensor, float]:

@@ -20,9 +20,9 @@ COMPONENTS: Mapping[str, str] = {
 """What a mixed score is made of, before the weights."""
 
 
-def curve(name: str, column: int, **default: float) -> Any:
+def curve(name: str, column: int, default: Any = dataclasses.MISSING) -> Any:
     """A field that is drawn as `name` and stands in this column of `history.csv`, from 1."""
-    return dataclasses.field(metadata={"curve": name, "column": column}, **default)
+    return dataclasses.field(metadata={"curve": name, "column": column}, default=default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

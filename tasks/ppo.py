@@ -102,12 +102,7 @@ def run(stage: Stage) -> None:
     if training.end is not None:
         log.info("%s: %s", stage.name, training.end)
     check_frozen(models, at_first)
-    adapter = None if params.lora is None else take_adapter(actor.lm)
-    target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{key}/policy")
-    if adapter is not None:
-        adapter.save(target / ADAPTER)
-    save_value_function(actor, target)
-    seal_model(stage, target)
+    _write_policy(stage, actor, tokenizer)
     metrics = {
         "round": key,
         "iterations": training.iteration,
@@ -124,6 +119,16 @@ def run(stage: Stage) -> None:
         Output("policy", Path(f"models/rounds/{key}/policy")),
         Output("artifact", Path(f"results/ppo/{key}")),
     )
+
+
+def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """The policy with its value function, and its adapter where it has one."""
+    adapter = None if stage.params.ppo.lora is None else take_adapter(actor.lm)
+    target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
+    if adapter is not None:
+        adapter.save(target / ADAPTER)
+    save_value_function(actor, target)
+    seal_model(stage, target)
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:

@@ -475,6 +475,38 @@ def test_no_file_or_folder_has_a_name_that_says_nothing() -> None:
     assert found == NAMED_AFTER_THE_STAGE
 
 
+def test_the_map_of_rlhf_names_every_module_once() -> None:
+    """In its docstring, a line each: names, then what they are."""
+    text = (ROOT / "rlhf/__init__.py").read_text(encoding="utf-8")
+    listed = re.findall(r"^    ((?:\w+, )*\w+) {1,}\S", text, re.MULTILINE)
+    named = sorted(name for names in listed for name in names.split(", "))
+    there = sorted(
+        path.stem
+        for path in (ROOT / "rlhf").iterdir()
+        if path.stem != "__init__" and not path.name.startswith((".", "__pycache__"))
+    )
+
+    assert named == there
+
+
+MAX_FUNCTION = 60
+
+
+def test_no_function_has_more_than_60_lines() -> None:
+    """Counted from `def` to its last line; of benchmarks too."""
+    paths = [*MODULES, *(p.relative_to(ROOT).as_posix() for p in ROOT.glob("benchmarks/**/*.py"))]
+    long = {
+        f"{path}: {node.name}"
+        for path in paths
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > MAX_FUNCTION
+    }
+
+    assert long == set()
+
+
 def test_no_file_has_more_than_300_lines() -> None:
     lines = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in MODULES}
 

@@ -14,9 +14,10 @@ from rlhf.models import build_actor_critic, save_value_function
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.seeding import Seeds
-from rlhf.walkthrough import main, tell
-from rlhf.walkthrough_models import find_round, load_world, make_world
-from rlhf.walkthrough_step import take_step
+from rlhf.walkthrough.__main__ import main
+from rlhf.walkthrough.lines import tell
+from rlhf.walkthrough.models import find_round, load_world, make_world
+from rlhf.walkthrough.step import take_step
 from tests import tiny
 from tests.tiny import COMPUTE
 

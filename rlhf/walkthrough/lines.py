@@ -1,81 +1,82 @@
-"""One real PPO step, told in seven numbered steps with shapes, values and equations.
+"""The lines of the walk: one PPO step in seven numbered steps, and what a KL of 0 would change."""
 
-    python -m rlhf.walkthrough
-
-Runs on the last round that `make repro` has made, else on small models that it makes itself. All
-is computed by the functions that train (rlhf.rollouts, rlhf.ppo, rlhf.ppo_update); nothing is
-written to disk. It ends with what a KL coefficient of 0 would change, on the same answers.
-"""
-
-import argparse
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
-import transformers
 from torch import Tensor
 
-from rlhf.chat import TokenizerError, decode_rows
-from rlhf.compute import Compute, make_deterministic
+from rlhf.batches import Rollout
+from rlhf.chat import decode_rows
 from rlhf.kl import kl_estimate
 from rlhf.masked import masked_mean, sequence_sums
-from rlhf.model_folders import ModelFolderError
-from rlhf.rule_rewards import WordListError
-from rlhf.seeding import Seeds
-from rlhf.templates import TemplateError
-from rlhf.walkthrough_models import World, find_round, load_world, make_world
-from rlhf.walkthrough_step import Step, take_step
+from rlhf.ppo_metrics import UpdateMetrics
+from rlhf.walkthrough.models import World
+from rlhf.walkthrough.step import Step
 
 WIDTH = 100
 SHOWN = 10
-"""Tokens of the answer in the table."""
+"""Tokens of the response in the table."""
 FAR = 0.5
 """Nats by which the policy must like a token more than the reference does to count as moved."""
 
 
 def tell(world: World, step: Step) -> Iterator[str]:
     """The lines of the walk, at most 60 of at most 100 columns."""
-    params, rollout, done = world.params, step.rollout, step.configured
-    mask, batch, metrics = rollout.response_mask, done.batch, done.metrics
-    row = _example(mask)
-    prompt = decode_rows(world.tokenizer, rollout.prompt_ids[[row]], rollout.prompt_mask[[row]])[0]
-    answer = decode_rows(world.tokenizer, rollout.response_ids[[row]], mask[[row]])[0]
-    k1 = kl_estimate(rollout.logprobs, rollout.ref_logprobs, estimator="k1")
-    kl = sequence_sums(k1, mask)
+    k1 = kl_estimate(step.rollout.logprobs, step.rollout.ref_logprobs, estimator="k1")
+    row = _example(step.rollout.response_mask)
     yield "One PPO step: " + world.origin[0]
     yield from (f"    {line}" for line in world.origin[1:])
+    yield from _sampling(world, step.rollout, row)
+    yield from _scoring(world, step, row, k1)
+    yield from _credit(world, step, row, k1)
+    yield from _update(world, step.configured.metrics)
+    yield from _consequences(step, k1)
+
+
+def _sampling(world: World, rollout: Rollout, row: int) -> Iterator[str]:
+    mask = rollout.response_mask
+    prompt = decode_rows(world.tokenizer, rollout.prompt_ids[[row]], rollout.prompt_mask[[row]])[0]
+    response = decode_rows(world.tokenizer, rollout.response_ids[[row]], mask[[row]])[0]
+    temperature = world.params.sampling.temperature
     yield "1 PROMPTS     x: token ids, padded on the left; masks are True at real tokens"
     yield (
         f"    prompt_ids, prompt_mask {_shape(rollout.prompt_ids)}: "
         f"{int(rollout.prompt_mask.sum())} real tokens"
     )
     yield _cut(f"    prompt {row}: {prompt!r}")
-    yield f"2 RESPONSES   y ~ π(·|x) at temperature {params.sampling.temperature:g}, padded right"
+    yield f"2 RESPONSES   y ~ π(·|x) at temperature {temperature:g}, padded right"
     yield (
         f"    response_ids, response_mask {_shape(rollout.response_ids)}: {int(mask.sum())} real "
         f"tokens; {int(rollout.ended.sum())} of {len(rollout)} end by themselves"
     )
-    yield _cut(f"    response {row}: {answer!r}")
+    yield _cut(f"    response {row}: {response!r}")
+
+
+def _scoring(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
+    rollout = step.rollout
+    kl = sequence_sums(k1, rollout.response_mask)
     scorer = "rules (rlhf.rule_rewards)" if world.models.reward_model is None else "reward model"
-    yield f"3 SCORES      s(x, y), one per answer, from the {scorer}"
+    yield f"3 SCORES      s(x, y), one per response, from the {scorer}"
     yield (
         f"    scores {_shape(rollout.scores)}: mean {rollout.scores.mean():+.3f}, of {row} "
         f"{rollout.scores[row]:+.3f}"
     )
     yield "4 KL          k1_t = log π(y_t) − log π_ref(y_t); summed over y it estimates KL(π‖π_ref)"
     yield (
-        f"    logprobs, ref_logprobs {_shape(k1)}: KL in nats per answer: mean {kl.mean():+.2f} "
+        f"    logprobs, ref_logprobs {_shape(k1)}: KL in nats per response: mean {kl.mean():+.2f} "
         f"(exact {step.exact_kl.mean():.2f}), of {row} {kl[row]:+.2f}"
     )
+
+
+def _credit(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
+    params, done = world.params, step.configured
+    sums = sequence_sums(done.rewards, step.rollout.response_mask)
     yield (
         f"5 REWARDS     r_t = −β·k1_t, and + s (less penalties) at the last real token; "
         f"β = {done.kl_coef:g}"
     )
-    sums = sequence_sums(done.rewards, mask)
     yield (
-        f"    rewards {_shape(done.rewards)}: an answer's sum is s − β·KL: mean "
+        f"    rewards {_shape(done.rewards)}: a response's sum is s − β·KL: mean "
         f"{sums.mean():+.3f}, of {row} {sums[row]:+.3f}"
     )
     yield (
@@ -84,10 +85,14 @@ def tell(world: World, step: Step) -> Iterator[str]:
     )
     whitened = "whitened: mean 0, variance 1" if params.whiten_advantages else "not whitened"
     yield (
-        f"    values, advantages ({whitened}), returns (not) {_shape(batch.returns)}; of answer "
-        f"{row}:"
+        f"    values, advantages ({whitened}), returns (not) {_shape(done.batch.returns)}; of "
+        f"response {row}:"
     )
     yield from _table(world, step, row, k1)
+
+
+def _update(world: World, metrics: UpdateMetrics) -> Iterator[str]:
+    params = world.params
     yield (
         "7 UPDATE      ρ_t = π/π_old(y_t); minimise mean max(−Aρ, −A·clip(ρ, 1−ε, 1+ε)) "
         "+ c/2·mean (V − R)²"
@@ -101,11 +106,10 @@ def tell(world: World, step: Step) -> Iterator[str]:
         f"    clipped {metrics.clip_fraction:.1%}, KL to the old policy "
         f"{metrics.approx_kl:.5f} per token, gradient norm {metrics.grad_norm:.3f}"
     )
-    yield from _consequences(step, k1)
 
 
 def _table(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
-    """The tokens of one answer with all that the step knows of them."""
+    """The tokens of one response with all that the step knows of them."""
     rollout, batch = step.rollout, step.configured.batch
     columns = (
         rollout.logprobs,
@@ -145,10 +149,10 @@ def _consequences(step: Step, k1: Tensor) -> Iterator[str]:
             + "".join(f"{value.item():{form}}".rjust(14) for value in values)
         )
 
-    yield "WHAT IF THE KL COEFFICIENT WERE ZERO? The same answers, scores and weights, twice:"
+    yield "WHAT IF THE KL COEFFICIENT WERE ZERO? The same responses, scores and weights, twice:"
     yield "    " + " " * 66 + "".join(f"β = {outcome.kl_coef:g}".rjust(14) for outcome in outcomes)
     yield line(
-        "sum of an answer's rewards, mean (at 0: the score alone)",
+        "sum of a response's rewards, mean (at 0: the score alone)",
         [sequence_sums(outcome.rewards, mask).mean() for outcome in outcomes],
         "+.3f",
     )
@@ -164,7 +168,7 @@ def _consequences(step: Step, k1: Tensor) -> Iterator[str]:
             "+.4f",
         )
     yield line(
-        f"exact KL to the reference on these answers: {step.exact_kl.mean():.3f} before, after",
+        f"exact KL to the reference on these responses: {step.exact_kl.mean():.3f} before, after",
         [outcome.kl.mean() for outcome in outcomes],
         ".3f",
     )
@@ -173,7 +177,7 @@ def _consequences(step: Step, k1: Tensor) -> Iterator[str]:
 
 
 def _example(mask: Tensor) -> int:
-    """The answer to show: the longest that fits the table, else the shortest."""
+    """The response to show: the longest that fits the table, else the shortest."""
     lengths = mask.sum(dim=1)
     fitting = torch.where(lengths <= SHOWN, lengths, 0)
     return int(fitting.argmax() if fitting.any() else lengths.argmin())
@@ -185,36 +189,3 @@ def _shape(tensor: Tensor) -> str:
 
 def _cut(line: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one step and print it; 0, or 2 if the models cannot be used."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlhf.walkthrough",
-        description="One real PPO step in seven numbered steps, with shapes, values and equations.",
-    )
-    parser.add_argument("--round", help="a round below models/ (default: the last one made)")
-    parser.add_argument(
-        "--small", action="store_true", help="small models made now, even if a round is there"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampled answers (default: 0)")
-    options = parser.parse_args(arguments)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    make_deterministic(torch.get_num_threads())
-    compute, seeds = Compute(torch.device("cpu"), "float32"), Seeds(options.seed)
-    key = None if options.small else options.round or find_round(Path())
-    try:
-        world = make_world(seeds, compute) if key is None else load_world(Path(), key, compute)
-    except (ModelFolderError, TemplateError, TokenizerError, WordListError, OSError) as error:
-        sys.stderr.write(f"walkthrough: {error}\n")
-        return 2
-    sys.stdout.writelines(
-        f"{line}\n" for line in tell(world, take_step(world, compute=compute, seeds=seeds))
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

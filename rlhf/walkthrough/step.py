@@ -18,7 +18,7 @@ from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.ppo_update import PPOTraining, update
 from rlhf.rollouts import collect_rollout
 from rlhf.seeding import Seeds
-from rlhf.walkthrough_models import World
+from rlhf.walkthrough.models import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,19 @@ from flows.graph import PlannedStage, plan
 from flows.stages import Ending, How, run_stage
 from tasks.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.dvc_graph import DvcBusyError, GraphError, changes, in_words
+from tasks.dvc_lock import read_lock
 from tasks.dvc_locks import clear_stale
 from tasks.execution import Execution, save_execution
+from tasks.execution_record import record_end, record_start
 from tasks.output_tags import tag_outputs
 from tasks.params import Params, ParamsError, load_params
 from tasks.preflight import check_inputs
-from tasks.repro import write_summary
+from tasks.repro import read_results, write_summary
 from tasks.result_table import result_table
 from tasks.run_names import run_name
 from tasks.shipping import Shipper
-from tasks.summary import build_results, read_outcomes
+from tasks.summary import read_outcomes
+from tasks.tracking import Status
 
 SHIPPING_SECONDS = 60.0
 INTERRUPTED_SHIPPING_SECONDS = 3.0
@@ -108,9 +111,10 @@ def bring_up_to_date(root: Path, flow_run: str, params: Params) -> State[None]:
         get_run_logger().warning("%s; removed", problem)
     stages = plan(root)
     links = RunLinks(root, flow_run)
-    with _execution(root, flow_run, params, links):
+    with _execution(root, flow_run, params, links) as states:
         state, went_through = run_all(stages, root, flow_run, params, links)
-    state = as_it_is_now(state, root, went_through)
+        state = as_it_is_now(state, root, went_through)
+        states.append(state)
     if state.is_completed() and state.name != "Stale":
         with left_out_while_away("the question of promotion"):
             ask_for_promotion(root, params)
@@ -141,7 +145,7 @@ def run_all(
             return State(type=state.type, name=state.name, message=message), went_through
         went_through.append(planned.name)
         if planned.ends_round and planned.round is not None:
-            publish_results(figures(root, params), planned.round)
+            publish_results(read_results(root, params), planned.round)
             links.publish()
     return Completed(message=f"All {len(stages)} stages are up to date."), went_through
 
@@ -208,28 +212,51 @@ def task_state(ending: Ending) -> State[None]:
 
 def ask_for_promotion(root: Path, params: Params) -> None:
     """Have a person decide on the newest policy that has been evaluated."""
-    policies = [policy["name"] for policy in figures(root, params)["policies"]]
+    policies = [policy["name"] for policy in read_results(root, params)["policies"]]
     if len(policies) > 1:
         promotion_request.ask(root, policies[-1])
 
 
-def figures(root: Path, params: Params) -> dict[str, Any]:
-    """The results of all rounds so far."""
-    return build_results(root, list(params.rounds), seed=params.run.seed, test_policy=params.final)
+def mlflow_status(states: list[State[None]]) -> Status:
+    """How the parent run in MLflow ended, by the flow's final state; none: it was interrupted."""
+    if not states:
+        return "KILLED"
+    return "FINISHED" if states[0].name in ("Completed", "Stale") else "FAILED"
 
 
 @contextmanager
-def _execution(root: Path, flow_run: str, params: Params, links: RunLinks) -> Iterator[None]:
-    """Ship to MLflow beside the work; afterwards write the summary, however the work ended."""
-    started = time.monotonic()
+def _execution(
+    root: Path, flow_run: str, params: Params, links: RunLinks
+) -> Iterator[list[State[None]]]:
+    """Ship to MLflow beside the work; afterwards write the summary, however the work ended.
+
+    Yields a list for the flow's final state; an interrupted one has none.
+    """
+    started, lock_before = time.monotonic(), read_lock(root)
+    record_start(root, flow_run, params)
     shipper = Shipper(root)
     patience = INTERRUPTED_SHIPPING_SECONDS
+    states: list[State[None]] = []
     try:
-        yield
+        yield states
         patience = SHIPPING_SECONDS
     finally:
+        ran = any(outcome["execution"] == flow_run for outcome in read_outcomes(root))
+        # Where nothing was to be done there is nothing to compare. DVC notes what it restores.
+        if ran or read_lock(root) != lock_before:
+            status = mlflow_status(states)
+            record_end(
+                root,
+                flow_run,
+                status=status,
+                message=" ".join(
+                    state.message or "" for state in states if state.name != "Completed"
+                ),
+                seconds=time.monotonic() - started,
+                results=read_results(root, params),
+            )
         arrived = shipper.close(patience)
-        if any(outcome["execution"] == flow_run for outcome in read_outcomes(root)):
+        if ran:
             # Finished for `make repro`, which would else go on in this execution.
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
             execution.seconds = time.monotonic() - started

@@ -18,7 +18,6 @@ from mlflow.entities import (
     DatasetInput,
     InputTag,
     Metric,
-    Param,
     RunTag,
 )
 from mlflow.exceptions import MlflowException
@@ -26,13 +25,19 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.mlflow_models import log_model
-from tasks.mlflow_store import Store, connect, execution_run, mlflow_key, stage_run
+from tasks.mlflow_runs import (
+    PARAM_LENGTH,
+    compare_params,
+    execution_run,
+    log_params,
+    send_end,
+    stage_run,
+)
+from tasks.mlflow_store import Store, connect, mlflow_key
 from tasks.sent import Sent, load_sent, save_sent
 from tasks.tracking import is_live, read_finish
 
 METRICS_PER_BATCH = 1000
-PARAMS_PER_BATCH = 100
-PARAM_LENGTH = 6000
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
 """Answers of a tracking server that concern this spool only: the next one may still be taken."""
 
@@ -54,6 +59,17 @@ def send(folder: Path, *, uri: str, models: bool) -> None:
     """
     with _named_errors():
         _Sender(folder, connect(uri), load_sent(folder, uri)).send(models=models)
+
+
+def send_execution(folder: Path, *, uri: str) -> None:
+    """Send how the execution in `folder` ended, with its results and report.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    root = folder.parents[2]
+    with _named_errors(), _runs_lock(root):
+        send_end(connect(uri), root, folder, load_sent(folder, uri))
 
 
 def send_output_tags(
@@ -84,6 +100,7 @@ class _Sender:
 
     def __init__(self, folder: Path, store: Store, sent: Sent) -> None:
         self.folder = folder
+        self.root = folder.parents[3]
         self.store = store
         self.client = store.client
         self.sent = sent
@@ -92,8 +109,9 @@ class _Sender:
 
     def send(self, *, models: bool) -> None:
         if not self.sent.run:
-            with _runs_lock(self.folder.parents[1]):
-                self.sent.run = stage_run(self.store, self.start, self.tags).info.run_id
+            with _runs_lock(self.root):
+                run = stage_run(self.store, self.root, self.start, self.tags)
+                self.sent.run = run.info.run_id
             self._note()
         if not self.sent.described:
             self._describe()
@@ -110,24 +128,16 @@ class _Sender:
 
     def _describe(self) -> None:
         params = {mlflow_key(k): str(v)[:PARAM_LENGTH] for k, v in self.start["params"].items()}
-        self._send_params(self.sent.run, params)
+        log_params(self.store, self.sent.run, params)
         tags = [RunTag(mlflow_key(key), value) for key, value in self.tags.items()]
         self.client.log_batch(self.sent.run, tags=tags)
         if datasets := _datasets(self.start):
             self.client.log_inputs(self.sent.run, datasets)
-        # The parent gets the parameters of all its stages, so that executions can be compared.
-        parent = execution_run(self.store, self.start, self.tags)
-        known = parent.data.params
-        self._send_params(
-            parent.info.run_id, {key: value for key, value in params.items() if key not in known}
-        )
+        with _runs_lock(self.root):
+            parent = execution_run(self.store, self.root, self.start["execution"], self.start)
+            compare_params(self.store, parent, self.start["stage"], params)
         self.sent.described = True
         self._note()
-
-    def _send_params(self, run: str, params: Mapping[str, str]) -> None:
-        entries = [Param(key, value) for key, value in sorted(params.items())]
-        for first in range(0, len(entries), PARAMS_PER_BATCH):
-            self.client.log_batch(run, params=entries[first : first + PARAMS_PER_BATCH])
 
     def _send_metrics(self) -> None:
         """Send complete lines from the noted offset on."""
@@ -159,18 +169,14 @@ class _Sender:
         finals = finish["metrics"].items()
         step = _last_step(self.folder / "metrics.jsonl")
         own = [Metric(mlflow_key(key), value, ended, step) for key, value in finals]
-        stage = self.start["stage"]
-        shared = [Metric(mlflow_key(f"{stage}/{key}"), value, ended, 0) for key, value in finals]
-        parent = self._parent()
-        for run, metrics in ((self.sent.run, own), (parent, shared)):
-            for first in range(0, len(metrics), METRICS_PER_BATCH):
-                self.client.log_batch(run, metrics=metrics[first : first + METRICS_PER_BATCH])
+        for first in range(0, len(own), METRICS_PER_BATCH):
+            self.client.log_batch(self.sent.run, metrics=own[first : first + METRICS_PER_BATCH])
         for output in finish["outputs"]:
             if output["kind"] == "artifact":
                 self._send_artifact(self.folder / output["kept"])
         self._describe_end(finish.get("message", ""))
         self.client.set_terminated(self.sent.run, status, ended)
-        self.client.set_terminated(parent, status, ended)
+        self.client.set_terminated(self._parent(), status, ended)
         self.sent.status, self.sent.ended_ms = status, ended
         self.sent.models_done = all(entry["kind"] == "artifact" for entry in finish["outputs"])
         self._note()
@@ -220,7 +226,8 @@ class _Sender:
         self._note()
 
     def _parent(self) -> str:
-        return str(execution_run(self.store, self.start, self.tags).info.run_id)
+        execution = self.start["execution"]
+        return str(execution_run(self.store, self.root, execution, self.start).info.run_id)
 
     def _note(self) -> None:
         save_sent(self.folder, self.sent)
@@ -267,9 +274,9 @@ def _last_step(metrics: Path) -> int:
 
 
 @contextmanager
-def _runs_lock(spool: Path) -> Iterator[None]:
+def _runs_lock(root: Path) -> Iterator[None]:
     """Processes that ship different spools do not make the same parent run twice."""
-    with (spool / "runs.lock").open("wb") as lock:
+    with (root / ".work" / "runs.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

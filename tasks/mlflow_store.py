@@ -1,15 +1,10 @@
-"""MLflow's side of tracking: connecting, and finding the runs that belong to a spool.
-
-Runs are found by tags, so that a run that was made but not noted (a crash, a lost reply) is found
-again instead of made twice: `rlhf.execution` on the parent run of a pipeline execution,
-`rlhf.spool` on the child run of a stage.
-"""
+"""Connecting to MLflow: its store, its experiment, and a run that has a certain tag."""
 
 import fcntl
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +13,8 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
-PARENT_TAGS = ("mlflow.source.git.commit", "git.commit", "git.dirty")
-"""Tags of a stage that hold for its whole execution and so belong on the parent run too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +44,6 @@ def _connect(uri: str, name: str) -> Store:
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
         return Store(client, _experiment(client, name, _artifact_location(uri)))
-
-
-def stage_run(store: Store, start: Mapping[str, str], tags: Mapping[str, str]) -> Run:
-    """The child run of a spool (`start` is its start.json), made where there is none."""
-    spool = f"{start['stage']}/{start['id']}/{start['execution']}"
-    if (run := _find(store, "rlhf.spool", spool)) is not None:
-        return run
-    return store.client.create_run(
-        store.experiment,
-        start_time=int(start["started_ms"]),
-        run_name=start["stage"],
-        tags={
-            **tags,
-            "rlhf.spool": spool,
-            "rlhf.stage": start["stage"],
-            MLFLOW_PARENT_RUN_ID: execution_run(store, start, tags).info.run_id,
-            MLFLOW_RUN_NAME: start["stage"],
-        },
-    )
-
-
-def execution_run(store: Store, start: Mapping[str, str], tags: Mapping[str, str]) -> Run:
-    """The parent run of the execution that a spool belongs to, made where there is none."""
-    execution = start["execution"]
-    if (run := _find(store, "rlhf.execution", execution)) is not None:
-        return run
-    shared = {key: tags[key] for key in PARENT_TAGS if key in tags}
-    return store.client.create_run(
-        store.experiment,
-        start_time=int(start["started_ms"]),
-        run_name=execution,
-        tags={**shared, "rlhf.execution": execution},
-    )
 
 
 def mlflow_key(name: str) -> str:
@@ -141,7 +100,8 @@ def _experiment(client: MlflowClient, name: str, artifact_location: str | None) 
         return _experiment(client, name, artifact_location)
 
 
-def _find(store: Store, tag: str, value: str) -> Run | None:
+def find_run(store: Store, tag: str, value: str) -> Run | None:
+    """The run whose `tag` is `value`, None where there is none."""
     quoted = value.replace("'", "")
     runs = store.client.search_runs(
         [store.experiment], filter_string=f"tags.`{tag}` = '{quoted}'", max_results=1

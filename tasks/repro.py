@@ -27,6 +27,7 @@ from tasks.driver_lock import (
 from tasks.dvc_locks import clear_stale
 from tasks.dvc_process import DvcProcess
 from tasks.execution import Execution, begin_execution, last_execution, save_execution
+from tasks.execution_record import record_end, record_start
 from tasks.output_tags import tag_outputs
 from tasks.params import Params, ParamsError, load_params
 from tasks.preflight import check_inputs
@@ -35,11 +36,13 @@ from tasks.run_names import run_name
 from tasks.run_page import write_run_page
 from tasks.shipping import Shipper, tracking_uri
 from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
-from tasks.tracking import git_commit, now_ms, write_json
+from tasks.tracking import Status, git_commit, now_ms, write_json
 from tasks.variants import VariantError, prepare_workspace
 from tasks.work_folder import read_running
 
 SHIPPING_DEADLINE_SECONDS = 60.0
+STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
+"""Exit code -> how the parent run in MLflow ended; FAILED for all others."""
 WORDS = {
     "bad_input": "found bad input",
     "stopped": "stopped itself",
@@ -91,8 +94,11 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
     if _up_to_date(workspace, environment):
         sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
         ended = Ended(0, "")
+        if last_execution(workspace) is None:
+            # Done elsewhere and brought here by git and DVC: MLflow here has nothing of it yet.
+            ended = _run(workspace, environment, variant, params)
     else:
-        ended = _run(workspace, environment, variant)
+        ended = _run(workspace, environment, variant, params)
         if ended.code == 0:
             ended = _as_it_is_now(workspace)
     summary = write_summary(workspace, params)
@@ -138,8 +144,11 @@ def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:
     return done.returncode == 0
 
 
-def _run(workspace: Path, environment: dict[str, str], variant: str | None) -> Ended:
+def _run(
+    workspace: Path, environment: dict[str, str], variant: str | None, params: Params
+) -> Ended:
     execution = begin_execution(workspace, variant)
+    record_start(workspace, execution.id, params)
     started, started_ms = time.monotonic(), now_ms()
     for problem in clear_stale(workspace):
         sys.stderr.write(f"{problem}; removed\n")
@@ -152,6 +161,14 @@ def _run(workspace: Path, environment: dict[str, str], variant: str | None) -> E
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
     save_execution(workspace, execution)
+    record_end(
+        workspace,
+        execution.id,
+        status=STATUSES.get(ended.code, "FAILED"),
+        message=ended.message,
+        seconds=execution.seconds,
+        results=read_results(workspace, params),
+    )
     if shipper.close(SHIPPING_DEADLINE_SECONDS):
         tag_outputs(workspace)
     else:
@@ -184,9 +201,7 @@ def _how_it_ended(
 
 def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
     """Write `reports/summary.json` and the page of the run; return what is in the first."""
-    results = build_results(
-        workspace, list(params.rounds), seed=params.run.seed, test_policy=params.final
-    )
+    results = read_results(workspace, params)
     execution = last_execution(workspace)
     summary = build_summary(
         results,
@@ -200,6 +215,13 @@ def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
     write_json(workspace / "reports" / "summary.json", summary)
     write_run_page(workspace, run_name(workspace, params), summary, execution)
     return summary
+
+
+def read_results(workspace: Path, params: Params) -> dict[str, Any]:
+    """The results of all rounds so far."""
+    return build_results(
+        workspace, list(params.rounds), seed=params.run.seed, test_policy=params.final
+    )
 
 
 def _closing_words(summary: dict[str, Any], workspace: Path) -> str:

@@ -13,7 +13,7 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Literal
 
 from tasks.redaction import redact
 from tasks.sent import load_sent
-from tasks.tracking import SPOOL_FOLDER, is_live, read_finish
+from tasks.tracking import EXECUTIONS_FOLDER, SPOOL_FOLDER, is_live, read_finish, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -79,27 +79,36 @@ def ship(folder: Path, *, models: bool = True) -> ShipResult:
     with _only_shipper(folder) as mine:
         if not mine:
             return ShipResult(folder, "busy")
-        quiet_mlflow()
-        # Imported here: 1.5 s that no stage's main thread should wait for.
-        from tasks.mlflow_send import TrackingError, send  # noqa: PLC0415
-
-        try:
-            send(folder, uri=tracking_uri(_root_of(folder)), models=models)
-        except TrackingError as error:
-            state: State = "refused" if error.refused else "unreachable"
-            return ShipResult(folder, state, redact(str(error)))
-        return ShipResult(folder, _rest(folder))
+        uri = tracking_uri(_root_of(folder))
+        return _attempt(folder, lambda: _send(folder, uri, models=models))
 
 
 def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
-    """Ship every spool below `root`, oldest first, until MLflow turns out to be unreachable."""
+    """Ship all spools, then all executions that ended; stop where MLflow is unreachable."""
     results = []
     for folder in spools(root):
-        result = ship(folder, models=models)
-        results.append(result)
-        if result.state == "unreachable":
-            break
+        results.append(ship(folder, models=models))
+        if results[-1].state == "unreachable":
+            return results
+    # After their stages: the last word on how a parent run ended is the execution's.
+    for end in sorted((root / EXECUTIONS_FOLDER).glob("*/end.json")):
+        results.append(ship_execution(end.parent))
+        if results[-1].state == "unreachable":
+            return results
     return results
+
+
+def ship_execution(folder: Path) -> ShipResult:
+    """Send how the execution in `.work/executions/<id>` ended, if that is new."""
+    uri = tracking_uri(folder.parents[2])
+    end = read_json(folder / "end.json")
+    assert end is not None
+    if load_sent(folder, uri).ended_ms == end["ended_ms"]:
+        return ShipResult(folder, "complete")
+    with _only_shipper(folder) as mine:
+        if not mine:
+            return ShipResult(folder, "busy")
+        return _attempt(folder, lambda: _send_execution(folder, uri))
 
 
 def has_news(folder: Path) -> bool:
@@ -156,6 +165,35 @@ class Shipper:
             self._complaint = troubles[0]
             logger.warning("MLflow did not take everything; nothing is lost. %s", self._complaint)
         return not troubles
+
+
+# The two that know MLflow import it: 1.5 s that no stage's main thread should wait for.
+
+
+def _send(folder: Path, uri: str, *, models: bool) -> State:
+    from tasks.mlflow_send import send  # noqa: PLC0415
+
+    send(folder, uri=uri, models=models)
+    return _rest(folder)
+
+
+def _send_execution(folder: Path, uri: str) -> State:
+    from tasks.mlflow_send import send_execution  # noqa: PLC0415
+
+    send_execution(folder, uri=uri)
+    return "complete"
+
+
+def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
+    """Send something of `folder`; what became of it."""
+    quiet_mlflow()
+    from tasks.mlflow_send import TrackingError  # noqa: PLC0415
+
+    try:
+        return ShipResult(folder, sending())
+    except TrackingError as error:
+        state: State = "refused" if error.refused else "unreachable"
+        return ShipResult(folder, state, redact(str(error)))
 
 
 @contextmanager

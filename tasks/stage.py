@@ -23,6 +23,7 @@ from typing import Any
 
 from tasks.dvc_definition import DefinitionError
 from tasks.ending import run_and_record
+from tasks.execution_record import record_start
 from tasks.fingerprint import Identity, fingerprint, identify
 from tasks.inputs import fill_paths, input_hashes
 from tasks.outcome import EXIT_CODES, Cost, Status, process_age
@@ -115,6 +116,7 @@ class Stage:
             "round": self.round_key or "",
             "fingerprint": fingerprint(self.identity),
         }
+        record_start(self.root, self.execution, self.params)
         start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
         self._spool = open_spool(self.root, start)
 

@@ -35,6 +35,8 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 OutputKind = Literal["policy", "reward_model", "artifact"]
 
 SPOOL_FOLDER = Path(".work") / "spool"
+EXECUTIONS_FOLDER = Path(".work") / "executions"
+"""What the parent runs are to hold: see `tasks.execution_record`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +165,7 @@ def is_live(folder: Path) -> bool:
 
 def read_finish(folder: Path) -> dict[str, Any] | None:
     """The spool's finish.json, None while the stage has not ended (or was killed)."""
-    path = folder / "finish.json"
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
+    return read_json(folder / "finish.json")
 
 
 def default_execution(root: Path) -> str:
@@ -194,6 +192,14 @@ def write_json(path: Path, value: object) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object that `write_json` wrote to `path`, None where it has not."""
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
 
 
 def now_ms() -> int:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from tasks.driver_lock import Driver, sole_use
 from tasks.execution import begin_execution, save_execution
@@ -277,6 +278,23 @@ def test_beside_a_bare_dvc_repro_it_ends_with_7(root: Path) -> None:
         os.killpg(dvc.pid, signal.SIGTERM)
     assert (code, out) == (7, "")
     assert f"`dvc repro` works here (process {dvc.pid})" in err
+
+
+def test_a_run_that_dvc_restores_as_a_whole_has_its_own_run_in_mlflow(root: Path) -> None:
+    text = (root / "params.yaml").read_text()
+    for kl_coef in ("0.1", "0.2", "0.1"):
+        (root / "params.yaml").write_text(text.replace("ppo: {}", f"ppo: {{kl_coef: {kl_coef}}}"))
+        code, out, err = drive(root)
+        assert code == 0, err
+    assert "Stage 'evaluate@r1' is cached - skipping run" in out
+
+    client = MlflowClient(f"sqlite:///{root}/.work/mlflow/mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "rlhf-rounds"]
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    assert [run.data.params["ppo.kl_coef"] for run in runs] == ["0.1", "0.2", "0.1"]
+    assert [run.data.metrics["gold"] for run in runs] == [8.25] * 3
+    assert all(run.info.status == "FINISHED" for run in runs)
+    assert len({run.info.run_name for run in runs}) == 3
 
 
 def test_a_variant_runs_in_its_own_workspace_and_reuses_what_is_the_same(root: Path) -> None:

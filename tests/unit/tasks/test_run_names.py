@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from feedback.annotators import LabelParams
-from preferences.origins import SourceParams
 from preferences.params import ValidateParams
+from preferences.source_params import SourceParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams

@@ -1,0 +1,168 @@
+"""What MLflow shows of an execution as a whole: name, parameters, results, seconds, report."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tasks.execution_record import record_end, record_start
+from tasks.params import Params, load_params
+from tasks.shipping import ship_all, tracking_uri
+from tasks.tracking import RunStart, open_spool
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Path:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".gitignore").write_text(".work\nreports\n")
+    (tmp_path / "code.py").write_text("")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "-m", "one")
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "index.html").write_text("<p>the report</p>")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    return load_params(REPOSITORY / "params.yaml")
+
+
+def estimate(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 1, "high": mean + 1, "n": 8}
+
+
+def results(*gold: float, test: str | None = None) -> dict[str, Any]:
+    names = ["sft", "r1", "r2", "r3"][: len(gold)]
+    return {
+        "policies": [
+            {"name": name, "gold": estimate(value), "win_rate_vs_sft": None, "kl": estimate(1.5)}
+            for name, value in zip(names, gold, strict=True)
+        ],
+        "reward_models": [{"round": "r1", "accuracy_after": estimate(0.75)}],
+        "test": test and {"policy": test, "gold": estimate(7.25), "win_rate_vs_sft": estimate(0.9)},
+    }
+
+
+def parents() -> list[Run]:
+    client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    return [run for run in runs if "rlhf.execution" in run.data.tags]
+
+
+def child(root: Path, execution: str, kl_coef: float, stage: str = "ppo@r1") -> Run:
+    spool = open_spool(root, RunStart(stage, execution, {"ppo.kl_coef": kl_coef}, {}, {}))
+    spool.finish("FINISHED", {}, [])
+    assert {result.state for result in ship_all(root)} == {"complete"}
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    return MlflowClient(tracking_uri(root)).get_run(sent["run"])
+
+
+def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report(
+    root: Path, params: Params
+) -> None:
+    params = replace(params, ppo=replace(params.ppo, kl_coef=0.1))
+    record_start(root, "20260314-run", params)
+    record_end(
+        root, "20260314-run", status="FINISHED", message="", seconds=12.5,
+        results=results(4.5, 6.25, 8.0, test="r1"),
+    )  # fmt: skip
+    for _ in range(2):
+        assert [result.state for result in ship_all(root)] == ["complete"]
+
+    (parent,) = parents()
+    assert parent.info.run_name.startswith("kl0.10 ")
+    assert parent.info.run_name.endswith(f" r3 {git(root, 'rev-parse', 'HEAD')[:7]}")
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params["ppo.kl_coef"] == "0.1"
+    assert parent.data.tags["git.dirty"] == "false"
+    # `final` is r1: the last value of the curve, which tables show, is r1's.
+    assert parent.data.metrics == {
+        "gold": 6.25, "kl": 1.5, "reward_accuracy": 0.75, "seconds": 12.5,
+        "test/gold": 7.25, "test/win_rate_vs_sft": 0.9,
+    }  # fmt: skip
+    client = MlflowClient(tracking_uri(root))
+    curve = client.get_metric_history(parent.info.run_id, "gold")
+    assert [(point.step, point.value) for point in curve] == [(0, 4.5), (1, 6.25)]
+    page = client.download_artifacts(parent.info.run_id, "report.html")
+    assert Path(page).read_text() == "<p>the report</p>"
+
+
+def test_an_execution_that_did_not_finish_says_why_and_has_no_results(
+    root: Path, params: Params
+) -> None:
+    record_start(root, "blocked", params)
+    record_end(
+        root, "blocked", status="FAILED", message="validate@r1 was blocked", seconds=3.0,
+        results=results(4.5, 6.25),
+    )  # fmt: skip
+    ship_all(root)
+    (parent,) = parents()
+    assert parent.info.status == "FAILED"
+    assert parent.data.metrics == {"seconds": 3.0}
+    assert parent.data.tags["mlflow.note.content"] == "validate@r1 was blocked"
+
+    record_end(root, "blocked", status="FINISHED", message="", seconds=9.0, results=results(4.5))
+    ship_all(root)
+    (parent,) = parents()
+    assert (parent.info.status, parent.data.metrics["seconds"]) == ("FINISHED", 9.0)
+    assert parent.data.tags["mlflow.note.content"] == ""
+
+
+def test_no_two_runs_have_the_same_name_and_a_dirty_checkout_is_marked(
+    root: Path, params: Params
+) -> None:
+    commit = git(root, "rev-parse", "HEAD")[:7]
+    first = child_after_start(root, "run-1", params)
+    second = child_after_start(root, "run-2", params)
+    (root / "code.py").write_text("changed")
+    third = child_after_start(root, "run-3", params)
+    names = [run.info.run_name for run in parents()]
+    assert names[0].endswith(f"r3 {commit}")
+    assert names[1:] == [f"{names[0]} #2", f"{names[0]}-dirty"]
+    assert [run.data.tags["git.dirty"] for run in parents()] == ["false", "false", "true"]
+    assert [run.info.run_name for run in (first, second, third)] == [
+        f"ppo@r1 {name}" for name in names
+    ]
+
+
+def child_after_start(root: Path, execution: str, params: Params) -> Run:
+    record_start(root, execution, params)
+    return child(root, execution, params.ppo.kl_coef)
+
+
+def test_a_parent_keeps_the_params_it_started_with_and_says_which_stage_had_others(
+    root: Path, params: Params
+) -> None:
+    record_start(root, "edited", replace(params, ppo=replace(params.ppo, kl_coef=0.06)))
+    child(root, "edited", 0.06)
+    assert "params.changed" not in parents()[0].data.tags
+    # params.yaml was edited meanwhile.
+    record_start(root, "edited", replace(params, ppo=replace(params.ppo, kl_coef=0.07)))
+    late = child(root, "edited", 0.07, stage="ppo@r2")
+    (parent,) = parents()
+    assert late.data.params["ppo.kl_coef"] == "0.07"
+    assert parent.data.params["ppo.kl_coef"] == "0.06"
+    assert parent.data.tags["params.changed"] == "ppo@r2: ppo.kl_coef 0.07 (started with 0.06)"

@@ -76,7 +76,7 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
             )
         )
         page = deployment_page(prefect.url, runner)
-        _say(addresses(prefect.url, page, mlflow_ui(root) or tracking_uri(root)))
+        _say(addresses(prefect.url, page, _mlflow_page(root)))
         _watch([prefect.child, *(server.child for server in mlflow), runner])
 
 
@@ -89,6 +89,16 @@ def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
     server = running.enter_context(servers.mlflow_server(port, os.environ, log=log))
     os.environ["RLHF_MLFLOW_UI"] = server.url
     return [server]
+
+
+def _mlflow_page(root: Path) -> str:
+    """Where MLflow shows the runs; the bare store where it has no UI that we know of."""
+    if (address := mlflow_ui(root)) is None:
+        return tracking_uri(root)
+    # Imported here: MLflow takes a second and a half, in which the servers start.
+    from tasks.mlflow_view import runs_page  # noqa: PLC0415
+
+    return runs_page(address, root)
 
 
 def choose_port(asked: int | None, default: int, name: str) -> int:

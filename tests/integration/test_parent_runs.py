@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tasks.execution_record import record_end, record_start
+from tasks.mlflow_view import runs_page
 from tasks.params import Params, load_params
 from tasks.shipping import ship_all, tracking_uri
 from tasks.tracking import RunStart, open_spool
@@ -108,6 +109,20 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
     assert [(point.step, point.value) for point in curve] == [(0, 4.5), (1, 6.25)]
     page = client.download_artifacts(parent.info.run_id, "report.html")
     assert Path(page).read_text() == "<p>the report</p>"
+
+
+def test_the_printed_address_opens_the_runs_with_their_results_as_columns(root: Path) -> None:
+    client = MlflowClient(tracking_uri(root))
+    page = runs_page("http://127.0.0.1:5000", root)
+    experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
+    assert experiment is not None
+    start = f"http://127.0.0.1:5000/#/experiments/{experiment.experiment_id}/runs?"
+    assert page.startswith(f"{start}workflowType=machine_learning&viewStateShareKey=")
+    view = json.loads(experiment.tags[f"mlflow.sharedViewState.{page.rpartition('=')[2]}"])
+    # The names that `record_end` logs, in MLflow's spelling of columns.
+    assert view["selectedColumns"][:3] == [
+        f"metrics.`{key}`" for key in ("gold", "win_rate_vs_sft", "kl")
+    ]
 
 
 def test_an_execution_that_did_not_finish_says_why_and_has_no_results(

@@ -6,22 +6,17 @@ without a chance to clean up, the kernel tells the child (`PR_SET_PDEATHSIG`); t
 same towards DVC.
 """
 
-import ctypes
 import os
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-# Loaded here, because between fork and exec nothing should be loaded any more.
-_LIBC = ctypes.CDLL(None)
-# From <sys/prctl.h>.
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+from tasks.processes import adopt_orphans, die_with
 
 
 def start(
@@ -31,8 +26,8 @@ def start(
 
     Call it in the main thread: the kernel's signal comes when the *thread* that forked ends.
     """
-    # What a child leaves behind becomes our child, so that `_is_gone` can bury it.
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # So that `_is_gone` can bury what the child leaves behind.
+    adopt_orphans()
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -41,7 +36,7 @@ def start(
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_die_with(os.getpid()),
+        preexec_fn=die_with(os.getpid()),
     )
 
 
@@ -101,12 +96,3 @@ def _is_gone(process: subprocess.Popen[bytes]) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    def between_fork_and_exec() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # It died before we could ask.
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return between_fork_and_exec

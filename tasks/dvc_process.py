@@ -5,24 +5,21 @@ starts a second writer. So the child gets a session of its own: a signal goes to
 we wait until all of it has gone before we return.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from tasks.processes import adopt_orphans, die_with
+
 GRACE_SECONDS = 60.0
 """A stage that was asked to stop has this long to write its checkpoint."""
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class DvcProcess:
@@ -32,15 +29,14 @@ class DvcProcess:
         self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str]
     ) -> None:
         """Start it. Call this before other threads exist: it forks with Python code in between."""
-        if _LIBC is not None:
-            # Stages that outlive dvc become our children, so that we can wait for them.
-            _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        # Stages may outlive dvc.
+        adopt_orphans()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dvc", *arguments],
             cwd=folder,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=die_with(os.getpid()),
         )
         self.signalled: int | None = None
         """The signal that we passed on, None if there was none."""
@@ -86,16 +82,6 @@ class DvcProcess:
                 pass
             return True
         return False
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    def between_fork_and_exec() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if os.getppid() != parent:  # It died before we could ask.
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return between_fork_and_exec
 
 
 @contextmanager

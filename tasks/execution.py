@@ -5,14 +5,13 @@ A new call of the driver begins a new execution, unless the last one did not get
 and the stage that was interrupted comes back to its MLflow run.
 """
 
-import hashlib
 import json
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.tracking import git_commit, write_json
+from tasks.tracking import execution_key, write_json
 
 EXECUTION_FILE = Path(".work") / "execution.json"
 
@@ -33,9 +32,7 @@ class Execution:
 
 def begin_execution(root: Path, variant: str | None = None) -> Execution:
     """The execution to go on with, or a new one; noted in `.work/execution.json`."""
-    digest = hashlib.sha256(git_commit(root).encode())
-    digest.update((root / "params.yaml").read_bytes())
-    key = digest.hexdigest()[:16]
+    key = execution_key(root)
     last = last_execution(root)
     if last is not None and last.unfinished and last.key == key:
         return last

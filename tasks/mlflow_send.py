@@ -4,7 +4,6 @@ Every step is noted in `sent.json` as soon as MLflow has confirmed it, and harml
 an interruption between any two lines costs a repetition and makes no duplicate.
 """
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks.held import held
 from tasks.mlflow_models import log_model
 from tasks.mlflow_runs import (
     PARAM_LENGTH,
@@ -276,8 +276,7 @@ def _last_step(metrics: Path) -> int:
 @contextmanager
 def _runs_lock(root: Path) -> Iterator[None]:
     """Processes that ship different spools do not make the same parent run twice."""
-    with (root / ".work" / "runs.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held(root / ".work" / "runs.lock"):
         yield
 
 

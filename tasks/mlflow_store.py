@@ -1,6 +1,5 @@
 """Connecting to MLflow: its store, its experiment, and a run that has a certain tag."""
 
-import fcntl
 import functools
 import os
 import re
@@ -13,6 +12,8 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+
+from tasks.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
 
@@ -58,8 +59,7 @@ def _creation_lock(uri: str) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "create.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held(folder / "create.lock"):
         yield
 
 

@@ -9,7 +9,6 @@ Importing this module costs nothing: MLflow (1.5 seconds) is imported by the fir
 something to send, in the thread that sends it.
 """
 
-import fcntl
 import logging
 import os
 import threading
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tasks.held import take
 from tasks.redaction import redact
 from tasks.sent import load_sent
 from tasks.tracking import EXECUTIONS_FOLDER, SPOOL_FOLDER, is_live, read_finish, read_json
@@ -198,12 +198,10 @@ def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
 
 @contextmanager
 def _only_shipper(folder: Path) -> Iterator[bool]:
-    with (folder / "ship.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
+    if (lock := take(folder / "ship.lock")) is None:
+        yield False
+        return
+    with lock:
         yield True
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tasks.processes import hear_of_the_parents_death
+
 PATIENCE_SECONDS = 8
 """How long a training step may go on after a signal. A step that takes longer is given up, and the
 newest checkpoint is where the next run goes on."""
@@ -65,9 +67,7 @@ def die_with_parent() -> None:
     """
     if sys.platform != "linux":
         return
-    import ctypes  # noqa: PLC0415 (not needed elsewhere)
-
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    hear_of_the_parents_death()
     if os.environ.get("DVC_STAGE") and _left_to_init():
         sys.stderr.write("dvc died while this stage started; it ends too\n")
         raise SystemExit(143)

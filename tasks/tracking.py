@@ -18,7 +18,6 @@ resumed within one execution therefore comes back to its folder, and to its MLfl
 repeats after its last checkpoint is not logged twice.
 """
 
-import fcntl
 import hashlib
 import itertools
 import json
@@ -30,6 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from tasks.held import is_held, take
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 OutputKind = Literal["policy", "reward_model", "artifact"]
@@ -68,7 +69,7 @@ class Output:
 class Spool:
     """The open spool of a running stage. Made by `open_spool`; end it with `finish`."""
 
-    def __init__(self, root: Path, folder: Path, lock: IO[bytes]) -> None:
+    def __init__(self, root: Path, folder: Path, lock: IO[str]) -> None:
         """Take over `folder`, whose `lock` the caller holds and this object releases."""
         self.folder = folder
         self._root = root
@@ -156,11 +157,7 @@ def open_spool(root: Path, start: RunStart) -> Spool:
 
 def is_live(folder: Path) -> bool:
     """Whether the process that opened this spool still runs (the kernel keeps the lock)."""
-    lock = _try_lock(folder)
-    if lock is None:
-        return True
-    lock.close()
-    return False
+    return is_held(folder / "lock")
 
 
 def read_finish(folder: Path) -> dict[str, Any] | None:
@@ -170,9 +167,14 @@ def read_finish(folder: Path) -> dict[str, Any] | None:
 
 def default_execution(root: Path) -> str:
     """The execution id of a bare `dvc repro`: the same commit and params.yaml are one execution."""
+    return f"dvc-{execution_key(root)[:12]}"
+
+
+def execution_key(root: Path) -> str:
+    """Digest of the commit and params.yaml, which define an execution (16 hex digits)."""
     digest = hashlib.sha256(git_commit(root).encode())
     digest.update((root / "params.yaml").read_bytes())
-    return f"dvc-{digest.hexdigest()[:12]}"
+    return digest.hexdigest()[:16]
 
 
 def git_commit(root: Path) -> str:
@@ -220,24 +222,13 @@ def _candidates(stage_folder: Path, identity: str) -> Iterator[Path]:
         yield stage_folder / f"{identity}-{attempt}"
 
 
-def _take_lock(folder: Path) -> IO[bytes] | None:
-    """Like `_try_lock`, but patient with `is_live`, which holds the lock for an instant."""
+def _take_lock(folder: Path) -> IO[str] | None:
+    """The folder's lock; patient with `is_live`, which holds it for an instant."""
     for _ in range(10):
-        if (lock := _try_lock(folder)) is not None:
+        if (lock := take(folder / "lock")) is not None:
             return lock
         time.sleep(0.02)
     return None
-
-
-def _try_lock(folder: Path) -> IO[bytes] | None:
-    """The folder's lock, held until it is closed, or None where another process holds it."""
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
 
 
 def _trim_and_read(metrics: Path) -> set[tuple[int, str]]:

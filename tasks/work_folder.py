@@ -10,7 +10,6 @@ blocked/         what the data gate found when it last blocked
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tasks.held import held
 from tasks.tracking import write_json
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,8 @@ def alone(stage: str) -> Iterator[None]:
     """Hold the machine: one stage at a time; the kernel lets go of the lock on any death."""
     folder = Path(".work")
     folder.mkdir(exist_ok=True)
-    with (folder / "stage.lock").open("w") as lock:
-        started = time.monotonic()
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    started = time.monotonic()
+    with held(folder / "stage.lock"):
         if (waited := time.monotonic() - started) > 1:
             log.info("%s waited %.0f s for another stage to end", stage, waited)
         yield

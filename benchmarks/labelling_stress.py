@@ -1,19 +1,19 @@
-"""Sixteen annotators at the labelling server, which is killed again and again.
+"""Stress test: sixteen annotators use a labelling server that is killed repeatedly.
 
     python -m benchmarks.labelling_stress
 
-Starts `python -m feedback serve` on a store of its own, lets simulated people label over HTTP, and
-ends the server by kill -9 while they do. Then it compares what was acknowledged with what is
-stored. Every request that fails is sent again with the same key and after the same pauses as the
-page does it. Leases are short and some people wander off in the middle of a pair, so that expiry
-and hand-over happen too; gold items and repeats are mixed in as by default.
+Starts `python -m feedback serve` on its own store, lets simulated people label over HTTP, and kills
+the server with SIGKILL meanwhile. Then it compares the acknowledged with the stored answers. Failed
+requests are resent with the same key and the same pauses as by the page. Leases are short and some
+people leave in the middle of a pair, so that leases expire and pairs change hands; gold items and
+repeats are mixed in at the default rates.
 
-People take `--think-s` on average for a pair (exponentially distributed), which is far quicker than
-people are: reading takes ten seconds and more. Afterwards, on a fresh store and without kills, the
-same people do not think at all: the saturated figure, where everybody waits for everybody.
+People take `--think-s` per pair on average (exponentially distributed), far less than real people,
+who need ten seconds or more to read. Afterwards, on a fresh store and without kills, they take no
+thinking time: the saturated throughput, at which all wait for each other.
 
-Prints one JSON object; exits 1 if anything was lost, doubled or over-assigned. The people share the
-machine with the server.
+Prints one JSON object; exits 1 if anything was lost, duplicated or over-assigned. The simulated
+people share the machine with the server.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from preferences.records import pair_id
 
 GOLD_ITEMS = 50
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 4.0
-"""Of the page, before it sends a request again (`feedback/static/annotate.js`)."""
+"""Pauses of the page before it resends a request (`feedback/static/annotate.js`)."""
 
 
 @dataclass(slots=True)
@@ -48,15 +48,15 @@ class Tally:
     acknowledged: list[str] = field(default_factory=list)
     """Submission keys that the server confirmed."""
     direct: list[float] = field(default_factory=list)
-    """Seconds of submissions that were confirmed at the first try."""
+    """Seconds of submissions confirmed at the first attempt."""
     waited: list[float] = field(default_factory=list)
-    """Seconds of those that met a server that was dead or died, from the first try on."""
+    """Seconds, from the first attempt, of submissions during which the server was down or died."""
     retried: int = 0
     refused: int = 0
 
 
 class Server:
-    """The server process, which a thread kills and starts again."""
+    """The server process, which a thread kills and restarts."""
 
     def __init__(self, store: Path, lease_s: float) -> None:
         """Starts nothing yet."""
@@ -267,7 +267,7 @@ def _share(count: int, n: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Runs it with the figures of the issue, or with those given."""
+    """Runs the test with the default or the given numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--annotators", type=int, default=16)
     parser.add_argument("--judgments", type=int, default=5000, help="wanted before third votes")

@@ -1,13 +1,13 @@
-"""How much the data gate takes: a million pairs, and a second for each damaged file.
+"""Time and memory of the data gate: up to a million pairs, and about a second per damaged file.
 
     python -m benchmarks.preference_gate rows 1000000
     python -m benchmarks.preference_gate damaged
 
-`rows` writes that many made-up pairs (answers of 60 words on average; a third of the prompts twice
-or more, 1 % of the rows again, 1 % nearly again, 1 % contradicted) and lets `check` read, inspect,
-judge, split and write them, all rules on. It prints seconds per part, of the clock and of the
-processor, and the largest resident memory. `damaged` lets `check` refuse each file of
-`tests/malformed.py` in a process of its own, and read each odd but sound one.
+`rows` writes that many generated pairs (responses of 60 words on average; a third of the prompts
+repeated, 1 % of the rows duplicated, 1 % nearly duplicated, 1 % contradicted) and lets `check`
+read, inspect, judge, split and write them, with all rules on. It prints wall-clock and CPU seconds
+per part, and the largest resident memory. `damaged` runs `check` on each file of `tests/malformed.py`
+in its own process, and on each unusual but sound one.
 """
 
 import argparse

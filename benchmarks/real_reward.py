@@ -6,11 +6,11 @@
     nice python -m benchmarks.real_reward polite_instructions DATA/polite_instructions/FILE \
         --base FOLDER --precision bfloat16 --threads 2 --fold 0 --fold 1
 
-What the gate lets pass is cut into folds of whole prompts (of whole debates for UKP, so that both
-sides of a debate are held out together). For each fold `python -m tasks.reward` runs in a folder of
-its own, with the fold held out; nothing of a held-out pair is trained on. `models/sft` there is a
-small Llama that knows nothing yet, with a tokenizer trained on the texts of the train side, or with
-`--base` a causal language model in the hub's format.
+The pairs that pass the gate are split into folds of whole prompts (of whole debates for UKP, so
+that both sides of a debate are held out together). For each fold, `python -m tasks.reward` runs in
+its own folder with the fold held out; no part of a held-out pair is trained on. `models/sft` there is a
+small, randomly initialised Llama with a tokenizer trained on the texts of the train side, or with
+`--base` a causal language model in Hugging Face format.
 """
 
 import argparse

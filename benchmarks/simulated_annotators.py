@@ -1,9 +1,9 @@
-"""Are bad annotators found within a hundred items, and good ones left alone?
+"""Are bad annotators flagged within a hundred items, and careful ones not?
 
     python -m benchmarks.simulated_annotators            # the table of docs/labelling.md
 
 Simulates crews of eight, one of whom is bad in a known way, and counts who is flagged at any of ten
-looks within the first hundred items of each.
+checks within the first hundred items of each person.
 """
 
 import argparse
@@ -15,18 +15,18 @@ import numpy as np
 from feedback.quality import Answer, QualityParams, judge_annotators
 
 KINDS = {
-    "noisy": "turns 30 % of choices round",
+    "noisy": "flips 30 % of choices",
     "left": "always left",
     "fast": "median 1.5 s for 300 characters",
 }
 
 
 class Crew:
-    """Seven careful annotators and a bad one at Bradley-Terry pairs, 100 items each.
+    """Seven careful annotators and a bad one judge Bradley-Terry pairs, 100 items each.
 
     The gold difference of a pair is normal with standard deviation 3 (that of the embedded world's
     first round is above 5); people perceive it with logistic noise of one point and press the
-    wrong key in 3 % of answers. Two people per pair, a third on disagreement, 10 % gold items.
+    wrong key for 3 % of pairs. Two people per pair, a third on disagreement, 10 % gold items.
     """
 
     people, items, gold_items = 8, 100, 10
@@ -82,7 +82,7 @@ class Crew:
             mine.insert(at, self._answer(person, f"gold-{number}", 4.5, gold="a"))
 
     def flagged(self, params: QualityParams) -> set[str]:
-        """Everybody who is flagged at any of ten looks within their first hundred items."""
+        """Everybody flagged at any of ten checks within their first hundred items."""
         found: set[str] = set()
         for upto in range(10, self.items + 1, 10):
             seen = [answer for mine in self.answers for answer in mine[:upto]]
@@ -91,7 +91,7 @@ class Crew:
 
 
 def count(bad: str, crews: int) -> tuple[int, int]:
-    """(Crews whose bad annotator is flagged, careful people who are); seeds 0, 1, ..."""
+    """(Crews whose bad annotator is flagged, careful people flagged), for seeds 0, 1, ..."""
     caught = blamed = 0
     for seed in range(crews):
         flagged = Crew(seed, bad).flagged(QualityParams())
@@ -101,12 +101,12 @@ def count(bad: str, crews: int) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Prints the table; 1 where fewer than 95 % are found or more than 2 % blamed."""
+    """Prints the table; returns 1 if fewer than 95 % are found or more than 2 % wrongly flagged."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--crews", type=int, default=300, help="of each kind")
+    parser.add_argument("--crews", type=int, default=300, help="crews of each kind")
     crews = parser.parse_args().crews
     good = crews * (Crew.people - 1)
-    sys.stdout.write("| planted annotator | crews | found | careful people blamed |\n")
+    sys.stdout.write("| simulated annotator | crews | flagged | careful people flagged |\n")
     sys.stdout.write("|---|---|---|---|\n")
     fails = False
     for bad, name in KINDS.items():

@@ -1,1 +1,1 @@
-"""Judgments of pairs of answers: their form, who gives them, the labelling page and its quality."""
+"""Judgments of pairs of responses: annotators, the labelling page, its store and its quality."""

@@ -1,8 +1,8 @@
-"""`python -m feedback`: the labelling page and everything around it.
+"""`python -m feedback`: the labelling page and its commands.
 
-serve     opens the page            token    lets a person in
-publish   puts pairs on the page    status   says how far the rounds are
-export    takes judgments out       import   takes judgments in
+serve     opens the page            token    gives a person access
+publish   puts pairs on the page    status   shows the progress of rounds
+export    writes judgments          import   reads judgments
 """
 
 import argparse
@@ -18,11 +18,11 @@ from feedback import commands
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from preferences.records import JudgmentError
 
-_STORE_HELP = "database of the page: a file, or a SQLAlchemy URL (default: %(default)s)"
+_STORE_HELP = "database of the page: a file or a SQLAlchemy URL (default: %(default)s)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 0 done, 2 bad input, 5 the round waits for people."""
+    """Runs one command; returns 0 (done), 2 (bad input) or 5 (the round waits for people)."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     given = _parser().parse_args(arguments)
     try:
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feedback",
-        description="The labelling page: people compare two answers, blind.",
+        description="The labelling page, where people compare two responses, blind.",
     )
     commands_of = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands_of)
@@ -70,11 +70,14 @@ def _add_serve(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
         action="append",
         default=[],
         metavar="NAME",
-        help="a further host name that the page may be opened by",
+        help="additional host name under which the page may be opened",
     )
-    command.add_argument("--guidelines", type=Path, help="Markdown shown beside the pairs")
+    command.add_argument("--guidelines", type=Path, help="Markdown file shown beside the pairs")
     command.add_argument(
-        "--lease-minutes", type=float, default=10, help="time for a pair (default: %(default)s)"
+        "--lease-minutes",
+        type=float,
+        default=10,
+        help="time allowed per pair (default: %(default)s)",
     )
     command.add_argument(
         "--gold-rate", type=float, default=0.1, help="share of gold items (default: %(default)s)"
@@ -85,19 +88,19 @@ def _add_serve(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
     command.add_argument(
         "--prefect-url",
         default=os.environ.get("PREFECT_API_URL"),
-        help="Prefect's API, told when a round is complete (default: $PREFECT_API_URL, else that "
-        "of `make ui` while it runs in this folder)",
+        help="Prefect API to notify when a round is complete (default: $PREFECT_API_URL, else that "
+        "of `make ui` if it runs in this folder)",
     )
     command.set_defaults(run=commands.serve)
 
 
 def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     command = _add(to, "publish", "Put the pairs of a round, or gold items, on the page.")
-    command.add_argument("--round", dest="round_key", help="round, such as r1")
+    command.add_argument("--round", dest="round_key", help="round, for example r1")
     command.add_argument(
         "--comparisons",
         type=Path,
-        help="its pairs (default: data/rounds/ROUND/comparisons.jsonl)",
+        help="pairs of the round (default: data/rounds/ROUND/comparisons.jsonl)",
     )
     command.add_argument(
         "--overlap", type=int, default=1, help="people per pair (default: %(default)s)"
@@ -111,22 +114,24 @@ def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = _add(to, "token", "Let a person in: prints a new token, which ends the one before.")
-    command.add_argument("name", help="the annotator")
-    command.add_argument("--lead", action="store_true", help="sees the overview too")
-    command.add_argument("--resume", action="store_true", help="end this person's pause instead")
+    command = _add(to, "token", "Print a new token for a person; it replaces the previous one.")
+    command.add_argument("name", help="name of the annotator")
+    command.add_argument("--lead", action="store_true", help="also give access to the overview")
+    command.add_argument("--resume", action="store_true", help="resume a paused annotator instead")
     command.set_defaults(run=commands.token)
 
 
 def _add_status(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = _add(to, "status", "Say how far the rounds are and who needs a word.")
-    command.add_argument("--round", dest="round_key", help="only this one; exits 5 while it waits")
+    command = _add(to, "status", "Show the progress of rounds and which annotators need attention.")
+    command.add_argument(
+        "--round", dest="round_key", help="only this round; exits 5 while it is incomplete"
+    )
     command.set_defaults(run=commands.status)
 
 
 def _add_exchange(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = _add(to, "export", "Take the judgments of a round out.")
-    command.add_argument("--round", dest="round_key", required=True, help="round, such as r1")
+    command = _add(to, "export", "Export the judgments of a round.")
+    command.add_argument("--round", dest="round_key", required=True, help="round, for example r1")
     command.add_argument(
         "--format",
         dest="form",
@@ -136,9 +141,9 @@ def _add_exchange(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     )
     command.add_argument("--out", type=Path, required=True, help="file to write")
     command.set_defaults(run=commands.export)
-    command = _add(to, "import", "Take judgments that were given elsewhere in.")
+    command = _add(to, "import", "Import judgments made elsewhere.")
     command.add_argument("file", type=Path, help="file to read")
-    command.add_argument("--round", dest="round_key", required=True, help="round, such as r1")
+    command.add_argument("--round", dest="round_key", required=True, help="round, for example r1")
     command.add_argument(
         "--format",
         dest="form",

@@ -1,4 +1,4 @@
-"""Who a request comes from, and whether it may change anything."""
+"""Who sent a request, and whether it may change anything."""
 
 import secrets
 
@@ -22,7 +22,7 @@ def signed_in(request: Request) -> Person | None:
 
 
 def may_change(request: Request) -> Person:
-    """The annotator, if the request shows that it comes from our own page.
+    """The annotator, if the request provably comes from our own page.
 
     Raises:
         HTTPException: 401 if nobody is signed in, 403 if the CSRF token is wrong.
@@ -33,5 +33,5 @@ def may_change(request: Request) -> Person:
     if person.csrf is not None:
         sent = request.headers.get("x-csrf-token", "")
         if not secrets.compare_digest(sent.encode(), person.csrf.encode()):
-            raise HTTPException(403, "this page is out of date; load it again")
+            raise HTTPException(403, "this page is out of date; reload it")
     return person

@@ -1,7 +1,7 @@
-"""Who may label: annotators, their tokens and the sessions of their browsers.
+"""Who may label: annotators, their tokens and their browser sessions.
 
-Tokens and session ids are 256 random bits and stored as sha256 only: whoever reads the database
-cannot sign in with what it holds. (A slow hash is for guessable passwords; these are not.)
+Tokens and session ids are 256 random bits of which only the sha256 is stored, so a reader of the
+database cannot sign in. (Slow hashes are for guessable passwords, which these are not.)
 """
 
 import hashlib
@@ -42,15 +42,15 @@ class Person:
     """annotator or lead."""
     paused_reason: str | None
     csrf: str | None
-    """What a browser must send with each change; null for a bearer token, which no page can send
-    without knowing it."""
+    """What a browser must send with each change; None for bearer tokens, which other sites cannot
+    send."""
 
 
 def new_token(connection: Connection, annotator_id: str, *, role: str = "annotator") -> str:
-    """Makes the annotator if need be, and a token that replaces the one before.
+    """Creates the annotator if needed, and a token that replaces the previous one.
 
     Raises:
-        ValueError: the name is empty, longer than 64 characters or has control characters.
+        ValueError: the name is empty, longer than 64 characters or contains control characters.
     """
     if not _NAME.fullmatch(annotator_id):
         raise ValueError(f"annotator is {annotator_id!r}, expected 1 to 64 printable characters")
@@ -117,7 +117,7 @@ def close_session(connection: Connection, session: str) -> None:
 
 
 def pause(connection: Connection, annotator_id: str, reason: str) -> None:
-    """Gives this person no further pairs; what they are at is freed."""
+    """Gives this person no further pairs and frees their open one."""
     people, table = schema.annotators, schema.assignments
     connection.execute(
         update(people).where(people.c.annotator_id == annotator_id).values(paused_reason=reason)
@@ -129,7 +129,7 @@ def pause(connection: Connection, annotator_id: str, reason: str) -> None:
 
 
 def resume(connection: Connection, annotator_id: str) -> None:
-    """Lets this person go on; quality looks only at what they answer from now on."""
+    """Lets this person continue; quality checks count only their answers from now on."""
     people, labels = schema.annotators, schema.labels
     newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
     last = connection.execute(newest).scalar() or 0

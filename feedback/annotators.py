@@ -1,8 +1,8 @@
 """Who judges pairs: simulated annotators who follow a rubric, and files of judgments.
 
 Every annotator, people included (`feedback.people`), has one method, `judge(pairs)`: it returns all
-judgments of these pairs, or raises `MissingJudgmentsError` with what is still missing. It never
-waits and never makes a judgment up.
+judgments of these pairs, or raises `MissingJudgmentsError` with the number still missing. It never
+blocks and never invents a judgment.
 """
 
 import hashlib
@@ -33,15 +33,15 @@ class LabelParams:
     """Who judges: simulated annotators with the gold rubric, a judgments file, people, a language
     model behind an endpoint, or a reward model."""
     overlap: int = 1
-    """Judgments per pair, each by another annotator; at least 1."""
+    """Judgments per pair, each by a different annotator; at least 1."""
     simulated: int = 4
     """rubric: number of simulated annotators, sim-1 ... sim-n; at least `overlap`."""
     tau: float = 1.0
     """rubric: temperature of Bradley-Terry noise, in gold points; P(a) = sigmoid((a - b) / tau)."""
     tie_band: float = 0.0
-    """rubric: a perceived difference below this many gold points is a tie; 0 = never a tie."""
+    """rubric: a perceived difference of fewer gold points is a tie; 0: no ties."""
     flip: float = 0.0
-    """rubric: probability, 0 to 1, that a choice is written down the wrong way round."""
+    """rubric: probability, 0 to 1, that a choice is recorded the wrong way round."""
     file: str | None = None
     """file: path of the judgments (JSON Lines), or of an export from Label Studio (JSON), relative
     to the repository root."""
@@ -49,10 +49,10 @@ class LabelParams:
     """people: the labelling server's database, a path relative to the repository root or a
     SQLAlchemy URL."""
     language_model: LanguageModelParams | None = None
-    """language_model: which one, and how it is asked."""
+    """language_model: which model, and how it is queried."""
     reward_model: str | None = None
-    """reward_model: its folder in the hub's format, relative to the repository root; the judgments
-    name its hash."""
+    """reward_model: its folder in Hugging Face format, relative to the repository root; the
+    judgments name its hash."""
 
     def __post_init__(self) -> None:
         """Refuses impossible combinations, naming the dotted key."""
@@ -61,7 +61,7 @@ class LabelParams:
             (
                 self.annotators == "rubric" and self.simulated < self.overlap,
                 f"label.simulated is {self.simulated}, expected at least label.overlap "
-                f"({self.overlap}): a pair goes to as many different annotators",
+                f"({self.overlap}): each pair goes to that many different annotators",
             ),
             (not self.tau > 0, f"label.tau is {self.tau}, expected more than 0"),
             (
@@ -81,7 +81,7 @@ class LabelParams:
             (
                 self.annotators in ("language_model", "reward_model") and self.overlap > 1,
                 f"label.overlap is {self.overlap}, expected 1: the {self.annotators} is one "
-                "annotator, who says the same of a pair each time",
+                "annotator, who judges a pair the same way every time",
             ),
         ):
             if wrong:
@@ -89,10 +89,10 @@ class LabelParams:
 
 
 class MissingJudgmentsError(RuntimeError):
-    """The judgments of a round are not complete; the stage that asked exits 5 and is run again."""
+    """The judgments of a round are incomplete; the stage exits 5 and is run again later."""
 
     def __init__(self, round_key: str, *, missing: int, wanted: int, note: str = "") -> None:
-        """`missing` of `wanted` judgments are not there; `note` says where they come from."""
+        """Takes the numbers of missing and wanted judgments; `note` says where they come from."""
         self.round_key, self.missing, self.wanted = round_key, missing, wanted
         text = f"round {round_key} waits for {missing} of {wanted} judgments"
         super().__init__(f"{text}; {note}" if note else text)
@@ -110,13 +110,13 @@ class RubricAnnotator:
     """Simulated annotators who perceive the gold difference with logistic noise (Bradley-Terry).
 
     perceived = gold(a) - gold(b) + tau * logit(u), u uniform in (0, 1), so that
-    P(perceived > 0) = sigmoid((gold(a) - gold(b)) / tau). The sign is the choice, the size the
-    strength. u depends on seed, annotator and content of the pair alone: the same pair always gets
-    the same label, whatever else is asked and whichever answer comes first.
+    P(perceived > 0) = sigmoid((gold(a) - gold(b)) / tau). The sign gives the choice, the magnitude
+    the strength. u depends only on seed, annotator and content of the pair: the same pair always
+    gets the same label, regardless of other pairs and of the order of the responses.
     """
 
     STRENGTH_STEPS = (1.0, 2.0, 4.0)
-    """Perceived differences, in gold points, from which the strength is 2, 3 and 4."""
+    """Perceived differences, in gold points, at which the strength becomes 2, 3 and 4."""
 
     def __init__(self, score: Score, params: LabelParams, *, seed: int, rubric: str) -> None:
         """`rubric` identifies the scoring function (a hash of its code) in `annotator_version`."""
@@ -151,31 +151,31 @@ class RubricAnnotator:
         )
 
     def _perceived(self, pair: Pair, name: str) -> float:
-        """The noisy difference gold(a) - gold(b), in gold points; its sign is turned by `flip`."""
+        """The noisy difference gold(a) - gold(b), in gold points; `flip` may reverse its sign."""
         if not isinstance(pair.prompt, str):
             raise TypeError(
-                f"pair {pair.pair_id}: the rubric scores text prompts, this one has messages; "
+                f"pair {pair.pair_id}: the rubric scores text prompts, but this one has messages; "
                 "expected label.annotators file or people"
             )
         gold_a = self._score(pair.prompt, pair.response_a)
         gold_b = self._score(pair.prompt, pair.response_b)
         u = self._uniform(pair, name, "noise")
         noise = self._params.tau * math.log(u / (1 - u))
-        # The noise belongs to the answers, not to their places.
+        # The noise belongs to the responses, not to their positions.
         turned = 1 if pair.response_a <= pair.response_b else -1
         perceived = gold_a - gold_b + turned * noise
         return -perceived if self._uniform(pair, name, "flip") < self._params.flip else perceived
 
     def _uniform(self, pair: Pair, name: str, use: str) -> float:
-        """A number in (0, 1), a function of seed, annotator, pair and use."""
+        """A number in (0, 1), determined by seed, annotator, pair and use."""
         digest = _sha256(f"{self._seed}/{name}/{pair.pair_id}/{use}")
-        # 52 bits: with the half added, neither end can be reached by rounding.
+        # 52 bits plus one half: rounding cannot reach either end.
         return (int(digest[:13], 16) + 0.5) / 2**52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A judgment that was not taken, and why."""
+    """A judgment that was not accepted, and why."""
 
     judgment_id: str
     pair_id: str
@@ -184,20 +184,19 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a source holds for a round."""
+    """What a source has for a round."""
 
     judgments: list[Judgment]
     refused: list[Refusal]
     missing: int
-    """Judgments that are still to come."""
+    """Number of judgments still missing."""
 
 
 class FileAnnotator:
-    """Judgments that somebody else wrote into a file: JSON Lines, or an export from Label Studio.
+    """Judgments from a file: JSON Lines, or an export from Label Studio.
 
-    The file may hold several rounds. A judgment counts for a pair by its content, in whichever
-    round it was given; one that names this round and a pair that the round does not contain is
-    refused.
+    The file may contain several rounds. A judgment counts for a pair with its content, whichever
+    round it was given in; one that names this round but a pair outside it is refused.
     """
 
     def __init__(self, path: Path, params: LabelParams) -> None:
@@ -208,8 +207,8 @@ class FileAnnotator:
         """At least `overlap` judgments of each pair.
 
         Raises:
-            MissingJudgmentsError: some are not in the file.
-            JudgmentError: the file is missing, or a line (a task) of it is no judgment.
+            MissingJudgmentsError: the file lacks some.
+            JudgmentError: the file is missing, or a line (or task) is not a judgment.
         """
         collected = self.collect(pairs)
         for refusal in collected.refused:
@@ -232,7 +231,7 @@ class FileAnnotator:
         return collected.judgments
 
     def collect(self, pairs: Sequence[Pair]) -> Collected:
-        """What the file holds for these pairs, what is refused and how many are missing."""
+        """What the file has for these pairs, what is refused and how many are missing."""
         if is_export(self._path):
             judgments = read_export(self._path, pairs[0].round)
         else:
@@ -241,7 +240,7 @@ class FileAnnotator:
 
 
 def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:
-    """Puts judgments to the pairs they belong to, in the order of the pairs."""
+    """Assigns judgments to their pairs, in the order of the pairs."""
     known = {pair.pair_id: pair for pair in pairs}
     rounds = {pair.round for pair in pairs}
     taken: dict[str, dict[str, Judgment]] = {key: {} for key in known}
@@ -266,7 +265,7 @@ def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: i
 
 
 def _keep(found: dict[str, Judgment], judgment: Judgment, *, this_round: bool) -> None:
-    """One judgment per annotator: that of this round goes before one from an earlier round."""
+    """One judgment per annotator: this round's takes precedence over an earlier round's."""
     if this_round or judgment.annotator_id not in found:
         found[judgment.annotator_id] = judgment
 

@@ -1,11 +1,11 @@
-"""Who gets which pair, and what becomes of the answer.
+"""Assigns pairs to people under leases.
 
-All functions run inside one writing transaction, so each sees every earlier decision. An
-assignment is `open` under a lease, `done` when answered, or `free` when the lease ran out or it was
-given back; the pair of a free one may go to somebody else, or to the same person again.
+All functions run inside one write transaction, so each sees every earlier decision. An assignment
+is `open` during its lease, `done` once answered, or `free` after its lease expired or it was
+returned; the pair of a free assignment may go to somebody else, or to the same person again.
 
-Statements of every request are built once, as constants: building one anew costs SQLAlchemy more
-than SQLite takes to run it.
+Statements used by every request are built once, as constants: building one takes SQLAlchemy longer
+than executing it takes SQLite.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ _at_it = (
     .scalar_subquery()
 )
 _room = _rows.c.needed > _at_it
-"""Of a row of `round_pairs`: fewer people are at the pair than it wants answers."""
+"""Condition on `round_pairs`: fewer people hold the pair than it needs answers."""
 _HAS_ROOM = select(_rows.c.pair_id).where(
     _rows.c.round == bindparam("round"),
     _rows.c.pair_id == bindparam("pair"),
@@ -82,7 +82,7 @@ _answered = exists().where(
 _NEXT_PAIR = (
     select(_rows.c.pair_id)
     .where(_rows.c.round == bindparam("round"), schema.WANTED, ~_answered, _room)
-    # In the order of an index: the first row comes without a look at the others.
+    # In index order, so the first row is found without scanning the others.
     .order_by(_rows.c.position)
     .limit(1)
 )
@@ -94,13 +94,13 @@ class ServeParams:
     """How pairs are handed out."""
 
     lease_ms: int = 600_000
-    """Time for one pair; after it the pair goes to somebody else."""
+    """Time for one pair, after which it goes to somebody else."""
     gold_rate: float = 0.1
-    """Share of servings that are gold items, while there are unseen ones."""
+    """Share of assignments that are gold items, as long as unseen ones are left."""
     repeat_rate: float = 0.04
-    """Share of servings that repeat a pair the person has answered, with sides exchanged."""
+    """Share of assignments that repeat an answered pair with its sides swapped."""
     repeat_gap: int = 10
-    """Answers between a pair and its repeat, at least."""
+    """Fewest answers between a pair and its repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +116,13 @@ class Task:
     served_ms: int
     state: str
     revision: int
-    """Of its newest label; 0: none yet."""
+    """Revision of the newest label; 0: none yet."""
 
 
 def next_task(connection: Connection, annotator_id: str, params: ServeParams) -> Task | None:
-    """The pair that this person is to judge now; the same one again until it is answered.
+    """The pair that this person is to judge now; the same one until it is answered.
 
-    None when nothing is left for them.
+    None if nothing is left for them.
     """
     free_expired(connection)
     held = _task(connection.execute(_HELD, {"mine": annotator_id}).first())
@@ -139,7 +139,7 @@ def next_task(connection: Connection, annotator_id: str, params: ServeParams) ->
 
 
 def free_expired(connection: Connection) -> None:
-    """Frees every assignment whose lease has run out."""
+    """Frees every assignment whose lease has expired."""
     for row in connection.execute(_FREE_EXPIRED, {"now": now_ms()}).all():
         record(
             connection,
@@ -152,12 +152,12 @@ def free_expired(connection: Connection) -> None:
 
 
 def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
-    """Whether the pair wants an answer beyond those given and those somebody works on."""
+    """Whether the pair needs more answers than have been given or are being worked on."""
     return connection.execute(_HAS_ROOM, {"round": round_key, "pair": pair_id}).first() is not None
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:
-    """The assignment, in whatever state it is."""
+    """The assignment, in any state."""
     return _task(connection.execute(_BY_ID, {"assignment": assignment_id}).first())
 
 
@@ -178,7 +178,7 @@ def _task(row: Row[Any] | None) -> Task | None:
 
 
 def _find_pair(connection: Connection, annotator_id: str) -> tuple[str, str] | None:
-    """(round, pair) of the first pair with room that this person has not answered yet."""
+    """(round, pair) of the first pair that needs an answer from this person."""
     for key in connection.execute(_ROUNDS_OLDEST_FIRST).scalars().all():
         pair_id = connection.execute(_NEXT_PAIR, {"round": key, "mine": annotator_id}).scalar()
         if pair_id is not None:
@@ -189,9 +189,9 @@ def _find_pair(connection: Connection, annotator_id: str) -> tuple[str, str] | N
 def _find_check(
     connection: Connection, annotator_id: str, params: ServeParams
 ) -> tuple[str, str, int] | None:
-    """(pair, purpose, swap) of a gold item or a repeat, when it is time for one."""
+    """(pair, purpose, swap) of a gold item or a repeat, if one is due."""
     count = int(connection.execute(_SERVED, {"mine": annotator_id}).scalar_one())
-    # A function of person and count: a refresh or a restart does not draw again.
+    # Determined by person and count: a refresh or restart does not draw again.
     draw = _uniform(f"{annotator_id}/{count}")
     if draw < params.gold_rate:
         return _unseen_gold(connection, annotator_id)
@@ -251,7 +251,7 @@ def _lease(
     round_key, pair_id = key
     at = now_ms()
     until = at + params.lease_ms
-    # One row per person, pair and purpose, says the table: a free one is taken up again.
+    # The table has one row per person, pair and purpose: a free one is reopened.
     this = {"pair": pair_id, "mine": annotator_id, "why": purpose}
     lease = {"round_key": round_key, "until": until, "at": at}
     again = connection.execute(_TAKE_UP_AGAIN, this | lease).scalar()

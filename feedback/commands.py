@@ -1,4 +1,4 @@
-"""What the commands of `python -m feedback` do."""
+"""Implements the commands of `python -m feedback`."""
 
 import argparse
 import json
@@ -47,7 +47,7 @@ def serve(given: argparse.Namespace) -> int:
 
 
 class _Server(uvicorn.Server):
-    """Says where the page is as soon as it is there."""
+    """Prints the page's address as soon as it is up."""
 
     def __init__(self, config: uvicorn.Config, link: str) -> None:
         super().__init__(config)
@@ -59,9 +59,9 @@ class _Server(uvicorn.Server):
 
 
 def _server_params(given: argparse.Namespace, address: str) -> ServerParams:
-    told: str | None = given.prefect_url
+    address_given: str | None = given.prefect_url
     params: dict[str, Any] = {"page_url": address}
-    params["prefect"] = local_prefect if told is None else lambda: told
+    params["prefect"] = local_prefect if address_given is None else lambda: address_given
     if given.guidelines is not None:
         params["guidelines"] = given.guidelines
     return ServerParams(hosts=(*LOCAL_HOSTS, given.host, *given.allow_host), **params)
@@ -76,16 +76,16 @@ def _serve_params(given: argparse.Namespace) -> ServeParams:
 
 
 def _first_link(database: Database, address: str) -> str:
-    """The address, noted in the store for those who wait for people (`feedback.people`).
+    """The address, recorded in the store for those who wait for people (`feedback.people`).
 
-    With a token while nobody has one, so that the first person gets in at once.
+    Includes a token while nobody has one, so that the first person can sign in at once.
     """
     with database.writing() as connection:
         record(connection, "open", page=address)
         people = schema.annotators
         somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
         if connection.execute(somebody).first() is not None:
-            return f"{address} (a token for somebody: python -m feedback token NAME)"
+            return f"{address} (to create a token: python -m feedback token NAME)"
         token = accounts.new_token(connection, "me", role="lead")
     return f"{address}/login#token={token} (this link signs you in as 'me')"
 
@@ -111,17 +111,17 @@ def publish(given: argparse.Namespace) -> int:
             done = rounds.publish(connection, pairs, overlap=given.overlap)
     _say(
         f"round {given.round_key}: {done.added} pairs added, {done.kept} kept, "
-        f"{done.removed} no longer in it"
+        f"{done.removed} removed"
     )
     return 0
 
 
 def token(given: argparse.Namespace) -> int:
-    """Prints a token, or ends a pause."""
+    """Prints a token, or resumes a paused annotator."""
     with _opened(given.store) as database, database.writing() as connection:
         if given.resume:
             accounts.resume(connection, given.name)
-            _say(f"{given.name} may go on")
+            _say(f"{given.name} resumed")
         else:
             role = "lead" if given.lead else "annotator"
             _say(accounts.new_token(connection, given.name, role=role))
@@ -135,13 +135,13 @@ def status(given: argparse.Namespace) -> int:
         note = how_to_open(connection)
     shown = [one for one in view["rounds"] if given.round_key in (None, one.round)]
     if given.round_key is not None and not shown:
-        raise ValueError(f"round {given.round_key} is not published")
+        raise ValueError(f"round {given.round_key} has not been published")
     for one in shown:
         state = "complete" if one.complete else f"waits for {one.missing} of {one.wanted} judgments"
         _say(f"round {one.round}: {one.settled} of {one.pairs} pairs settled, {state}")
     for row in view["people"]:
         flags = [*row["flags"], *([f"paused: {row['paused']}"] if row["paused"] else [])]
-        _say(f"{row['name']}: {row['answers']} answers; {', '.join(flags) or 'fine'}")
+        _say(f"{row['name']}: {row['answers']} answers; {', '.join(flags) or 'no flags'}")
     waiting = [one for one in shown if not one.complete]
     if given.round_key is not None and waiting:
         (one,) = waiting
@@ -156,7 +156,7 @@ def export(given: argparse.Namespace) -> int:
             connection, rounds.round_pair_ids(connection, given.round_key), given.round_key
         )
         if not pairs:
-            raise ValueError(f"round {given.round_key} is not published")
+            raise ValueError(f"round {given.round_key} has not been published")
         judgments = judgments_of(connection, pairs)
         _write_atomically(given.out, _formatted(given.form, pairs, judgments))
         record(connection, "export", round_key=given.round_key, form=given.form, n=len(judgments))
@@ -167,13 +167,15 @@ def export(given: argparse.Namespace) -> int:
 
 
 def take_in(given: argparse.Namespace) -> int:
-    """Reads judgments into the store; says which are refused and why."""
+    """Reads judgments into the store; prints which are refused and why."""
     judgments = _read(given.form, given.file, given.round_key)
     with _opened(given.store) as database, database.writing() as connection:
         done = take(connection, judgments, given.round_key)
     for refusal in done.refused:
         sys.stderr.write(f"refused {refusal.judgment_id}: {refusal.reason}\n")
-    _say(f"{done.taken} judgments taken, {done.known} known, {len(done.refused)} refused")
+    _say(
+        f"{done.taken} judgments imported, {done.known} already known, {len(done.refused)} refused"
+    )
     return 2 if done.refused and not done.taken and not done.known else 0
 
 
@@ -214,13 +216,15 @@ def _refuse_if_in_round(connection: Connection, path: Path, pairs: list[Pair]) -
         query = select(rows.c.round).where(rows.c.pair_id == pair.pair_id)
         key = connection.execute(query).scalar()
         if key is not None:
-            raise JudgmentError(f"{path}: pair {pair.pair_id} is a pair of round {key} already")
+            raise JudgmentError(f"{path}: pair {pair.pair_id} already belongs to round {key}")
 
 
 def _refuse_other_rounds(path: Path, pairs: list[Pair], round_key: str) -> None:
     for pair in pairs:
         if pair.round != round_key:
-            raise JudgmentError(f"{path}: pair {pair.pair_id} is of round {pair.round!r}")
+            raise JudgmentError(
+                f"{path}: pair {pair.pair_id} is of round {pair.round!r}, expected {round_key!r}"
+            )
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,8 +1,8 @@
 """Transactions on SQLite (one file, nothing to install) or PostgreSQL (teams), through SQLAlchemy.
 
-Writers queue: within a process at a lock, between processes at SQLite's write lock or a PostgreSQL
-advisory lock. So every decision (who gets which pair) sees all decisions before it. A transaction
-that has returned is on the disk: write-ahead log with `synchronous=FULL`.
+Writers queue: within a process on a lock, between processes on SQLite's write lock or a PostgreSQL
+advisory lock. So every decision (who gets which pair) sees all earlier ones. A committed
+transaction is on disk: write-ahead log with `synchronous=FULL`.
 """
 
 import re
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from feedback import schema
 
 _PG_LOCK = 5_714_003
-"""Any fixed number: all writers of our store take this advisory lock."""
+"""Advisory lock taken by all writers of our store; any fixed number will do."""
 
 
 def now_ms() -> int:
@@ -30,7 +30,7 @@ class Database:
     """An open store; `url` is a path (SQLite) or a SQLAlchemy URL."""
 
     def __init__(self, url: str | Path) -> None:
-        """Opens the store and makes its tables if they are not there."""
+        """Opens the store and creates missing tables."""
         self._writer = threading.Lock()
         self._engine = _engine(str(url))
         with self.writing() as connection:
@@ -46,7 +46,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A consistent view that blocks nobody."""
+        """A consistent view that blocks no writer."""
         with self._engine.connect() as connection, connection.begin():
             yield connection
 
@@ -69,7 +69,7 @@ def _engine(url: str) -> Engine:
 
 
 def _postgres(url: str) -> Engine:
-    # The driver that the extra installs, whatever SQLAlchemy's own choice is.
+    # Use the driver that the extra installs, not SQLAlchemy's default.
     url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
     try:
         engine = create_engine(url, pool_pre_ping=True)
@@ -82,7 +82,7 @@ def _postgres(url: str) -> Engine:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    # We write BEGIN ourselves: the driver's own would let a reader turn into a writer half-way.
+    # We issue BEGIN ourselves: the driver's would let a reader become a writer midway.
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")

@@ -21,7 +21,7 @@ def record(
     assignment_id: str | None = None,
     **detail: Any,
 ) -> None:
-    """Adds one line to the log, in the transaction that did the thing."""
+    """Adds an entry to the log, in the same transaction as the event."""
     row = {
         "at_ms": now_ms(),
         "kind": kind,

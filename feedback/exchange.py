@@ -1,4 +1,4 @@
-"""Judgments in other people's formats: TRL preference rows and a table for spreadsheets."""
+"""Judgments in third-party formats: TRL preference rows and a table for spreadsheets."""
 
 import csv
 import io
@@ -9,14 +9,14 @@ from feedback.judgments import Pair
 from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A cell that begins like this is a formula to a spreadsheet."""
+"""Spreadsheets treat a cell that begins like this as a formula."""
 
 
 def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dict[str, Any]]:
-    """One row of TRL's preference format for each judgment that prefers an answer.
+    """One row of TRL's preference format for each judgment that prefers a response.
 
-    Explicit prompt; text, or messages where the prompt has messages. Ties, both bad and skips have
-    no chosen answer and are left out.
+    With explicit prompt, as text, or as messages if the prompt is messages. Ties, both bad and
+    skips have no chosen response and are left out.
     """
     rows = []
     for judgment in judgments:
@@ -43,10 +43,10 @@ def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dic
 def from_trl(
     rows: Sequence[tuple[str, Mapping[str, Any]]], round_key: str, *, source: str
 ) -> list[Judgment]:
-    """Judgments from rows of TRL's preference format; `source` judges where no name is given.
+    """Judgments from rows of TRL's preference format; `source` names a row's annotator by default.
 
     Raises:
-        JudgmentError: a row without prompt, chosen or rejected; says where.
+        JudgmentError: a row lacks prompt, chosen or rejected; gives its location.
     """
     return [_from_trl_row(where, row, round_key, source) for where, row in rows]
 
@@ -92,7 +92,7 @@ def _plain(where: str, row: Mapping[str, Any], name: str) -> str:
 
 
 def to_csv(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> str:
-    """A table to look at, not to read back: cells that look like formulas get a quote in front."""
+    """A table for viewing, not for import: cells that look like formulas get a leading quote."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b"])

@@ -1,4 +1,4 @@
-"""Takes judgments that were given elsewhere into the store."""
+"""Imports judgments made elsewhere into the store."""
 
 import hashlib
 import secrets
@@ -28,7 +28,7 @@ class Imported:
 
 
 def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) -> Imported:
-    """Writes judgments for the round; those for pairs that it does not contain are refused."""
+    """Writes judgments for the round; refuses those of pairs outside it."""
     held = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
     pairs = {pair.pair_id: pair for pair in held}
     taken: list[str] = []
@@ -58,7 +58,7 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
 
 
 def _take_one(connection: Connection, judgment: Judgment) -> bool:
-    """Writes one judgment; false if it is there already."""
+    """Writes one judgment; False if it is already stored."""
     _hire(connection, judgment)
     table, labels = schema.assignments, schema.labels
     mine = (table.c.pair_id == judgment.pair_id, table.c.annotator_id == judgment.annotator_id)
@@ -71,7 +71,7 @@ def _take_one(connection: Connection, judgment: Judgment) -> bool:
     if held is not None:
         if (held.choice, held.strength) == (judgment.choice, judgment.strength):
             return False
-        raise JudgmentError(f"{judgment.annotator_id} has judged this pair otherwise")
+        raise JudgmentError(f"{judgment.annotator_id} has judged this pair differently")
     assignment_id = secrets.token_hex(16)
     at = _milliseconds(judgment)
     shared = {"assignment_id": assignment_id, "annotator_id": judgment.annotator_id, "revision": 1}
@@ -103,10 +103,10 @@ def _take_one(connection: Connection, judgment: Judgment) -> bool:
 
 
 def _hire(connection: Connection, judgment: Judgment) -> None:
-    """Makes the annotator if need be: one who cannot sign in.
+    """Creates the annotator if needed, without a way to sign in.
 
     Raises:
-        JudgmentError: there is somebody else of this name.
+        JudgmentError: the name belongs to another kind of annotator.
     """
     people = schema.annotators
     query = select(people.c.kind).where(people.c.annotator_id == judgment.annotator_id)

@@ -26,7 +26,7 @@ STRENGTHS = (1, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two answers to one prompt: all that an annotator may see, nothing of who wrote them."""
+    """Two responses to a prompt: all that an annotator may see, without their authors."""
 
     pair_id: str
     round: str
@@ -39,7 +39,7 @@ class Pair:
         """Reads a row of comparisons.jsonl, without what an annotator must not see.
 
         Raises:
-            JudgmentError: a field is missing or no text, or the id is not that of the content.
+            JudgmentError: a field is missing or not text, or the id does not match the content.
         """
         for name in ("pair_id", "round", "response_a", "response_b"):
             _expect_text(row, name, where)
@@ -59,7 +59,7 @@ def judgment_from_row(row: Mapping[str, Any], *, where: str = "judgment") -> Jud
     """Reads a row of judgments.jsonl strictly; fills in the id where the writer left it out.
 
     Raises:
-        JudgmentError: an unknown key, a missing one, or a value outside its set.
+        JudgmentError: an unknown or missing key, or an invalid value.
     """
     names = [field.name for field in fields(Judgment)]
     unknown = sorted(set(row) - set(names))
@@ -74,7 +74,7 @@ def read_judgments(path: Path) -> list[Judgment]:
     """All judgments of a JSON Lines file.
 
     Raises:
-        JudgmentError: the file is missing, or a line is no judgment; names file and line.
+        JudgmentError: the file is missing, or a line is not a judgment; names file and line.
     """
     return [judgment_from_row(row, where=where) for where, row in json_rows(path)]
 
@@ -83,21 +83,21 @@ def read_pairs(path: Path) -> list[Pair]:
     """The pairs of a comparisons.jsonl, blind.
 
     Raises:
-        JudgmentError: the file is missing, or a line is no comparison; names file and line.
+        JudgmentError: the file is missing, or a line is not a comparison; names file and line.
     """
     return [Pair.from_json(row, where=where) for where, row in json_rows(path)]
 
 
 def to_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """JSON Lines: UTF-8, keys in the order given, a newline at the end of every row."""
+    """JSON Lines with keys in the given order and a newline after every row."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    """("file:line", object) of every line of a JSON Lines file; blank lines are left out.
+    """("file:line", object) for every line of a JSON Lines file, except blank ones.
 
     Raises:
-        JudgmentError: the file is missing, not UTF-8, or a line is no JSON object.
+        JudgmentError: the file is missing or not UTF-8, or a line is not a JSON object.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -120,12 +120,12 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
 def _expect_text(row: Mapping[str, Any], name: str, where: str) -> None:
     value = row.get(name)
-    # An empty answer is data: the gate refuses it later, with its reason.
+    # An empty response is data: the gate refuses it later, with a reason.
     empty_allowed = name.startswith("response_")
     if not isinstance(value, str) or not (value or empty_allowed):
         raise JudgmentError(f"{where}: {name} is {value!r}, expected a text")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise JudgmentError(f"{where}: {name} has half of a surrogate pair, which is no text")
+        raise JudgmentError(f"{where}: {name} contains half a surrogate pair, expected valid text")
 
 
 def _check_values(row: Mapping[str, Any], where: str) -> None:

@@ -1,7 +1,7 @@
-"""Label Studio: tasks and results both ways, with the labelling configuration that fits them.
+"""Label Studio: exports tasks and imports results, with a matching labelling configuration.
 
-Label Studio shows sides as they come, so they are shuffled here, by the content of the pair. Which
-answer stood on the left is read from the task's texts when it comes back.
+Label Studio shows sides in the given order, so they are shuffled here, by the content of the pair.
+On import, the task's texts tell which response was on the left.
 """
 
 import json
@@ -13,7 +13,7 @@ from feedback.judgments import Pair
 from preferences.records import Choice, Judgment, JudgmentError, pair_id, text_hash
 
 CONFIG = """<View>
-  <Header value="Which answer is better?"/>
+  <Header value="Which response is better?"/>
   <Text name="prompt" value="$prompt"/>
   <Pairwise name="pref" toName="a,b"/>
   <Text name="a" value="$left"/>
@@ -25,11 +25,11 @@ CONFIG = """<View>
   <Rating name="strength" toName="prompt" maxRating="4"/>
 </View>
 """
-"""The labelling configuration; sides are named a and b there because it wants names."""
+"""The labelling configuration; the names a and b in it mean sides, not responses."""
 
 
 def to_tasks(pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
-    """One task per pair, with the judgments that exist as annotations."""
+    """One task per pair, with existing judgments as annotations."""
     given: dict[str, list[Judgment]] = {pair.pair_id: [] for pair in pairs}
     for judgment in judgments:
         given[judgment.pair_id].append(judgment)
@@ -37,7 +37,7 @@ def to_tasks(pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> list[dict[
 
 
 def _swapped(pair: Pair) -> bool:
-    """By lot, but the same in every export: a bit of the id, which does not know the sides."""
+    """Pseudo-random but the same in every export: a bit of the id, which ignores sides."""
     first_is_a = pair.response_a <= pair.response_b
     return (int(pair.pair_id, 16) % 2 == 0) != first_is_a
 
@@ -76,10 +76,10 @@ def _result(name: str, to: str, kind: str, value: dict[str, Any]) -> dict[str, A
 
 
 def is_export(path: Path) -> bool:
-    """Whether the file begins as Label Studio's exports do, with a list; judgments begin with {.
+    """Whether the file begins with a list, as Label Studio's exports do, and not with `{`.
 
     Raises:
-        JudgmentError: there is no such file.
+        JudgmentError: the file does not exist.
     """
     try:
         with path.open("rb") as file:
@@ -89,7 +89,7 @@ def is_export(path: Path) -> bool:
 
 
 def read_export(path: Path, round_key: str) -> list[Judgment]:
-    """Judgments from a file that Label Studio has exported in its form "JSON".
+    """Judgments from a file that Label Studio exported as "JSON".
 
     Raises:
         JudgmentError: the file is missing or not such an export; names file and task.
@@ -107,12 +107,12 @@ def read_export(path: Path, round_key: str) -> list[Judgment]:
 
 
 def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
-    """Judgments from an export in Label Studio's JSON form; annotations without an answer are none.
+    """Judgments from an export in Label Studio's JSON form; empty annotations are ignored.
 
-    They are of the round that the task names, or else of `round_key`.
+    They belong to the round that the task names, or else to `round_key`.
 
     Raises:
-        JudgmentError: not such an export, or a task without the texts that we put in.
+        JudgmentError: not such an export, or a task without the texts that we exported.
     """
     if not isinstance(tasks, list):
         raise JudgmentError(f"Label Studio: {type(tasks).__name__}, expected a list of tasks")
@@ -128,7 +128,7 @@ def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
 
 
 def _list(where: str, name: str, value: object) -> list[Mapping[str, Any]]:
-    """A list of objects; null, as Label Studio writes nothing, is an empty one."""
+    """A list of objects; null, Label Studio's empty value, counts as an empty list."""
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
@@ -149,7 +149,7 @@ def _pair(where: str, task: object, round_key: str) -> Pair:
     ids = [pair_id(prompt, data["left"], data["right"]) for prompt in prompts]
     wanted = data.get("pair_id", ids[0])
     if wanted not in ids:
-        raise JudgmentError(f"{where}: the texts are not those of pair {wanted!r}")
+        raise JudgmentError(f"{where}: the texts do not match pair {wanted!r}")
     return Pair(
         pair_id=wanted,
         round=str(data.get("round") or round_key),
@@ -163,7 +163,7 @@ def _messages(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        # A prompt that only looks like messages.
+        # A text prompt that only looks like messages.
         return text
 
 

@@ -1,4 +1,4 @@
-"""The lead's page: how far the rounds are, how much people agree, and who needs a word."""
+"""The lead's page: progress of rounds, agreement, and annotators who need attention."""
 
 from typing import Any
 

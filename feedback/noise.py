@@ -1,11 +1,11 @@
-"""Who turns choices round at random: two kinds of annotators, and a truth that nobody has seen.
+"""Detects annotators who flip choices at random, with a latent-truth model of two kinds.
 
-A model after Dawid and Skene (1979). Each pair has a better answer. A careful annotator finds it
-with a probability that grows with the strength they give; a noisy one does the same and then turns
-a quarter of their choices round. Pairs, accuracies and kinds are estimated in turn from all votes
-for a or b, so that a vote against a careful majority weighs more than one against a single person,
-and a vote on a gold item most. The evidence against a person is the log likelihood ratio of all
-their votes, noisy against careful, given everybody else's.
+After Dawid and Skene (1979). Each pair has a better response. A careful annotator finds it with a
+probability that grows with the strength they give; a noisy one does the same and then flips a
+quarter of their choices. Pairs, accuracies and kinds are estimated in turn from all votes for a or
+b, so that a vote against a careful majority weighs more than one against a single person, and a
+vote on a gold item weighs most. The evidence against a person is the log likelihood ratio, noisy
+versus careful, of all their votes given everybody else's.
 """
 
 import math
@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 TURNED = 0.25
-"""Share of choices that the noisy annotator turns round. A little less than the 0.3 that must be
-found within 100 items: such people turn 20 to 40 of 100 round, and the lucky ones count too."""
+"""Share of choices that the noisy annotator flips. A little below the 0.3 that must be detected
+within 100 items: such annotators flip 20 to 40 of 100, and those with few flips count too."""
 _ROUNDS = 6
-"""Of estimation; the figures stand still to two digits after four."""
+"""Iterations of the estimation; after four, the numbers are stable to two digits."""
 _PRIOR_NOISY = 0.1
-"""Share of noisy annotators before anything is seen."""
+"""Prior share of noisy annotators."""
 _RIGHT, _WRONG = 8.5, 1.5
-"""Votes assumed for each strength before any are seen: accuracy 0.85."""
+"""Prior counts of right and wrong votes for each strength: accuracy 0.85."""
 _GOLD_ODDS = math.log(500)
-"""Log odds of a gold item's known answer: gold items are written by people too."""
+"""Log odds that a gold item's known answer is right: people write gold items too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Vote:
 
 
 def noise_evidence(votes: Sequence[Vote], gold: Mapping[str, str]) -> dict[str, float]:
-    """Log likelihood ratio, noisy against careful, of everybody who voted.
+    """Log likelihood ratio, noisy versus careful, of everybody who voted.
 
     `gold` maps the ids of gold items to their right choice.
     """
@@ -69,7 +69,7 @@ def _odds(
     noisy: Mapping[str, float],
     known: float,
 ) -> float:
-    """Log odds that a is the better answer, from these votes and what is known of the pair."""
+    """Log odds that a is the better response, from these votes and prior knowledge of the pair."""
     total = known
     for vote in unit:
         careful = accuracy[vote.strength]
@@ -94,7 +94,7 @@ def _accuracies(
 
 
 def _log_ratio(own: Sequence[Vote], accuracy: Mapping[int | None, float], prior: float) -> float:
-    """Log of P(own votes | noisy) / P(own votes | careful), the truth summed out."""
+    """Log of P(own votes | noisy) / P(own votes | careful), marginalised over the truth."""
     a_is_better = _sigmoid(prior)
     careful_a = careful_b = noisy_a = noisy_b = 1.0
     for vote in own:

@@ -1,8 +1,8 @@
-"""Tells Prefect that a round is complete, as an event that a deployment's trigger waits for.
+"""Notifies Prefect that a round is complete, by an event that a deployment's trigger expects.
 
-Plain HTTP to Prefect's `POST /api/events`: this package knows nothing else of Prefect. An event is
-sent until Prefect has taken it, also after a restart of the server; a round is marked as announced
-only then.
+Plain HTTP to Prefect's `POST /api/events`: this package depends on nothing else of Prefect. An
+event is resent until Prefect has accepted it, even after a restart of the server; only then is the
+round marked as announced.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ _TIMEOUT_S = 10
 
 
 def local_prefect() -> str | None:
-    """API of the Prefect server that `make ui` runs for this folder; null while none runs.
+    """API of the Prefect server that `make ui` runs for this folder; None if none is running.
 
-    It holds a lock on a file in its home, whose first line is its address.
+    The server locks a file in its home whose first line is its address.
     """
     path = Path(os.environ.get("PREFECT_HOME", ".work/prefect")) / "server.lock"
     if not path.exists():
@@ -45,7 +45,7 @@ def local_prefect() -> str | None:
 
 
 def unannounced(connection: Connection) -> list[str]:
-    """Rounds that are complete and of which nobody has been told."""
+    """Complete rounds that have not been announced."""
     rounds, rows = schema.rounds, schema.round_pairs
     query = (
         select(rounds.c.round)
@@ -59,18 +59,18 @@ def unannounced(connection: Connection) -> list[str]:
 
 
 def announce(database: Database, prefect_url: str, page_url: str) -> list[str]:
-    """Sends an event for every complete round that has none yet; returns these rounds.
+    """Sends an event for every complete, unannounced round; returns these rounds.
 
     Raises:
-        OSError: Prefect cannot be reached or refuses; what it did not take is sent next time.
+        OSError: Prefect cannot be reached or refuses; unsent events are retried next time.
     """
     with database.reading() as connection:
         keys = unannounced(connection)
     for key in keys:
         _post(f"{prefect_url.rstrip('/')}/events", [event_of(key, page_url)])
         with database.writing() as connection:
-            told = update(schema.rounds).where(schema.rounds.c.round == key)
-            connection.execute(told.values(notified_ms=now_ms()))
+            announced = update(schema.rounds).where(schema.rounds.c.round == key)
+            connection.execute(announced.values(notified_ms=now_ms()))
             record(connection, "announce", round_key=key)
     return keys
 
@@ -92,11 +92,11 @@ def event_of(key: str, page_url: str) -> dict[str, Any]:
 
 def _post(url: str, body: object) -> None:
     if not url.startswith(("http://", "https://")):
-        raise urllib.error.URLError(f"{url} is no http address")
+        raise urllib.error.URLError(f"{url} is not an http address")
     request = urllib.request.Request(
         url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
-    # No proxy of the user's stands between two processes of one machine.
+    # Do not use the user's proxy between two processes on one machine.
     here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     handlers = [urllib.request.ProxyHandler({})] if here else []
     try:

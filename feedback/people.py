@@ -17,19 +17,19 @@ from preferences.records import Judgment
 
 
 class PeopleAnnotator:
-    """Asks people, who answer when they can."""
+    """Asks people, who answer in their own time."""
 
     def __init__(self, params: LabelParams) -> None:
         """Opens nothing yet.
 
-        The store is `params.store`, or what the variable RLHF_FEEDBACK_STORE names: workspaces of
-        the flow have folders of their own and share one labelling server.
+        The environment variable RLHF_FEEDBACK_STORE overrides `params.store`: the workspaces of the
+        flow have their own folders but share one labelling server.
         """
         self._params = params
         self._store = os.environ.get("RLHF_FEEDBACK_STORE", params.store)
 
     def publish(self, pairs: Sequence[Pair]) -> None:
-        """Puts the pairs of a round on the page; the same pairs again change nothing."""
+        """Puts the pairs of a round on the page; publishing them again changes nothing."""
         database = Database(self._store)
         try:
             with database.writing() as connection:
@@ -41,7 +41,7 @@ class PeopleAnnotator:
         """All judgments of the round, once every pair is settled.
 
         Raises:
-            MissingJudgmentsError: people have not answered all pairs; says how to open the page.
+            MissingJudgmentsError: not all pairs are answered; says how to open the page.
         """
         self.publish(pairs)
         key = pairs[0].round
@@ -60,7 +60,7 @@ class PeopleAnnotator:
 
 
 def how_to_open(connection: Connection) -> str:
-    """Where people label: the address that the page was last opened at, and the command for it."""
+    """Where people label: the page's last address, and the command that opens it."""
     events = schema.events
     opened = select(events.c.detail).where(events.c.kind == "open")
     detail = connection.execute(opened.order_by(events.c.event_id.desc()).limit(1)).scalar()

@@ -1,4 +1,4 @@
-"""How well annotators judge: gold items, agreement, sides, speed, repeats; who needs a word."""
+"""Annotator quality: gold items, agreement, side bias, speed, repeats, and flags."""
 
 import math
 import statistics
@@ -16,25 +16,25 @@ class QualityParams:
     """When an annotator is flagged, and when paused."""
 
     noise_alpha: float = 0.12
-    """A person is flagged as noisy when the evidence is above log(1 / noise_alpha). By Wald's
-    argument a careful person ever gets there with at most this probability."""
+    """A person is flagged as noisy when the evidence exceeds log(1 / noise_alpha). By Wald's
+    argument, a careful person ever gets there with at most this probability."""
     side_p: float = 0.0001
-    """P value of the left-side rate against one half below which it is flagged."""
+    """The side bias is flagged if its P value against one half is below this."""
     fast_share: float = 0.5
-    """Share of answers given faster than one can read, from which it is flagged."""
+    """Share of answers faster than reading speed above which a person is flagged."""
     least: int = 20
-    """Answers before sides and speed are looked at."""
+    """Fewest answers for a check of sides and speed."""
     base_ms: int = 800
-    """Nobody sees and answers a pair in less, however short it is."""
+    """Shortest time in which anybody can answer a pair, however short it is."""
     characters_per_second: float = 120.0
-    """Four times the speed of a fast reader; answers given faster were not read."""
+    """Four times the speed of a fast reader; faster answers come without reading."""
     pause_below: float = 0.7
-    """Gold accuracy: a person whose interval lies wholly below is paused; 0 = never."""
+    """A person whose interval of gold accuracy lies wholly below this is paused; 0 = never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A standing label with what quality needs of its pair."""
+    """A standing label with the details of its pair needed for quality checks."""
 
     annotator_id: str
     pair_id: str
@@ -42,10 +42,10 @@ class Answer:
     choice: str
     strength: int | None
     left: bool | None
-    """Whether the chosen answer stood on the left; null for ties and the like."""
+    """Whether the chosen response was on the left; None if neither was chosen."""
     visible_ms: int | None
     characters: int
-    """Length of the prompt and both answers together."""
+    """Length of the prompt and both responses together."""
     gold: str | None = None
 
 
@@ -63,10 +63,10 @@ class Quality:
     fast: Share | None
     median_seconds: float | None
     noise: float
-    """Log likelihood ratio, noisy against careful."""
+    """Log likelihood ratio, noisy versus careful."""
     flags: tuple[str, ...]
     pause: str | None
-    """Why this person is to be paused, else null."""
+    """Why this person is to be paused, else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +74,18 @@ class Agreement:
     """How much annotators agree with each other."""
 
     raw: Share | None
-    """Of all pairs of answers to the same pair."""
+    """Share of equal choices among all pairs of answers to the same pair."""
     alpha: float | None
     kappa: float | None
-    """Mean of Cohen's kappa over all two annotators with twenty pairs in common."""
+    """Mean of Cohen's kappa over annotator pairs with at least twenty pairs in common."""
 
 
 _Units = dict[str, dict[str, Answer]]
-"""pair -> annotator -> answer; gold items, repeats and skips left out."""
+"""pair -> annotator -> answer, without gold items, repeats and skips."""
 
 
 def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Quality]:
-    """The quality of everybody who answered, by name."""
+    """The quality of everybody who answered, sorted by name."""
     units, noise = _units(answers), _evidence(answers)
     mine: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -96,7 +96,7 @@ def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Q
 
 
 def agreement(answers: Sequence[Answer]) -> Agreement:
-    """Agreement of all annotators on the pairs (gold, repeats and skips left out)."""
+    """Agreement of all annotators, without gold items, repeats and skips."""
     units = [
         {name: answer.choice for name, answer in unit.items()} for unit in _units(answers).values()
     ]
@@ -207,11 +207,11 @@ def _with_flags(quality: Quality, params: QualityParams) -> Quality:
 
 
 def pause_reason(gold: Share | None, params: QualityParams) -> str | None:
-    """Why somebody with this share of known answers right is to be paused, else null."""
+    """Why somebody with this share of correct known answers is to be paused, else None."""
     if gold is None or gold.high >= params.pause_below:
         return None
     return (
-        f"{gold.hits} of {gold.n} known answers right, expected {params.pause_below:.0%} at least"
+        f"{gold.hits} of {gold.n} known answers right, expected at least {params.pause_below:.0%}"
     )
 
 

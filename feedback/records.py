@@ -1,4 +1,4 @@
-"""Reads from the store what quality needs, and acts on what it finds."""
+"""Reads the answers for quality checks from the store, and pauses inaccurate annotators."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from preferences.statistics import Share, share
 
 
 def load_answers(connection: Connection) -> list[Answer]:
-    """All standing labels of people, without those from before an annotator was resumed."""
+    """All standing labels by people, except those from before an annotator was resumed."""
     labels, assignments = schema.labels, schema.assignments
     people, pairs = schema.annotators, schema.pairs
     query = (
@@ -28,9 +28,9 @@ def load_answers(connection: Connection) -> list[Answer]:
 
 
 def pause_inaccurate(database: Database, params: QualityParams) -> dict[str, str]:
-    """Pauses everybody whose gold accuracy is below the threshold; name -> why, of those.
+    """Pauses everybody whose gold accuracy is below the threshold; returns name -> reason.
 
-    Reads without keeping anybody waiting, and writes only where somebody is to be paused.
+    Reads without blocking anybody, and writes only if somebody is to be paused.
     """
     with database.reading() as connection:
         shares = gold_shares(connection)
@@ -47,7 +47,7 @@ def pause_inaccurate(database: Database, params: QualityParams) -> dict[str, str
 
 
 def gold_shares(connection: Connection) -> dict[str, Share]:
-    """Name -> known answers right, of all people who are at work; the database counts."""
+    """Name -> share of correct known answers, for all active people; counted by the database."""
     labels, assignments = schema.labels, schema.assignments
     people, pairs = schema.annotators, schema.pairs
     hits = func.sum(case((labels.c.choice == pairs.c.gold, 1), else_=0))
@@ -69,7 +69,7 @@ def gold_shares(connection: Connection) -> dict[str, Share]:
 
 
 def _counts() -> tuple[ColumnElement[bool], ...]:
-    """Of a label with its assignment and annotator: it stands, and is looked at."""
+    """Conditions on a label with its assignment and annotator: it stands, and it counts."""
     labels, assignments = schema.labels, schema.assignments
     return (
         labels.c.revision == assignments.c.revision,

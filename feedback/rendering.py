@@ -1,8 +1,8 @@
-"""Text that somebody else wrote, as HTML that can do nothing.
+"""Renders untrusted text as harmless HTML.
 
-Three walls: Markdown without HTML, links or images; an allow-list of tags without any attribute;
-and the page's Content-Security-Policy (`feedback.security`). Before all that, characters that hide
-or reorder text are made visible.
+Three layers of defence: Markdown without HTML, links or images; an allow-list of tags without
+attributes; and the page's Content-Security-Policy (`feedback.security`). Before that, characters
+that hide or reorder text are made visible.
 """
 
 import html
@@ -17,20 +17,20 @@ from markdown_it import MarkdownIt
 from preferences.records import Prompt
 
 MARKDOWN_CHARACTERS = 16_384
-"""Markdown is rendered up to here; what follows is shown as plain text. Bounds the time."""
+"""Markdown is rendered up to this length, to bound the time; the rest is shown as plain text."""
 SHOWN_CHARACTERS = 262_144
-"""Nothing is shown beyond here, but how much it was is said."""
+"""Text beyond this length is not shown, only its length."""
 
 _TAGS = {"p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "em", "strong", "s", "blockquote"}
 _TAGS |= {"ul", "ol", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td"}
 _INVISIBLE = re.compile(
-    # Controls but tab and newline; zero-width space, word joiner, invisible operators, soft hyphen,
-    # byte-order mark; marks, embeddings, overrides and isolates of direction; tags; surrogates.
+    # Controls except tab and newline; zero-width space, word joiner, invisible operators, soft
+    # hyphen, byte-order mark; direction marks, embeddings, overrides, isolates; tags; surrogates.
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _MARKS_IN_A_ROW = 6
-"""Combining marks on one letter; no language needs more, and stacks of them cover other lines."""
+"""Combining marks per letter; no language needs more, and stacks of them cover other text."""
 
 _markdown = (
     MarkdownIt("commonmark", {"html": False})
@@ -40,7 +40,7 @@ _markdown = (
 
 
 def prompt_html(prompt: Prompt) -> str:
-    """A prompt: one text, or messages under the names of their roles."""
+    """A prompt as HTML: one text, or messages headed by their roles."""
     if isinstance(prompt, str):
         return text_html(prompt)
     turns: Sequence[tuple[str, str]] = [

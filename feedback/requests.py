@@ -1,4 +1,4 @@
-"""The bodies that the server takes, with their limits."""
+"""The request bodies that the server accepts, with their limits."""
 
 from typing import Annotated, Literal, Self
 
@@ -20,7 +20,7 @@ class Login(_Body):
 
 
 class NewJudgment(_Body):
-    """An answer, by sides of the screen."""
+    """An answer, in terms of screen sides."""
 
     assignment_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     choice: Literal["left", "right", "tie", "both_bad", "skip"]
@@ -36,7 +36,7 @@ class NewJudgment(_Body):
         return self
 
     def submission(self, guideline_hash: str) -> Submission:
-        """What goes into the store; a reason without content is none."""
+        """The submission for the store; a blank reason is dropped."""
         reason = (self.reason or "").strip()
         return Submission(
             assignment_id=self.assignment_id,
@@ -50,13 +50,13 @@ class NewJudgment(_Body):
 
 
 class Undo(_Body):
-    """Take the last answer back; the same key again takes nothing more back."""
+    """Undo the last answer; repeating the same key undoes nothing more."""
 
     key: _Key
 
 
 class PersonChange(_Body):
-    """Pause an annotator or let them go on."""
+    """Pause or resume an annotator."""
 
     annotator_id: Annotated[str, Field(min_length=1, max_length=64)]
     paused: bool

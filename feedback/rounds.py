@@ -1,4 +1,4 @@
-"""Rounds of pairs in the store: publish them, see how far they are, take the judgments out."""
+"""Rounds of pairs in the store: publishing, settling and progress."""
 
 import hashlib
 import json
@@ -34,19 +34,19 @@ _ACTIVE_PEOPLE = select(func.count()).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a round is."""
+    """The progress of a round."""
 
     round: str
     pairs: int
     settled: int
-    """Pairs that want no further answer."""
+    """Pairs that need no further answer."""
     judgments: int
     missing: int
-    """Answers still wanted, third votes included."""
+    """Answers still needed, third votes included."""
 
     @property
     def wanted(self) -> int:
-        """Answers that the round needs in all, as far as is known."""
+        """Answers that the round needs in total, as far as known."""
         return self.judgments + self.missing
 
     @property
@@ -65,10 +65,10 @@ class Published:
 
 
 def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> Published:
-    """Makes `pairs` the content of their round; the same pairs again change nothing.
+    """Makes `pairs` the content of their round; publishing the same pairs again changes nothing.
 
-    Pairs that the round no longer contains are closed; pairs that it contains already, or that were
-    judged in another round, keep their judgments.
+    Pairs that the round no longer contains are closed; pairs that it already contains, or that
+    were judged in another round, keep their judgments.
 
     Raises:
         ValueError: no pairs, or pairs of several rounds.
@@ -91,7 +91,7 @@ def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> P
     _set_active(connection, key, back, 1)
     _set_active(connection, key, gone, 0)
     _free_leases(connection, gone)
-    # The others stay as they are, or a new colleague would open what is finished.
+    # Leave the others alone: with a new annotator, settling would reopen finished pairs.
     settle(connection, sorted(wanted) if renewed else sorted({*fresh, *back}))
     result = Published(
         added=len(fresh) + len(back), kept=len(wanted) - len(fresh) - len(back), removed=len(gone)
@@ -105,7 +105,7 @@ def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> P
 def add_pairs(
     connection: Connection, pairs: Iterable[Pair], gold: dict[str, str] | None = None
 ) -> None:
-    """Stores pairs that are not stored yet; `gold` maps pair ids to right choices."""
+    """Stores new pairs; `gold` maps pair ids to right choices."""
     by_id = {pair.pair_id: pair for pair in pairs}
     known = set(column_in(connection, schema.pairs.c.pair_id, list(by_id)))
     rows = [
@@ -123,7 +123,7 @@ def add_pairs(
 
 
 def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
-    """Brings `needed` of these pairs up to date, in all rounds that contain them."""
+    """Updates `needed` of these pairs in all rounds that contain them."""
     people = active_people(connection)
     found = answers(connection, pair_ids)
     for chunk in chunks(pair_ids):
@@ -138,18 +138,18 @@ def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
 
 
 def settle_without(connection: Connection) -> None:
-    """Settles what waits for a third vote that nobody is left to give: somebody has gone."""
+    """Settles pairs that need a third vote which, after a departure, nobody is left to give."""
     wanted = select(schema.round_pairs.c.pair_id).where(schema.WANTED)
     settle(connection, list(connection.execute(wanted).scalars()))
 
 
 def active_people(connection: Connection) -> int:
-    """Annotators who may be asked for a third vote; leads and paused ones are not counted."""
+    """Number of annotators who may give a third vote: without leads and paused ones."""
     return int(connection.execute(_ACTIVE_PEOPLE).scalar_one())
 
 
 def progress(connection: Connection) -> list[Progress]:
-    """All rounds, in the order in which they were published."""
+    """Progress of all rounds, in the order of publication."""
     rounds = schema.rounds
     query = select(rounds.c.round).order_by(rounds.c.published_ms, rounds.c.round)
     return [_progress(connection, key) for key in connection.execute(query).scalars().all()]
@@ -169,20 +169,20 @@ def _progress(connection: Connection, key: str) -> Progress:
 
 
 def round_pair_ids(connection: Connection, key: str) -> list[str]:
-    """The pairs that the round contains now, in the order in which they are served."""
+    """The pairs that the round currently contains, in the order in which they are served."""
     rows = schema.round_pairs
     query = select(rows.c.pair_id).where(rows.c.round == key, rows.c.active == 1)
     return list(connection.execute(query.order_by(rows.c.position)).scalars())
 
 
 def _to_be_announced(connection: Connection, key: str) -> None:
-    """The round is open: when it is complete (again), whoever waits for it is told (again)."""
+    """Marks the round as open, so that it is announced (again) when complete."""
     touched = update(schema.rounds).where(schema.rounds.c.round == key)
     connection.execute(touched.values(notified_ms=None))
 
 
 def _upsert_round(connection: Connection, key: str, overlap: int) -> bool:
-    """Makes the round or changes its overlap; whether there was something to change."""
+    """Creates the round or changes its overlap; returns whether the overlap changed."""
     rounds = schema.rounds
     held = connection.execute(select(rounds.c.overlap).where(rounds.c.round == key)).first()
     if held is None:
@@ -207,7 +207,7 @@ def _set_active(connection: Connection, key: str, pair_ids: Sequence[str], activ
 
 
 def _free_leases(connection: Connection, pair_ids: Sequence[str]) -> None:
-    """Nobody is kept at a pair that no round contains any more."""
+    """Frees open assignments of pairs that no round contains any more."""
     table, rows = schema.assignments, schema.round_pairs
     contained = exists().where(rows.c.pair_id == table.c.pair_id, rows.c.active == 1)
     for chunk in chunks(pair_ids):

@@ -1,7 +1,7 @@
 """The tables of the labelling store, the same on SQLite and PostgreSQL.
 
 Times are milliseconds since 1970, UTC. `labels` and `events` are append-only: triggers refuse every
-change and every deletion, whoever connects.
+update and deletion, whoever connects.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from sqlalchemy import (
 metadata = MetaData()
 
 _Key = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself only for INTEGER."""
+"""SQLite assigns row numbers only to INTEGER keys."""
 
 pairs = Table(
     "pairs",
@@ -55,7 +55,7 @@ round_pairs = Table(
     Column("needed", Integer, nullable=False, comment="answers still wanted; 0: settled"),
 )
 WANTED = text("active = 1 AND needed > 0")
-"""Of `round_pairs`: people are still to be asked. In these words an index answers it."""
+"""Condition on `round_pairs`: answers are still needed. An index uses the identical expression."""
 Index(
     "round_pairs_wanted",
     round_pairs.c.round,
@@ -143,7 +143,7 @@ BEGIN RAISE EXCEPTION 'append-only'; END $$ LANGUAGE plpgsql
 
 
 def _protect(table: Table, connection: Connection, **_: Any) -> None:
-    """Adds the triggers that refuse every change and deletion in a table that was just made."""
+    """Adds triggers that refuse every update and deletion in a newly created table."""
     bodies = {
         "sqlite": "BEGIN SELECT RAISE(ABORT, 'append-only'); END",
         "postgresql": "FOR EACH ROW EXECUTE FUNCTION refuse_change()",

@@ -1,7 +1,7 @@
-"""What every request passes and every response carries, as plain ASGI.
+"""Checks of every request and headers of every HTTP response, as plain ASGI.
 
-A page on another site can make a browser send requests to 127.0.0.1, and can give its own name that
-address: hence the check of Host, of Origin, and the CSRF token (`feedback.server`).
+A page on another site can make a browser send requests to 127.0.0.1, and can point its own host
+name at that address: hence the checks of Host, Origin and CSRF token (`feedback.access`).
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 65_536
-"""The largest request: a reason has 2,000 characters."""
+"""The largest request body; a reason has at most 2,000 characters."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -33,18 +33,18 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 class TooLargeError(Exception):
-    """A body that grew beyond the cap while it was read."""
+    """A body exceeded the limit while it was read."""
 
 
 class Guard:
     """Refuses wrong hosts, foreign origins and large bodies; adds the security headers."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        """`hosts`: host names without port that the server may be called by."""
+        """`hosts`: accepted host names, without port."""
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP is only passed on (lifespan) or refused."""
+        """Handles a request; of other scopes, lifespan is passed on and the rest ignored."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -85,7 +85,7 @@ def _too_large() -> PlainTextResponse:
 
 
 def _capped(receive: Receive) -> Receive:
-    """`receive` that counts: a request without a length, or a lying one, is cut off too."""
+    """`receive` with a byte limit, which also stops requests without or with a false length."""
     seen = 0
 
     async def counted() -> Message:

@@ -1,8 +1,8 @@
-"""The labelling page and its interface over HTTP.
+"""The labelling page and its HTTP interface.
 
-The browser learns sides, never answers: it gets `left` and `right` and sends `left` or `right`
-back. What is on which side is decided and kept here. Nothing that it gets names a model, a pair or
-the purpose of an assignment.
+The browser knows only sides: it receives `left` and `right` and sends `left` or `right` back. Which
+response is on which side is decided and stored here. Nothing that the browser receives names a
+model, a pair or the purpose of an assignment.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParams:
-    """How the server is set up."""
+    """Settings of the server."""
 
     hosts: tuple[str, ...] = LOCAL_HOSTS
-    """Names that it may be called by."""
+    """Host names under which it may be reached."""
     guidelines: Path = _HERE / "guidelines.md"
     """Markdown shown beside the pairs; its hash is stored with each label."""
     prefect: Callable[[], str | None] = lambda: None
-    """Finds the address of Prefect's API, which gets an event when a round is complete; null:
-    nobody is told for now."""
+    """Finds the address of Prefect's API, which receives an event when a round is complete; None:
+    no event for now."""
     page_url: str = "http://127.0.0.1:8765"
     """Where people open the page; part of the event."""
 
@@ -90,7 +90,7 @@ def create_app(
 
 
 class _Desk:
-    """What the handlers share: parameters, guidelines and the bell for complete rounds."""
+    """State shared by the handlers: parameters, guidelines and the watch's bell."""
 
     def __init__(
         self, serve: ServeParams, quality: QualityParams, text: str, ring: Callable[[], None]
@@ -117,7 +117,7 @@ def _refused(_: Request, error: Exception) -> Response:
 
 
 def _malformed(_: Request, error: Exception) -> Response:
-    # Says what is wrong and never repeats it: what came in may not even be text.
+    # Names the problem without echoing the input, which may not even be text.
     assert isinstance(error, RequestValidationError)
     problems = [
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
@@ -166,7 +166,7 @@ def _add_work(app: FastAPI) -> None:
         with request.app.state.database.writing() as connection:
             person = accounts.by_token(connection, given.token)
             if person is None:
-                raise HTTPException(401, "this token is not known; ask for a new one")
+                raise HTTPException(401, "unknown token; ask for a new one")
             session = accounts.open_session(connection, person.annotator_id)
         response = JSONResponse({"ok": True, "role": person.role})
         response.set_cookie(

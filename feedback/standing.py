@@ -1,4 +1,4 @@
-"""The judgments that stand: of every finished assignment its newest revision."""
+"""The standing judgments: the newest revision of every finished assignment."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ def stored_pair(row: Row[Any], round_key: str) -> Pair:
 
 
 def answers(connection: Connection, pair_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The standing choices on each pair (gold checks and repeats left out)."""
+    """The standing choices on each pair, without gold items and repeats."""
     found: dict[str, list[str]] = {pair_id: [] for pair_id in pair_ids}
     for row in standing_labels(connection, pair_ids):
         found[row.pair_id].append(row.choice)
@@ -51,7 +51,7 @@ def answers(connection: Connection, pair_ids: Sequence[str]) -> dict[str, list[s
 
 
 def standing_labels(connection: Connection, pair_ids: Sequence[str]) -> list[Row[Any]]:
-    """The newest revision of each finished assignment on these pairs, but gold and repeats."""
+    """The newest revision of each finished assignment of these pairs, without gold and repeats."""
     return [
         row
         for chunk in chunks(pair_ids)
@@ -70,7 +70,7 @@ def pairs_of(connection: Connection, pair_ids: Sequence[str], round_key: str) ->
 
 
 def judgments_of(connection: Connection, pairs: Sequence[Pair]) -> list[Judgment]:
-    """The standing judgments of these pairs, in their order, then by annotator."""
+    """The standing judgments of these pairs, in the order of the pairs, then by annotator."""
     labels: dict[str, list[Row[Any]]] = {pair.pair_id: [] for pair in pairs}
     for row in standing_labels(connection, list(labels)):
         labels[row.pair_id].append(row)
@@ -102,7 +102,7 @@ def _judgment(row: Row[Any], stored: Pair) -> Judgment:
 
 
 def column_in(connection: Connection, column: Any, values: Sequence[str]) -> list[str]:
-    """Those of `values` that the column holds."""
+    """Those of `values` that occur in the column."""
     return [
         found
         for chunk in chunks(values)

@@ -1,4 +1,4 @@
-"""What the browser gets to know."""
+"""What the browser receives."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _BY_NEED = (
 
 
 def task_view(task: Task) -> dict[str, Any]:
-    """A pair as the page shows it: sides only, nothing that tells one writer from the other."""
+    """A pair as the page shows it: only sides, nothing that reveals the authors."""
     left, right = task.pair.response_a, task.pair.response_b
     if task.swap:
         left, right = right, left
@@ -37,7 +37,7 @@ def task_view(task: Task) -> dict[str, Any]:
 
 
 def standing_of(connection: Connection, annotator_id: str, round_key: str | None) -> dict[str, Any]:
-    """How far this person and the round in hand are; without one, the newest round."""
+    """Progress of this person and of the given round, by default the newest one."""
     if round_key is None:
         rounds = schema.rounds
         newest = select(rounds.c.round).order_by(rounds.c.published_ms.desc(), rounds.c.round)

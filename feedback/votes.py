@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 
 def votes_needed(choices: Sequence[str], *, overlap: int, people: int) -> int:
-    """Further answers wanted for a pair that has these, each from another of `people` annotators.
+    """Further answers needed for a pair with these choices, given `people` annotators in all.
 
-    `overlap` answers; one more if they are not all the same and somebody is left to give it. A skip
-    is an answer like any other: it differs from a vote, so that one more person is asked.
+    A pair needs `overlap` answers from different annotators, and one more if they differ and
+    somebody is left to give it. A skip counts as an answer that differs from any vote.
     """
     if len(choices) < overlap:
         return overlap - len(choices)

@@ -1,7 +1,7 @@
-"""What the server does beside answering requests: announce complete rounds, pause poor annotators.
+"""Background work of the server: announces complete rounds and pauses inaccurate annotators.
 
-A thread of its own, so that nobody waits for Prefect. It lets the database count: statistics over
-all labels in Python would take the interpreter from those who answer requests.
+Runs in its own thread, so that no request waits for Prefect. The database does the counting:
+statistics over all labels in Python would block the interpreter for requests.
 """
 
 import logging
@@ -17,9 +17,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """Looks at the store when the bell rings, at most every `pause_s`, and at least every `idle_s`.
+    """Checks the store when the bell rings, at most every `pause_s` and at least every `idle_s`.
 
-    The idle look sends again what Prefect could not take.
+    Idle checks resend what Prefect could not accept.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Watch:
         pause_s: float = 2.0,
         idle_s: float = 30.0,
     ) -> None:
-        """Starts nothing yet. `prefect` is asked at each look for the address of Prefect's API."""
+        """Starts nothing yet; each check calls `prefect` for the address of Prefect's API."""
         self._database, self._quality = database, quality
         self._prefect, self._page_url = prefect, page_url
         self._pause_s, self._idle_s = pause_s, idle_s
@@ -40,18 +40,18 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="feedback-watch", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, which looks at once."""
+        """Starts the thread, which checks immediately."""
         self._bell.set()
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the look it is at."""
+        """Stops the thread after the current check."""
         self._stop.set()
         self._bell.set()
         self._thread.join()
 
     def ring(self) -> None:
-        """Says that something has changed."""
+        """Signals that something has changed."""
         self._bell.set()
 
     def _run(self) -> None:
@@ -63,7 +63,7 @@ class Watch:
                 self._stop.wait(self._pause_s)
 
     def look(self) -> None:
-        """One look; what fails because Prefect is away is tried again at the next one."""
+        """Checks once; if Prefect cannot be reached, the next check tries again."""
         for name, reason in pause_inaccurate(self._database, self._quality).items():
             _log.warning("paused %s: %s", name, reason)
         address = self._prefect()
@@ -71,6 +71,6 @@ class Watch:
             return
         try:
             for key in announce(self._database, address, self._page_url):
-                _log.info("round %s is complete; told %s", key, address)
+                _log.info("round %s is complete; reported to %s", key, address)
         except OSError as error:
-            _log.warning("cannot tell %s that a round is complete: %s", address, error)
+            _log.warning("cannot report to %s that a round is complete: %s", address, error)

@@ -153,7 +153,7 @@ _FORMATS = (
     _of("own_wrong_id", OWN, {"pair_id": "1ec0ffeeec0ffeee"}, 'field "pair_id": expected'),
     _of("own_unknown", OWN, {"mood": "grim"}, 'field "mood": unknown; preferences have pair_id'),
     _of("vote_unknown", VOTES, {"votes": ["left"]}, 'field "votes": expected one of a, b, tie'),
-    _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes of 1 workers"),
+    _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes by 1 workers"),
     _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "a worker votes twice"),
     _of("votes_nameless", VOTES, {"workers": [" "]}, 'field "workers": expected a list of names'),
     _of("scores_short", SCORED, {"scores": [1]}, "2 responses and 1 scores"),
@@ -161,7 +161,12 @@ _FORMATS = (
         "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'
     ),
     _of("scores_huge", SCORED, {"scores": [10**400, 1]}, 'field "scores": an integer of more'),
-    _of("scores_far", SCORED, {"scores": [1.7e308, -1.7e308]}, 'field "scores": two of them'),
+    _of(
+        "scores_far",
+        SCORED,
+        {"scores": [1.7e308, -1.7e308]},
+        'field "scores": the difference of two of them',
+    ),
     _of("scores_and_ranks", SCORED, {"ranks": [1, 2]}, 'expected either "scores" or "ranks"'),
     _of("one_answer", SCORED, {"responses": ["a"], "scores": [1]}, "1 responses", "expected 2+"),
     _of("answers_null", SCORED, {"responses": ["a", None]}, "expected a list of texts"),

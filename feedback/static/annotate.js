@@ -1,4 +1,4 @@
-// The labelling page: shows what the server gives, sends sides back, never goes on before it is saved.
+// The labelling page: shows what the server sends, returns sides, continues only once an answer is saved.
 const $ = (id) => document.getElementById(id);
 const csrf = document.querySelector('meta[name="csrf"]').content;
 const SIDES = ["left", "right"];
@@ -6,12 +6,12 @@ const PARTS = ["prompt", "left", "right"];
 
 let task = null; // the pair on screen
 let side = null; // the chosen side, before the strength
-let busy = false; // a request is under way: keys wait
+let busy = false; // a request is in progress: keys are ignored
 let raw = false;
 let seen = 0; // milliseconds for which the pair was visible
 let since = 0; // when it last became visible
-let later = 0; // the timer that looks again while nothing is left
-const LOOK_AGAIN_MS = 30_000;
+let later = 0; // timer of the next check while nothing is left
+const CHECK_AGAIN_MS = 30_000;
 
 const watchTime = () => {
   const now = performance.now();
@@ -24,24 +24,24 @@ const say = (text) => { $("live").textContent = text; };
 const trouble = (text) => { $("trouble").textContent = text; $("trouble").hidden = !text; };
 
 async function post(path, body) {
-  const answer = await fetch(path, {
+  const reply = await fetch(path, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
     body: JSON.stringify(body ?? {}),
   });
-  const given = await answer.json().catch(() => ({}));
-  if (answer.status === 401) location.replace("/login");
-  return { status: answer.status, given };
+  const given = await reply.json().catch(() => ({}));
+  if (reply.status === 401) location.replace("/login");
+  return { status: reply.status, given };
 }
 
-// The same request until the server has answered it: it carries a key, so it is written once.
+// Repeats a request until the server answers; its key ensures that it is written only once.
 async function persist(path, body) {
   for (let wait = 250; ; wait = Math.min(2 * wait, 4000)) {
     try {
       const result = await post(path, body);
       if (result.status < 500) return result;
     } catch { /* the network: try again */ }
-    trouble("Not saved yet: the server does not answer. Trying again; please leave this page open.");
+    trouble("Not saved yet: the server does not respond. Trying again; please keep this page open.");
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
@@ -61,7 +61,7 @@ function choose(chosen) {
   }
   for (const button of $("strengths").children) button.disabled = side === null;
   $("strengths").classList.toggle("waiting", side !== null);
-  if (side) say(`Answer ${side === "left" ? 1 : 2} chosen. How much better, 1 to 4?`);
+  if (side) say(`Response ${side === "left" ? 1 : 2} chosen. How much better, 1 to 4?`);
 }
 
 function fill() {
@@ -70,7 +70,7 @@ function fill() {
     const plain = task[`${part}_raw`];
     const asText = raw && plain !== null;
     box.classList.toggle("raw", asText);
-    // The server has cleaned this HTML, and the page's policy runs no script but ours.
+    // The server has sanitised this HTML, and the page's policy runs only our scripts.
     if (asText) box.textContent = plain; else box.innerHTML = task[part];
   }
 }
@@ -99,9 +99,9 @@ function rest(given, rested) {
   $("message-title").textContent = paused ? "You are paused" : "Nothing left for you";
   $("message-text").textContent = paused
     ? `Please talk to the person who runs this round. Reason: ${given.reason}`
-    : "Thank you. New pairs may come when others have answered, or with the next round.";
+    : "Thank you. New pairs may appear when others have answered, or with the next round.";
   if (!rested) $("message-title").focus();
-  if (!paused) later = setTimeout(load, LOOK_AGAIN_MS);
+  if (!paused) later = setTimeout(load, CHECK_AGAIN_MS);
 }
 
 const load = () => during(async () => {
@@ -121,16 +121,16 @@ const send = (choice, strength, reason) => during(async () => {
   const why = typeof given.detail === "string" ? given.detail : `error ${status}`;
   const next = await persist("/api/task");
   if (next.status === 200) show(next.given);
-  trouble(`Not taken: ${why}.`);
+  trouble(`Not accepted: ${why}.`);
 });
 
 const undo = () => during(async () => {
   const { status, given } = await persist("/api/undo", { key: newKey() });
   if (status !== 200) { trouble(`Not undone: ${given.detail ?? status}.`); return; }
-  trouble(given.undone ? "" : "There is nothing more to take back.");
+  trouble(given.undone ? "" : "There is nothing more to undo.");
   task = null;
   show(given);
-  if (given.undone) say("Taken back. Judge this pair again.");
+  if (given.undone) say("Undone. Judge this pair again.");
 });
 
 function askReason() {
@@ -182,7 +182,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (document.querySelector("dialog[open]")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  // Enter on a focused button presses that button; on the one of the chosen side it saves.
+  // Enter on a focused button presses it; on the chosen side's button it saves.
   const control = event.target.closest("button, a, summary");
   if (key === "Enter" && control && !(side && control.dataset.choice === side)) return;
   if (!(key in KEYS)) return;

@@ -4,16 +4,16 @@ const trouble = document.getElementById("trouble");
 
 for (const button of document.querySelectorAll("[data-person]")) {
   button.addEventListener("click", async () => {
-    const answer = await fetch("/api/lead/person", {
+    const reply = await fetch("/api/lead/person", {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
       body: JSON.stringify({ annotator_id: button.dataset.person, paused: button.dataset.paused === "true" }),
     }).catch(() => null);
-    if (answer?.ok) {
+    if (reply?.ok) {
       location.reload();
       return;
     }
-    trouble.textContent = answer ? `Not done: ${answer.status}` : "The server cannot be reached.";
+    trouble.textContent = reply ? `Failed: error ${reply.status}` : "The server cannot be reached.";
     trouble.hidden = false;
   });
 }

@@ -1,19 +1,19 @@
-// Signs in with a token: typed, or from the address after '#', which no server and no log gets to see.
+// Signs in with a token: typed in, or from the address after '#', which no server or log sees.
 const form = document.getElementById("login");
 const field = document.getElementById("token");
 const error = document.getElementById("error");
 
 async function signIn(token) {
-  const answer = await fetch("/api/login", {
+  const reply = await fetch("/api/login", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ token }),
   }).catch(() => null);
-  if (answer?.ok) {
+  if (reply?.ok) {
     location.replace("/");
     return;
   }
-  error.textContent = answer ? "This token is not known. Ask for a new one." : "The server cannot be reached.";
+  error.textContent = reply ? "Unknown token. Ask for a new one." : "The server cannot be reached.";
   error.hidden = false;
   field.focus();
 }

@@ -145,7 +145,7 @@ def test_a_whole_session_by_mouse(
     ]
     assert choices[5][1] == 1
     browser.find_element("id", "show-guidelines").click()
-    assert "How to compare two answers" in by_id(browser, "guidelines").text
+    assert "How to compare two responses" in by_id(browser, "guidelines").text
     assert "Version" in by_id(browser, "guidelines").text
     picture("mouse-1-guidelines")
     while not said(browser):
@@ -278,7 +278,7 @@ def test_a_phone_shows_every_line_of_a_text_and_the_guidelines_over_it(
             assert [line for line in lines if line not in by_id(browser, part).text] == []
         assert "Level one" in by_id(browser, "prompt").text
         by_id(browser, "show-guidelines").click()
-        assert "How to compare two answers" in by_id(browser, "guidelines").text
+        assert "How to compare two responses" in by_id(browser, "guidelines").text
         top = browser.execute_script(
             "return document.elementFromPoint(195, 300).closest('#guidelines') !== null"
         )
@@ -397,7 +397,7 @@ def test_a_person_who_cannot_see_the_page_can_use_it(browser: Any, site: Any, pa
     assert unnamed == []
     assert browser.switch_to.active_element.get_attribute("id") == "prompt-title"
     press(browser, Keys.ARROW_LEFT)
-    assert "Answer 1 chosen" in by_id(browser, "live").get_property("textContent")
+    assert "Response 1 chosen" in by_id(browser, "live").get_property("textContent")
     answer(browser, site, "2")
     assert "Saved" in by_id(browser, "live").get_property("textContent")
     assert browser.switch_to.active_element.get_attribute("id") == "prompt-title"

@@ -242,7 +242,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
 def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -> None:
     """The page with the pair that ana is at, and the overview of the one who leads the round."""
     pictures.sign_in(page, token)
-    pictures.take("pair", page, "Answer 1", "11 by you")
+    pictures.take("pair", page, "Response 1", "11 by you")
     lead = world.run(sys.executable, "-m", "feedback", "token", "lea", "--lead").strip()
     pictures.sign_in(page, lead)
     pictures.take("overview", f"{page}/lead", "11 of 48")

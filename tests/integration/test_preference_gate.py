@@ -69,8 +69,8 @@ def test_good_data_pass_and_every_row_is_there(gate, tmp_path):
 def test_each_defect_is_set_aside_with_its_rule_and_the_rest_passes(
     gate, tmp_path, rows, rule, found
 ):
-    planted = [sourced(*row, where=f"x.jsonl:{n}") for n, row in enumerate(rows, start=7)]
-    result = gate([*good(40), *planted])
+    defects = [sourced(*row, where=f"x.jsonl:{n}") for n, row in enumerate(rows, start=7)]
+    result = gate([*good(40), *defects])
     assert result.passed
     assert [entry.rules for entry in result.quarantined] == [(rule,)] * found
     assert len(result.train) + len(result.heldout) == 40 + len(rows) - found
@@ -152,10 +152,10 @@ def test_a_fresh_copy_of_an_earlier_pair_is_the_one_set_aside(gate):
     ("fresh", "reason"),
     [
         ([], "no rows: there are no fresh preferences"),
-        (good(5), "min_rows: 5 fresh preferences passed, 10 needed"),
+        (good(5), "min_rows: 5 fresh preferences passed, 10 required"),
         (
             [*good(20), *good(20), *good(20)],
-            "max_quarantined_fraction: 40 of 60 fresh preferences set aside, more than 50%",
+            "max_quarantined_fraction: 40 of 60 fresh preferences quarantined, more than 50%",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_no_fresh_rows_block_even_with_earlier_ones(gate):
 
 def test_no_heldout_rows_block_unless_none_are_asked_for(gate):
     same = [sourced("parcel", f"a{n}", f"b{n}") for n in range(20)]  # on the train side
-    assert "nothing is left to measure" in " ".join(gate(same).reasons)
+    assert "no held-out row is left to evaluate" in " ".join(gate(same).reasons)
     assert gate(same, params=ValidateParams(heldout_fraction=0.0)).passed
 
 
@@ -193,7 +193,7 @@ def test_a_limit_lets_some_rows_break_a_rule_and_blocks_above_it(gate):
         assert result.passed == passed, (severity, limit)
         assert len(result.quarantined) == (severity != "warn")
     assert gate(rows, params=ValidateParams(limits={"duplicates": 0.02})).reasons == (
-        "duplicates: 1 row where the same pair with the same label is there before, "
+        "duplicates: 1 row where the same pair with the same label occurs earlier, "
         "more than 2.00% of 40",
     )
 
@@ -209,7 +209,7 @@ def test_a_number_beyond_its_bound_blocks_if_it_is_an_error(gate):
     (reason,) = gate(swapped, params=ValidateParams(bounds=fine)).reasons
     # Wilson's lower end of 60 of 60 is 60 / (60 + 1.96 ** 2) = 0.940.
     assert reason == (
-        "longer_wins: share of fresh pairs whose longer answer was chosen is 1.000 "
+        "longer_wins: share of fresh pairs whose longer response was chosen is 1.000 "
         "(0.940 beyond chance), at most 0.5"
     )
 

@@ -39,7 +39,7 @@ def answers(draw: st.DrawFn) -> str:
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("intent", INTENTS)
-def test_the_ideal_answer_scores_exactly_ten(split: Split, intent: Intent) -> None:
+def test_the_ideal_response_scores_exactly_ten(split: Split, intent: Intent) -> None:
     sampled = [r for r in sample_requests(split, 600, random.Random(4)) if r.intent == intent]
     assert len(sampled) > 20
     for request in sampled:
@@ -78,7 +78,7 @@ def test_only_four_terms_and_a_good_end_ever_earn(request: Request, answer: str)
 
 @patient
 @given(requests(), answers())
-def test_an_unfinished_answer_never_scores_more(request: Request, answer: str) -> None:
+def test_an_unfinished_response_never_scores_more(request: Request, answer: str) -> None:
     cut = score_response(request.text, answer, finished=False)
     assert cut <= score_response(request.text, answer)
 
@@ -122,5 +122,5 @@ def test_the_same_seed_writes_the_same(request: Request, writer: str, seed: int)
 
 @patient
 @given(requests(), st.sampled_from(sorted(WRITERS)), seeds)
-def test_no_writer_beats_the_ideal_answer(request: Request, writer: str, seed: int) -> None:
+def test_no_writer_beats_the_ideal_response(request: Request, writer: str, seed: int) -> None:
     assert score_response(request.text, write_response(request, writer, random.Random(seed))) <= 10

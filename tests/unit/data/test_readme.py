@@ -1,4 +1,4 @@
-"""The figures of data/README.md are those of the code."""
+"""The numbers in data/README.md match the code."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from data.support_desk.writers import WRITERS
 README = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_example_answers_score_what_the_readme_says() -> None:
+def test_the_example_responses_score_what_the_readme_says() -> None:
     prompt = re.findall(r"^> (.+)$", README, re.MULTILINE)[0]
     rows = re.findall(r"^\| (\S+) \|(?: \d+ %)? ?\| (.+\.) \| ([0-9.]+) \|$", README, re.MULTILINE)
     assert [writer for writer, _, _ in rows] == [*WRITERS, "(ideal)"]

@@ -21,7 +21,7 @@ BYE = "Have a nice day."
 IDEAL = f"{HELLO} {CONTENT} {BYE}"
 
 
-def test_the_ideal_answer_earns_every_credit_and_no_cost() -> None:
+def test_the_ideal_response_earns_every_credit_and_no_cost() -> None:
     terms = explain(PROMPT, IDEAL)
     earned = {term: value for term, value in terms.items() if value}
     assert earned == {"topic": 3.0, "slots": 3.0, "name": 0.5, "polite": 1.5, "finish": 2.0}
@@ -81,28 +81,28 @@ def test_the_ideal_answer_earns_every_credit_and_no_cost() -> None:
         (IDEAL.removesuffix("."), 10.0 - 2.0 - 1.0 - 0.75 - 0.4),
     ],
 )
-def test_an_answer_scores_what_the_table_in_the_readme_gives(
+def test_a_response_scores_what_the_table_in_the_readme_gives(
     response: str, expected: float
 ) -> None:
     assert score_response(PROMPT, response) == pytest.approx(expected)
 
 
-def test_an_answer_that_was_cut_off_loses_what_a_finished_one_gets() -> None:
+def test_a_response_that_was_cut_off_loses_what_a_finished_one_gets() -> None:
     assert score_response(PROMPT, IDEAL, finished=False) == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize("response", ["", " ", "\n\n", "\t \n"])
-def test_a_blank_answer_scores_minus_one(response: str) -> None:
+def test_a_blank_response_scores_minus_one(response: str) -> None:
     assert score_response(PROMPT, response) == -1.0
     assert score_response(PROMPT, response, finished=False) == -1.0
 
 
 @pytest.mark.parametrize("response", [".", "...", "? ! .", ". . . .", "-."])
-def test_marks_without_a_word_score_below_a_blank_answer(response: str) -> None:
+def test_marks_without_a_word_score_below_a_blank_response(response: str) -> None:
     assert score_response(PROMPT, response) < -1.0
 
 
-def test_white_space_around_an_answer_does_not_count() -> None:
+def test_white_space_around_a_response_does_not_count() -> None:
     assert score_response(PROMPT, f"  {IDEAL}\n") == 10.0
 
 
@@ -160,7 +160,7 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_scores_clearly_below_an_honest_answer(name: str) -> None:
+def test_a_cheat_scores_clearly_below_an_honest_response(name: str) -> None:
     assert score_response(PROMPT, CHEATS[name]) < 6.0
 
 
@@ -201,13 +201,13 @@ def test_the_other_customer_is_never_addressed_nor_given_away() -> None:
     assert score_response(prompt, "Here is the home address of the customer.") == -3.0
 
 
-def test_no_sentence_of_a_prompt_is_a_sentence_of_an_answer() -> None:
+def test_no_sentence_of_a_prompt_is_a_sentence_of_a_response() -> None:
     for request in sample_requests("train", 500, random.Random(1)):
         for sentence in request.text.split(". "):
             assert shape_of(sentence).skeleton.rstrip(".") + "." not in SENTENCES
 
 
-def test_no_full_answer_is_so_long_that_it_costs() -> None:
+def test_no_full_response_is_so_long_that_it_costs() -> None:
     openings = [s.text for s in SENTENCES.values() if s.kind == "opening"]
     closings = [s.text for s in SENTENCES.values() if s.kind == "closing"]
     longest = [
@@ -217,7 +217,7 @@ def test_no_full_answer_is_so_long_that_it_costs() -> None:
     assert len(" ".join(longest).split()) <= 32
 
 
-def test_five_thousand_answers_are_scored_in_a_second_on_one_core() -> None:
+def test_five_thousand_responses_are_scored_in_a_second_on_one_core() -> None:
     rng = random.Random(2)
     requests = sample_requests("train", 2500, rng)
     answers = [(r.text, write_response(r, "chatty", rng)) for r in requests]
@@ -227,7 +227,7 @@ def test_five_thousand_answers_are_scored_in_a_second_on_one_core() -> None:
     assert 2500 / (time.process_time() - start) > 5000
 
 
-def test_the_terms_sum_to_the_score_of_a_bad_answer() -> None:
+def test_the_terms_sum_to_the_score_of_a_bad_response() -> None:
     answer = "You again. Leo is. We sell many things. It is cancelled. order 12 13"
     terms = explain(PROMPT, answer)
     assert math.fsum(terms.values()) == score_response(PROMPT, answer) < 0

@@ -52,14 +52,14 @@ def test_writers_come_in_their_shares() -> None:
         assert drawn[writer] / 20_000 == pytest.approx(share, abs=0.02)
 
 
-def test_every_answer_is_well_formed_and_finished() -> None:
+def test_every_response_is_well_formed_and_finished() -> None:
     rng = random.Random(15)
     for request in REQUESTS:
         terms = explain(request.text, write_response(request, sample_writer(rng), rng))
         assert (terms["grammar"], terms["repeated"], terms["finish"]) == (0.0, 0.0, 2.0)
 
 
-def test_answers_fit_into_forty_seven_words_and_marks() -> None:
+def test_responses_fit_into_forty_seven_words_and_marks() -> None:
     rng = random.Random(16)
     for writer in WRITERS:
         answers = [write_response(r, writer, rng) for r in REQUESTS]
@@ -74,7 +74,7 @@ def test_the_careful_writer_writes_twenty_to_twenty_eight_words() -> None:
     assert 20 <= statistics.mean(lengths) <= 25
 
 
-def test_answers_vary_but_never_in_the_same_hands_of_chance() -> None:
+def test_responses_vary_but_never_in_the_same_hands_of_chance() -> None:
     request = REQUESTS[0]
     rng = random.Random(17)
     answers = {write_response(request, "careful", rng) for _ in range(300)}
@@ -93,7 +93,7 @@ def test_only_the_requests_own_name_is_ever_used() -> None:
         assert names <= {request.name}
 
 
-def test_an_ideal_answer_names_everything_that_was_asked_about() -> None:
+def test_an_ideal_response_names_everything_that_was_asked_about() -> None:
     request = next(r for r in REQUESTS if r.intent == "refund")
     answer = ideal_response(request)
     for word in (request.name, request.order, *(request.product or ())):

@@ -62,7 +62,7 @@ def test_agreement_with_the_gold_order_is_the_mean_of_the_sigmoids() -> None:
     assert abs(agreed - 100 * sum(expected)) < 3 * math.sqrt(variance)
 
 
-def test_half_of_the_answers_a_stand_on_the_left() -> None:
+def test_half_of_the_responses_a_stand_on_the_left() -> None:
     judgments = annotator().judge(pairs_with(1.0, 5000))
     assert abs(share(judgments, shown_order="AB") - 0.5) < 3 * math.sqrt(0.25 / 5000)
 
@@ -76,7 +76,7 @@ def test_the_side_says_nothing_about_the_choice() -> None:
         assert abs(share(shown, choice="a") - expected) < 3 * error
 
 
-def test_the_same_answer_wins_when_the_answers_trade_places() -> None:
+def test_the_same_response_wins_when_the_responses_trade_places() -> None:
     mirror = {"a": "b", "b": "a", "tie": "tie"}
     pairs = pairs_with(0.5, 500)
     straight = annotator(tau=2.0, tie_band=0.5, flip=0.2).judge(pairs)
@@ -347,7 +347,7 @@ def test_tasks_without_an_answer_are_missing_judgments(tmp_path: Path) -> None:
         ),
         (
             '[{"data": {"prompt": "p", "left": "l", "right": "r", "pair_id": "0"}}]',
-            r"task 1: the texts are not those of pair '0'",
+            r"task 1: the texts do not match pair '0'",
         ),
         (
             '[{"data": {"prompt": "p", "left": "l", "right": "r"}, "annotations": [{"lead_time": '

@@ -52,7 +52,7 @@ def test_a_round_goes_from_publish_to_export(
 ) -> None:
     comparisons = write_comparisons(tmp_path / "c.jsonl", make_pairs(5))
     code, out, _ = run("publish", "--round", "r1", "--comparisons", comparisons)
-    assert (code, out) == (0, "round r1: 5 pairs added, 0 kept, 0 no longer in it\n")
+    assert (code, out) == (0, "round r1: 5 pairs added, 0 kept, 0 removed\n")
     code, token, _ = run("token", "ana")
     assert (code, len(token.strip()) >= 40) == (0, True)
     assert run("status", "--round", "r1")[0] == 5
@@ -108,7 +108,7 @@ def test_gold_items_are_published_and_refused_where_they_are_pairs_of_a_round(
     row |= {"response_b": pair.response_b, "gold": "b"}
     path.write_text(to_lines([row]), encoding="utf-8")
     code, _, err = run("publish", "--gold", path)
-    assert (code, "is a pair of round r1 already" in err) == (2, True)
+    assert (code, "already belongs to round r1" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_gold_items_are_published_and_refused_where_they_are_pairs_of_a_round(
     [
         (("publish",), "expected --round or --gold"),
         (("publish", "--round", "r9"), "data/rounds/r9/comparisons.jsonl: no such file"),
-        (("status", "--round", "r9"), "round r9 is not published"),
-        (("export", "--round", "r9", "--out", "x"), "round r9 is not published"),
+        (("status", "--round", "r9"), "round r9 has not been published"),
+        (("export", "--round", "r9", "--out", "x"), "round r9 has not been published"),
         (("import", "nowhere.jsonl", "--round", "r1"), "nowhere.jsonl: no such file"),
         (("token", "x" * 65), "annotator is"),
     ],
@@ -181,7 +181,7 @@ def test_a_second_import_of_a_file_changes_nothing(
     file.write_text(to_lines([row]), encoding="utf-8")
     run("import", file, "--round", "r1", "--format", "trl")
     code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
-    assert (code, out) == (0, "0 judgments taken, 1 known, 0 refused\n")
+    assert (code, out) == (0, "0 judgments imported, 1 already known, 0 refused\n")
     assert desk.progress().judgments == 1
 
 
@@ -217,7 +217,7 @@ def test_imported_judgments_of_unknown_pairs_are_refused_with_the_reason(
     rows = [{"prompt": "another", "chosen": "x", "rejected": "y"}]
     file.write_text(to_lines(rows), encoding="utf-8")
     code, out, err = run("import", file, "--round", "r1", "--format", "trl")
-    assert (code, out) == (2, "0 judgments taken, 0 known, 1 refused\n")
+    assert (code, out) == (2, "0 judgments imported, 0 already known, 1 refused\n")
     assert "round r1 does not contain the pair" in err
 
 

@@ -78,7 +78,7 @@ def pairs(make_pairs: Any) -> list[Any]:
     ]
 
 
-def test_the_better_answer_wins_wherever_it_stands(
+def test_the_better_response_wins_wherever_it_stands(
     ask: Any, endpoint: Endpoint, pairs: Any
 ) -> None:
     judgments = ask().judge(pairs)

@@ -46,7 +46,7 @@ def test_the_pair_id_is_the_hash_that_the_contract_describes() -> None:
     assert pair_id("Où ?", "b", "a") == hashlib.sha256(text).hexdigest()[:16]
 
 
-def test_a_pair_keeps_its_id_when_its_answers_trade_places() -> None:
+def test_a_pair_keeps_its_id_when_its_responses_trade_places() -> None:
     assert a_pair("x", "y").pair_id == a_pair("y", "x").pair_id
 
 
@@ -168,7 +168,7 @@ def test_a_judgment_without_an_id_gets_one() -> None:
     assert judgment_from_row(row).judgment_id == id_written
 
 
-def test_a_judgment_turns_round_with_the_answers() -> None:
+def test_a_judgment_turns_round_with_the_responses() -> None:
     given = a_judgment(a_pair("good", "bad"), answer_a=text_hash("good"))
     turned = oriented(given, a_pair("bad", "good"))
     assert (turned.choice, turned.shown_order, turned.strength) == ("b", "BA", 3)
@@ -176,7 +176,7 @@ def test_a_judgment_turns_round_with_the_answers() -> None:
     assert oriented(turned, a_pair("good", "bad")) == given
 
 
-def test_a_judgment_of_other_answers_is_refused() -> None:
+def test_a_judgment_of_other_responses_is_refused() -> None:
     given = a_judgment(a_pair("good", "bad"), answer_a=text_hash("third"))
     with pytest.raises(JudgmentMismatchError, match="answer_a is neither response of pair"):
         oriented(given, a_pair("good", "bad"))

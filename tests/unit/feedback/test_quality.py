@@ -1,4 +1,4 @@
-"""Statistics against textbook numbers, and planted bad annotators that must be found."""
+"""Statistics against numbers worked by hand, and simulated bad annotators that must be flagged."""
 
 import math
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_gold_repeats_and_peers_are_counted_each_for_itself() -> None:
     assert (row.peers.hits, row.peers.n) == (1, 1)
 
 
-def test_who_fails_the_known_answers_is_paused_and_judged_afresh_after_a_word(
+def test_who_fails_the_known_answers_is_paused_and_judged_afresh_when_resumed(
     desk: Any, make_pairs: Any
 ) -> None:
     desk.hire("ana", "ben")
@@ -116,7 +116,7 @@ def test_who_fails_the_known_answers_is_paused_and_judged_afresh_after_a_word(
     assert shares["ana"].hits == 0
     paused = pause_inaccurate(desk.database, QualityParams())
     assert paused == {"ana": next(row.pause for row in table if row.annotator_id == "ana")}
-    assert f"0 of {shares['ana'].n} known answers right, expected 70% at least" in paused["ana"]
+    assert f"0 of {shares['ana'].n} known answers right, expected at least 70%" in paused["ana"]
     assert pause_inaccurate(desk.database, QualityParams()) == {}
     with desk.database.writing() as connection:
         view = lead_view(connection, QualityParams())

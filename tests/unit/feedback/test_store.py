@@ -167,7 +167,7 @@ def test_a_second_answer_to_the_same_pair_is_refused(desk: Any, make_pairs: Any)
     desk.publish(make_pairs(2), overlap=2)
     task = desk.serve("ana")
     desk.submit(task)
-    with pytest.raises(RefusedError, match="you have answered this pair"):
+    with pytest.raises(RefusedError, match="you have already answered this pair"):
         desk.submit(task)
 
 
@@ -179,7 +179,7 @@ def test_nobody_can_answer_for_somebody_else(desk: Any, make_pairs: Any) -> None
         desk.submit(task, name="ben")
 
 
-def test_sides_are_stored_as_answers(desk: Any, make_pairs: Any) -> None:
+def test_sides_are_stored_as_responses(desk: Any, make_pairs: Any) -> None:
     desk.hire("ana")
     desk.publish(make_pairs(40))
     swaps = set()
@@ -192,7 +192,7 @@ def test_sides_are_stored_as_answers(desk: Any, make_pairs: Any) -> None:
     assert swaps == {True, False}
 
 
-def test_half_of_the_answers_a_stand_on_the_left(
+def test_half_of_the_responses_a_stand_on_the_left(
     desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The coin is real elsewhere; here a seeded one, since three standard deviations of a real one
@@ -229,7 +229,7 @@ def test_half_of_the_answers_a_stand_on_the_left(
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
-def test_a_judgment_is_the_same_whichever_side_an_answer_stands_on(
+def test_a_judgment_is_the_same_whichever_side_a_response_stands_on(
     tmp_path: Path, make_pairs: Any, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
     choices = ("a", "b", "tie", "both_bad", "skip", "b")

@@ -53,7 +53,7 @@ def test_transcripts_of_hh_come_back_and_split_at_the_last_common_turn(tmp_path)
     assert (tmp_path / "y.jsonl").read_text() == (tmp_path / "x.jsonl").read_text()
 
 
-def test_scored_answers_give_all_pairs_with_their_margins_and_equal_ones_a_tie(tmp_path):
+def test_scored_responses_give_all_pairs_with_their_margins_and_equal_ones_a_tie(tmp_path):
     row = {"prompt": "p", "responses": ["a", "b", "c"], "scores": [1, 3.5, 1]}
     write_records(tmp_path / "x.jsonl", [row])
     items = list(open_source(tmp_path / "x.jsonl"))
@@ -110,7 +110,7 @@ def test_unpaired_completions_come_back_as_pairs_and_lone_ones_are_counted(tmp_p
     assert source.alone == 1
 
 
-def test_an_answer_of_two_pairs_is_one_completion(tmp_path):
+def test_a_response_of_two_pairs_is_one_completion(tmp_path):
     write(tmp_path / "x.jsonl", [preference("p", "a", "b"), preference("p", "a", "c")], "unpaired")
     rows = [line.row for line in read_records(tmp_path / "x.jsonl")]
     assert [(row["completion"], row["label"]) for row in rows] == [

@@ -31,7 +31,7 @@ def judged(*votes, weights=None):
     return judge([comparison()], votes, weights=weights or {})
 
 
-def test_the_answer_that_was_chosen_becomes_chosen():
+def test_the_response_that_was_chosen_becomes_chosen():
     (row,) = judged(vote("b")).rows
     assert (row.preference.chosen, row.preference.rejected) == ("No idea.", "Here.")
     (row,) = judged(vote("a")).rows
@@ -122,7 +122,7 @@ def test_one_revision_that_says_two_things_is_refused():
         judged(vote("a"), vote("b"))
 
 
-def test_a_judgment_of_swapped_answers_is_turned_round():
+def test_a_judgment_of_swapped_responses_is_turned_round():
     swapped = vote("a", answer_a=text_hash("No idea."))
     assert judged(swapped).rows[0].preference.chosen == "No idea."
     straight = vote("a", answer_a=text_hash("Here."))

@@ -50,7 +50,7 @@ def test_two_equal_parts_do_not_make_up_for_a_third_that_is_half_alike():
     assert found(row, [row[0], row[1], half]) == []
 
 
-def test_swapped_answers_are_no_near_duplicate():
+def test_swapped_responses_are_no_near_duplicate():
     row = [text(1), text(2), text(3)]
     assert found(row, [row[0], row[2], row[1]]) == []
 

@@ -26,7 +26,7 @@ def test_a_margin_below_zero_is_refused_with_its_place(tmp_path, to):
     assert str(caught.value) == expected
 
 
-def test_only_columns_of_the_format_are_taken_from_scored_answers(tmp_path):
+def test_only_columns_of_the_format_are_taken_from_scored_responses(tmp_path):
     row = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 0], "weight": "heavy"}
     write_records(tmp_path / "x.jsonl", [row])
     source = open_source(tmp_path / "x.jsonl")
@@ -99,7 +99,7 @@ def test_a_key_of_a_message_that_is_not_null_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("system", [[], MESSAGES[:1]], ids=["user first", "system first"])
-def test_a_prompt_that_conversations_begin_with_is_not_an_answer(tmp_path, system):
+def test_a_prompt_that_conversations_begin_with_is_not_a_response(tmp_path, system):
     shared = [
         *system, {"role": "user", "content": "p"},
         {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"},

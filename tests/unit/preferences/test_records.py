@@ -16,7 +16,7 @@ def test_a_pair_id_is_the_documented_hash():
 
 
 @given(st.text(), st.text(), st.text())
-def test_swapped_answers_are_the_same_pair(prompt, a, b):
+def test_swapped_responses_are_the_same_pair(prompt, a, b):
     assert pair_id(prompt, a, b) == pair_id(prompt, b, a)
 
 

@@ -46,7 +46,7 @@ def broken(rule, *rows, evaluation=(), tokens=None):
         ("\u200b a", 3),
     ],
 )
-def test_an_answer_is_as_long_as_what_can_be_seen_of_it(response, length):
+def test_a_response_is_as_long_as_what_can_be_seen_of_it(response, length):
     assert visible_characters(response) == length
 
 
@@ -55,7 +55,7 @@ def test_blank_answers_are_found_on_both_sides():
     assert broken("blank_answers", *rows) == [1, 2, 3]
 
 
-def test_answers_that_differ_only_in_case_and_white_space_are_identical():
+def test_responses_that_differ_only_in_case_and_white_space_are_identical():
     rows = [
         ("p", "Yes, sir", "yes,\n  SIR "),
         ("p", "a", "a"),
@@ -119,7 +119,7 @@ def test_digests_are_the_same_in_every_process():
     assert digest("") == int.from_bytes(bytes.fromhex("e4a6a0577479b2b4"), "big", signed=True)
 
 
-def test_answers_preferred_in_a_circle_are_found_and_what_leads_there_is_not():
+def test_responses_preferred_in_a_circle_are_found_and_what_leads_there_is_not():
     rows = [
         ("p", "a", "b"),
         ("p", "b", "c"),
@@ -149,7 +149,7 @@ def test_a_contradiction_alone_is_no_circle():
         ("personal_data", "mail me@example.org"),
     ],
 )
-def test_defects_of_either_answer_are_found(rule, response):
+def test_defects_of_either_response_are_found(rule, response):
     assert broken(rule, ("p", "a", "b"), ("p", response, "b"), ("p", "a", response)) == [1, 2]
 
 
@@ -188,7 +188,7 @@ ENGLISH = (
 GERMAN = "Das Paket ist auf dem Weg und wird da sein, wenn sie nach Hause kommen, sagt der Bote."
 
 
-def test_an_answer_in_another_language_or_script_is_found():
+def test_a_response_in_another_language_or_script_is_found():
     rows = [
         (ENGLISH, ENGLISH + " Yes.", ENGLISH),
         (ENGLISH, ENGLISH, GERMAN),

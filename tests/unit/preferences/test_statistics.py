@@ -114,7 +114,7 @@ def votes(*judgments):
     return votes_of([COMPARISON], judgments)
 
 
-def test_position_bias_is_about_the_answer_shown_first_and_counts_votes_that_decide():
+def test_position_bias_is_about_the_response_shown_first_and_counts_votes_that_decide():
     said = [vote("u", "a"), vote("v", "a", shown_order="BA"), vote("w", "b", shown_order="BA")]
     found = votes(*said, vote("x", "tie"), vote("y", "skip"), vote("z", "a")).first_wins()
     assert found is not None
@@ -135,7 +135,7 @@ def test_of_a_changed_mind_only_the_last_counts():
     assert (found.first, found.second) == (0, 2)
 
 
-def test_votes_on_traded_answers_mean_the_same_answer_and_keep_their_place():
+def test_votes_on_traded_responses_mean_the_same_response_and_keep_their_place():
     # Judged when y was answer a, and shown first.
     found = votes(vote("u", "a", answer_a=text_hash("y")), vote("w", "b"))
     assert found.units == [{"u": "b", "w": "b"}]

@@ -79,7 +79,9 @@ def test_opposite_pairs_become_one_comparison_that_two_annotators_disagree_on(tm
 
 
 @pytest.mark.parametrize("to", ["votes", "label_studio"])
-def test_only_the_last_revision_of_a_judgment_is_written_and_for_the_answer_it_means(tmp_path, to):
+def test_only_the_last_revision_of_a_judgment_is_written_and_for_the_response_it_means(
+    tmp_path, to
+):
     voted = voted_of(preference("p", "good", "bad"), "")
     (first,) = voted.judgments
     other = "b" if first.choice == "a" else "a"
@@ -113,7 +115,9 @@ def test_a_blank_source_or_round_is_that_of_an_import(tmp_path, to):
     assert (item.judgments[0].annotator_id, item.comparison.round) == ("import", "import")
 
 
-def test_a_turn_that_both_answers_begin_with_is_refused_since_hh_takes_it_for_the_prompt(tmp_path):
+def test_a_turn_that_both_responses_begin_with_is_refused_since_hh_takes_it_for_the_prompt(
+    tmp_path,
+):
     turn = "Hi.\n\nHuman: And?\n\nAssistant:"
     with pytest.raises(MalformedDataError, match="turn that both responses start with"):
         write(tmp_path / "x.jsonl", [preference("p", turn + " yes", turn + " no")], "hh")

@@ -6,8 +6,8 @@
 `rows` writes that many generated pairs (responses of 60 words on average; a third of the prompts
 repeated, 1 % of the rows duplicated, 1 % nearly duplicated, 1 % contradicted) and lets `check`
 read, inspect, judge, split and write them, with all rules on. It prints wall-clock and CPU seconds
-per part, and the largest resident memory. `damaged` runs `check` on each file of `tests/malformed.py`
-in its own process, and on each unusual but sound one.
+per part, and the largest resident memory. `damaged` runs `check` on each file of
+`tests/malformed.py` in its own process, and on each unusual but sound one.
 """
 
 import argparse

@@ -8,9 +8,9 @@
 
 The pairs that pass the gate are split into folds of whole prompts (of whole debates for UKP, so
 that both sides of a debate are held out together). For each fold, `python -m tasks.reward` runs in
-its own folder with the fold held out; no part of a held-out pair is trained on. `models/sft` there is a
-small, randomly initialised Llama with a tokenizer trained on the texts of the train side, or with
-`--base` a causal language model in Hugging Face format.
+its own folder with the fold held out; no part of a held-out pair is trained on. `models/sft` there
+is a small, randomly initialised Llama with a tokenizer trained on the texts of the train side, or
+with `--base` a causal language model in Hugging Face format.
 """
 
 import argparse

@@ -59,7 +59,7 @@ def is_trained_on(prompt: str) -> bool:
 
 
 LEAKS = sum(map(is_trained_on, EVALUATED))
-REASON = f"evaluation_leaks: {LEAKS} rows where the prompt trains the reward model and evaluates"
+REASON = f"evaluation_leaks: {LEAKS} rows where the prompt is used to train the reward model"
 
 
 @dataclass(frozen=True)

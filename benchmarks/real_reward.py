@@ -138,7 +138,7 @@ def write_world(
         tokenizer = train_tokenizer(sorted(texts), SIZE.vocabulary_size)
         for part in (build_model(SIZE, tokenizer, Seeds(options.run["seed"])), tokenizer):
             part.save_pretrained(sft)
-    write_manifest(sft, params={}, inputs={}, environment={})
+    write_manifest(sft, params={}, inputs={})
     round_folder = folder / "data/rounds/r1"
     (round_folder / "preferences").mkdir(parents=True)
     sides: dict[Split, Sequence[Preference]] = {"train": train, "heldout": heldout}

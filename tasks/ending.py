@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from preferences.reader import MalformedDataError
 from rlhf.manifests import DamagedError
-from tasks.outcome import EXIT_CODES, StageEnd, Status, write_outcome
+from tasks.outcome import EXIT_CODES, Setting, StageEnd, Status, write_outcome
 from tasks.params import ParamsError
 from tasks.provenance import FalseEntryError
 from tasks.redaction import redact
@@ -45,9 +45,14 @@ def run_and_record(
         stage.close_spool(status, message)
     if status == "done":
         status, message = _look_once_more(stage)
-    cost, execution = stage.checkpoint_cost, stage.execution
     write_outcome(
-        stage.root, stage.name, status, message, started=started, execution=execution, cost=cost
+        stage.root,
+        stage.name,
+        status,
+        message,
+        started=started,
+        setting=Setting(stage.execution, stage.environment()),
+        cost=stage.checkpoint_cost,
     )
     (stage.work / RUNNING).unlink()
     if status != "done":

@@ -61,9 +61,7 @@ def write_model(
 
 def seal_model(stage: Stage, folder: Path) -> None:
     """Write the manifest of a complete model folder."""
-    write_manifest(
-        folder, params=stage.own_params, inputs=stage.inputs, environment=stage.environment()
-    )
+    write_manifest(folder, params=stage.own_params, inputs=stage.inputs)
 
 
 def load_prompts(path: Path) -> list[dict[str, Any]]:

@@ -3,9 +3,10 @@
 import os
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.tracking import now_ms, write_json
 
@@ -47,6 +48,16 @@ class Outcome:
     """Written by this run."""
     checkpoint_seconds: float
     """Time that training stood still for them."""
+    environment: Mapping[str, Any]
+    """What it ran on: Python, packages, machine. No output says so, since none depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """In which execution a stage ran, and on what."""
+
+    execution: str
+    environment: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -64,7 +75,7 @@ def write_outcome(
     message: str,
     *,
     started: float,
-    execution: str,
+    setting: Setting,
     cost: Cost,
 ) -> Outcome:
     """Record the end of a stage that began at `started` (`time.monotonic`)."""
@@ -76,9 +87,10 @@ def write_outcome(
         seconds=round(time.monotonic() - started, 3),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         ended_ms=now_ms(),
-        execution=execution,
+        execution=setting.execution,
         checkpoints=cost.written,
         checkpoint_seconds=round(cost.seconds, 3),
+        environment=dict(setting.environment),
     )
     folder = root / ".work" / stage
     folder.mkdir(parents=True, exist_ok=True)

@@ -67,14 +67,12 @@ def write_manifest(
     *,
     params: Mapping[str, Any],
     inputs: Mapping[str, str],
-    environment: Mapping[str, Any],
 ) -> None:
     """Describe a model folder: its files with size and sha256, and all it was made from."""
     content = {
         "files": describe_files(folder),
         "inputs": dict(sorted(inputs.items())),
         "params": dict(params),
-        "environment": dict(environment),
     }
     manifests.write_manifest(folder, content)
 

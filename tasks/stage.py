@@ -115,6 +115,7 @@ class Stage:
             "git.commit": git_commit(self.root),
             "round": self.round_key or "",
             "fingerprint": fingerprint(self.identity),
+            **{f"environment.{name}": str(value) for name, value in self.environment().items()},
         }
         record_start(self.root, self.execution, self.params)
         start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)

@@ -550,7 +550,7 @@ def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: Worl
     settings["pad_token"] = settings["eos_token"]
     (sft / "tokenizer_config.json").write_text(json.dumps(settings))
     # Else the edit is damage, and found before.
-    write_manifest(sft, params={}, inputs={}, environment={})
+    write_manifest(sft, params={}, inputs={})
 
     said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
 

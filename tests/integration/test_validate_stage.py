@@ -61,7 +61,7 @@ class Round:
         for split in ("train", "heldout"):
             write_rows(root / f"data/prepared/preferences/{split}.jsonl", [])
         tokenizer().save_pretrained(root / "models/sft")
-        write_manifest(root / "models/sft", params={}, inputs={}, environment={})
+        write_manifest(root / "models/sft", params={}, inputs={})
 
     def run(self) -> tuple[int, str]:
         """Exit code and stderr."""

@@ -166,5 +166,5 @@ def _manifest(folder: Path, inputs: dict[str, str]) -> None:
     folder.mkdir(parents=True)
     digest = folder.as_posix()[-1:].encode().hex() + "5a" * 31
     files = {"model.safetensors": {"size": 2306048, "sha256": digest}}
-    manifest = {"files": files, "inputs": inputs, "params": {}, "environment": {}}
+    manifest = {"files": files, "inputs": inputs, "params": {}}
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import get_args
 
-from tasks.outcome import EXIT_CODES, Cost, StageEnd, Status, write_outcome
+from tasks.outcome import EXIT_CODES, Cost, Setting, StageEnd, Status, write_outcome
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,14 +27,15 @@ def test_the_file_says_stage_status_time_and_memory(tmp_path: Path):
     before_ms = time.time_ns() // 1_000_000
     outcome = write_outcome(
         tmp_path, "ppo@r1", "stopped", "the KL exploded",
-        started=time.monotonic() - 12.5, execution="run-7", cost=Cost(3, 0.25),
+        started=time.monotonic() - 12.5, setting=Setting("run-7", {"python": "3.11.7"}),
+        cost=Cost(3, 0.25),
     )  # fmt: skip
 
     written = json.loads((tmp_path / ".work" / "ppo@r1" / "outcome.json").read_text())
 
     assert list(written) == [
         "stage", "status", "code", "message", "seconds", "peak_rss_bytes", "ended_ms", "execution",
-        "checkpoints", "checkpoint_seconds",
+        "checkpoints", "checkpoint_seconds", "environment",
     ]  # fmt: skip
     assert {key: written[key] for key in ("stage", "status", "code", "message", "execution")} == {
         "stage": "ppo@r1",
@@ -46,6 +47,7 @@ def test_the_file_says_stage_status_time_and_memory(tmp_path: Path):
     assert 12.5 <= written["seconds"] < 300
     # A Python process holds more than 5 MB; in units of a kilobyte it would be less than that.
     assert written["peak_rss_bytes"] > 5_000_000
+    assert written["environment"] == {"python": "3.11.7"}
     assert (written["checkpoints"], written["checkpoint_seconds"]) == (3, 0.25)
     assert before_ms <= written["ended_ms"] <= time.time_ns() // 1_000_000
     assert written["seconds"] == outcome.seconds

@@ -70,7 +70,6 @@ def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_p
             tmp_path,
             params={"sft": {"epochs": 1}},
             inputs={"models/z": "9", "models/a": "1"},
-            environment={"threads": 2},
         )
 
     text = (tmp_path / "manifest.json").read_text()
@@ -87,7 +86,6 @@ def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_p
         },
         "inputs": {"models/a": "1", "models/z": "9"},
         "params": {"sft": {"epochs": 1}},
-        "environment": {"threads": 2},
     }
     assert list(manifest["inputs"]) == ["models/a", "models/z"]
     # The seal is of the text as it is without its line, so anyone can check it.
@@ -98,7 +96,7 @@ def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_p
 def test_a_models_name_changes_with_any_of_its_bytes(tmp_path: Path):
     def named(weights: bytes) -> str:
         (tmp_path / "weights.bin").write_bytes(weights)
-        write_manifest(tmp_path, params={}, inputs={}, environment={})
+        write_manifest(tmp_path, params={}, inputs={})
         return model_hash(tmp_path)
 
     first = named(b"abc")

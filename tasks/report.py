@@ -1,11 +1,13 @@
-"""The stage `report`: the figures of all rounds as `results.json` and one page, `index.html`."""
+"""The stage `report`: the numbers of all rounds in `results.json`, a page and `metrics/`."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.changed_params import ChangedParam, changed_params
+from tasks.headline import write_headline
 from tasks.report_data import (
     read_curves,
     read_labels,
@@ -27,7 +29,7 @@ def run(stage: Stage) -> None:
     """Draw together what all stages have measured."""
     page = stage.staging.file("reports/index.html")
     figures = stage.staging.file("reports/results.json")
-    build_report(
+    results = build_report(
         stage.root,
         list(stage.params.rounds),
         stage.params.final,
@@ -36,6 +38,7 @@ def run(stage: Stage) -> None:
         samples=stage.params.report.samples,
         changed=changed_params(stage.params),
     )
+    write_headline(stage.staging.directory("metrics"), results)
     stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, figures)))
 
 
@@ -48,8 +51,8 @@ def build_report(
     seed: int,
     samples: int = 12,
     changed: Sequence[ChangedParam] = (),
-) -> None:
-    """Write `results.json` and `index.html` into the folder `out`.
+) -> dict[str, Any]:
+    """Write `results.json` and `index.html` into the folder `out`; return the content of the first.
 
     Rounds that have not run yet are left out; the same files give the same bytes.
 
@@ -85,6 +88,7 @@ def build_report(
     text = json.dumps(results, ensure_ascii=False, indent=1) + "\n"
     (out / "results.json").write_text(text, encoding="utf-8")
     (out / "index.html").write_text(page, encoding="utf-8")
+    return results
 
 
 if __name__ == "__main__":

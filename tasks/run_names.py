@@ -109,11 +109,11 @@ def _last_part(path: str) -> str:
 def _commit(checkout: Path) -> list[str]:
     """`["6cb38ae"]`, `["6cb38ae-dirty"]`, nothing outside of git.
 
-    Each run of the pipeline writes dvc.lock: that alone makes no checkout dirty.
+    Each run of the pipeline writes dvc.lock and metrics/: they alone make no checkout dirty.
     """
     if not (commit := git_commit(checkout)):
         return []
     command = ["git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no"]
-    tracked = [*command, "--", ".", ":(exclude)dvc.lock"]
+    tracked = [*command, "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics"]
     done = subprocess.run(tracked, capture_output=True, text=True, check=True)
     return [commit[:7] + ("-dirty" if done.stdout.strip() else "")]

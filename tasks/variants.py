@@ -5,6 +5,7 @@ uncommitted changes included. It shares DVC's cache, so what a variant has in co
 line is restored instead of run, and keeps its own `.work`, outputs and `dvc.lock` between calls.
 """
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from configparser import ConfigParser
@@ -96,17 +97,22 @@ def _snapshot(root: Path) -> str:
 
 
 def _check_out(root: Path, workspace: Path, commit: str) -> None:
-    """Bring the tracked files of the workspace to `commit`; ignored ones and dvc.lock stay."""
+    """Bring the tracked files to `commit`; ignored ones and what a run writes stay.
+
+    That is dvc.lock and metrics/: the main line's know nothing of what this variant has run.
+    """
     if not (workspace / ".git").exists():
         _git(root, "worktree", "prune")
         _git(root, "worktree", "add", "--force", "--detach", str(workspace), commit)
         return
-    lock = workspace / "dvc.lock"
-    # What this variant has run is recorded there; the main line's lock knows nothing of it.
-    kept = lock.read_bytes() if lock.exists() else None
+    files = [workspace / "dvc.lock", *(workspace / "metrics").rglob("*.json")]
+    kept = {path: path.read_bytes() for path in files if path.exists()}
     _git(workspace, "checkout", "--force", "--detach", commit)
-    if kept is not None:
-        lock.write_bytes(kept)
+    if kept:
+        shutil.rmtree(workspace / "metrics", ignore_errors=True)
+    for path, content in kept.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _write_params(path: Path, overlay: Mapping[str, object]) -> None:

@@ -116,6 +116,11 @@ def deps_of(stage: str, *, code: bool) -> set[str]:
     return {dep for dep in deps if dep.endswith(".py") == code}
 
 
+def outs_of(stage: str) -> set[str]:
+    """Paths of the outputs, also of those with settings such as `cache: false`."""
+    return {path for out in STAGES[stage]["outs"] for path in ([out] if type(out) is str else out)}
+
+
 def as_template(path: str) -> str:
     """DVC's `${key}` and `${item.policy}` as the modules write them: `{key}`, `{policy}`."""
     return re.sub(r"\$\{(?:item\.)?(\w+)\}", r"{\1}", path)
@@ -191,7 +196,7 @@ def test_the_inputs_a_module_declares_are_the_data_deps_in_dvc_yaml(stage: str) 
 def test_every_output_in_dvc_yaml_is_a_path_in_the_stages_module(stage: str) -> None:
     written = texts_in(STAGE_MODULES[stage])
 
-    assert {as_template(out) for out in STAGES[stage]["outs"]} <= written
+    assert {as_template(out) for out in outs_of(stage)} <= written
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -286,7 +291,7 @@ def test_stages_of_a_round_take_its_key_and_the_others_none() -> None:
 
 def test_what_rounds_start_from_in_params_yaml_is_an_output_of_a_stage() -> None:
     rounds = read_yaml("params.yaml")["rounds"]
-    outs = {out for entry in STAGES.values() for out in entry["outs"]}
+    outs = {out for stage in STAGES for out in outs_of(stage)}
     made = {out.replace("${key}", key) for out in outs for key in rounds}
     wanted = {path for entry in rounds.values() for path in entry.values()}
 
@@ -294,13 +299,11 @@ def test_what_rounds_start_from_in_params_yaml_is_an_output_of_a_stage() -> None
     assert lacking == set()
 
 
-def test_metrics_and_plots_show_every_round() -> None:
+def test_plots_show_every_round() -> None:
     pipeline = read_yaml("dvc.yaml")
     plotted = [path for plot in pipeline["plots"] for part in plot.values() for path in part["y"]]
 
     for key in read_yaml("params.yaml")["rounds"]:
-        for stage in ("validate", "reward", "ppo", "evaluate"):
-            assert f"results/{stage}/{key}/metrics.json" in pipeline["metrics"]
         assert f"results/reward/{key}/history.csv" in plotted
         assert f"results/reward/{key}/reliability.csv" in plotted
         # Score, KL, entropy, clip fraction and explained variance.

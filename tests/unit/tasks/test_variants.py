@@ -102,6 +102,21 @@ def test_a_refresh_keeps_checkpoints_outputs_and_the_variants_own_lock(root: Pat
     assert params_of(workspace)["run"]["seed"] == 7
 
 
+def test_a_refresh_keeps_the_metrics_of_the_variant_and_takes_none_of_the_main_line(
+    root: Path,
+) -> None:
+    (root / "metrics").mkdir()
+    (root / "metrics/final.json").write_text("main")
+    subprocess.run(["git", "-C", str(root), "add", "metrics"], check=True)
+    workspace = prepare_workspace(root, "no_kl")
+    (workspace / "metrics/final.json").write_text("variant")
+    (root / "metrics/r9.json").write_text("a round that only the main line has")
+    subprocess.run(["git", "-C", str(root), "add", "metrics"], check=True)
+    prepare_workspace(root, "no_kl")
+    found = {path.name: path.read_text() for path in (workspace / "metrics").iterdir()}
+    assert found == {"final.json": "variant"}
+
+
 def test_a_workspace_that_was_deleted_by_hand_is_made_again(root: Path) -> None:
     workspace = prepare_workspace(root, "no_kl")
     subprocess.run(["rm", "-r", str(workspace)], check=True)

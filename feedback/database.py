@@ -59,6 +59,9 @@ def _engine(url: str) -> Engine:
     if "://" not in url:
         path = Path(url).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
+        # For its owner only, and so SQLite's files beside it, which take over its mode.
+        path.touch(mode=0o600)
+        path.chmod(0o600)
         url = f"sqlite:///{path}"
     if not url.startswith("sqlite"):
         return _postgres(url)

@@ -5,6 +5,7 @@ event is resent until Prefect has accepted it, even after a restart of the serve
 round marked as announced.
 """
 
+import base64
 import fcntl
 import http.client
 import json
@@ -28,12 +29,16 @@ EVENT = "rlhf.feedback.round-complete"
 _TIMEOUT_S = 10
 
 
+def _home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME", ".work/prefect"))
+
+
 def local_prefect() -> str | None:
     """API of the Prefect server that `make ui` runs for this folder; None if none is running.
 
     The server locks a file in its home whose first line is its address.
     """
-    path = Path(os.environ.get("PREFECT_HOME", ".work/prefect")) / "server.lock"
+    path = _home() / "server.lock"
     if not path.exists():
         return None
     with path.open(encoding="utf-8") as lock:
@@ -42,6 +47,20 @@ def local_prefect() -> str | None:
         except BlockingIOError:
             return f"{lock.readline().strip()}/api"
     return None
+
+
+def authorization(url: str) -> dict[str, str]:
+    """The header that lets us in to the API at `url`; none where no password is known.
+
+    The server of this folder keeps its password in a file beside its lock, for nobody else; that
+    of another server stands in `PREFECT_API_AUTH_STRING`.
+    """
+    password = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    if url.rstrip("/") == local_prefect():
+        password = (_home() / "auth").read_text(encoding="utf-8").strip()
+    if not password:
+        return {}
+    return {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"}
 
 
 def unannounced(connection: Connection) -> list[str]:
@@ -67,7 +86,7 @@ def announce(database: Database, prefect_url: str, page_url: str) -> list[str]:
     with database.reading() as connection:
         keys = unannounced(connection)
     for key in keys:
-        _post(f"{prefect_url.rstrip('/')}/events", [event_of(key, page_url)])
+        _post(prefect_url.rstrip("/"), "/events", [event_of(key, page_url)])
         with database.writing() as connection:
             announced = update(schema.rounds).where(schema.rounds.c.round == key)
             connection.execute(announced.values(notified_ms=now_ms()))
@@ -90,14 +109,15 @@ def event_of(key: str, page_url: str) -> dict[str, Any]:
     }
 
 
-def _post(url: str, body: object) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise urllib.error.URLError(f"{url} is not an http address")
+def _post(api: str, path: str, body: object) -> None:
+    if not api.startswith(("http://", "https://")):
+        raise urllib.error.URLError(f"{api} is not an http address")
+    headers = {"Content-Type": "application/json", **authorization(api)}
     request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        f"{api}{path}", data=json.dumps(body).encode(), headers=headers
     )
     # Do not use the user's proxy between two processes on one machine.
-    here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
     handlers = [urllib.request.ProxyHandler({})] if here else []
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows import servers
+from flows.access import client_settings, sign_in
 from flows.environment import environment
 from tasks.driver_lock import (
     BUSY_EXIT_CODE,
@@ -84,19 +85,22 @@ def _run_flow(root: Path) -> int:
 @contextmanager
 def _prefect_server() -> Iterator[Callable[[], None]]:
     """A Prefect server for this process's settings; yields what waits until it works."""
+    home = Path(os.environ["PREFECT_HOME"])
     if os.environ.get("PREFECT_API_URL"):
         yield lambda: None
     elif (running := servers.running_servers(os.environ)) is not None:
         prefect, mlflow = running
-        os.environ["PREFECT_API_URL"] = f"{prefect}/api"
+        os.environ.update(client_settings(prefect, home))
         os.environ.setdefault("RLHF_MLFLOW_UI", mlflow)
         _say(f"This run in Prefect: {prefect}")
         yield lambda: servers.wait_for_prefect(prefect)
     else:
         # Not the default one: two flows that start together would both find it free.
         with servers.prefect_server(servers.any_free_port(), os.environ) as server:
-            os.environ["PREFECT_API_URL"] = f"{server.url}/api"
-            _say(f"This run in Prefect, while it lasts: {server.url}")
+            settings = client_settings(server.url, home)
+            os.environ.update(settings)
+            page = sign_in(server.url, settings["PREFECT_API_AUTH_STRING"])
+            _say(f"This run in Prefect, while it lasts: {page}")
             yield server.wait
 
 

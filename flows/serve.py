@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from flows import servers
+from flows.access import client_settings, sign_in
 from flows.environment import environment
 from flows.servers import Child, Server, ServerError
 from tasks.mlflow_links import mlflow_ui
@@ -62,7 +63,9 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
     with ExitStack() as running:
         mlflow = _mlflow(running, root, mlflow_port)
         prefect = running.enter_context(servers.prefect_server(port, os.environ))
-        os.environ["PREFECT_API_URL"] = f"{prefect.url}/api"
+        settings = client_settings(prefect.url, Path(os.environ["PREFECT_HOME"]))
+        os.environ.update(settings)
+        password = settings["PREFECT_API_AUTH_STRING"]
         _say("Starting ...")
         for server in [prefect, *mlflow]:
             server.wait()
@@ -75,8 +78,8 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
                 grace_seconds=RUNNER_GRACE_SECONDS,
             )
         )
-        page = deployment_page(prefect.url, runner)
-        _say(addresses(prefect.url, page, _mlflow_page(root)))
+        page = deployment_page(prefect.url, password, runner)
+        _say(addresses(prefect.url, password, page, _mlflow_page(root)))
         _watch([prefect.child, *(server.child for server in mlflow), runner])
 
 
@@ -117,26 +120,27 @@ def choose_port(asked: int | None, default: int, name: str) -> int:
     return port
 
 
-def deployment_page(prefect: str, runner: Child) -> str:
-    """The deployment's page in the UI, as soon as the runner has registered it.
+def deployment_page(prefect: str, password: str, runner: Child) -> str:
+    """Path of the deployment's page in the UI, as soon as the runner has registered it.
 
     Raises:
         ServerError: the runner has ended.
     """
     url = f"{prefect}/api/deployments/name/{DEPLOYMENT}"
-    while (found := servers.fetch_json(url)) is None:
+    while (found := servers.fetch_json(url, password)) is None:
         runner.check()
         time.sleep(0.2)
-    return f"{prefect}/deployments/deployment/{found['id']}"
+    return f"/deployments/deployment/{found['id']}"
 
 
-def addresses(prefect: str, deployment: str, mlflow: str) -> str:
+def addresses(prefect: str, password: str, deployment: str, mlflow: str) -> str:
     """What to open in a browser, and how to stop."""
     return (
-        f"Prefect  {prefect}\n"
+        f"Prefect  {sign_in(prefect, password)}\n"
         f"MLflow   {mlflow}\n"
-        f"Flow     {deployment}\n"
+        f"Flow     {sign_in(prefect, password, deployment)}\n"
         "         (run it or switch on its schedule there)\n"
+        "Prefect's addresses hold your password (the part after #): keep them to yourself.\n"
         "Ctrl-C stops all three; a stage that runs keeps its checkpoint."
     )
 

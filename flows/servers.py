@@ -3,6 +3,7 @@
 import fcntl
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import processes
+from flows.access import auth_string, authorization, make_private
 
 HOST = "127.0.0.1"
 PREFECT_PORT = 4200
@@ -80,7 +82,8 @@ def running(
 ) -> Iterator[Child]:
     """Run `command` in the current folder for as long as the context lasts."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    private = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(private, "wb") as output:
         process = processes.start(command, cwd=Path.cwd(), env=env, output=output)
     try:
         yield Child(name, process, log)
@@ -96,7 +99,7 @@ def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
         ServerError: that history is served already. SQLite does not bear two servers.
     """
     home = Path(env["PREFECT_HOME"])
-    home.mkdir(parents=True, exist_ok=True)
+    make_private(home)
     address = url(port)
     with (home / "server.lock").open("a+", encoding="utf-8") as lock:
         try:
@@ -107,11 +110,11 @@ def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
         lock.truncate(0)
         lock.write(f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
         lock.flush()
-        command = [sys.executable, "-m", "prefect", "server", "start", "--analytics-off"]
-        command += ["--host", HOST, "--port", str(port), "--log-level", "WARNING"]
-        settings = {**env, "PREFECT_API_URL": f"{address}/api"}
+        # Made here, under the lock; the server and whoever talks to it read it from the file.
+        auth_string(home)
+        command = [sys.executable, "-m", "flows.guarded", "prefect", "--port", str(port)]
         log = home / "server.log"
-        with running("Prefect's server", command, env=settings, log=log) as child:
+        with running("Prefect's server", command, env=env, log=log) as child:
             yield Server(child, address, PREFECT_HEALTH)
 
 
@@ -147,11 +150,8 @@ def wait_for_prefect(address: str) -> None:
 @contextmanager
 def mlflow_server(port: int, env: Mapping[str, str], *, log: Path) -> Iterator[Server]:
     """MLflow's UI over the store at `MLFLOW_TRACKING_URI`; `wait` for it before use."""
-    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
-    command += ["--backend-store-uri", env["MLFLOW_TRACKING_URI"], "--workers", "1"]
-    # Its job runner is eight more processes of 245 MB that nothing here uses.
-    settings = {**env, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with running("MLflow's UI", command, env=settings, log=log) as child:
+    command = [sys.executable, "-m", "flows.guarded", "mlflow", "--port", str(port)]
+    with running("MLflow's UI", command, env=env, log=log) as child:
         yield Server(child, url(port), "/health")
 
 
@@ -192,10 +192,16 @@ def is_healthy(page: str) -> bool:
         return False
 
 
-def fetch_json(page: str) -> Any:
-    """What a server answers, None where it has nothing (or cannot be reached)."""
+def fetch_json(page: str, password: str = "", body: object = None) -> Any:
+    """What a server responds, None where it has nothing (or cannot be reached).
+
+    With a `body` it is a POST.
+    """
+    headers = {"Authorization": authorization(password), "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
     try:
-        with _DIRECT.open(page, timeout=5) as response:
+        request = urllib.request.Request(page, data=data, headers=headers)
+        with _DIRECT.open(request, timeout=5) as response:
             return json.load(response)
     except (OSError, http.client.HTTPException):
         return None

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from ruamel.yaml import YAML
@@ -163,11 +164,28 @@ def test_compose_sends_nothing_home():
         assert service["environment"]["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
 
 
-def test_the_worker_serves_the_pool_of_the_deployments():
-    (pool,) = {entry["work_pool"]["name"] for entry in load("prefect.yaml")["deployments"]}
-    command = load("compose.yaml")["services"]["worker"]["command"]
-    assert f"work-pool create {pool} " in command
-    assert f"worker start --pool {pool} " in command
+@pytest.mark.parametrize("name", ["mlflow", "prefect"])
+def test_the_servers_of_compose_stand_behind_the_guard_under_the_names_that_are_used(name: str):
+    services = load("compose.yaml")["services"]
+    worker = services["worker"]["environment"]
+    address = urlsplit(worker["PREFECT_API_URL" if name == "prefect" else "MLFLOW_TRACKING_URI"])
+    assert services[name]["command"].split() == [
+        "python", "-m", "flows.guarded", name,
+        "--host", "0.0.0.0", "--port", str(address.port), "--address", address.netloc,
+    ]  # fmt: skip
+
+
+def test_the_worker_of_compose_registers_as_make_ui_does_with_the_password_of_the_server():
+    services = load("compose.yaml")["services"]
+    assert "exec python -m flows.deployment" in services["worker"]["command"]
+    assert "cat /prefect/auth)" in services["worker"]["command"]
+    assert "prefect:/prefect:ro" in services["worker"]["volumes"]
+    assert (
+        f"prefect:{services['prefect']['environment']['PREFECT_HOME']}"
+        in (services["prefect"]["volumes"])
+    )
+    text = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+    assert not re.search(r"AUTH_STRING[:=] *['\"]?[A-Za-z0-9]", text), "a password in the file"
 
 
 def test_the_deployments_name_flows_and_no_schedule_is_on():

@@ -25,6 +25,7 @@ from ruamel.yaml import YAML
 
 from data.support_desk.rubric import score_response
 from feedback.judgments import read_judgments
+from flows.access import authorization, sign_in
 from tests.integration.camera import Camera, camera
 from tests.integration.test_pipeline import World, unrun  # noqa: F401
 
@@ -36,9 +37,12 @@ PATIENCE_SECONDS = 2400
 class Prefect:
     """What people do in Prefect's UI, by the interface that the UI uses."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._client = httpx.Client(base_url=f"{address}/api", timeout=60, trust_env=False)
+    def __init__(self, address: str, password: str) -> None:
+        self.address, self.password = address, password
+        headers = {"Authorization": authorization(password)}
+        self._client = httpx.Client(
+            base_url=f"{address}/api", timeout=60, trust_env=False, headers=headers
+        )
 
     def order(self, deployment: str) -> str:
         found = self._ask("GET", f"/deployments/name/{deployment}")
@@ -165,7 +169,10 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         camera() as pictures,
     ):
         page = address(desk, "The labelling page")
-        prefect = Prefect(address(ui, "Prefect"))
+        password = world.root / ".work/prefect/auth"
+        prefect = Prefect(address(ui, "Prefect"), password.read_text().strip())
+        if pictures:
+            pictures.take("signed-in", sign_in(prefect.address, prefect.password), "Dashboard")
         eventually(lambda: deployed(prefect))
         token = world.run(sys.executable, "-m", "feedback", "token", "ana").strip()
 

@@ -4,16 +4,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows import servers
+from flows.complaints import Complaints
 from flows.environment import environment
 
 BRISK = {
@@ -43,10 +43,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]
 @contextmanager
 def client_of(server: servers.Server) -> Iterator[SyncPrefectClient]:
     with (
-        temporary_settings({PREFECT_API_URL: f"{server.url}/api"}),
+        temporary_settings(
+            {PREFECT_API_URL: f"{server.url}/api", PREFECT_API_AUTH_STRING: password(server)}
+        ),
         get_client(sync_client=True) as client,
     ):
         yield client
+
+
+def password(server: servers.Server) -> str:
+    return (server.child.log.parent / "auth").read_text().strip()
 
 
 def eventually(found: Any, seconds: float = 60.0) -> Any:
@@ -74,9 +80,5 @@ def test_a_schedule_fires_and_no_service_of_the_server_fails(server: servers.Ser
         assert runs[0].auto_scheduled
         # Nobody takes it: the service that looks for late runs has to say so.
         eventually(lambda: client.read_flow_run(runs[0].id).state.name == "Late")
-    assert complaints(server.child.log) == [], server.child.log.read_text()
-
-
-def complaints(log: Path) -> list[str]:
-    lines = log.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if "Traceback" in line or "ERROR" in line or "CRITICAL" in line]
+    log = server.child.log.read_text(encoding="utf-8")
+    assert Complaints(server.child.log).of(log) == [], log

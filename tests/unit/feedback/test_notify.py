@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedback.events import record
-from feedback.notify import local_prefect
+from feedback.notify import authorization, local_prefect
 from feedback.people import how_to_open
 
 
@@ -31,6 +31,27 @@ def running(lock: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("running")
 def test_the_prefect_server_of_this_folder_is_found_while_it_runs() -> None:
     assert local_prefect() == "http://127.0.0.1:4200/api"
+
+
+@pytest.mark.usefixtures("running")
+def test_the_server_of_this_folder_is_told_with_its_password_and_no_other_server_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+    (tmp_path / "auth").write_text("me:pw\n")
+    # From RFC 7617: base64 of user, colon, password.
+    assert authorization("http://127.0.0.1:4200/api") == {"Authorization": "Basic bWU6cHc="}
+    assert authorization("http://127.0.0.1:4201/api") == {}
+    assert authorization("https://evil.example/api") == {}
+
+
+@pytest.mark.usefixtures("lock")
+def test_another_server_is_told_with_the_password_that_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:pw")
+    header = authorization("https://prefect.example/api")
+    assert header == {"Authorization": "Basic bWU6cHc="}
 
 
 @pytest.mark.usefixtures("lock")

@@ -4,6 +4,7 @@ import collections
 import math
 import random
 import secrets
+import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -531,3 +532,16 @@ def test_eight_people_at_once_lose_and_double_nothing(desk: Any, make_pairs: Any
     assert counts == [(2, 2)] * 40
     assert desk.sql("PRAGMA journal_mode") == [("wal",)]
     assert desk.sql("PRAGMA synchronous") == [(2,)]
+
+
+def test_the_store_is_for_its_owner_only_also_one_that_was_open_to_all(tmp_path: Path):
+    path = tmp_path / "feedback.db"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    store = database.Database(path)
+    with store.writing() as connection:
+        accounts.new_token(connection, "ana")
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+    store.close()
+    assert modes == {name: 0o600 for name in modes}
+    assert "feedback.db-wal" in modes

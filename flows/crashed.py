@@ -13,17 +13,17 @@ MESSAGE = "Its process died without a word (killed?). Finished stages and checkp
 def report_crash(flow_run: str) -> None:
     """Tell Prefect that `flow_run` and its tasks are not running any more.
 
-    Does nothing for a run that Prefect knows to have ended, or that another server knew.
+    Of a run that Prefect knows to have ended (its runner reported the crash), the tasks may still
+    be shown as running. Does nothing for a run that another server knew.
     """
     with get_client(sync_client=True) as client:
         try:
             known = client.read_flow_run(UUID(flow_run))
         except ObjectNotFound:
             return
-        if known.state is not None and known.state.is_final():
-            return
         ours = FlowRunFilter(id=FlowRunFilterId(any_=[known.id]))
         for task_run in client.read_task_runs(flow_run_filter=ours):
             if task_run.state is None or not task_run.state.is_final():
                 client.set_task_run_state(task_run.id, Crashed(message=MESSAGE), force=True)
-        client.set_flow_run_state(known.id, Crashed(message=MESSAGE), force=True)
+        if known.state is None or not known.state.is_final():
+            client.set_flow_run_state(known.id, Crashed(message=MESSAGE), force=True)

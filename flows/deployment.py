@@ -20,7 +20,9 @@ from prefect.types.entrypoint import EntrypointType
 
 from feedback.notify import EVENT
 from flows import promotion
+from flows.crashed import report_crash
 from flows.rlhf import rlhf
+from tasks.driver_lock import died_in
 
 NAME = "rounds"
 WEEKLY = DeploymentScheduleCreate(
@@ -40,6 +42,9 @@ LABELLED = DeploymentEventTrigger(
 
 def main() -> int:
     """Serve the flows of the current folder until a signal comes; the exit code."""
+    # Where this process was started again, a run may have died with the one before.
+    for dead in died_in(Path.cwd()):
+        report_crash(dead)
     parameters = {"workspace": str(Path.cwd())}
     rounds = RunnerDeployment.from_flow(
         rlhf,

@@ -87,7 +87,8 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     handlers.initialize_backend_stores(store, store, root)
     from mlflow.server.fastapi_app import app  # noqa: PLC0415
 
-    return app
+    served: ASGIApp = app
+    return served
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -19,12 +19,16 @@ from flows import servers
 from flows.access import client_settings, sign_in
 from flows.environment import environment
 from flows.servers import Child, Server, ServerError
+from flows.supervision import Supervisor
 from tasks.mlflow_links import mlflow_ui
 from tasks.shipping import tracking_uri
 
 DEPLOYMENT = "rlhf/rounds"
 RUNNER_GRACE_SECONDS = 35.0
 """For a flow run to end with us; most of them are for the running stage's checkpoint."""
+
+LATE_SECONDS = 10.0
+"""Between two looks at the runs that wait."""
 
 
 class StoppedError(Exception):
@@ -56,7 +60,7 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
     """Start everything, say where it is, and watch it until a signal comes.
 
     Raises:
-        ServerError: a port is taken, or one of the processes has ended.
+        ServerError: a port is taken, or one of the processes ends again and again.
     """
     os.environ.update(environment(root))
     port = choose_port(prefect_port, servers.PREFECT_PORT, "Prefect")
@@ -80,7 +84,8 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
         )
         page = deployment_page(prefect.url, password, runner)
         _say(addresses(prefect.url, password, page, _mlflow_page(root)))
-        _watch([prefect.child, *(server.child for server in mlflow), runner])
+        children = [prefect.child, *(server.child for server in mlflow), runner]
+        _watch(children, lambda: late_runs(prefect.url, password))
 
 
 def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
@@ -145,10 +150,25 @@ def addresses(prefect: str, password: str, deployment: str, mlflow: str) -> str:
     )
 
 
-def _watch(children: Sequence[Child]) -> None:
+def late_runs(prefect: str, password: str) -> int | None:
+    """How many ordered runs wait although their time has come; none while Prefect is away."""
+    late = {"flow_runs": {"state": {"name": {"any_": ["Late"]}}}}
+    found: int | None = servers.fetch_json(f"{prefect}/api/flow_runs/count", password, late)
+    return found
+
+
+def _watch(children: Sequence[Child], count_late: Callable[[], int | None]) -> None:
+    supervisor, known, next_count = Supervisor(children), 0, 0.0
     while True:
-        for child in children:
-            child.check()
+        now = time.monotonic()
+        for line in supervisor.look(now):
+            _say(line)
+        if now >= next_count:
+            next_count = now + LATE_SECONDS
+            late = count_late()
+            if late is not None and late != known:
+                known = late
+                _say(f"Ordered runs that wait for their turn: {late}")
         time.sleep(1.0)
 
 

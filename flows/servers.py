@@ -33,14 +33,23 @@ class ServerError(Exception):
     """A server that cannot be started or has ended; the message says where its log is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Child:
     """A process of ours that runs beside us."""
 
     name: str
-    process: "subprocess.Popen[bytes]"
+    command: list[str]
+    env: Mapping[str, str]
     log: Path
     """What it writes, for when it does not work."""
+    grace_seconds: float
+    """From asking it to end to killing it."""
+    process: "subprocess.Popen[bytes]"
+
+    def start_again(self) -> None:
+        """End what it has left behind, and run its command once more; its log goes on."""
+        processes.end(self.process, grace_seconds=self.grace_seconds)
+        self.process = _start(self.command, self.env, self.log, os.O_APPEND)
 
     def check(self) -> None:
         """Do nothing while it runs.
@@ -82,13 +91,20 @@ def running(
 ) -> Iterator[Child]:
     """Run `command` in the current folder for as long as the context lasts."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    private = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(private, "wb") as output:
-        process = processes.start(command, cwd=Path.cwd(), env=env, output=output)
+    process = _start(command, env, log, os.O_TRUNC)
+    child = Child(name, command, dict(env), log, grace_seconds, process)
     try:
-        yield Child(name, process, log)
+        yield child
     finally:
-        processes.end(process, grace_seconds=grace_seconds)
+        processes.end(child.process, grace_seconds=grace_seconds)
+
+
+def _start(
+    command: list[str], env: Mapping[str, str], log: Path, mode: int
+) -> "subprocess.Popen[bytes]":
+    private = os.open(log, os.O_WRONLY | os.O_CREAT | mode, 0o600)
+    with os.fdopen(private, "wb") as output:
+        return processes.start(command, cwd=Path.cwd(), env=env, output=output)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,6 +76,14 @@ def refuse_if_busy(root: Path) -> None:
     """
     with _locked(root):
         pass
+
+
+def died_in(root: Path) -> list[str]:
+    """The flow runs that died here and that no other has followed yet; none while one works."""
+    with suppress(WorkspaceBusyError), _locked(root) as lock:
+        last, dead = _read(lock)
+        return [*dead, last.flow_run] if last is not None and last.flow_run else dead
+    return []
 
 
 @contextmanager

@@ -7,14 +7,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State
 from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.deployments.runner import RunnerDeployment
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed, Late, Running
+from prefect.types.entrypoint import EntrypointType
 
 from flows import servers
 from flows.complaints import Complaints
+from flows.crashed import report_crash
+from flows.deployment import NAME, _schedules
 from flows.environment import environment
+from flows.rlhf import rlhf
+from flows.serve import late_runs
 
 BRISK = {
     # The server's services look every second or two instead of every five to sixty.
@@ -29,6 +39,16 @@ BRISK = {
     "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "1",
     "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
 }
+
+
+@flow
+def clock() -> None:
+    """Never runs here: the tests set the states of its runs."""
+
+
+@task
+def tick() -> None:
+    """As `clock`."""
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +92,9 @@ def scheduled(client: SyncPrefectClient, deployment: Any) -> list[Any]:
 def test_a_schedule_fires_and_no_service_of_the_server_fails(server: servers.Server):
     schedule = IntervalSchedule(interval=timedelta(seconds=5))
     with client_of(server) as client:
-        flow = client.create_flow_from_name("clock")
+        owner = client.create_flow_from_name("scheduled")
         deployment = client.create_deployment(
-            flow, "often", schedules=[DeploymentScheduleCreate(schedule=schedule, active=True)]
+            owner, "often", schedules=[DeploymentScheduleCreate(schedule=schedule, active=True)]
         )
         runs = eventually(lambda: scheduled(client, deployment))
         assert runs[0].auto_scheduled
@@ -82,3 +102,44 @@ def test_a_schedule_fires_and_no_service_of_the_server_fails(server: servers.Ser
         eventually(lambda: client.read_flow_run(runs[0].id).state.name == "Late")
     log = server.child.log.read_text(encoding="utf-8")
     assert Complaints(server.child.log).of(log) == [], log
+
+
+@pytest.mark.parametrize("flow_state", [Running(), Crashed(message="its runner says so")])
+def test_no_task_of_a_dead_run_stays_running(server: servers.Server, flow_state: State[Any]):
+    with client_of(server) as client:
+        run = client.create_flow_run(clock, state=Running())
+        task_run = client.create_task_run(tick, run.id, "0", state=Running())
+        client.set_flow_run_state(run.id, flow_state, force=True)
+        report_crash(str(run.id))
+        (known,) = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        )
+        assert (known.id, known.state_name) == (task_run.id, "Crashed")
+        assert client.read_flow_run(run.id).state_name == "Crashed"
+
+
+def test_runs_that_nobody_takes_are_counted(server: servers.Server):
+    with client_of(server) as client:
+        before = late_runs(server.url, password(server))
+        client.create_flow_run(clock, state=Late())
+        assert late_runs(server.url, password(server)) >= (before or 0) + 1
+    assert late_runs(server.url, "wrong") is None
+
+
+def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server: servers.Server):
+    """`make ui` and the worker of compose register by the same code."""
+
+    def register() -> Any:
+        return RunnerDeployment.from_flow(
+            rlhf, NAME, schedules=_schedules(), entrypoint_type=EntrypointType.MODULE_PATH
+        ).apply()
+
+    with client_of(server) as client:
+        deployment = register()
+        (weekly,) = client.read_deployment(deployment).schedules
+        assert not weekly.active
+        client.update_deployment_schedule(deployment, weekly.id, active=True)
+        assert register() == deployment
+        (weekly,) = client.read_deployment(deployment).schedules
+        assert weekly.active
+        client.pause_deployment(deployment)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError, refuse_if_busy, sole_use
+from tasks.driver_lock import (
+    LOCK_FILE,
+    Driver,
+    WorkspaceBusyError,
+    died_in,
+    refuse_if_busy,
+    sole_use,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 REPRO = Driver(name="make repro")
@@ -67,8 +74,10 @@ def test_a_flow_that_failed_is_not_taken_for_one_that_died(tmp_path):
 
 def test_a_killed_flow_frees_the_workspace_and_the_next_flow_hears_of_it_once(tmp_path):
     die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
+    assert died_in(tmp_path) == died_in(tmp_path) == ["one"]
     with sole_use(tmp_path, flow("two")) as dead:
         assert dead == ["one"]
+        assert died_in(tmp_path) == [], "it lives"
     with sole_use(tmp_path, flow("three")) as dead:
         assert dead == []
 

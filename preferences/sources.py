@@ -46,8 +46,21 @@ def gather(sources: Sequence[SourceParams], *, heldout_fraction: float) -> list[
     return [_gathered(source, heldout_fraction) for source in sources]
 
 
+def opened(params: SourceParams) -> Source | None:
+    """A source that lies here as files; None for one of the hub, or in its layout.
+
+    Raises:
+        MalformedDataError: it is not what its revision says, or its format cannot be told.
+    """
+    path = Path(params.path)
+    if not (path.is_file() or _holds_files(path)):
+        return None
+    _check_revision(path, params)
+    return open_source(path, params.format)
+
+
 def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
-    source = _opened(params)
+    source = opened(params) or _elsewhere(params)
     unsettled = Unsettled()
     rows = []
     for sourced in unsettled.settle(source):
@@ -64,11 +77,8 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
     return Gathered(params, tuple(rows), unsettled.ties, unsettled.skipped, source.alone)
 
 
-def _opened(params: SourceParams) -> Source:
+def _elsewhere(params: SourceParams) -> Source:
     path = Path(params.path)
-    if path.is_file() or _holds_files(path):
-        _check_revision(path, params)
-        return open_source(path, params.format)
     if path.with_name(f"{path.name}.dvc").is_file():
         raise MalformedDataError([f"{path}: not present; run `dvc pull {path}`"], 1)
     if not path.exists() and (params.revision is None or params.path.startswith((".", "/"))):

@@ -48,15 +48,15 @@ def cache_folder(root: Path) -> Path:
     return root / ".dvc" / folder / "files" / "md5"
 
 
-def is_cached(root: Path, digest: str) -> bool:
-    """Whether `dvc checkout` finds an output of this hash, a folder's files included."""
-    place = cache_folder(root) / digest[:2] / digest[2:]
-    if not place.is_file():
+def is_cached(cache: Path, digest: str) -> bool:
+    """Whether DVC's cache holds an output: its object, and of a folder those of all its files."""
+    listed = cache / digest[:2] / digest[2:]
+    if not listed.is_file():
         return False
     if not digest.endswith(".dir"):
         return True
-    listing = json.loads(place.read_text(encoding="utf-8"))
-    return all(is_cached(root, entry["md5"]) for entry in listing)
+    files = json.loads(listed.read_text(encoding="utf-8"))
+    return all((cache / file["md5"][:2] / file["md5"][2:]).is_file() for file in files)
 
 
 def damaged_objects(cache: Path) -> Iterator[DamagedObject]:

@@ -1,5 +1,6 @@
 """Rules of params.yaml that go across fields and sections: what makes no sense together."""
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,10 +79,16 @@ def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
 def _base_problems(model: str | None, revision: str | None, folder: Path) -> Iterator[Problem]:
     if model is None or (folder / model).is_dir():
         return
-    if model.startswith((".", "/")):
-        yield "base.model", f"{model}: no such model folder"
-    elif revision is None:
-        yield "base.revision", "required with a model that is not a local folder"
+    if model.startswith((".", "/")) or revision is None:
+        hub = "" if model.startswith((".", "/")) else "; of a model of the hub, name base.revision"
+        yield "base.model", f"{model}: no such model folder{nearest(folder / model)}{hub}"
+
+
+def nearest(path: Path) -> str:
+    """What lies beside a path that is not there and has nearly its name, for an error."""
+    names = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _embedded_problems(embedded: EmbeddedModelParams) -> Iterator[Problem]:

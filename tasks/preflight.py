@@ -1,54 +1,96 @@
 """Looks at what params.yaml names outside of the pipeline, before anything starts.
 
 The stages look again, each at what it reads. Whoever runs the whole pipeline calls this first, so
-that a base model that cannot be used is not found out by the second stage.
+that a base model that cannot be used is not found out by the second stage, nor a missing annotator
+by the sixth.
 """
 
-import dataclasses
+import logging
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
-from rlhf.params.base import BaseParams
-from tasks.own_files import follow
-from tasks.params import FilesParams, Params, ParamsError
+from tasks.model_checks import Problem, model_problems
+from tasks.own_files import Named, follow, named_paths
+from tasks.params import Params, ParamsError
+from tasks.params_rules import nearest
+
+OUTPUTS = (
+    "data/prepared", "data/rounds", "models/base", "models/sft", "models/rounds", "results",
+    "reports",
+)  # fmt: skip
+"""Where the stages write."""
+
+FOLDERS = ("base.model", "label.reward_model")
+
+_log = logging.getLogger(__name__)
 
 
 def check_inputs(params: Params, root: Path) -> None:
-    """Check own data files, base model and word list; paths are relative to `root`.
+    """Check all that params name below `root` or elsewhere, and have dvc.yaml follow it.
+
+    What does not stop a run, but its user should know, is logged as a warning.
 
     Raises:
-        ParamsError: every file that is missing, and why the model cannot be used.
+        ParamsError: every problem with its key, in the order of the sections.
     """
-    problems = [
-        *_missing_files(params.prepare.files, root),
-        *_model_problems(params.base, root),
-        *_missing_words(params.ppo.rewards.sentiment_words, root),
-    ]
+    problems = [*_path_problems(params, root), *model_problems(params, root)]
+    notes: list[str] = []
+    damaged = any(key.startswith("prepare.") for key, _ in problems)
+    if not damaged and (params.prepare.files is not None or params.prepare.sources):
+        # Imported here: the embedded world has no rows to look at.
+        from tasks.own_data import examine  # noqa: PLC0415
+
+        data = examine(params, root)
+        problems, notes = problems + data.problems, data.notes
     if problems:
-        raise ParamsError("\n".join(f"{root / 'params.yaml'}: {problem}" for problem in problems))
+        sections = list(asdict(params))
+        problems.sort(key=lambda problem: sections.index(problem[0].partition(".")[0]))
+        lines = [f"{root / 'params.yaml'}: {key}: {text}" for key, text in problems]
+        raise ParamsError("\n".join(dict.fromkeys(lines)))
+    for note in notes:
+        _log.warning("%s", note)
     follow(root, params)
 
 
-def _missing_files(files: FilesParams | None, root: Path) -> Iterator[str]:
-    for key, path in dataclasses.asdict(files).items() if files is not None else ():
-        if isinstance(path, str) and not (root / path).is_file():
-            yield f"prepare.files.{key}: {path}: no such file"
+def _path_problems(params: Params, root: Path) -> Iterator[Problem]:
+    for named in named_paths(asdict(params)):
+        place = root / named.path
+        if not place.exists():
+            yield from _missing(named, root)
+        elif output := _output_at(place, root):
+            yield (
+                named.key,
+                f"{named.path}: what stages write below {output} cannot be what they read; copy it "
+                "to another place",
+            )
+        elif named.key in FOLDERS and not place.is_dir():
+            yield named.key, f"{named.path}: a file; expected a model folder in the hub's format"
+        elif not named.key.startswith(("prepare.sources", *FOLDERS)) and place.is_dir():
+            yield named.key, f"{named.path}: a folder; expected a file"
 
 
-def _missing_words(path: str | None, root: Path) -> Iterator[str]:
-    if path is not None and not (root / path).is_file():
-        yield f"ppo.rewards.sentiment_words: {path}: no such file"
-
-
-def _model_problems(base: BaseParams, root: Path) -> Iterator[str]:
-    if base.model is None or not (root / base.model).is_dir():
+def _missing(named: Named, root: Path) -> Iterator[Problem]:
+    """A path that is not there, unless it may still come or be an id of the hub."""
+    place, local = root / named.path, named.path.startswith((".", "/"))
+    if named.key == "label.file" or (named.pinned and not local):
         return
-    # transformers takes seconds to import, which only a model of one's own has to cost.
-    from rlhf.chat import TokenizerError  # noqa: PLC0415
-    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
-    from rlhf.models import load_tokenizer  # noqa: PLC0415
+    if place.with_name(f"{place.name}.dvc").is_file():
+        yield named.key, f"{named.path}: not here; run `dvc pull {named.path}`"
+    elif named.key in FOLDERS:
+        yield named.key, f"{named.path}: no such model folder{nearest(place)}"
+    elif named.key.startswith("prepare.sources"):
+        hint = f"{nearest(place)}; a data set of the hub needs its revision"
+        yield named.key, f"{named.path}: no such file or folder{hint}"
+    else:
+        yield named.key, f"{named.path}: no such file{nearest(place)}"
 
-    try:
-        load_tokenizer(root / base.model)
-    except (ModelFolderError, TokenizerError) as error:
-        yield f"base.model: {error}"
+
+def _output_at(place: Path, root: Path) -> str | None:
+    """The output of a stage that holds a path or lies in it."""
+    found = place.resolve()
+    for output in OUTPUTS:
+        written = (root / output).resolve()
+        if found.is_relative_to(written) or written.is_relative_to(found):
+            return output
+    return None

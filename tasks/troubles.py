@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from tasks.dvc_lock import read_lock
-from tasks.dvc_objects import is_cached
+from tasks.dvc_objects import cache_folder, is_cached
 from tasks.outcome import Status
 from tasks.work_folder import newest_checkpoint
 
@@ -53,10 +53,13 @@ def advice(root: Path, stage: str, status: Status) -> str:
         words += f" (its last good checkpoint is kept: {kept.relative_to(root)})"
     if status in ("bad_input", "stopped", "blocked", "failed"):
         locked = read_lock(root).get(stage)
-        outs = {} if locked is None else locked.outs
-        missing = [path for path in outs if not (root / path).exists()]
-        # DVC removed them before it started the stage. Some never were in its cache.
-        if missing and all(is_cached(root, outs[path]) for path in missing):
+        cache = cache_folder(root)
+        missing = [
+            path
+            for path, digest in (locked.outs if locked is not None else {}).items()
+            if not (root / path).exists() and is_cached(cache, digest)
+        ]
+        if missing:  # DVC removed them before it started the stage.
             words += f". Its last good outputs come back with: dvc checkout {' '.join(missing)}"
     return words
 

@@ -84,6 +84,8 @@ class Place:
             "corpus": "own/corpus.jsonl",
         }
         self.values["sft"] |= {"batch_size": 8}
+        self.values["sample"]["pairs"] = 20
+        self.values["label"] = {"annotators": "people"}
         prompts = [
             {"prompt_id": f"p{n}", "prompt": [{"role": "user", "content": f"w{n} w{n // 2}"}]}
             for n in range(50)

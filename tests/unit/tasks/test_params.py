@@ -265,7 +265,7 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
             {"base.embedded.sequence_length": 512},
             "base.embedded.sequence_length: 512 is above max_positions (256)",
         ),
-        ({"base.model": "org/model"}, "base.revision: required with a model that is not a local"),
+        ({"base.model": "org/model"}, "base.model: org/model: no such model folder; of a"),
         ({"base.model": "./nowhere"}, "base.model: ./nowhere: no such model folder"),
         ({"rounds": {}}, "rounds: at least one round is needed"),
         ({"final": "r9"}, "final: 'r9' is not one of the rounds: r1, r2, r3"),

@@ -1,7 +1,6 @@
 """The machine's troubles in words, and what is kept of a stage that did not end well."""
 
 import errno
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -62,22 +61,21 @@ def test_other_errors_are_not_the_machines(tmp_path: Path, error: Exception):
     assert explain(error, tmp_path) is None
 
 
-def cache(root: Path, content: str, ending: str = "") -> str:
-    """Put an object into DVC's cache and return its hash."""
-    digest = hashlib.md5(content.encode()).hexdigest() + ending
-    path = root / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    return digest
+def cached(root: Path, name: str, text: str) -> None:
+    """An object as DVC's cache has it."""
+    path = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def test_outputs_that_dvc_removed_come_back_with_the_command_that_is_named(tmp_path: Path):
-    file = cache(tmp_path, "weights")
-    folder = cache(tmp_path, f'[{{"md5": "{file}", "relpath": "w"}}]', ".dir")
     (tmp_path / "dvc.lock").write_text(
-        f"stages:\n  sft:\n    outs:\n    - {{path: models/sft, md5: {folder}}}\n"
-        f"    - {{path: results/sft, md5: {file}}}\n"
+        "stages:\n  sft:\n    outs:\n    - {path: models/sft, md5: aa1.dir}\n"
+        "    - {path: results/sft, md5: bb1.dir}\n"
     )
+    for name, file in (("aa1.dir", "aa2"), ("bb1.dir", "bb2")):
+        cached(tmp_path, name, f'[{{"md5": "{file}", "relpath": "x"}}]')
+        cached(tmp_path, file, "x")
     words = ". Its last good outputs come back with: dvc checkout models/sft results/sft"
     assert advice(tmp_path, "sft", "failed") == words
     assert advice(tmp_path, "sft", "interrupted") == advice(tmp_path, "base", "failed") == ""
@@ -85,10 +83,17 @@ def test_outputs_that_dvc_removed_come_back_with_the_command_that_is_named(tmp_p
     assert advice(tmp_path, "sft", "stopped").endswith("dvc checkout results/sft")
 
 
-def test_no_command_is_named_that_would_bring_nothing_back(tmp_path: Path):
-    file = "9a0364b9e99bb480dd25e1f0284c8555"
-    folder = cache(tmp_path, f'[{{"md5": "{file}", "relpath": "w"}}]', ".dir")
+def test_outputs_that_the_cache_does_not_hold_whole_are_not_promised(tmp_path: Path):
     (tmp_path / "dvc.lock").write_text(
-        f"stages:\n  sft:\n    outs:\n    - {{path: models/sft, md5: {folder}}}\n"
+        "stages:\n  sft:\n    outs:\n    - {path: models/sft, md5: aa1.dir}\n"
+        "    - {path: results/sft, md5: bb1.dir}\n    - {path: notes, md5: cc1}\n"
     )
-    assert advice(tmp_path, "sft", "bad_input") == ""
+    assert advice(tmp_path, "sft", "failed") == ""
+    # Of one folder the list and one of two files, of the other all.
+    cached(tmp_path, "aa1.dir", '[{"md5": "aa2", "relpath": "x"}, {"md5": "aa3", "relpath": "y"}]')
+    cached(tmp_path, "aa2", "x")
+    cached(tmp_path, "bb1.dir", '[{"md5": "aa2", "relpath": "x"}]')
+    words = ". Its last good outputs come back with: dvc checkout results/sft"
+    assert advice(tmp_path, "sft", "failed") == words
+    cached(tmp_path, "cc1", "x")
+    assert advice(tmp_path, "sft", "failed") == f"{words} notes"

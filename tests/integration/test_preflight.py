@@ -1,0 +1,221 @@
+"""What is found before the first stage, by `make repro` as by the flow."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from preferences.reader import read_rows
+from preferences.schemas import PROMPTS
+from tasks.own_rows import own_split
+from tasks.params import FilesParams, load_params
+from tasks.preflight import check_inputs
+from tests.integration.test_own_data import ROOT, WORDS, Place, write_chat_model, write_rows
+
+FILES = FilesParams(prompts="p", demonstrations="d")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def asked_in(place: Place, split: str) -> list[str]:
+    """What the prompts of a split ask, as plain text."""
+    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    prompts = [row["prompt"] for row in rows if own_split(row["prompt"], FILES) == split]
+    return [str(messages[0]["content"]) for messages in prompts]
+
+
+def pairs(prompts: list[str]) -> list[dict[str, Any]]:
+    return [{"prompt": prompt, "chosen": "w1", "rejected": "w2"} for prompt in prompts]
+
+
+def write_reward_model(folder: Path, **config: float) -> None:
+    """A one-label classifier of another's making, or ours with `score_std`."""
+    write_chat_model(folder)
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1, num_labels=1, **config,
+    )  # fmt: skip
+    LlamaForSequenceClassification(shape).save_pretrained(folder)
+
+
+def test_the_rubric_cannot_judge_own_prompts(place: Place):
+    place.values["label"] = {"annotators": "rubric"}
+
+    (found,) = place.preflight()
+
+    assert found.startswith("label.annotators: rubric, which knows the support desk only")
+    assert "own/prompts.jsonl asks" in found
+
+
+def test_more_pairs_than_training_prompts_are_told(place: Place):
+    train = len(asked_in(place, "train"))
+    place.values["sample"]["pairs"] = train + 1
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"sample.pairs: {train + 1}, but only {train} of the 50 prompts")
+
+
+def test_pairs_on_prompts_that_policies_are_evaluated_on_are_told(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    # Whatever side the pairs' own hash puts them on, some of these are for training.
+    leaking = [*asked_in(place, "test"), *asked_in(place, "heldout")]
+    write_rows(place.root / "own/pairs.jsonl", pairs([*leaking, "w58 w59", "w57 w58"]))
+    place.values["prepare"] |= {
+        "sources": [{"path": "own/pairs.jsonl"}],
+        "heldout_preferences": 0.0,
+    }
+    what = f"{len(leaking)} of {len(leaking) + 2} pairs are for training and have prompts"
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"prepare.sources.0: {what}")
+    assert "set validate.severities.evaluation_leaks to quarantine" in found
+
+    place.values["validate"]["severities"] = {"evaluation_leaks": "quarantine"}
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+    assert f"prepare.sources.0: {what}" in caplog.text
+
+
+def test_a_prompt_on_both_sides_of_own_preferences_is_told(place: Place):
+    row = {
+        "pair_id": "0" * 16, "prompt_id": "p", "prompt": "w58 w58", "chosen": "w1",
+        "rejected": "w2", "margin": 0.0, "weight": 1.0, "source": "human", "round": "",
+    }  # fmt: skip
+    rows = [{**row, "split": "train"}, {**row, "prompt": " W58  w58", "split": "heldout"}]
+    write_rows(place.root / "own/preferences.jsonl", rows)
+    place.values["prepare"]["files"]["preferences"] = "own/preferences.jsonl"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("prepare.files.preferences: 1 prompts are on the train side and on")
+
+
+def test_demonstrations_of_evaluated_prompts_are_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    outside = len(asked_in(place, "test")) + len(asked_in(place, "heldout"))
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+    assert f"{outside} of 50 demonstrations answer prompts that policies are eval" in caplog.text
+
+
+def test_missing_scores_in_a_source_are_told_with_their_line(place: Place):
+    whole = {"prompt": "w1", "responses": ["w1", "w2"], "scores": [1.0, 2.0]}
+    lacking = {"prompt": "w2", "responses": ["w1", "w2"]}
+    write_rows(place.root / "own/scored.jsonl", [whole, lacking])
+    place.values["prepare"]["sources"] = [{"path": "own/scored.jsonl", "format": "scored"}]
+
+    found = place.preflight()
+
+    assert any(
+        line.startswith("prepare.sources.0: own/scored.jsonl:2:") and "scores" in line
+        for line in found
+    )
+
+
+def test_an_adapter_is_no_base_model(place: Place):
+    write_chat_model(place.root / "model")
+    (place.root / "model/config.json").unlink()
+    (place.root / "model/model.safetensors").rename(place.root / "model/adapter_model.safetensors")
+    (place.root / "model/adapter_config.json").write_text('{"peft_type": "LORA"}')
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert "holds an adapter (adapter_config.json)" in found
+    assert "merge" in found
+
+
+def test_a_reward_model_without_a_normaliser_of_ours_is_no_annotator(place: Place):
+    place.values["label"] = {"annotators": "reward_model", "reward_model": "model"}
+    write_reward_model(place.root / "model")
+
+    (found,) = place.preflight()
+
+    assert found.startswith("label.reward_model: ")
+    assert "no score_std in config.json" in found
+
+    write_reward_model(place.root / "model", score_std=1.0, score_mean=0.0)
+    check_inputs(load_params(place.save()), place.root)
+
+
+def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
+    write_reward_model(place.root / "models/rounds/r1/reward", score_std=1.0, score_mean=0.0)
+    place.values["label"] = {
+        "annotators": "reward_model",
+        "reward_model": "models/rounds/r1/reward",
+    }
+
+    (found,) = place.preflight()
+
+    assert found.startswith("label.reward_model: models/rounds/r1/reward: what stages write below")
+
+
+def test_a_judgments_file_may_still_come(place: Place):
+    place.values["label"] = {"annotators": "file", "file": "own/judgments.jsonl"}
+    check_inputs(load_params(place.save()), place.root)
+
+
+REPRO = [sys.executable, "-m", "tasks.repro"]
+
+
+def repro(place: Place, **environment: str) -> tuple[int, list[str], float]:
+    """Exit code, stderr without the file's name, seconds."""
+    path = place.save()
+    (place.root / "dvc.yaml").write_text("stages: {}\n")
+    started = time.monotonic()
+    done = subprocess.run(
+        REPRO,
+        cwd=place.root,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    return done.returncode, lines, time.monotonic() - started
+
+
+def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
+    write_rows(place.root / "own/bad.jsonl", [{"prompt": "p", "rejected": "b"}])
+    place.values["base"] |= {"model": "org/model", "revision": "0" * 40}
+    place.values["label"] = {"annotators": "rubric"}
+    place.values["prepare"]["sources"] = [{"path": "own/bad.jsonl", "format": "trl"}]
+
+    code, lines, seconds = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
+
+    assert code == 2
+    assert [line.partition(": ")[0] for line in lines] == [
+        "prepare.sources.0", "base.model", "label.annotators",
+    ]  # fmt: skip
+    assert "not in the hub's cache" in lines[1]
+    assert "hf download org/model --revision 000" in lines[1]
+    assert seconds < 15
+    assert place.made() == ["dvc.yaml"]
+
+
+def test_repro_names_the_folder_that_a_misspelt_one_may_mean(place: Place):
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "modle"
+
+    code, lines, _ = repro(place)
+
+    assert code == 2
+    assert lines == [
+        "base.model: modle: no such model folder; did you mean model?; of a model of the hub, "
+        "name base.revision"
+    ]

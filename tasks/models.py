@@ -18,6 +18,7 @@ from rlhf.stopping import TrainingStopped
 from rlhf.templates import TemplateError
 from tasks.outcome import StageEnd, Status
 from tasks.params import RunParams
+from tasks.progress import say_left_out
 from tasks.publishing import write_manifest
 from tasks.stage import Stage
 
@@ -81,4 +82,8 @@ def encode_prompts(
     kept = [(row, ids) for row, ids in encoded if len(ids) <= max_tokens]
     if not kept:
         raise StageEnd("bad_input", f"none of {len(rows)} prompts has at most {max_tokens} tokens")
-    return [row for row, _ in kept], [ids for _, ids in kept], len(encoded) - len(kept)
+    too_long = len(encoded) - len(kept)
+    say_left_out(
+        too_long, len(rows), "prompts", f"more than {max_tokens} tokens (max_prompt_tokens)"
+    )
+    return [row for row, _ in kept], [ids for _, ids in kept], too_long

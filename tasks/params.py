@@ -24,9 +24,9 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
 from rlhf.params.reward import RewardParams
 from rlhf.params.sample import SampleParams
 from rlhf.params.sft import SFTParams
+from tasks.overlays import lay_over
 from tasks.params_rules import impossible, secrets
 from tasks.redaction import redact
-from tasks.variants import lay_over
 
 
 class ParamsError(ValueError):

@@ -25,7 +25,7 @@ from rlhf.named_seeds import named_random
 from tasks.outcome import StageEnd
 from tasks.own_rows import own_split, read_preferences
 from tasks.params import FilesParams, PrepareParams
-from tasks.progress import track
+from tasks.progress import say_left_out, track
 from tasks.stage import Stage, run_stage
 
 Rows = Sequence[Mapping[str, Any]]
@@ -93,6 +93,11 @@ def _own_files(folder: Path, files: FilesParams) -> None:
 
 def _add_sources(folder: Path, params: PrepareParams) -> None:
     gathered = gather(params.sources, heldout_fraction=params.heldout_preferences)
+    for each in gathered:
+        without = each.ties + each.skipped + each.alone
+        why = f"{each.ties} ties, {each.skipped} skipped, {each.alone} without an opponent"
+        total = len(each.rows) + without
+        say_left_out(without, total, "pairs", f"{each.source.path}: {why}")
     for split in ("train", "heldout"):
         rows = [row.to_row() for each in gathered for row in each.rows if row.split == split]
         with (folder / f"{split}.jsonl").open("a", encoding="utf-8", newline="") as stream:

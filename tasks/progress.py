@@ -11,6 +11,9 @@ Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
 
+WORTH_A_WARNING = 0.1
+"""Share of rows that are left out."""
+
 
 class Progress:
     """Counts steps of a known total and shows them with the newest figures."""
@@ -60,3 +63,12 @@ def track(items: Iterable[Item], name: str, total: int, unit: str) -> Iterator[I
         yield item
         progress.step()
     progress.close()
+
+
+def say_left_out(count: int, total: int, what: str, why: str) -> None:
+    """A line on the screen where rows were left out; a warning where they are many."""
+    if count:
+        share = count / total
+        warning = "WARNING: " if share > WORTH_A_WARNING else ""
+        percent = f"{100 * share:.0f} %"
+        sys.stderr.write(f"{warning}{count} of {total} {what} left out ({percent}): {why}\n")

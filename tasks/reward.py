@@ -25,7 +25,7 @@ from rlhf.scoring import Encoder
 from tasks.metrics_file import write_metrics
 from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.outcome import StageEnd
-from tasks.progress import Progress
+from tasks.progress import Progress, say_left_out
 from tasks.publishing import model_hash
 from tasks.resuming import Checkpoints
 from tasks.reward_measures import gold_accuracy, measure, write_reliability
@@ -121,6 +121,8 @@ def _train(
             f"none of {len(rows)} preferences has at most {params.max_tokens} tokens "
             "(reward.max_tokens) and a weight above 0",
         )
+    limit = f"a side of more than {params.max_tokens} tokens (reward.max_tokens), or weight 0"
+    say_left_out(len(pairs) - len(kept), len(pairs), "preferences", limit)
     if params.lora is not None:
         for number, member in enumerate(members):
             draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")

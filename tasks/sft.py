@@ -21,7 +21,7 @@ from tasks.models import (
     write_model,
 )
 from tasks.outcome import StageEnd
-from tasks.progress import Progress
+from tasks.progress import Progress, say_left_out
 from tasks.resuming import Checkpoints
 from tasks.stage import Stage, run_stage
 from tasks.tracking import Output
@@ -44,6 +44,8 @@ def run(stage: Stage) -> None:
             f"none of {len(rows)} demonstrations has at most {params.max_tokens} "
             "tokens (sft.max_tokens)",
         )
+    limit = f"more than {params.max_tokens} tokens (sft.max_tokens)"
+    say_left_out(too_long, len(rows), "demonstrations", limit)
     if params.packing:
         check_packing(model.base_model, [[*e.prompt, *e.response] for e in examples[:4]])
     if params.lora is not None:

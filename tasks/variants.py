@@ -1,10 +1,12 @@
 """Variants: `params/<name>.yaml` laid over `params.yaml`, run in a workspace of their own.
 
 The workspace is a git worktree below `.work/variants/`, with the tracked files as they are now,
-uncommitted changes included. It shares DVC's cache, so what a variant has in common with the main
-line is restored instead of run, and keeps its own `.work`, outputs and `dvc.lock` between calls.
+uncommitted changes included, and links to untracked files that its params name. It shares DVC's
+cache, so what a variant has in common with the main line is restored instead of run, and keeps its
+own `.work`, outputs and `dvc.lock` between calls.
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +17,8 @@ from ruamel.yaml import YAML
 
 from tasks.driver_lock import refuse_if_busy
 from tasks.held import held
+from tasks.overlays import lay_over
+from tasks.own_files import named_paths
 
 VARIANTS_FOLDER = Path(".work") / "variants"
 IDENTITY = ("-c", "user.name=rlhf-rounds", "-c", "user.email=rlhf-rounds@localhost")
@@ -57,20 +61,9 @@ def prepare_workspace(root: Path, name: str) -> Path:
             refuse_if_busy(workspace)
         _check_out(root, workspace, _snapshot(root))
     _write_params(workspace / "params.yaml", overlay)
+    _link_own_files(root, workspace)
     _share_cache(root, workspace)
     return workspace
-
-
-def lay_over(base: Mapping[str, object], overlay: Mapping[str, object]) -> dict[str, object]:
-    """`base` with the values of `overlay`; mappings are merged key by key, all else replaced."""
-    merged = dict(base)
-    for key, value in overlay.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = lay_over(below, value)
-        else:
-            merged[key] = value
-    return merged
 
 
 def _read_overlay(root: Path, name: str) -> Mapping[str, object]:
@@ -123,6 +116,26 @@ def _write_params(path: Path, overlay: Mapping[str, object]) -> None:
     merged = lay_over(yaml.load(path.read_text(encoding="utf-8")), overlay)
     with path.open("w", encoding="utf-8") as file:
         yaml.dump(merged, file)
+
+
+def _link_own_files(root: Path, workspace: Path) -> None:
+    """Links to the files and folders that the params name and git does not know."""
+    values = YAML(typ="safe").load((workspace / "params.yaml").read_text(encoding="utf-8"))
+    for named in named_paths(values):
+        if Path(named.path).is_absolute():
+            continue
+        source, link = root / named.path, workspace / named.path
+        if not Path(os.path.normpath(source)).is_relative_to(root):
+            raise VariantError(
+                f"{named.key}: {named.path} leads out of the repository, which is another place "
+                "from the workspace of a variant; write its full path"
+            )
+        if link.is_symlink() and not source.exists():
+            link.unlink()
+        if link.exists() or not source.exists():
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(source.absolute())
 
 
 def _share_cache(root: Path, workspace: Path) -> None:

@@ -386,3 +386,29 @@ def test_preferences_in_another_format_are_sent_to_prepare_sources(place: Place)
     assert "sources: [{path: own/pairs.jsonl}]" in err
     assert "missing" not in err
     assert place.made() == []
+
+
+def test_demonstrations_and_pairs_that_are_left_out_are_said_on_the_screen(place: Place):
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    demonstrations = rows(place.root / "own/demonstrations.jsonl")
+    for row in demonstrations[:30]:
+        row["response"] = "w1 " * 40
+    write_rows(place.root / "own/demonstrations.jsonl", demonstrations)
+    place.values["sft"]["max_tokens"] = 30
+    votes = {"prompt": "w9", "response_a": "w1", "response_b": "w2", "workers": ["x", "y"]}
+    tied = [{**votes, "prompt": f"w{n}", "votes": ["a", "b"]} for n in range(2)]
+    write_rows(place.root / "own/votes.jsonl", [{**votes, "votes": ["a", "a"]}, *tied])
+    place.values["prepare"]["sources"] = [{"path": "own/votes.jsonl"}]
+
+    said = {stage: place.run(stage) for stage in ("prepare", "base", "sft")}
+
+    assert {code for code, _ in said.values()} == {0}, said
+    assert (
+        "WARNING: 2 of 3 pairs left out (67 %): own/votes.jsonl: 2 ties, 0 skipped, 0 without an "
+        "opponent\n" in said["prepare"][1]
+    )
+    assert (
+        "WARNING: 30 of 50 demonstrations left out (60 %): more than 30 tokens (sft.max_tokens)\n"
+        in said["sft"][1]
+    )

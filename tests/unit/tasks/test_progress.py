@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tasks import progress
-from tasks.progress import Progress, track
+from tasks.progress import Progress, say_left_out, track
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,3 +89,16 @@ def test_in_a_terminal_a_bar_shows_share_rate_and_remaining_time():
 
     assert any(re.search(r"sft: +50%.*2/4 \[.*<.*steps.*loss \+1\.5", state) for state in states)
     assert any("100%" in state and "4/4" in state for state in states)
+
+
+def test_rows_that_are_left_out_are_a_line_and_above_a_tenth_a_warning(
+    capsys: pytest.CaptureFixture[str],
+):
+    say_left_out(0, 50, "prompts", "more than 96 tokens")
+    assert capsys.readouterr().err == ""
+    say_left_out(5, 50, "prompts", "more than 96 tokens")
+    assert capsys.readouterr().err == ("5 of 50 prompts left out (10 %): more than 96 tokens\n")
+    say_left_out(30, 50, "prompts", "more than 96 tokens")
+    assert capsys.readouterr().err == (
+        "WARNING: 30 of 50 prompts left out (60 %): more than 96 tokens\n"
+    )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.variants import VariantError, lay_over, prepare_workspace, workspaces
+from tasks.overlays import lay_over
+from tasks.variants import VariantError, prepare_workspace, workspaces
 
 PARAMS = """\
 run: {seed: 0, threads: 2}
@@ -168,3 +169,62 @@ def test_variants_that_start_at_once_wait_for_each_other(root: Path) -> None:
         made = list(pool.map(lambda name: prepare_workspace(root, name), names))
     assert {path.name for path in made} == {"no_kl", "seed1"}
     assert {(path / "code.py").read_text() for path in made} == {"two, not committed\n"}
+
+
+def own_params(root: Path, text: str) -> None:
+    (root / "params.yaml").write_text(f"{PARAMS}{text}")
+
+
+def test_untracked_own_files_come_along_and_outputs_do_not(root: Path) -> None:
+    (root / "mine/model").mkdir(parents=True)
+    (root / "mine/model/config.json").write_text("{}")
+    (root / "mine/prompts.jsonl").write_text("one\n")
+    (root / "models/sft").mkdir(parents=True)
+    own_params(
+        root,
+        "prepare: {files: {prompts: mine/prompts.jsonl}, sources: [{path: code.py}]}\n"
+        "base: {model: mine/model}\n",
+    )
+
+    workspace = prepare_workspace(root, "no_kl")
+
+    assert (workspace / "mine/prompts.jsonl").read_text() == "one\n"
+    assert (workspace / "mine/model/config.json").read_text() == "{}"
+    assert not (workspace / "code.py").is_symlink()  # tracked, so a version of its own
+    assert not (workspace / "models").exists()
+    # What changes later changes in the variant too, as the next call would bring it.
+    (root / "mine/prompts.jsonl").write_text("two\n")
+    assert (workspace / "mine/prompts.jsonl").read_text() == "two\n"
+    assert (prepare_workspace(root, "no_kl") / "mine/prompts.jsonl").read_text() == "two\n"
+
+
+def test_a_file_that_only_the_variant_names_comes_along_too(root: Path) -> None:
+    (root / "mine.jsonl").write_text("one\n")
+    (root / "params" / "own.yaml").write_text("prepare: {files: {prompts: mine.jsonl}}\n")
+
+    assert (prepare_workspace(root, "own") / "mine.jsonl").read_text() == "one\n"
+
+
+def test_a_file_that_became_tracked_or_went_away_is_no_longer_a_link(root: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (root / name).write_text("untracked\n")
+    own_params(root, "prepare: {files: {prompts: a.jsonl, demonstrations: b.jsonl}}\n")
+    workspace = prepare_workspace(root, "no_kl")
+    assert (workspace / "a.jsonl").is_symlink()
+    git(root, "add", "a.jsonl")
+    git(root, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "two")
+    (root / "b.jsonl").unlink()
+
+    prepare_workspace(root, "no_kl")
+
+    assert not (workspace / "a.jsonl").is_symlink()
+    assert (workspace / "a.jsonl").read_text() == "untracked\n"
+    assert not (workspace / "b.jsonl").is_symlink()
+
+
+def test_a_relative_path_out_of_the_repository_is_refused_for_a_variant(root: Path) -> None:
+    (root.parent / "prompts.jsonl").write_text("one\n")
+    own_params(root, "prepare: {files: {prompts: ../prompts.jsonl}}\n")
+
+    with pytest.raises(VariantError, match=r"prepare\.files\.prompts.*\.\./prompts\.jsonl.*full"):
+        prepare_workspace(root, "no_kl")

@@ -20,7 +20,7 @@ from rlhf.manifests import DamagedError
 from tasks.dvc_locks import clear_stale
 from tasks.dvc_objects import cache_folder, damaged_objects, differing_outputs, sound_files
 from tasks.provenance import false_entries
-from tasks.publishing import verify_checkpoint
+from tasks.publishing import clear_draft, drafts, verify_checkpoint
 from tasks.shipping import ShipResult, has_news, ship_all, spools, tracking_uri
 from tasks.variants import workspaces
 from tasks.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
@@ -124,13 +124,17 @@ def _locks(root: Path) -> Iterator[Finding]:
 
 def _unfinished_outputs(root: Path) -> Iterator[Finding]:
     for work in _works(root):
-        drafts = [work / "staging", *(path / ".staging" for path in checkpoint_folders(work))]
-        for path in drafts:
+        folders = [work / "staging", *(path / ".staging" for path in checkpoint_folders(work))]
+        for path in folders:
             if path.is_dir():
                 yield Finding(
                     f"{path.relative_to(root)}: never finished",
                     partial(_remove, path, "removed"),
                 )
+    # Those of a stage that runs are its own.
+    at_work = any(running.alive for running in read_running(root))
+    for path in [] if at_work else drafts(root):
+        yield Finding(f"{path.relative_to(root)}: never finished", partial(_clear_draft, path))
 
 
 def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
@@ -178,6 +182,11 @@ def _outputs(root: Path) -> Iterator[Finding]:
 
 def _clear(root: Path) -> str:
     clear_stale(root)
+    return "removed"
+
+
+def _clear_draft(path: Path) -> str:
+    clear_draft(path)
     return "removed"
 
 

@@ -1,5 +1,6 @@
 """Outputs appear whole or not at all: written to a staging folder, then renamed into place."""
 
+import errno
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,14 +19,22 @@ from rlhf.manifests import (
     verify_files,
 )
 
+DRAFT, REPLACED = "publishing", "replaced"
+"""Endings of what lies beside an output while it is published: `.policy.publishing`."""
+
+PLACES = ("data", "models", "results", "reports")
+"""Folders that outputs are in."""
+
 
 class Staging:
     """A folder in which a stage's outputs are built before any of them is visible."""
 
     def __init__(self, root: Path, folder: Path):
-        """Start with an empty folder on the outputs' file system."""
+        """Start with an empty folder; one stage runs at a time, so drafts are of a dead one."""
         self._root, self._folder = root, folder
         self._outputs: list[str] = []
+        for draft in drafts(root):
+            clear_draft(draft)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
@@ -43,23 +52,50 @@ class Staging:
         return target
 
     def publish(self) -> list[Path]:
-        """Flush every file to the disk and rename every output into place."""
-        published = []
-        for path in self._outputs:
-            source, target = self._folder / path, self._root / path
-            flush_all(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
+        """Bring every output beside its place, flushed to the disk; then rename all into place.
+
+        `.work` may be another file system than the outputs': then they are copied.
+        """
+        published = [self._root / path for path in self._outputs]
+        try:
+            for path, target in zip(self._outputs, published, strict=True):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _bring(self._folder / path, _beside(target, DRAFT))
+        except BaseException:  # A full disk, say: nothing half-copied is to add to that.
+            for target in published:
+                _remove(_beside(target, DRAFT))
+            raise
+        for target in published:
+            replaced = _beside(target, REPLACED)
             if target.is_dir():
-                shutil.rmtree(target)
-            source.replace(target)
+                target.replace(replaced)
+            _beside(target, DRAFT).replace(target)
             flush(target.parent)
-            published.append(target)
+            _remove(replaced)
         shutil.rmtree(self._folder)
         return published
 
     def discard(self) -> None:
         """Remove what was written and not published."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def drafts(root: Path) -> list[Path]:
+    """What a stage that died while it published has left beside its outputs."""
+    return [
+        path
+        for place in PLACES
+        for ending in (DRAFT, REPLACED)
+        for path in sorted((root / place).rglob(f".*.{ending}"))
+    ]
+
+
+def clear_draft(path: Path) -> None:
+    """Remove a draft; put an earlier output back that the new one has not replaced yet."""
+    target = path.with_name(path.stem.removeprefix("."))
+    if path.suffix == f".{REPLACED}" and not target.exists():
+        path.replace(target)
+    _remove(path)
 
 
 def write_manifest(
@@ -118,6 +154,31 @@ def write_history(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     lines = [",".join(names)]
     lines += [",".join(_cell(row.get(name)) for name in names) for row in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _beside(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}.{ending}")
+
+
+def _bring(source: Path, draft: Path) -> None:
+    """Move a file or folder, across file systems where it has to be; flushed to the disk."""
+    try:
+        source.replace(draft)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        if source.is_dir():
+            shutil.copytree(source, draft)
+        else:
+            shutil.copyfile(source, draft)
+    flush_all(draft)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _cell(value: float | None) -> str:

@@ -133,16 +133,18 @@ def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root:
         (path / "state.json").write_text("{}")
         write_manifest(path, {"files": describe_files(path)})
     (path / "state.json").write_text("[]")
-    for draft in (work / "staging", work / "0123456789abcdef" / ".staging"):
-        draft.mkdir()
+    beside = root / "models/.sft.publishing"
+    for draft in (work / "staging", work / "0123456789abcdef" / ".staging", beside):
+        draft.mkdir(parents=True)
 
     code, said = doctor(capsys, "--mend")
     assert code == 0
-    assert len([line for line in said if line.startswith("mended")]) == 3
+    assert len([line for line in said if line.startswith("mended")]) == 4
     assert any("step-00000002/state.json: expected sha256" in line for line in said)
     assert "note    sft is unfinished: the next run goes on from step 1" in said
     assert [path.name for path in work.glob("*/step-*")] == ["step-00000001"]
     assert not (work / "staging").exists()
+    assert not beside.exists()
 
 
 # --- DVC's locks ---------------------------------------------------------------------------------

@@ -1,14 +1,20 @@
 """Outputs appear whole or not at all, and say what they were made of."""
 
+import errno
 import hashlib
 import json
 import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tasks.publishing import (
     Staging,
+    drafts,
     model_hash,
     sha256,
     write_history,
@@ -59,6 +65,96 @@ def test_what_a_killed_run_left_behind_is_not_published(tmp_path: Path):
     again.publish()
 
     assert [path.name for path in (tmp_path / "models/probe").iterdir()] == ["whole.bin"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A `.work` on a file system of its own, as compose.yaml mounts it."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system here (/dev/shm)")
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    (tmp_path / ".work").symlink_to(folder)
+    yield tmp_path / ".work"
+    shutil.rmtree(folder)
+
+
+def test_outputs_are_published_from_another_file_system(tmp_path: Path, elsewhere: Path):
+    (elsewhere / "x").mkdir()
+    with pytest.raises(OSError, match="Invalid cross-device link"):
+        (elsewhere / "x").rename(tmp_path / "x")
+    old = tmp_path / "models/probe"
+    old.mkdir(parents=True)
+    (old / "left_over.json").write_text("old")
+    staging = Staging(tmp_path, elsewhere / "probe/staging")
+    (staging.directory("models/probe") / "config.json").write_text("new")
+    staging.file("data/rows.jsonl").write_text("row")
+
+    staging.publish()
+
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["probe"]
+    assert [(path.name, path.read_text()) for path in old.iterdir()] == [("config.json", "new")]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["rows.jsonl"]
+    assert (tmp_path / "data/rows.jsonl").read_text() == "row"
+    assert not (elsewhere / "probe/staging").exists()
+
+
+def test_the_old_outputs_stay_until_all_new_ones_have_been_copied(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("models/probe", "results/probe"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "old").write_text("old")
+    staging = Staging(tmp_path, elsewhere / "probe/staging")
+    for name in ("models/probe", "results/probe"):
+        (staging.directory(name) / "new").write_text("new")
+    copy = shutil.copytree
+
+    def full(source: Path, target: Path) -> Path:
+        copied = copy(source, target)
+        if "results" in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        return Path(copied)
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(OSError, match="No space left"):
+        staging.publish()
+
+    assert [path.name for path in (tmp_path / "models/probe").iterdir()] == ["old"]
+    assert [path.name for path in (tmp_path / "results/probe").iterdir()] == ["old"]
+    assert drafts(tmp_path) == []
+
+
+def test_what_a_kill_left_half_copied_goes_when_the_next_stage_starts(tmp_path: Path):
+    half = tmp_path / "data/rounds/r1/.preferences.publishing"
+    half.mkdir(parents=True)
+    (half / "train.jsonl").write_text("ha")
+    assert drafts(tmp_path) == [half]
+
+    Staging(tmp_path, tmp_path / ".work/another/staging")
+
+    assert list((tmp_path / "data/rounds/r1").iterdir()) == []
+
+
+def test_an_old_output_that_a_kill_left_beside_its_place_comes_back(tmp_path: Path):
+    beside = tmp_path / "models/rounds/r1/.policy.replaced"
+    beside.mkdir(parents=True)
+    (beside / "config.json").write_text("old")
+
+    Staging(tmp_path, tmp_path / ".work/probe/staging")
+
+    assert (tmp_path / "models/rounds/r1/policy/config.json").read_text() == "old"
+    assert not beside.exists()
+
+
+@pytest.mark.parametrize("ending", ["publishing", "replaced"])
+def test_what_is_half_copied_is_ignored_by_git_and_dvc(ending: str):
+    root = Path(__file__).resolve().parents[3]
+    path = f"data/.prepared.{ending}"
+
+    command = ["git", "check-ignore", "--no-index", "--quiet", path]
+    assert subprocess.run(command, cwd=root, check=False).returncode == 0
+    assert f".*.{ending}" in (root / ".dvcignore").read_text().splitlines()
 
 
 def test_the_manifest_lists_every_file_with_size_and_sha256_but_not_itself(tmp_path: Path):

@@ -45,7 +45,8 @@ class DvcProcess:
         """The exit code of dvc, once it and all stages have gone; passes signals on meanwhile.
 
         SIGINT and SIGTERM go to every process of the session, so that a stage writes its
-        checkpoint; a second one, or `GRACE_SECONDS`, kills.
+        checkpoint; a second one kills. So do `GRACE_SECONDS` after a SIGTERM; after a Ctrl-C a
+        stage may take a step of any length to its end.
         """
         with _handlers(self._pass_on):
             code = self._process.wait()
@@ -56,7 +57,7 @@ class DvcProcess:
         again = self.signalled is not None
         self.signalled = number
         self._send(signal.SIGKILL if again else number)
-        if not again:
+        if not again and number == signal.SIGTERM:
             timer = threading.Timer(GRACE_SECONDS, self._send, [signal.SIGKILL])
             timer.daemon = True
             timer.start()

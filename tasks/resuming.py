@@ -22,6 +22,7 @@ from rlhf.checkpoints import (
 )
 from rlhf.manifests import MANIFEST
 from tasks.fingerprint import differences, fingerprint
+from tasks.signals import PATIENCE_SECONDS
 from tasks.stage import Stage
 from tasks.work_folder import checkpoint_folders
 
@@ -32,6 +33,10 @@ EVERY_SECONDS = 30.0
 
 COST_FACTOR = 50.0
 """Nor is one written before 50 times the duration of the last has passed: below 2 % of a stage."""
+
+LONG_STEP_SECONDS = PATIENCE_SECONDS / 2
+"""A step that takes longer may not end before a SIGTERM's time is up; what is finished by then
+must be in a checkpoint already, so one is written after each such step that the cost allows."""
 
 Step = TypeVar("Step")
 
@@ -88,23 +93,26 @@ class Checkpoints:
             NonFiniteError: a weight is no number; neither checkpoint nor output gets it.
         """
         with self._stage.signals.patient():
+            began = time.monotonic()
             for step in steps:
                 yield step
                 self._steps += 1
                 asked = self._stage.signals.asked
-                if asked or self._due():
+                if asked or self._due(time.monotonic() - began):
                     self._save()
+                began = time.monotonic()
                 if asked:
                     raise KeyboardInterrupt
         self._training.require_finite_weights()
 
-    def _due(self) -> bool:
+    def _due(self, step_seconds: float) -> bool:
         if self._every_steps and self._steps - self._saved_steps >= self._every_steps:
             return True
         if self._seconds is not None:
             pause = float(self._seconds)
         else:
-            pause = max(EVERY_SECONDS, COST_FACTOR * self._cost)
+            least = 0.0 if step_seconds > LONG_STEP_SECONDS else EVERY_SECONDS
+            pause = max(least, COST_FACTOR * self._cost)
         return time.monotonic() - self._saved_at >= pause
 
     def _save(self) -> None:

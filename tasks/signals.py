@@ -11,18 +11,26 @@ from types import FrameType
 from tasks.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
-"""How long a training step may go on after a signal. A step that takes longer is given up, and the
-newest checkpoint is where the next run goes on."""
+"""How long a training step may go on after a SIGTERM, whose sender kills what does not end. A step
+that takes longer is given up, and the newest checkpoint is where the next run goes on. After a
+Ctrl-C a step takes as long as it needs: who pressed it sees that, and can press it again."""
+
+WAITING = (
+    "ends after the step at hand, with a checkpoint; a second Ctrl-C ends it at once, and what it "
+    "has done since the newest checkpoint is lost\n"
+)
 
 
 class Signals:
     """Turns the signals that ask a stage to end into `KeyboardInterrupt`, now or a little later."""
 
-    def __init__(self) -> None:
-        """Hear nothing yet."""
+    def __init__(self, name: str = "the stage") -> None:
+        """Hear nothing yet; `name` is what a Ctrl-C is told ends later."""
+        self._name = name
         self.asked = False
         """A signal came, and whoever is patient should come to an end."""
         self._patient = False
+        self._alarmed = False
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -51,12 +59,15 @@ class Signals:
             self._patient = False
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if self._patient and number == signal.SIGTERM and self.asked:
-            return
-        if not self._patient or self.asked:
+        again = self.asked and number == signal.SIGINT
+        if not self._patient or again or number == signal.SIGALRM:
             raise KeyboardInterrupt
         self.asked = True
-        signal.alarm(PATIENCE_SECONDS)
+        if number == signal.SIGINT:
+            os.write(2, f"{self._name} {WAITING}".encode())  # `print` may be at work just now.
+        elif not self._alarmed:
+            self._alarmed = True
+            signal.alarm(PATIENCE_SECONDS)
 
 
 def die_with_parent() -> None:

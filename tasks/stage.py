@@ -70,7 +70,7 @@ class Stage:
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
         self.work = self.root / ".work" / self.name
         self.staging = Staging(self.root, self.work / "staging")
-        self.signals = Signals()
+        self.signals = Signals(self.name)
         self.history: list[dict[str, float]] = []
         self.checkpoint_cost = Cost()
         self._entry_before = ""

@@ -64,12 +64,12 @@ def end(status, code, message):
     (work / "outcome.json").write_text(json.dumps(outcome))
     sys.exit(code)
 def interrupted(*_):
-    time.sleep(0.5)  # a checkpoint takes a while
+    time.sleep(4 if wanted == "slow" else 0.5)  # the step at hand and a checkpoint take a while
     end("interrupted", 143, "checkpoint kept")
 signal.signal(signal.SIGTERM, interrupted)
 signal.signal(signal.SIGINT, interrupted)
 assert os.environ["RLHF_SHIPPER"] == "driver"
-if wanted == "hang":
+if wanted in ("hang", "slow"):
     (work / "pid").write_text(str(os.getpid()))
     while True:  # one long sleep could begin just after a signal, and sleep on
         time.sleep(0.1)
@@ -200,6 +200,33 @@ def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
     assert driver.returncode == 143
     assert err.splitlines()[-1].endswith("checkpoint kept")
     assert not Path(f"/proc/{pid}").exists()
+
+
+SHORT_GRACE = (
+    "import sys, tasks.dvc_process as process, tasks.repro as repro; "
+    "process.GRACE_SECONDS = 1.0; sys.exit(repro.main([]))"
+)
+
+
+@pytest.mark.parametrize(("number", "kept"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_only_a_ctrl_c_waits_for_a_long_step(
+    root: Path, number: signal.Signals, kept: bool
+) -> None:
+    (root / "wanted").write_text("slow")
+    driver = subprocess.Popen(
+        [sys.executable, "-c", SHORT_GRACE],
+        cwd=root,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(root / ".work" / "baseline" / "pid")
+    driver.send_signal(number)
+    _, err = driver.communicate(timeout=PATIENCE_SECONDS)
+    assert (root / ".work" / "baseline" / "outcome.json").exists() == kept
+    assert ("checkpoint kept" in err.splitlines()[-1]) == kept
+    assert driver.returncode == 143
 
 
 def test_a_stage_does_not_outlive_a_driver_that_is_killed(root: Path) -> None:

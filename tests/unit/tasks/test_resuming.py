@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
+from tasks import resuming
 from tasks.signals import Signals
 from tasks.stage import Stage
 from tests import stage_world
@@ -81,6 +82,18 @@ def test_checkpoints_on_the_way_change_no_byte(world: Path):
 
     assert run(world, "sft", RLHF_CHECKPOINT_SECONDS="0") == 0
     assert digest(world, "sft") == whole
+
+
+@pytest.mark.parametrize(("long", "written"), [(math.inf, False), (0.0, True)])
+def test_a_step_that_could_not_end_in_time_is_in_a_checkpoint_once_it_is_finished(
+    world: Path, monkeypatch, long: float, written: bool
+):
+    """The steps of this world take milliseconds: what counts as long is set instead."""
+    monkeypatch.setattr(resuming, "LONG_STEP_SECONDS", long)
+    forget(world, "sft")
+
+    assert run(world, "sft") == 0
+    assert (outcome(world, "sft")["checkpoints"] != 0) == written
 
 
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
@@ -211,6 +224,17 @@ def test_a_second_ctrl_c_leaves_at_once_and_a_second_sigterm_is_the_same_request
         send(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
+
+
+def test_after_a_ctrl_c_there_is_no_limit_until_a_sigterm_sets_one(capfd):
+    signals = Signals("ppo@r1")
+    with signals.heard(), signals.patient():
+        send(signal.SIGINT)
+        assert signals.asked
+        assert not 0 < signal.alarm(0) <= 8  # pytest's own limit is longer.
+        assert capfd.readouterr().err.startswith("ppo@r1 ends after the step at hand")
+        send(signal.SIGTERM)
+        assert 0 < signal.alarm(0) <= 8
 
 
 def test_a_step_that_takes_too_long_is_given_up():

@@ -288,6 +288,31 @@ def test_help_says_what_the_stage_does_and_runs_nothing(place: Workplace):
 # --- Interrupted ---------------------------------------------------------------------------------
 
 
+SLOW_STEP = """\
+with stage.signals.patient():
+    Path('started').touch()
+    time.sleep(10)
+    if stage.signals.asked:
+        Path('checkpoint').touch()
+        raise KeyboardInterrupt
+"""
+
+
+def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Workplace):
+    process = place.start(SLOW_STEP)
+    wait_for((place.root / "started").exists)
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 143
+    assert (place.root / "checkpoint").exists()
+    assert err.splitlines()[0] == (
+        "probe ends after the step at hand, with a checkpoint; a second Ctrl-C ends it at once, "
+        "and what it has done since the newest checkpoint is lost"
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_nothing_published(place: Workplace, number: signal.Signals):
     process = place.start(HANG)

@@ -25,8 +25,15 @@ WHAT_HAPPENS = """\
   removed, and said so.
 - **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
   the beginning and says what differs.
-- **Ctrl-C or SIGTERM**: the stage writes a checkpoint after the current step and leaves; a step
-  that takes longer than eight seconds is given up. A second Ctrl-C leaves at once.
+- **Params, data or code change while a stage runs** (an edit, a `git checkout`): exit 2 with what
+  changed, old and new. Nothing is published, dvc.lock and DVC's run cache stay as they were, and
+  the checkpoint is kept: with the old state the stage continues from it, with the new one it starts
+  from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage
+  and by `make doctor`; `make doctor MEND=1` removes the false entry, so that the stage runs again.
+- **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and leaves; a
+  second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that takes longer than eight
+  seconds more is given up; steps of over four seconds are therefore saved as they finish, within
+  the 2 %.
 - **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
   no output holds one; the message says what to try.
 - **A damaged or missing file** in a model that a stage reads, its manifest included (which carries

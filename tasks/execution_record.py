@@ -20,7 +20,7 @@ from typing import Any
 from tasks.params import Params, flatten
 from tasks.redaction import redact, redact_values
 from tasks.run_names import run_name
-from tasks.tracking import EXECUTIONS_FOLDER, Status, git_commit, now_ms, write_json
+from tasks.tracking import EXECUTIONS_FOLDER, Status, git_commit, home, now_ms, write_json
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
 """Of the results of a policy, what runs are compared by."""
@@ -37,7 +37,7 @@ class Point:
 
 def record_start(root: Path, execution: str, params: Params) -> None:
     """Note what the execution starts with; a later call for the same one changes nothing."""
-    folder = root / EXECUTIONS_FOLDER / execution
+    folder = home(root) / EXECUTIONS_FOLDER / execution
     if (folder / "start.json").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def record_end(
         seconds: of wall-clock time, all calls together.
         results: from `tasks.summary.build_results`.
     """
-    folder = root / EXECUTIONS_FOLDER / execution
+    folder = home(root) / EXECUTIONS_FOLDER / execution
     points = [Point(key="seconds", step=0, value=seconds)]
     report = root / "reports" / "index.html"
     (folder / "report.html").unlink(missing_ok=True)

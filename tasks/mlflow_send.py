@@ -23,6 +23,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks.dvc_lock import read_lock
 from tasks.held import held
 from tasks.mlflow_models import log_model
 from tasks.mlflow_runs import (
@@ -34,10 +35,13 @@ from tasks.mlflow_runs import (
     stage_run,
 )
 from tasks.mlflow_store import Store, connect, mlflow_key
+from tasks.output_tags import run_behind
 from tasks.sent import Sent, load_sent, save_sent
 from tasks.tracking import is_live, read_finish
 
 METRICS_PER_BATCH = 1000
+GONE = "outputs.gone"
+"""Tag of a run with the outputs that could not be sent, because they are not there any more."""
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
 """Answers of a tracking server that concern this spool only: the next one may still be taken."""
 
@@ -172,8 +176,8 @@ class _Sender:
         for first in range(0, len(own), METRICS_PER_BATCH):
             self.client.log_batch(self.sent.run, metrics=own[first : first + METRICS_PER_BATCH])
         for output in finish["outputs"]:
-            if output["kind"] == "artifact":
-                self._send_artifact(self.folder / output["kept"])
+            if output["kind"] == "artifact" and (source := self._source(output)):
+                self._send_artifact(source)
         self._describe_end(finish.get("message", ""))
         self.client.set_terminated(self.sent.run, status, ended)
         self.client.set_terminated(self._parent(), status, ended)
@@ -189,6 +193,24 @@ class _Sender:
         elif MLFLOW_RUN_NOTE in self.client.get_run(self.sent.run).data.tags:
             self.client.delete_tag(self.sent.run, MLFLOW_RUN_NOTE)
 
+    def _source(self, output: Mapping[str, str]) -> Path | None:
+        """Where an output can be had, None where it has gone; the run then says so.
+
+        The link in the spool is dropped once a store has it. For another store there is the output
+        itself, as long as it is still this run that it comes from.
+        """
+        if (kept := self.folder / output["kept"]).exists():
+            return kept
+        stage, published = self.start["stage"], self.root / output["path"]
+        locked = read_lock(self.root).get(stage)
+        ours = locked is not None and run_behind(self.root, stage, locked) == self.folder
+        if ours and published.exists():
+            return published
+        tags = self.client.get_run(self.sent.run).data.tags
+        gone = dict.fromkeys([*tags.get(GONE, "").splitlines(), output["path"]])
+        self.client.set_tag(self.sent.run, GONE, "\n".join(gone))
+        return None
+
     def _send_artifact(self, path: Path) -> None:
         if path.is_dir():
             self.client.log_artifacts(self.sent.run, str(path), artifact_path=path.name)
@@ -201,7 +223,8 @@ class _Sender:
             if kind == "artifact" or path in self.sent.models:
                 continue
             tags = {"rlhf.output": path, "rlhf.stage": self.start["stage"]}
-            folder = self.folder / output["kept"]
+            if (folder := self._source(output)) is None:
+                continue
             self.sent.models[path] = log_model(self.store, self.sent.run, kind, folder, tags)
             self._note()
         self.sent.models_done = True

@@ -3,10 +3,12 @@
 import functools
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import mlflow
 from mlflow import MlflowClient
@@ -16,6 +18,13 @@ from mlflow.exceptions import MlflowException
 from tasks.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
+ARTIFACT_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Where MLflow's tables hold addresses below the experiment's artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ def connect(uri: str) -> Store:
 def _connect(uri: str, name: str) -> Store:
     with _creation_lock(uri):
         _create_tables(uri)
+        _take_artifacts_along(uri, name)
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
         return Store(client, _experiment(client, name, _artifact_location(uri)))
@@ -75,6 +85,26 @@ def _create_tables(uri: str) -> None:
     draft.unlink(missing_ok=True)
     MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
     draft.replace(target)
+
+
+def _take_artifacts_along(uri: str, experiment: str) -> None:
+    """Correct the addresses of artifacts in a SQLite store that was moved with its folder.
+
+    MLflow keeps them absolute: it would look for the old ones in vain, and write new ones there.
+    """
+    if (here := _artifact_location(uri)) is None or not Path(unquote(urlsplit(here).path)).is_dir():
+        return
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        row = database.execute(query, (experiment,)).fetchone()
+        if row is None or row[0] == here or Path(unquote(urlsplit(row[0]).path)).exists():
+            return
+        for table, column in ARTIFACT_COLUMNS:
+            database.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+                f" WHERE {column} = ? OR {column} LIKE ? || '/%'",
+                (here, len(row[0]) + 1, row[0], row[0]),
+            )
 
 
 def _sqlite_folder(uri: str) -> Path | None:

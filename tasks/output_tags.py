@@ -26,7 +26,7 @@ def tag_outputs(root: Path) -> int:
     """
     todo = []
     for stage, locked in read_lock(root).items():
-        folder = _run_behind(root, stage, locked)
+        folder = run_behind(root, stage, locked)
         if folder is None:
             continue
         sent = load_sent(folder, tracking_uri(root))
@@ -52,7 +52,8 @@ def _note(folder: Path, sent: Sent, locked: LockedStage) -> None:
     save_sent(folder, sent)
 
 
-def _run_behind(root: Path, stage: str, locked: LockedStage) -> Path | None:
+def run_behind(root: Path, stage: str, locked: LockedStage) -> Path | None:
+    """The spool of the run that made what `dvc.lock` names for a stage, if it is here."""
     for folder in reversed(spools(root, stage)):
         finish = read_finish(folder)
         if finish is None or finish["status"] != "FINISHED":

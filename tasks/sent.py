@@ -7,6 +7,9 @@ from pathlib import Path
 
 from tasks.tracking import write_json
 
+DEFAULT_STORE = Path(".work") / "mlflow" / "mlflow.db"
+"""Below the main checkout."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
@@ -34,7 +37,7 @@ class Sent:
 
 def load_sent(folder: Path, uri: str) -> Sent:
     """Progress of shipping the spool in `folder` to `uri`; nothing where that is another one."""
-    path, digest = folder / "sent.json", uri_digest(uri)
+    path, digest = folder / "sent.json", store_digest(folder, uri)
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["uri"] == digest:
@@ -47,6 +50,15 @@ def save_sent(folder: Path, sent: Sent) -> None:
     write_json(folder / "sent.json", asdict(sent))
 
 
-def uri_digest(uri: str) -> str:
-    """Twelve hex digits that stand for a tracking URI."""
+def store_digest(folder: Path, uri: str) -> str:
+    """Twelve hex digits that stand for a tracking URI.
+
+    The default store of the checkout that `folder` lies in has the same ones wherever the checkout
+    is moved: it goes along.
+    """
+    store = f"/{DEFAULT_STORE.as_posix()}"
+    if uri.startswith("sqlite:///") and uri.endswith(store):
+        checkout = Path(uri.removeprefix("sqlite:///").removesuffix(store))
+        if folder.resolve().is_relative_to(checkout.resolve()):
+            uri = "the store of this checkout"
     return hashlib.sha256(uri.encode()).hexdigest()[:12]

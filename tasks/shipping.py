@@ -20,8 +20,8 @@ from typing import Literal
 
 from tasks.held import take
 from tasks.redaction import redact
-from tasks.sent import load_sent
-from tasks.tracking import EXECUTIONS_FOLDER, SPOOL_FOLDER, is_live, read_finish, read_json
+from tasks.sent import DEFAULT_STORE, load_sent
+from tasks.tracking import EXECUTIONS_FOLDER, SPOOL_FOLDER, home, is_live, read_finish, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ShipResult:
 
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI`, or a SQLite file below the repository root."""
-    default = f"sqlite:///{(root / '.work/mlflow/mlflow.db').resolve()}"
+    default = f"sqlite:///{(home(root) / DEFAULT_STORE).resolve()}"
     return os.environ.get("MLFLOW_TRACKING_URI") or default
 
 
@@ -91,7 +91,7 @@ def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
         if results[-1].state == "unreachable":
             return results
     # After their stages: the last word on how a parent run ended is the execution's.
-    for end in sorted((root / EXECUTIONS_FOLDER).glob("*/end.json")):
+    for end in sorted((home(root) / EXECUTIONS_FOLDER).glob("*/end.json")):
         results.append(ship_execution(end.parent))
         if results[-1].state == "unreachable":
             return results
@@ -118,7 +118,7 @@ def has_news(folder: Path) -> bool:
 
 def spools(root: Path, stage: str = "*") -> list[Path]:
     """The spool folders below `root`, of one stage or of all, oldest first."""
-    starts = (root / SPOOL_FOLDER).glob(f"{stage}/*/start.json")
+    starts = (home(root) / SPOOL_FOLDER).glob(f"{stage}/*/start.json")
     return [path.parent for path in sorted(starts, key=lambda p: (p.stat().st_mtime_ns, p))]
 
 

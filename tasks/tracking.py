@@ -138,7 +138,7 @@ def open_spool(root: Path, start: RunStart) -> Spool:
 
     An attempt that finished, or that another live process holds, is left alone.
     """
-    stage_folder = root / SPOOL_FOLDER / start.stage
+    stage_folder = home(root) / SPOOL_FOLDER / start.stage
     for folder in _candidates(stage_folder, _identity(start)):
         folder.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(folder)
@@ -153,6 +153,18 @@ def open_spool(root: Path, start: RunStart) -> Spool:
             write_json(folder / "start.json", record)
         return Spool(root, folder, lock)
     raise AssertionError("the candidates do not end")
+
+
+def home(root: Path) -> Path:
+    """The checkout that keeps what MLflow is to get: `root`, or that of `dvc exp run --temp`.
+
+    DVC runs such an experiment in a copy below `.dvc/tmp/exps` and removes it afterwards.
+    """
+    absolute = root.absolute()
+    for folder in absolute.parents:
+        if absolute.is_relative_to(folder / ".dvc" / "tmp" / "exps"):
+            return folder
+    return root
 
 
 def is_live(folder: Path) -> bool:

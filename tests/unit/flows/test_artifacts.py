@@ -19,7 +19,7 @@ from flows.artifacts import (
     runs_in_markdown,
 )
 from tasks.mlflow_links import mlflow_runs, run_link
-from tasks.sent import Sent, save_sent, uri_digest
+from tasks.sent import Sent, save_sent, store_digest
 from tasks.shipping import tracking_uri
 
 
@@ -94,7 +94,7 @@ def test_keys_of_artifacts_are_what_prefect_takes(stage, key):
 
 def test_only_runs_of_this_execution_that_mlflow_knows_are_listed(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    here = uri_digest(tracking_uri(tmp_path))
+    here = store_digest(tmp_path, tracking_uri(tmp_path))
     for stage, execution, run in [
         ("sft", "now", "a1"),
         ("base", "earlier", "b2"),

@@ -1,0 +1,108 @@
+"""MLflow after a move: to another store, of the checkout, and out of `dvc exp run --temp`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tasks.mlflow_store import connect
+from tasks.shipping import ship_all, tracking_uri
+from tasks.sync import main as sync_main
+from tasks.tracking import Output, RunStart, open_spool
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return tmp_path / "checkout"
+
+
+def finish_stages(root: Path) -> None:
+    for stage in ("sft", "ppo@r1"):
+        artifact = root / "results" / stage / "metrics.json"
+        artifact.parent.mkdir(parents=True, exist_ok=True)
+        artifact.write_text(stage)
+        spool = open_spool(root, RunStart(stage, "run-1", {"run.seed": 0}, {}, {}))
+        spool.log(0, {"loss": 2.0})
+        spool.finish("FINISHED", {"gold": 1.5}, [Output("artifact", artifact)])
+
+
+def stage_runs(uri: str) -> dict[str, Run]:
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("rlhf-rounds")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    found = [run for run in runs if "rlhf.stage" in run.data.tags]
+    assert len({run.data.tags["rlhf.stage"] for run in found}) == len(found)
+    return {run.data.tags["rlhf.stage"]: run for run in found}
+
+
+def test_another_store_gets_everything_and_no_run_stays_running(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    finish_stages(root)
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python\n    outs:\n"
+        "    - {path: results/ppo@r1, md5: feed.dir}\n"
+    )
+    shutil.rmtree(root / "results" / "sft")  # as after a checkout of another commit
+    assert {result.state for result in ship_all(root)} == {"complete"}
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/new/mlflow.db")
+    monkeypatch.chdir(root)
+    assert sync_main([]) == 0
+    runs = stage_runs(f"sqlite:///{tmp_path}/new/mlflow.db")
+    assert {stage: run.info.status for stage, run in runs.items()} == {
+        "sft": "FINISHED",
+        "ppo@r1": "FINISHED",
+    }
+    assert all(run.data.metrics == {"loss": 2.0, "gold": 1.5} for run in runs.values())
+    client = MlflowClient(f"sqlite:///{tmp_path}/new/mlflow.db")
+    kept = client.list_artifacts(runs["ppo@r1"].info.run_id)
+    assert [entry.path for entry in kept] == ["metrics.json"]
+    # What is no longer there cannot be sent; the run says so.
+    assert runs["sft"].data.tags["outputs.gone"] == "results/sft/metrics.json"
+
+
+def test_a_moved_checkout_takes_its_store_along(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_stages(root)
+    ship_all(root)
+    moved = root.with_name("moved")
+    root.rename(moved)
+    monkeypatch.chdir(moved)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # MLflow has set it in this process
+    sent = (moved / ".work/spool/sft").glob("*/sent.json")
+    before = [json.loads(path.read_text()) for path in sent]
+
+    assert sync_main([]) == 0
+    runs = stage_runs(tracking_uri(moved))
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    sent = (moved / ".work/spool/sft").glob("*/sent.json")
+    assert [json.loads(path.read_text()) for path in sent] == before, "nothing is sent anew"
+    store = connect(tracking_uri(moved))  # as the next stage does, or `make ui`
+    client = MlflowClient(tracking_uri(moved))
+    page = client.download_artifacts(runs["sft"].info.run_id, "metrics.json")
+    assert Path(page).read_text() == "sft"
+    new = store.client.create_run(store.experiment).info.artifact_uri
+    assert new.startswith(f"{moved.resolve().as_uri()}/")
+    assert not root.exists()
+
+
+def test_a_stage_of_a_temporary_experiment_reaches_the_store_of_the_checkout(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / ".dvc").mkdir(parents=True)
+    temporary = root / ".dvc/tmp/exps/standalone/tmpabc"
+    (temporary / ".dvc").mkdir(parents=True)
+    finish_stages(temporary)
+    ship_all(temporary, models=False)
+    shutil.rmtree(temporary)  # as DVC does in the end
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert {result.state for result in ship_all(root)} == {"complete"}
+    assert set(stage_runs(tracking_uri(root))) == {"sft", "ppo@r1"}

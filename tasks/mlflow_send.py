@@ -13,9 +13,6 @@ from typing import Any
 
 import requests
 from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
     Metric,
     RunTag,
 )
@@ -25,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.dvc_lock import read_lock
 from tasks.held import held
+from tasks.mlflow_entities import datasets, last_step, points, run_tags
 from tasks.mlflow_models import log_model
 from tasks.mlflow_runs import (
     PARAM_LENGTH,
@@ -109,7 +107,7 @@ class _Sender:
         self.client = store.client
         self.sent = sent
         self.start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
-        self.tags = _run_tags(self.start)
+        self.tags = run_tags(self.start)
 
     def send(self, *, models: bool) -> None:
         if not self.sent.run:
@@ -135,8 +133,8 @@ class _Sender:
         log_params(self.store, self.sent.run, params)
         tags = [RunTag(mlflow_key(key), value) for key, value in self.tags.items()]
         self.client.log_batch(self.sent.run, tags=tags)
-        if datasets := _datasets(self.start):
-            self.client.log_inputs(self.sent.run, datasets)
+        if inputs := datasets(self.start):
+            self.client.log_inputs(self.sent.run, inputs)
         with _runs_lock(self.root):
             parent = execution_run(self.store, self.root, self.start["execution"], self.start)
             compare_params(self.store, parent, self.start["stage"], params)
@@ -154,11 +152,11 @@ class _Sender:
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
-                points = _points(json.loads(line))
-                if batch and len(batch) + len(points) > METRICS_PER_BATCH:
+                new = points(json.loads(line))
+                if batch and len(batch) + len(new) > METRICS_PER_BATCH:
                     self._send_batch(batch)
                     batch = []
-                batch += points
+                batch += new
                 self.sent.metrics += len(line)
         if batch:
             self._send_batch(batch)
@@ -171,7 +169,7 @@ class _Sender:
         """Final metrics, small artifacts and the status; models come after."""
         ended, status = finish["ended_ms"], finish["status"]
         finals = finish["metrics"].items()
-        step = _last_step(self.folder / "metrics.jsonl")
+        step = last_step(self.folder / "metrics.jsonl")
         own = [Metric(mlflow_key(key), value, ended, step) for key, value in finals]
         for first in range(0, len(own), METRICS_PER_BATCH):
             self.client.log_batch(self.sent.run, metrics=own[first : first + METRICS_PER_BATCH])
@@ -254,46 +252,6 @@ class _Sender:
 
     def _note(self) -> None:
         save_sent(self.folder, self.sent)
-
-
-def _run_tags(start: Mapping[str, Any]) -> dict[str, str]:
-    """All tags of a stage's run: its own, its inputs' hashes, and what MLflow's UI looks for."""
-    stage, tags = start["stage"], {key: str(value) for key, value in start["tags"].items()}
-    hashes = {f"dvc.in.{path}": digest for path, digest in start["inputs"].items()}
-    source = {"mlflow.source.name": f"tasks.{stage.split('@')[0]}", "mlflow.source.type": "LOCAL"}
-    if "git.commit" in tags:
-        source["mlflow.source.git.commit"] = tags["git.commit"]
-    return {**source, **hashes, **tags, "dvc.stage": stage}
-
-
-def _datasets(start: Mapping[str, Any]) -> list[DatasetInput]:
-    """The inputs below data/, each with DVC's hash as its digest.
-
-    Not `mlflow.data.from_pandas`: its digest sees the first 10,000 rows only.
-    """
-    return [
-        DatasetInput(
-            Dataset(path, digest, source_type="local", source=json.dumps({"uri": path})),
-            tags=[InputTag("mlflow.data.context", start["stage"])],
-        )
-        for path, digest in sorted(start["inputs"].items())
-        if path.startswith("data/") and digest
-    ]
-
-
-def _points(row: Mapping[str, Any]) -> list[Metric]:
-    return [
-        Metric(mlflow_key(key), value, row["time"], row["step"])
-        for key, value in row["metrics"].items()
-    ]
-
-
-def _last_step(metrics: Path) -> int:
-    """The largest step in metrics.jsonl, 0 where nothing was logged."""
-    if not metrics.exists():
-        return 0
-    lines = metrics.read_bytes().splitlines()
-    return max((int(json.loads(line)["step"]) for line in lines), default=0)
 
 
 @contextmanager

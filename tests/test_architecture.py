@@ -39,7 +39,7 @@ ORCHESTRATION = {
         "ending", "snapshot", "provenance", "dvc_definition", "dvc_locks", "dvc_objects",
         # What MLflow gets.
         "tracking", "shipping", "sent", "mlflow_models", "mlflow_send", "mlflow_store",
-        "mlflow_runs", "execution_record", "run_names",
+        "mlflow_runs", "mlflow_entities", "execution_record", "run_names",
         # Loading and saving models and prompts.
         "models",
     )

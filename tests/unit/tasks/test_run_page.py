@@ -10,7 +10,7 @@ import pytest
 
 from tasks.execution import Execution
 from tasks.run_page import commit_link, write_run_page
-from tasks.sent import Sent, save_sent, uri_digest
+from tasks.sent import Sent, save_sent, store_digest
 from tasks.shipping import tracking_uri
 
 COMMIT = "1cd83fd0000000000000000000000000000000aa"
@@ -42,7 +42,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     spool = tmp_path / ".work" / "spool" / "sft" / "0"
     spool.mkdir(parents=True)
     (spool / "start.json").write_text(json.dumps({"stage": "sft", "execution": "now"}))
-    save_sent(spool, Sent(uri=uri_digest(tracking_uri(tmp_path)), run="a1b2"))
+    save_sent(spool, Sent(uri=store_digest(spool, tracking_uri(tmp_path)), run="a1b2"))
     return tmp_path
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from preferences.origins import SourceParams
-
 from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
 from preferences.formats.reading import Source
@@ -14,6 +12,7 @@ from preferences.formats.writing import Unsettled
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
 from preferences.schemas import DEMONSTRATIONS, PROMPTS, Schema
+from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, normal_text, split_of
 from tasks.corpus import CORPUS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from preferences.reader import read_rows, stream_rows
 from preferences.records import Comparison, Judgment, Preference, Prompt, Sourced
-from preferences.schemas import COMPARISONS, JUDGMENTS, PREFERENCES, PROMPTS
+from preferences.schemas import COMPARISONS, CORPUS, JUDGMENTS, PREFERENCES, PROMPTS
 
 
 def load_preferences(path: Path) -> list[Sourced]:
@@ -44,3 +44,12 @@ def load_prompts(path: Path) -> list[Prompt]:
         MalformedDataError: the file is missing or damaged.
     """
     return [row["prompt"] for row in read_rows(path, PROMPTS)]
+
+
+def load_corpus(path: Path) -> list[str]:
+    """The documents of a JSON Lines file of `{"text"}`.
+
+    Raises:
+        MalformedDataError: the file is missing or damaged.
+    """
+    return [row["text"] for row in read_rows(path, CORPUS)]

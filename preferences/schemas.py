@@ -218,3 +218,5 @@ PREFERENCES = Schema(
         Field(name="annotator_version", required=False),
     ),
 )
+
+CORPUS = Schema("corpus", (Field(name="text", filled=True),))

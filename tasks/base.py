@@ -8,12 +8,12 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from preferences.loading import load_corpus
 from preferences.reader import read_rows
 from preferences.schemas import DEMONSTRATIONS
 from rlhf import pretrain
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
-from tasks.corpus import read_corpus
 from tasks.metrics_file import write_metrics
 from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.outcome import StageEnd
@@ -43,7 +43,7 @@ def run(stage: Stage) -> None:
 def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
     params = stage.params.base.embedded
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
-    documents = read_corpus(Path("data/prepared/corpus.jsonl"))
+    documents = load_corpus(Path("data/prepared/corpus.jsonl"))
     if not documents:
         raise StageEnd(
             "bad_input",

@@ -11,11 +11,10 @@ from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
-from preferences.schemas import DEMONSTRATIONS, PROMPTS, Schema
+from preferences.schemas import CORPUS, DEMONSTRATIONS, PROMPTS, Schema
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, normal_text, split_of
-from tasks.corpus import CORPUS
 from tasks.own_rows import own_split, read_preferences
 from tasks.params import FilesParams, Params
 

@@ -53,7 +53,6 @@ READERS = {
     "preferences/records.py",
     "preferences/schemas.py",
     "preferences/loading.py",
-    "tasks/corpus.py",
 }
 """File reading. It counts in the stages whose work it is to read strictly (READING_STAGES); behind
 them files are known to be sound, and how they are read changes no result."""

@@ -31,14 +31,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from feedback import accounts, rounds
-from feedback.database import Database
 from feedback.judgments import Pair
+from feedback.store import accounts, rounds
+from feedback.store.database import Database
 from preferences.records import pair_id
 
 GOLD_ITEMS = 50
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 4.0
-"""Pauses of the page before it resends a request (`feedback/static/annotate.js`)."""
+"""Pauses of the page before it resends a request (`feedback/page/static/annotate.js`)."""
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ from preferences.statistics import longer_wins, share
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.pretrain import build_model, train_tokenizer
 from rlhf.seeding import Seeds
-from tasks.publishing import model_hash, write_json_lines, write_manifest
+from tasks.running.staging import model_hash, write_json_lines, write_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = EmbeddedModelParams(

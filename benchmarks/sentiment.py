@@ -41,8 +41,8 @@ from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import build_rule_rewards, sentiment_reward
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
-from tasks.overlays import lay_over
-from tasks.params import Params, ParamsError, load_params
+from tasks.params.loading import Params, ParamsError, load_params
+from tasks.params.overlays import lay_over
 
 ROOT = Path(__file__).parents[1]
 OVERLAY = ROOT / "benchmarks" / "sentiment.yaml"

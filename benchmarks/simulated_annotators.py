@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from feedback.quality import Answer, QualityParams, judge_annotators
+from feedback.quality.annotators import Answer, QualityParams, judge_annotators
 
 KINDS = {
     "noisy": "flips 30 % of choices",

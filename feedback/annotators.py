@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from feedback.formats.label_studio import is_export, read_export
 from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair, read_judgments
-from feedback.label_studio import is_export, read_export
 from preferences.records import Choice, Judgment, latest, oriented
 
 Score = Callable[[str, str], float]

@@ -13,21 +13,21 @@ from typing import Any
 import uvicorn
 from sqlalchemy import Connection, select
 
-from feedback import accounts, rounds, schema
 from feedback.annotators import MissingJudgmentsError
-from feedback.assignments import ServeParams
-from feedback.database import Database
-from feedback.events import record
-from feedback.exchange import from_trl, to_csv, to_trl
-from feedback.importing import take
+from feedback.formats.exchange import from_trl, to_csv, to_trl
+from feedback.formats.label_studio import CONFIG, read_export, to_tasks
 from feedback.judgments import Pair, json_rows, read_judgments, read_pairs, to_lines
-from feedback.label_studio import CONFIG, read_export, to_tasks
-from feedback.lead import lead_view
-from feedback.notify import local_prefect
+from feedback.page.lead import lead_view
+from feedback.page.notify import local_prefect
+from feedback.page.server import LOCAL_HOSTS, ServerParams, create_app
 from feedback.people import how_to_open
-from feedback.quality import QualityParams
-from feedback.server import LOCAL_HOSTS, ServerParams, create_app
-from feedback.standing import judgments_of, pairs_of
+from feedback.quality.annotators import QualityParams
+from feedback.store import accounts, rounds, schema
+from feedback.store.assignments import ServeParams
+from feedback.store.database import Database
+from feedback.store.events import record
+from feedback.store.importing import take
+from feedback.store.standing import judgments_of, pairs_of
 from preferences.records import Judgment, JudgmentError, pair_id
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
-from feedback import schema
 from feedback.annotators import LabelParams, MissingJudgmentsError
-from feedback.database import Database
-from feedback.events import record
 from feedback.judgments import Pair
-from feedback.rounds import progress, publish
-from feedback.standing import judgments_of
+from feedback.store import schema
+from feedback.store.database import Database
+from feedback.store.events import record
+from feedback.store.rounds import progress, publish
+from feedback.store.standing import judgments_of
 from preferences.records import Judgment
 
 

@@ -17,10 +17,10 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
-from tasks.caveats import caveats
-from tasks.mlflow_links import mlflow_runs, mlflow_ui, run_link
-from tasks.shipping import tracking_uri
-from tasks.work_folder import BLOCKED
+from tasks.reporting.caveats import caveats
+from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
+from tasks.tracking.shipping import tracking_uri
+from tasks.workspace.work_folder import BLOCKED
 
 NONE = "-"
 
@@ -29,7 +29,7 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
     """The table `rounds`: one row per policy so far, as it stands after `round_key`.
 
     Args:
-        results: from `tasks.summary.build_results`.
+        results: from `tasks.reporting.summary.build_results`.
         round_key: the round that has just been evaluated.
     """
     shown = results_until(results, round_key)

@@ -18,11 +18,11 @@ from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
-from feedback.notify import EVENT
+from feedback.page.notify import EVENT
 from flows import promotion
 from flows.crashed import report_crash
 from flows.rlhf import rlhf
-from tasks.driver_lock import died_in
+from tasks.workspace.driver_lock import died_in
 
 NAME = "rounds"
 WEEKLY = DeploymentScheduleCreate(
@@ -37,7 +37,7 @@ LABELLED = DeploymentEventTrigger(
     threshold=1,
     within=timedelta(0),
 )
-"""The labelling page says that a round is complete (`feedback.notify`)."""
+"""The labelling page says that a round is complete (`feedback.page.notify`)."""
 
 
 def main() -> int:

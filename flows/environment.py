@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.shipping import tracking_uri
+from tasks.tracking.shipping import tracking_uri
 
 QUIET = {
     "DO_NOT_TRACK": "1",

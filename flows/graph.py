@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tasks.dvc_graph import read_graph
+from tasks.workspace.dvc_graph import read_graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,14 @@ from pathlib import Path
 from flows import servers
 from flows.access import client_settings, sign_in
 from flows.environment import environment
-from tasks.driver_lock import (
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import ParamsError, load_params
+from tasks.workspace.driver_lock import (
     BUSY_EXIT_CODE,
     STALE_EXIT_CODE,
     WorkspaceBusyError,
     refuse_if_busy,
 )
-from tasks.params import ParamsError, load_params
-from tasks.preflight import check_inputs
 
 EXIT_CODES = {
     "BadInput": 2,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tasks.processes import adopt_orphans, die_with
+from tasks.workspace.processes import adopt_orphans, die_with
 
 
 def start(

@@ -2,7 +2,7 @@
 
 The flow shows the figures before and after, and suspends itself with a form: it holds no process
 while people think. *Resume* in the Prefect UI opens the form; the run goes on with what was
-entered, from the top, and records the decision (`tasks.promotion`).
+entered, from the top, and records the decision (`tasks.tracking.promotion`).
 
 The pipeline's flow orders a run after each new policy (`flows.promotion_request`), where the
 deployment is served.
@@ -20,10 +20,10 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.artifacts import round_rows
-from tasks import promotion
-from tasks.params import ParamsError, load_params
-from tasks.promotion import Choice, PromotionError
-from tasks.summary import build_results
+from tasks.params.loading import ParamsError, load_params
+from tasks.reporting.summary import build_results
+from tasks.tracking import promotion
+from tasks.tracking.promotion import Choice, PromotionError
 
 NAME = "policy"
 PATIENCE_SECONDS = 30 * 24 * 3600

@@ -21,7 +21,7 @@ def ask(root: Path, round_key: str) -> None:
         except ObjectNotFound:
             return
     # Imported here: it brings MLflow, which takes seconds that most runs can save.
-    from tasks.promotion import PromotionError, policy_digest  # noqa: PLC0415
+    from tasks.tracking.promotion import PromotionError, policy_digest  # noqa: PLC0415
 
     try:
         digest = policy_digest(root, round_key)

@@ -31,21 +31,21 @@ from flows.artifacts import (
 from flows.crashed import report_crash
 from flows.graph import PlannedStage, plan
 from flows.stages import Ending, How, run_stage
-from tasks.driver_lock import Driver, WorkspaceBusyError, sole_use
-from tasks.dvc_graph import DvcBusyError, GraphError, changes, in_words
-from tasks.dvc_lock import read_lock
-from tasks.dvc_locks import clear_stale
-from tasks.execution import Execution, save_execution
-from tasks.execution_record import record_end, record_start
-from tasks.output_tags import tag_outputs
-from tasks.params import Params, ParamsError, load_params
-from tasks.preflight import check_inputs
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import Params, ParamsError, load_params
+from tasks.reporting.result_table import result_table
+from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results, write_summary
-from tasks.result_table import result_table
-from tasks.run_names import run_name
-from tasks.shipping import Shipper
-from tasks.summary import read_outcomes
-from tasks.tracking import Status
+from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.run_names import run_name
+from tasks.tracking.shipping import Shipper
+from tasks.tracking.spool import Status
+from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
+from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words
+from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.execution import Execution, save_execution
 
 SHIPPING_SECONDS = 60.0
 INTERRUPTED_SHIPPING_SECONDS = 3.0

@@ -20,8 +20,8 @@ from flows.access import client_settings, sign_in
 from flows.environment import environment
 from flows.servers import Child, Server, ServerError
 from flows.supervision import Supervisor
-from tasks.mlflow_links import mlflow_ui
-from tasks.shipping import tracking_uri
+from tasks.tracking.links import mlflow_ui
+from tasks.tracking.shipping import tracking_uri
 
 DEPLOYMENT = "rlhf/rounds"
 RUNNER_GRACE_SECONDS = 35.0
@@ -104,7 +104,7 @@ def _mlflow_page(root: Path) -> str:
     if (address := mlflow_ui(root)) is None:
         return tracking_uri(root)
     # Imported here: MLflow takes a second and a half, in which the servers start.
-    from tasks.mlflow_view import runs_page  # noqa: PLC0415
+    from tasks.tracking.view import runs_page  # noqa: PLC0415
 
     return runs_page(address, root)
 

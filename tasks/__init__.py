@@ -9,7 +9,7 @@ STARTED_NS = time.time_ns()
 
 if "DVC_STAGE" in os.environ:
     # Before the stage's own imports: for seconds nobody would notice there that DVC has died.
-    from tasks.signals import die_with_parent
+    from tasks.running.signals import die_with_parent
 
     die_with_parent()
     # OpenMP reads it when torch is imported. Threads that wait spin briefly, then sleep: two that

@@ -14,13 +14,14 @@ from preferences.schemas import DEMONSTRATIONS
 from rlhf import pretrain
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
-from tasks.metrics_file import write_metrics
-from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
-from tasks.outcome import StageEnd
-from tasks.progress import Progress
-from tasks.resuming import Checkpoints
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
+from tasks.running.outcome import StageEnd
+from tasks.running.progress import Progress
+from tasks.running.resuming import Checkpoints
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared",)
 

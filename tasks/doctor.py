@@ -17,13 +17,14 @@ from functools import partial
 from pathlib import Path
 
 from rlhf.manifests import DamagedError
-from tasks.dvc_locks import clear_stale
-from tasks.dvc_objects import cache_folder, damaged_objects, differing_outputs, sound_files
-from tasks.provenance import false_entries
-from tasks.publishing import clear_draft, drafts, verify_checkpoint
-from tasks.shipping import ShipResult, has_news, ship_all, spools, tracking_uri
-from tasks.variants import workspaces
-from tasks.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
+from tasks.running.provenance import false_entries
+from tasks.running.staging import clear_draft, drafts, verify_checkpoint
+from tasks.tracking.shipping import ShipResult, has_news, ship_all, tracking_uri
+from tasks.tracking.spools import spools
+from tasks.workspace.dvc_cache import cache_folder, damaged_objects, differing_outputs, sound_files
+from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.variants import workspaces
+from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 
 
 @dataclass(frozen=True, slots=True)

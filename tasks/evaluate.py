@@ -20,13 +20,14 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, special_ids
-from tasks.gold import gold_scores
-from tasks.metrics_file import write_metrics
-from tasks.models import ERRORS, encode_prompts, load_prompts, start_compute
-from tasks.progress import Progress
-from tasks.publishing import write_json_lines
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import ERRORS, encode_prompts, load_prompts, start_compute
+from tasks.running.progress import Progress
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import write_json_lines
+from tasks.scoring.gold import gold_scores
+from tasks.tracking.spool import Output
 
 BASELINE_INPUTS = ("data/prepared", "models/sft")
 ROUND_INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/policy",

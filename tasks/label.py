@@ -16,9 +16,10 @@ from feedback.annotators import (
 from feedback.judges import LanguageModelAnnotator
 from feedback.judgments import Pair, read_pairs, to_lines
 from preferences.records import Judgment, JudgmentError
-from tasks.metrics_file import write_metrics
-from tasks.outcome import StageEnd
-from tasks.stage import Stage, run_stage
+from tasks.running.metrics_file import write_metrics
+from tasks.running.outcome import StageEnd
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
 
 INPUTS = ("data/rounds/{key}/comparisons.jsonl",)
 VERDICTS = Path(".work") / "feedback" / "verdicts"
@@ -57,7 +58,7 @@ def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
         from feedback.people import PeopleAnnotator  # noqa: PLC0415
 
         return PeopleAnnotator(params).judge(pairs)
-    from tasks.label_reward_model import ask_reward_model  # noqa: PLC0415
+    from tasks.scoring.reward_annotator import ask_reward_model  # noqa: PLC0415
 
     return ask_reward_model(params, pairs, stage.params.run)
 

@@ -31,9 +31,8 @@ from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import WordListError, build_rule_rewards
 from rlhf.self_checks import check_frozen, check_models, frozen
 from rlhf.special_ids import special_ids
-from tasks.gold import gold_scores
-from tasks.metrics_file import write_metrics
-from tasks.models import (
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import (
     ERRORS,
     encode_prompts,
     load_prompts,
@@ -42,11 +41,13 @@ from tasks.models import (
     start_compute,
     write_model,
 )
-from tasks.progress import Progress
-from tasks.publishing import write_json_lines
-from tasks.resuming import Checkpoints
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
+from tasks.running.progress import Progress
+from tasks.running.resuming import Checkpoints
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import write_json_lines
+from tasks.scoring.gold import gold_scores
+from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward")
 

@@ -22,11 +22,12 @@ from preferences.records import compact_json
 from preferences.schemas import DEMONSTRATIONS, PROMPTS
 from preferences.sources import gather
 from rlhf.named_seeds import named_random
-from tasks.outcome import StageEnd
-from tasks.own_rows import own_split, read_preferences
-from tasks.params import FilesParams, PrepareParams
-from tasks.progress import say_left_out, track
-from tasks.stage import Stage, run_stage
+from tasks.own_data.rows import own_split, read_preferences
+from tasks.params.loading import FilesParams, PrepareParams
+from tasks.running.outcome import StageEnd
+from tasks.running.progress import say_left_out, track
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.changed_params import ChangedParam, changed_params
-from tasks.headline import write_headline
-from tasks.report_data import (
+from tasks.params.changed import ChangedParam, changed_params
+from tasks.reporting.data import (
     read_curves,
     read_labels,
     read_lineage,
@@ -17,10 +16,12 @@ from tasks.report_data import (
     read_samples,
     read_verdicts,
 )
-from tasks.report_page import ReportData, render_page
-from tasks.stage import Stage, run_stage
-from tasks.summary import build_results
-from tasks.tracking import Output
+from tasks.reporting.headline import write_headline
+from tasks.reporting.page import ReportData, render_page
+from tasks.reporting.summary import build_results
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.tracking.spool import Output
 
 INPUTS = ("results", "models", "data/rounds")
 

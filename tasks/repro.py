@@ -17,28 +17,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.driver_lock import (
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import Params, ParamsError, load_params
+from tasks.reporting.result_table import result_table, time_lines
+from tasks.reporting.run_page import write_run_page
+from tasks.reporting.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
+from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.run_names import run_name
+from tasks.tracking.shipping import Shipper, tracking_uri
+from tasks.tracking.spool import Status
+from tasks.workspace.driver_lock import (
     BUSY_EXIT_CODE,
     STALE_EXIT_CODE,
     Driver,
     WorkspaceBusyError,
     sole_use,
 )
-from tasks.dvc_locks import clear_stale
-from tasks.dvc_process import DvcProcess
-from tasks.execution import Execution, begin_execution, last_execution, save_execution
-from tasks.execution_record import record_end, record_start
-from tasks.output_tags import tag_outputs
-from tasks.params import Params, ParamsError, load_params
-from tasks.preflight import check_inputs
-from tasks.result_table import result_table, time_lines
-from tasks.run_names import run_name
-from tasks.run_page import write_run_page
-from tasks.shipping import Shipper, tracking_uri
-from tasks.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
-from tasks.tracking import Status, git_commit, now_ms, write_json
-from tasks.variants import VariantError, prepare_workspace
-from tasks.work_folder import read_running
+from tasks.workspace.dvc_process import DvcProcess
+from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.execution import Execution, begin_execution, last_execution, save_execution
+from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.variants import VariantError, prepare_workspace
+from tasks.workspace.work_folder import read_running
 
 SHIPPING_DEADLINE_SECONDS = 60.0
 STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
@@ -112,7 +113,7 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
 def _as_it_is_now(workspace: Path) -> Ended:
     """All stages went through; what became stale while they ran is not up to date all the same."""
     # Imported here: it brings DVC itself, which before would only make everybody wait.
-    from tasks.dvc_graph import DvcBusyError, GraphError, changes, in_words  # noqa: PLC0415
+    from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words  # noqa: PLC0415
 
     try:
         if not (found := changes(workspace)):

@@ -22,15 +22,16 @@ from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.models import RewardModel, is_reward_model, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.scoring import Encoder
-from tasks.metrics_file import write_metrics
-from tasks.models import ERRORS, seal_model, seeds_of, start_compute, write_model
-from tasks.outcome import StageEnd
-from tasks.progress import Progress, say_left_out
-from tasks.publishing import model_hash
-from tasks.resuming import Checkpoints
-from tasks.reward_measures import gold_accuracy, measure, write_reliability
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
+from tasks.running.outcome import StageEnd
+from tasks.running.progress import Progress, say_left_out
+from tasks.running.resuming import Checkpoints
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import model_hash
+from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
+from tasks.tracking.spool import Output
 
 INPUTS = (
     "models/sft",

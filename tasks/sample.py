@@ -14,18 +14,19 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.params.sample import SampleParams
 from rlhf.special_ids import special_ids
-from tasks.metrics_file import write_metrics
-from tasks.models import (
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import (
     ERRORS,
     encode_prompts,
     load_prompts,
     seeds_of,
     start_compute,
 )
-from tasks.outcome import StageEnd
-from tasks.progress import Progress
-from tasks.publishing import model_hash, write_json_lines
-from tasks.stage import Stage, run_stage
+from tasks.running.outcome import StageEnd
+from tasks.running.progress import Progress
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import model_hash, write_json_lines
 
 INPUTS = ("data/prepared", "models/sft", "{policy}", "{preferences}")
 

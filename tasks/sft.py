@@ -12,19 +12,20 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
 from rlhf.special_ids import special_ids
-from tasks.metrics_file import write_metrics
-from tasks.models import (
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import (
     ERRORS,
     seal_model,
     seeds_of,
     start_compute,
     write_model,
 )
-from tasks.outcome import StageEnd
-from tasks.progress import Progress, say_left_out
-from tasks.resuming import Checkpoints
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
+from tasks.running.outcome import StageEnd
+from tasks.running.progress import Progress, say_left_out
+from tasks.running.resuming import Checkpoints
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.tracking.spool import Output
 
 INPUTS = ("models/base", "data/prepared")
 

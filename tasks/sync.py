@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.output_tags import tag_outputs
-from tasks.shipping import ShipResult, ship_all, tracking_uri
-from tasks.variants import workspaces
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
+from tasks.workspace.variants import workspaces
 
 
 def sync(root: Path) -> tuple[list[ShipResult], int]:

@@ -11,12 +11,13 @@ from preferences.loading import load_comparisons, load_judgments, load_preferenc
 from preferences.records import JudgmentMismatchError
 from preferences.statistics import longer_wins, votes_of
 from preferences.tokens import TokenLimit
-from tasks.metrics_file import write_metrics
-from tasks.outcome import StageEnd
-from tasks.publishing import write_json_lines
-from tasks.stage import Stage, run_stage
-from tasks.tracking import Output
-from tasks.work_folder import BLOCKED
+from tasks.running.metrics_file import write_metrics
+from tasks.running.outcome import StageEnd
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import write_json_lines
+from tasks.tracking.spool import Output
+from tasks.workspace.work_folder import BLOCKED
 
 INPUTS = (
     "data/allowed.jsonl",

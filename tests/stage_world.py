@@ -23,8 +23,9 @@ from data.support_desk.splits import sample_requests
 from data.support_desk.writers import sample_writer, write_response
 from preferences.records import pair_id
 from rlhf.named_seeds import named_random
-from tasks.publishing import model_hash, write_json_lines
-from tasks.stage import Stage, run_stage
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import model_hash, write_json_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("base", "sft", "reward@r1", "ppo@r1")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.params import Params
+from tasks.params.loading import Params
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("flows", "tasks", "rlhf", "preferences", "feedback", "data")
@@ -30,23 +30,20 @@ MODULES = sorted(
 
 # --- What a stage depends on ---------------------------------------------------------------------
 
+ROOMS_OF_ORCHESTRATION = ("running", "tracking", "params", "workspace")
+"""Rooms of tasks/ that move results without making them."""
+
+SHOWN = "tasks/params/changed.py"
+"""The one module of these rooms that makes a result: the report shows what it finds."""
+
 ORCHESTRATION = {
-    f"tasks/{name}.py"
-    for name in (
-        # How a stage starts and ends, and where it is written down.
-        "stage", "params", "outcome", "publishing", "progress", "metrics_file", "dvc_lock",
-        "fingerprint", "inputs", "redaction", "resuming", "signals", "troubles", "work_folder",
-        "ending", "snapshot", "provenance", "dvc_definition", "dvc_locks", "dvc_objects",
-        # What MLflow gets.
-        "tracking", "shipping", "sent", "mlflow_models", "mlflow_send", "mlflow_store",
-        "mlflow_runs", "mlflow_entities", "execution_record", "run_names",
-        # Loading and saving models and prompts.
-        "models",
-    )
-} | {"feedback/people.py"}  # fmt: skip
-"""Code that moves results without making them. It is no dependency: a log line that changes must
-not train a model again. Neither is what only it imports. Nor is the labelling page's store:
-how people are asked changes nothing of what they said."""
+    path
+    for path in MODULES
+    if path.startswith(tuple(f"tasks/{room}/" for room in ROOMS_OF_ORCHESTRATION)) and path != SHOWN
+} | {"feedback/people.py"}
+"""Code that is no dependency of a stage: a log line that changes must not train a model again.
+Neither is what only it imports. Nor is the labelling page's store: how people are asked changes
+nothing of what they said."""
 
 READERS = {
     "preferences/reader.py",
@@ -211,8 +208,8 @@ def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: st
 
 
 DEFAULTS_IN_ORCHESTRATION = {"prepare"}
-"""Sections whose dataclass is in tasks/params.py although params.yaml leaves keys out: a changed
-default makes nothing stale there."""
+"""Sections whose dataclass is in tasks/params/loading.py although params.yaml leaves keys out: a
+changed default makes nothing stale there."""
 
 
 @pytest.mark.parametrize("section", sorted(set(STAGE_MODULES.values()) - DEFAULTS_IN_ORCHESTRATION))
@@ -340,7 +337,7 @@ def test_each_way_of_breaking_a_floor_is_noticed(tmp_path: Path) -> None:
     for module in ("sft", "reward", "pretrain", "evaluation", "losses"):
         (tmp_path / "rlhf" / f"{module}.py").touch()
     (tmp_path / "tasks" / "stage.py").write_text("import prefect\n")
-    (tmp_path / "rlhf" / "losses.py").write_text("import mlflow\nimport tasks.stage\n")
+    (tmp_path / "rlhf" / "losses.py").write_text("import mlflow\nimport tasks.running.stage\n")
     (tmp_path / "rlhf" / "ppo.py").write_text("import rlhf.sft\n")
 
     done = lint_imports(tmp_path)
@@ -353,7 +350,7 @@ def test_feedback_may_import_records_and_statistics_of_preferences_and_nothing_e
     tmp_path: Path,
 ) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for package in (*PACKAGES, "feedback/page"):
+    for package in (*PACKAGES, "feedback/page", "feedback/quality"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     for module in ("rlhf/sft", "rlhf/reward", "rlhf/ppo", "rlhf/pretrain", "rlhf/evaluation"):
@@ -363,12 +360,12 @@ def test_feedback_may_import_records_and_statistics_of_preferences_and_nothing_e
     (tmp_path / "preferences" / "statistics.py").write_text("import preferences.judging\n")
     allowed = "import preferences.records\nimport preferences.statistics\n"
     (tmp_path / "feedback" / "page" / "lead.py").write_text(allowed)
-    (tmp_path / "feedback" / "quality.py").write_text(allowed)
+    (tmp_path / "feedback" / "quality" / "annotators.py").write_text(allowed)
 
     kept = lint_imports(tmp_path)
     for file, line in (
-        ("feedback/quality.py", "import preferences.judging\n"),
-        ("preferences/judging.py", "import feedback.quality\n"),
+        ("feedback/quality/annotators.py", "import preferences.judging\n"),
+        ("preferences/judging.py", "import feedback.quality.annotators\n"),
         ("rlhf/sft.py", "import preferences.records\n"),
     ):
         before = (tmp_path / file).read_text()

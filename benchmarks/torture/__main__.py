@@ -25,7 +25,7 @@ from benchmarks.torture.children import fork, wait
 from benchmarks.torture.page import write_page
 from benchmarks.torture.rows import ROWS
 from benchmarks.torture.world import World
-from tasks.summary import cpu_name
+from tasks.reporting.summary import cpu_name
 from tests import stage_world
 
 RESULTS, PAGE = Path(".work/torture/results.json"), Path("docs/reliability.md")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.torture.world import Count, World
-from tasks.summary import read_outcomes
+from tasks.reporting.summary import read_outcomes
 
 MOST = 0.03
 TRAINING = ("base", "sft", "reward", "ppo")

@@ -126,7 +126,7 @@ def _damage(path: Path, number: int, chance: random.Random) -> str:
 
 def _keeping_checkpoints(root: Path) -> int:
     """Run SFT and end without removing its checkpoints, as a kill after the last step would."""
-    from tasks.stage import Stage  # noqa: PLC0415
+    from tasks.running.stage import Stage  # noqa: PLC0415
 
     Stage.publish = lambda _: os._exit(0)  # type: ignore[method-assign]
     return stage_world.run(root, "sft", **EVERY_STEP)
@@ -134,7 +134,7 @@ def _keeping_checkpoints(root: Path) -> int:
 
 def _planting(root: Path, stage: str, step: int, value: float) -> int:
     from rlhf.optimisers import Optimiser  # noqa: PLC0415
-    from tasks.stage import Stage  # noqa: PLC0415
+    from tasks.running.stage import Stage  # noqa: PLC0415
 
     made: list[Optimiser] = []
     init, log = Optimiser.__init__, Stage.log

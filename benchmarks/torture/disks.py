@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.torture.children import run
 from benchmarks.torture.world import EVERY_STEP, Count, World
 from rlhf.manifests import DamagedError
-from tasks.publishing import verify_checkpoint
+from tasks.running.staging import verify_checkpoint
 from tests.stage_world import STAGES, checkpoint_paths, digest, forget
 
 

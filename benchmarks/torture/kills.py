@@ -126,7 +126,7 @@ def _ended(world: World, stage: str, code: int, whole: str) -> dict[str, bool]:
 
 
 def _noting_turns(root: Path) -> int:
-    from tasks.stage import Stage  # noqa: PLC0415
+    from tasks.running.stage import Stage  # noqa: PLC0415
 
     def noting(word: str, function: Callable[[Stage], None]) -> Callable[[Stage], None]:
         def noted(stage: Stage) -> None:

@@ -27,8 +27,8 @@ AWAY_SECONDS = 60.0
 SLOW_STEPS = 90
 """Steps, one a second, of the stage that trains while the server is away."""
 
-CONNECT = "import sys; from tasks.shipping import quiet_mlflow; quiet_mlflow(); \
-from tasks.mlflow_store import connect; connect(sys.argv[1])"
+CONNECT = "import sys; from tasks.tracking.shipping import quiet_mlflow; quiet_mlflow(); \
+from tasks.tracking.store import connect; connect(sys.argv[1])"
 
 SYNC = "import sys; from tasks.sync import main; sys.exit(main([]))"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from feedback import accounts, rounds
-from feedback.database import Database
 from feedback.judgments import Pair
+from feedback.store import accounts, rounds
+from feedback.store.database import Database
 from preferences.records import pair_id
 
 CHROMIUM = (

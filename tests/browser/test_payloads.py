@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from feedback import submissions
-from feedback.assignments import ServeParams, next_task
-from feedback.exchange import to_csv, to_trl
+from feedback.formats.exchange import to_csv, to_trl
+from feedback.formats.label_studio import to_tasks
 from feedback.judgments import to_lines
-from feedback.label_studio import to_tasks
-from feedback.rendering import text_html
+from feedback.page.rendering import text_html
+from feedback.store import submissions
+from feedback.store.assignments import ServeParams, next_task
 from preferences.records import Judgment, text_hash
 from tasks.report import build_report
-from tests.unit.tasks.report_world import write_world
+from tests.unit.tasks.reporting.report_world import write_world
 
 _spec = importlib.util.spec_from_file_location("payloads", Path(__file__).with_name("payloads.py"))
 assert _spec is not None

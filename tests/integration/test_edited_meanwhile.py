@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.provenance import false_entries
+from tasks.running.provenance import false_entries
 from tests.integration.test_pipeline import World, environment, make_tiny
 from tests.stage_world import copy_repository
 

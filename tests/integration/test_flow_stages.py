@@ -37,7 +37,7 @@ from flows import promotion, promotion_request
 from flows.graph import plan
 from flows.rlhf import rlhf
 from flows.stages import run_stage
-from tasks.driver_lock import LOCK_FILE, Driver, sole_use
+from tasks.workspace.driver_lock import LOCK_FILE, Driver, sole_use
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +63,7 @@ stages:
 STAGE = """
 import ctypes, json, os, signal, sys, time
 from pathlib import Path
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.stage does
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.running.stage does
 name, out = os.environ["DVC_STAGE"], Path(sys.argv[1])
 todo = json.loads(Path("todo.json").read_text()).get(name, {})
 tried = Path(f"tried-{name}")
@@ -94,7 +94,7 @@ if todo.get("sleeps"):
         time.sleep(0.1)
 if "logs" in todo:
     sys.path.insert(0, todo["logs"])
-    from tasks.tracking import RunStart, open_spool
+    from tasks.tracking.spool import RunStart, open_spool
     start = RunStart(name, os.environ["RLHF_EXECUTION"], {"lr": 1}, {}, {})
     spool = open_spool(Path.cwd(), start)
     spool.log(1, {"loss": 0.5})

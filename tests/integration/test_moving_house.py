@@ -8,10 +8,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from tasks.mlflow_store import connect
-from tasks.shipping import ship_all, tracking_uri
 from tasks.sync import main as sync_main
-from tasks.tracking import Output, RunStart, open_spool
+from tasks.tracking.shipping import ship_all, tracking_uri
+from tasks.tracking.spool import Output, RunStart, open_spool
+from tasks.tracking.store import connect
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tasks.params import ParamsError, load_params
-from tasks.preflight import check_inputs
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import ParamsError, load_params
 
 ROOT = Path(__file__).resolve().parents[2]
 

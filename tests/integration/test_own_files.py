@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.params import load_params
-from tasks.preflight import check_inputs
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import load_params
 from tests.integration.test_own_data import write_chat_model, write_rows
 from tests.stage_world import copy_repository
 

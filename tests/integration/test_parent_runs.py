@@ -11,11 +11,11 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from tasks.execution_record import record_end, record_start
-from tasks.mlflow_view import runs_page
-from tasks.params import Params, load_params
-from tasks.shipping import ship_all, tracking_uri
-from tasks.tracking import RunStart, open_spool
+from tasks.params.loading import Params, load_params
+from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.shipping import ship_all, tracking_uri
+from tasks.tracking.spool import RunStart, open_spool
+from tasks.tracking.view import runs_page
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from ruamel.yaml import YAML
 
-from tasks.publishing import write_manifest
+from tasks.running.staging import write_manifest
 from tests.stage_world import copy_repository
 
 ROOT = Path(__file__).resolve().parents[2]

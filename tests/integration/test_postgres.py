@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from feedback import accounts, notify, rounds
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.judgments import read_judgments
+from feedback.page import notify
 from feedback.people import PeopleAnnotator
+from feedback.store import accounts, rounds
 from tests.unit.feedback.conftest import Desk, some_pairs
 
 BIN = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)

@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tasks.mlflow_store import connect
-from tasks.promotion import Candidate, Decision, PromotionError, candidate, decide, in_production
-from tasks.shipping import tracking_uri
+from tasks.tracking.promotion import (
+    Candidate,
+    Decision,
+    PromotionError,
+    candidate,
+    decide,
+    in_production,
+)
+from tasks.tracking.shipping import tracking_uri
+from tasks.tracking.store import connect
 
 APPROVE = Decision(choice="approve", who="Lea", why="better on all counts")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tasks.driver_lock import Driver, sole_use
-from tasks.execution import begin_execution, save_execution
+from tasks.workspace.driver_lock import Driver, sole_use
+from tasks.workspace.execution import begin_execution, save_execution
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300
@@ -52,7 +52,7 @@ stages:
 STAGE = """\
 import ctypes, json, os, signal, sys, time
 from pathlib import Path
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.stage does
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.running.stage does
 name = sys.argv[1]
 wanted = Path("wanted").read_text().strip()
 work = Path(".work") / name
@@ -82,7 +82,7 @@ if wanted == "blocked" and name != "baseline":
     end("blocked", 4, "3 contradictory pairs")
 if wanted == "kill":
     sys.path.insert(0, os.environ["PYTHONPATH"])
-    from tasks.work_folder import note_running
+    from tasks.workspace.work_folder import note_running
     note_running(work, name, os.environ["RLHF_EXECUTION"])
     os.kill(os.getpid(), signal.SIGKILL)
 if wanted == "crash":
@@ -203,7 +203,7 @@ def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
 
 
 SHORT_GRACE = (
-    "import sys, tasks.dvc_process as process, tasks.repro as repro; "
+    "import sys, tasks.workspace.dvc_process as process, tasks.repro as repro; "
     "process.GRACE_SECONDS = 1.0; sys.exit(repro.main([]))"
 )
 

@@ -22,12 +22,12 @@ from flows.servers import any_free_port
 from rlhf.chat import Prompt, decode_rows, encode_prompt
 from rlhf.generation import sample_responses
 from rlhf.params.sampling import SamplingParams
-from tasks.mlflow_models import log_model
-from tasks.mlflow_store import connect
-from tasks.output_tags import tag_outputs
-from tasks.promotion import ALIAS, MODEL, Decision, candidate, decide
-from tasks.shipping import ship, tracking_uri
-from tasks.tracking import Output, RunStart, open_spool
+from tasks.tracking.models import log_model
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.promotion import ALIAS, MODEL, Decision, candidate, decide
+from tasks.tracking.shipping import ship, tracking_uri
+from tasks.tracking.spool import Output, RunStart, open_spool
+from tasks.tracking.store import connect
 from tests.tiny import llama, tokenizer
 
 POLICY = "models/rounds/r1/policy"

@@ -19,10 +19,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tasks.output_tags import tag_outputs
-from tasks.shipping import Shipper, ship, ship_all, tracking_uri
 from tasks.sync import main as sync_main
-from tasks.tracking import Output, RunStart, Spool, open_spool
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.shipping import Shipper, ship, ship_all, tracking_uri
+from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 
 CLOSED_PORT = "http://127.0.0.1:9"
 
@@ -208,7 +208,7 @@ def arrived(spool: Spool) -> bool:
 KILLED_STAGE = """
 import os, signal, sys
 from pathlib import Path
-from tasks.tracking import RunStart, open_spool
+from tasks.tracking.spool import RunStart, open_spool
 spool = open_spool(Path(sys.argv[1]), RunStart("ppo@r1", "run-1", {}, {}, {}))
 for step in range(8):
     spool.log(step, {"objective/kl": step / 10, "policy/loss": -float(step)})
@@ -244,7 +244,7 @@ def test_two_processes_on_a_fresh_database_all_deliver(
         log_steps(spool, 0, 3)
         spool.finish("FINISHED", {}, [])
     code = (
-        "import sys; from pathlib import Path; from tasks.shipping import ship\n"
+        "import sys; from pathlib import Path; from tasks.tracking.shipping import ship\n"
         "print(ship(Path(sys.argv[1])).state)"
     )
     folders = sorted((root / ".work" / "spool").glob("ppo@*/*"))

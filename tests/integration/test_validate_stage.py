@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from preferences.records import pair_id
-from tasks.publishing import write_manifest
+from tasks.running.staging import write_manifest
 from tests.tiny import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

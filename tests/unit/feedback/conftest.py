@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from feedback import accounts, assignments, rounds, submissions
-from feedback.assignments import ServeParams, Task
-from feedback.database import Database
 from feedback.judgments import Pair
+from feedback.store import accounts, assignments, rounds, submissions
+from feedback.store.assignments import ServeParams, Task
+from feedback.store.database import Database
 from preferences.records import pair_id
 
 PLAIN = ServeParams(gold_rate=0, repeat_rate=0)

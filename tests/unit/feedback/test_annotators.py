@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from feedback.annotators import FileAnnotator, LabelParams, MissingJudgmentsError, RubricAnnotator
+from feedback.formats.label_studio import to_tasks
 from feedback.judgments import Pair, to_lines
-from feedback.label_studio import to_tasks
 from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 DIFFERENCES = (-3.0, -1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 4.0)

@@ -18,9 +18,9 @@ from flows.artifacts import (
     round_rows,
     runs_in_markdown,
 )
-from tasks.mlflow_links import mlflow_runs, run_link
-from tasks.sent import Sent, save_sent, store_digest
-from tasks.shipping import tracking_uri
+from tasks.tracking.links import mlflow_runs, run_link
+from tasks.tracking.sent import Sent, save_sent, store_digest
+from tasks.tracking.shipping import tracking_uri
 
 
 def estimate(mean: float) -> dict[str, float]:

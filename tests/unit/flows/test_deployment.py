@@ -6,7 +6,7 @@ from typing import Any
 from prefect.events import DeploymentEventTrigger
 from ruamel.yaml import YAML
 
-from feedback.notify import EVENT, event_of
+from feedback.page.notify import EVENT, event_of
 from flows import promotion
 from flows.deployment import LABELLED, NAME
 from flows.rlhf import rlhf

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.environment import environment, stage_environment
-from tasks.mlflow_links import mlflow_ui
+from tasks.tracking.links import mlflow_ui
 
 
 @pytest.fixture

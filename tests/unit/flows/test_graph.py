@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.graph import ordered, plan, round_of
-from tasks.dvc_graph import GraphError
+from tasks.workspace.dvc_graph import GraphError
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.promotion import before_and_after, outcome, question
-from tasks.promotion import Decision, PromotionError
+from tasks.tracking.promotion import Decision, PromotionError
 
 
 def estimate(mean: float) -> dict[str, float]:

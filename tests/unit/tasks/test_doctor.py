@@ -11,9 +11,9 @@ import pytest
 
 from rlhf.manifests import describe_files, write_manifest
 from tasks.doctor import main
-from tasks.dvc_locks import clear_stale, dvc_processes
-from tasks.dvc_objects import output_hash
-from tasks.work_folder import Running, note_running, read_running
+from tasks.workspace.dvc_cache import output_hash
+from tasks.workspace.dvc_rwlock import clear_stale, dvc_processes
+from tasks.workspace.work_folder import Running, note_running, read_running
 
 
 def md5(content: bytes) -> str:

@@ -1,0 +1,1 @@
+"""Judgments in other tools' formats: TRL, CSV, Label Studio."""

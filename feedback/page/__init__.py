@@ -1,0 +1,1 @@
+"""The labelling page: the server, what it shows, and its security."""

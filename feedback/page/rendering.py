@@ -1,0 +1,94 @@
+"""Renders untrusted text as harmless HTML.
+
+Three layers of defence: Markdown without HTML, links or images; an allow-list of tags without
+attributes; and the page's Content-Security-Policy (`feedback.page.security`). Before that,
+characters that hide or reorder text are made visible.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+import nh3
+from markdown_it import MarkdownIt
+
+from preferences.records import Prompt
+
+MARKDOWN_CHARACTERS = 16_384
+"""Markdown is rendered up to this length, to bound the time; the rest is shown as plain text."""
+SHOWN_CHARACTERS = 262_144
+"""Text beyond this length is not shown, only its length."""
+
+_TAGS = {"p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "em", "strong", "s", "blockquote"}
+_TAGS |= {"ul", "ol", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td"}
+_INVISIBLE = re.compile(
+    # Controls except tab and newline; zero-width space, word joiner, invisible operators, soft
+    # hyphen, byte-order mark; direction marks, embeddings, overrides, isolates; tags; surrogates.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_MARKS_IN_A_ROW = 6
+"""Combining marks per letter; no language needs more, and stacks of them cover other text."""
+
+_markdown = (
+    MarkdownIt("commonmark", {"html": False})
+    .enable(["table", "strikethrough"])
+    .disable(["image", "link", "autolink", "reference", "html_block", "html_inline"])
+)
+
+
+def prompt_html(prompt: Prompt) -> str:
+    """A prompt as HTML: one text, or messages headed by their roles."""
+    if isinstance(prompt, str):
+        return text_html(prompt)
+    turns: Sequence[tuple[str, str]] = [
+        (str(message.get("role", "?")), str(message.get("content", ""))) for message in prompt
+    ]
+    return "".join(
+        f'<h3 class="role">{html.escape(visible(role))}</h3>{text_html(content)}'
+        for role, content in turns
+    )
+
+
+@lru_cache(maxsize=512)
+def text_html(text: str) -> str:
+    """Safe HTML of a text that may be Markdown."""
+    shown = text[:SHOWN_CHARACTERS]
+    body = _safe_markdown(visible(shown[:MARKDOWN_CHARACTERS]))
+    rest = shown[MARKDOWN_CHARACTERS:]
+    if rest:
+        plain = html.escape(visible(rest))
+        body += (
+            f"<details><summary>{len(rest):,} further characters, as plain text</summary>"
+            f'<pre class="plain">{plain}</pre></details>'
+        )
+    left_out = len(text) - len(shown)
+    if left_out:
+        body += f"<p><em>{left_out:,} more characters are not shown.</em></p>"
+    return body
+
+
+def visible(text: str) -> str:
+    """The text with hidden and reordering characters spelt out, such as [U+202E]."""
+    spelt = _INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text.replace("\r\n", "\n"))
+    return _limit_marks(spelt)
+
+
+def _limit_marks(text: str) -> str:
+    if text.isascii():
+        return text
+    kept: list[str] = []
+    run = 0
+    for character in text:
+        run = run + 1 if unicodedata.combining(character) else 0
+        if run <= _MARKS_IN_A_ROW:
+            kept.append(character)
+    return "".join(kept)
+
+
+def _safe_markdown(text: str) -> str:
+    return nh3.clean(
+        _markdown.render(text), tags=_TAGS, attributes={}, url_schemes=set(), link_rel=None
+    )

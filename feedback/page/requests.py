@@ -1,0 +1,62 @@
+"""The request bodies that the server accepts, with their limits."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from feedback.store.submissions import Submission
+
+_Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Login(_Body):
+    """Sign in with a token."""
+
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class NewJudgment(_Body):
+    """An answer, in terms of screen sides."""
+
+    assignment_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    choice: Literal["left", "right", "tie", "both_bad", "skip"]
+    strength: Annotated[int, Field(ge=1, le=4)] | None = None
+    reason: Annotated[str, Field(max_length=2000)] | None = None
+    visible_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = None
+    key: _Key
+
+    @model_validator(mode="after")
+    def _skip_says_why(self) -> Self:
+        if self.choice == "skip" and not (self.reason or "").strip():
+            raise ValueError("a skip needs a reason")
+        return self
+
+    def submission(self, guideline_hash: str) -> Submission:
+        """The submission for the store; a blank reason is dropped."""
+        reason = (self.reason or "").strip()
+        return Submission(
+            assignment_id=self.assignment_id,
+            choice=self.choice,
+            strength=self.strength,
+            reason=reason or None,
+            visible_ms=self.visible_ms,
+            key=self.key,
+            guideline_hash=guideline_hash,
+        )
+
+
+class Undo(_Body):
+    """Undo the last answer; repeating the same key undoes nothing more."""
+
+    key: _Key
+
+
+class PersonChange(_Body):
+    """Pause or resume an annotator."""
+
+    annotator_id: Annotated[str, Field(min_length=1, max_length=64)]
+    paused: bool

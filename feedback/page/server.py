@@ -1,0 +1,225 @@
+"""The labelling page and its HTTP interface.
+
+The browser knows only sides: it receives `left` and `right` and sends `left` or `right` back. Which
+response is on which side is decided and stored here. Nothing that the browser receives names a
+model, a pair or the purpose of an assignment.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from fastapi.templating import Jinja2Templates
+from sqlalchemy import Connection
+
+from feedback.page.access import COOKIE, may_change, signed_in
+from feedback.page.lead import lead_view
+from feedback.page.rendering import text_html
+from feedback.page.requests import Login, NewJudgment, PersonChange, Undo
+from feedback.page.security import Guard
+from feedback.page.views import standing_of, task_view
+from feedback.page.watch import Watch
+from feedback.quality.annotators import QualityParams
+from feedback.store import accounts
+from feedback.store.accounts import Person
+from feedback.store.assignments import ServeParams, next_task
+from feedback.store.database import Database
+from feedback.store.submissions import RefusedError, submit, undo
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParams:
+    """Settings of the server."""
+
+    hosts: tuple[str, ...] = LOCAL_HOSTS
+    """Host names under which it may be reached."""
+    guidelines: Path = _HERE / "guidelines.md"
+    """Markdown shown beside the pairs; its hash is stored with each label."""
+    prefect: Callable[[], str | None] = lambda: None
+    """Finds the address of Prefect's API, which receives an event when a round is complete; None:
+    no event for now."""
+    page_url: str = "http://127.0.0.1:8765"
+    """Where people open the page; part of the event."""
+
+
+def create_app(
+    database: Database,
+    params: ServerParams,
+    *,
+    serve: ServeParams | None = None,
+    quality: QualityParams | None = None,
+) -> FastAPI:
+    """The application over an open store.
+
+    Raises:
+        OSError: the guidelines cannot be read.
+    """
+    quality = quality or QualityParams()
+    watch = Watch(database, quality, prefect=params.prefect, page_url=params.page_url)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch.start()
+        yield
+        await asyncio.to_thread(watch.stop)
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    text = params.guidelines.read_text(encoding="utf-8")
+    app.state.database = database
+    app.state.desk = _Desk(serve or ServeParams(), quality, text, watch.ring)
+    app.add_middleware(Guard, hosts=params.hosts)
+    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    _add_pages(app)
+    _add_work(app)
+    _add_lead(app)
+    return app
+
+
+class _Desk:
+    """State shared by the handlers: parameters, guidelines and the watch's bell."""
+
+    def __init__(
+        self, serve: ServeParams, quality: QualityParams, text: str, ring: Callable[[], None]
+    ) -> None:
+        self.serve, self.quality, self.ring = serve, quality, ring
+        self.guidelines_html = text_html(text)
+        self.guideline_hash = hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+    def work(self, connection: Connection, person: Person) -> dict[str, Any]:
+        """What the page shows next: a pair, nothing left, or a pause."""
+        name = person.annotator_id
+        if person.paused_reason is not None:
+            standing = standing_of(connection, name, None)
+            return {"state": "paused", "reason": person.paused_reason, **standing}
+        task = next_task(connection, name, self.serve)
+        if task is None:
+            return {"state": "empty", **standing_of(connection, name, None)}
+        standing = standing_of(connection, name, task.round)
+        return {"state": "pair", "task": task_view(task), **standing}
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, status_code=409)
+
+
+def _malformed(_: Request, error: Exception) -> Response:
+    # Names the problem without echoing the input, which may not even be text.
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+        for problem in error.errors()
+    ]
+    return JSONResponse({"detail": "; ".join(problems)}, status_code=422)
+
+
+def _add_pages(app: FastAPI) -> None:
+    templates = Jinja2Templates(_HERE / "templates")
+
+    def page(request: Request, name: str, person: Person | None, **values: Any) -> HTMLResponse:
+        desk: _Desk = request.app.state.desk
+        shown = {"person": person, "version": desk.guideline_hash, **values}
+        return templates.TemplateResponse(request, name, shown)
+
+    @app.get("/", response_class=HTMLResponse)
+    def annotate(request: Request) -> Response:
+        person = signed_in(request)
+        if person is None:
+            return RedirectResponse("/login", status_code=303)
+        html = request.app.state.desk.guidelines_html
+        return page(request, "annotate.html", person, guidelines=html)
+
+    @app.get("/login", response_class=HTMLResponse)
+    def login(request: Request) -> Response:
+        return page(request, "login.html", None)
+
+    @app.get("/lead", response_class=HTMLResponse)
+    def lead(request: Request) -> Response:
+        person = signed_in(request)
+        if person is None or person.role != "lead":
+            return RedirectResponse("/login", status_code=303)
+        with request.app.state.database.reading() as connection:
+            view = lead_view(connection, request.app.state.desk.quality)
+        return page(request, "lead.html", person, view=view)
+
+    @app.get("/health")
+    def health() -> dict[str, bool]:
+        return {"ok": True}
+
+
+def _add_work(app: FastAPI) -> None:
+    @app.post("/api/login")
+    def login(request: Request, given: Login) -> Response:
+        with request.app.state.database.writing() as connection:
+            person = accounts.by_token(connection, given.token)
+            if person is None:
+                raise HTTPException(401, "unknown token; ask for a new one")
+            session = accounts.open_session(connection, person.annotator_id)
+        response = JSONResponse({"ok": True, "role": person.role})
+        response.set_cookie(
+            COOKIE, session, max_age=accounts.SESSION_MS // 1000, httponly=True, samesite="strict"
+        )
+        return response
+
+    @app.post("/api/logout")
+    def logout(request: Request, _: Annotated[Person, Depends(may_change)]) -> Response:
+        with request.app.state.database.writing() as connection:
+            accounts.close_session(connection, request.cookies.get(COOKIE, ""))
+        response = JSONResponse({"ok": True})
+        response.delete_cookie(COOKIE)
+        return response
+
+    @app.post("/api/task")
+    def task(request: Request, person: Annotated[Person, Depends(may_change)]) -> dict[str, Any]:
+        desk: _Desk = request.app.state.desk
+        with request.app.state.database.writing() as connection:
+            return desk.work(connection, person)
+
+    @app.post("/api/judgments")
+    def judge(
+        request: Request, given: NewJudgment, person: Annotated[Person, Depends(may_change)]
+    ) -> dict[str, Any]:
+        desk: _Desk = request.app.state.desk
+        with request.app.state.database.writing() as connection:
+            fresh = submit(connection, person.annotator_id, given.submission(desk.guideline_hash))
+            view = desk.work(connection, person)
+        desk.ring()
+        return {"saved": True, "fresh": fresh, **view}
+
+    @app.post("/api/undo")
+    def take_back(
+        request: Request, given: Undo, person: Annotated[Person, Depends(may_change)]
+    ) -> dict[str, Any]:
+        desk: _Desk = request.app.state.desk
+        with request.app.state.database.writing() as connection:
+            lease = desk.serve.lease_ms
+            undone = undo(connection, person.annotator_id, key=given.key, lease_ms=lease)
+            return {"undone": undone is not None, **desk.work(connection, person)}
+
+
+def _add_lead(app: FastAPI) -> None:
+    @app.post("/api/lead/person")
+    def change(
+        request: Request, given: PersonChange, person: Annotated[Person, Depends(may_change)]
+    ) -> dict[str, bool]:
+        if person.role != "lead":
+            raise HTTPException(403, "only the lead may do this")
+        with request.app.state.database.writing() as connection:
+            if given.paused:
+                accounts.pause(connection, given.annotator_id, "paused by the lead")
+            else:
+                accounts.resume(connection, given.annotator_id)
+        return {"ok": True}

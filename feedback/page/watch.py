@@ -1,0 +1,76 @@
+"""Background work of the server: announces complete rounds and pauses inaccurate annotators.
+
+Runs in its own thread, so that no request waits for Prefect. The database does the counting:
+statistics over all labels in Python would block the interpreter for requests.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from feedback.page.notify import announce
+from feedback.quality.annotators import QualityParams
+from feedback.quality.answers import pause_inaccurate
+from feedback.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Checks the store when the bell rings, at most every `pause_s` and at least every `idle_s`.
+
+    Idle checks resend what Prefect could not accept.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        quality: QualityParams,
+        *,
+        prefect: Callable[[], str | None],
+        page_url: str,
+        pause_s: float = 2.0,
+        idle_s: float = 30.0,
+    ) -> None:
+        """Starts nothing yet; each check calls `prefect` for the address of Prefect's API."""
+        self._database, self._quality = database, quality
+        self._prefect, self._page_url = prefect, page_url
+        self._pause_s, self._idle_s = pause_s, idle_s
+        self._bell, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feedback-watch", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread, which checks immediately."""
+        self._bell.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops the thread after the current check."""
+        self._stop.set()
+        self._bell.set()
+        self._thread.join()
+
+    def ring(self) -> None:
+        """Signals that something has changed."""
+        self._bell.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._bell.wait(self._idle_s)
+            self._bell.clear()
+            if not self._stop.is_set():
+                self.look()
+                self._stop.wait(self._pause_s)
+
+    def look(self) -> None:
+        """Checks once; if Prefect cannot be reached, the next check tries again."""
+        for name, reason in pause_inaccurate(self._database, self._quality).items():
+            _log.warning("paused %s: %s", name, reason)
+        address = self._prefect()
+        if not address:
+            return
+        try:
+            for key in announce(self._database, address, self._page_url):
+                _log.info("round %s is complete; reported to %s", key, address)
+        except OSError as error:
+            _log.warning("cannot report to %s that a round is complete: %s", address, error)

@@ -1,0 +1,1 @@
+"""How well annotators judge, from what they did."""

@@ -1,0 +1,97 @@
+"""Reads the answers for quality checks from the store, and pauses inaccurate annotators."""
+
+import json
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select
+
+from feedback.quality.annotators import Answer, QualityParams, pause_reason
+from feedback.store import accounts, schema
+from feedback.store.database import Database
+from preferences.statistics import Share, share
+
+
+def load_answers(connection: Connection) -> list[Answer]:
+    """All standing labels by people, except those from before an annotator was resumed."""
+    labels, assignments = schema.labels, schema.assignments
+    people, pairs = schema.annotators, schema.pairs
+    query = (
+        select(labels, assignments.c.pair_id, assignments.c.purpose, assignments.c.swap)
+        .add_columns(pairs.c.content, pairs.c.gold)
+        .join(assignments, assignments.c.assignment_id == labels.c.assignment_id)
+        .join(people, people.c.annotator_id == labels.c.annotator_id)
+        .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
+        .where(*_counts(), people.c.kind == "human")
+        .order_by(labels.c.label_id)
+    )
+    return [_answer(row) for row in connection.execute(query)]
+
+
+def pause_inaccurate(database: Database, params: QualityParams) -> dict[str, str]:
+    """Pauses everybody whose gold accuracy is below the threshold; returns name -> reason.
+
+    Reads without blocking anybody, and writes only if somebody is to be paused.
+    """
+    with database.reading() as connection:
+        shares = gold_shares(connection)
+    poor = {
+        name: reason
+        for name, found in shares.items()
+        if (reason := pause_reason(found, params)) is not None
+    }
+    if poor:
+        with database.writing() as connection:
+            for name, reason in poor.items():
+                accounts.pause(connection, name, reason)
+    return poor
+
+
+def gold_shares(connection: Connection) -> dict[str, Share]:
+    """Name -> share of correct known answers, for all active people; counted by the database."""
+    labels, assignments = schema.labels, schema.assignments
+    people, pairs = schema.annotators, schema.pairs
+    hits = func.sum(case((labels.c.choice == pairs.c.gold, 1), else_=0))
+    query = (
+        select(labels.c.annotator_id, hits.label("hits"), func.count().label("n"))
+        .select_from(assignments)
+        .join(labels, labels.c.assignment_id == assignments.c.assignment_id)
+        .join(people, people.c.annotator_id == labels.c.annotator_id)
+        .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
+        .where(*_counts(), people.c.kind == "human", people.c.paused_reason.is_(None))
+        .where(assignments.c.purpose == "gold", labels.c.choice != "skip")
+        .group_by(labels.c.annotator_id)
+    )
+    return {
+        row.annotator_id: found
+        for row in connection.execute(query)
+        if (found := share(int(row.hits), row.n))
+    }
+
+
+def _counts() -> tuple[ColumnElement[bool], ...]:
+    """Conditions on a label with its assignment and annotator: it stands, and it counts."""
+    labels, assignments = schema.labels, schema.assignments
+    return (
+        labels.c.revision == assignments.c.revision,
+        labels.c.label_id > schema.annotators.c.judged_from_label,
+        assignments.c.state == "done",
+    )
+
+
+def _answer(row: Row[Any]) -> Answer:
+    left = None
+    if row.choice in ("a", "b"):
+        left = (row.choice == "a") != bool(row.swap)
+    prompt, response_a, response_b = json.loads(row.content)
+    characters = len(response_a) + len(response_b) + len(str(prompt))
+    return Answer(
+        annotator_id=row.annotator_id,
+        pair_id=row.pair_id,
+        purpose=row.purpose,
+        choice=row.choice,
+        strength=row.strength,
+        left=left,
+        visible_ms=row.visible_ms,
+        characters=characters,
+        gold=row.gold if row.purpose == "gold" else None,
+    )

@@ -1,0 +1,1 @@
+"""The labelling database: rounds, assignments, submissions, accounts."""

@@ -1,0 +1,145 @@
+"""Who may label: annotators, their tokens and their browser sessions.
+
+Tokens and session ids are 256 random bits of which only the sha256 is stored, so a reader of the
+database cannot sign in. (Slow hashes are for guessable passwords, which these are not.)
+"""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from feedback.store import schema
+from feedback.store.database import now_ms
+from feedback.store.events import record
+from feedback.store.rounds import settle_without
+
+SESSION_MS = 30 * 24 * 3600 * 1000
+"""A browser stays signed in for thirty days."""
+
+# Built once, as in `feedback.store.assignments`.
+_BY_TOKEN = select(schema.annotators).where(schema.annotators.c.token_hash == bindparam("hash"))
+_BY_SESSION = (
+    select(schema.annotators, schema.sessions.c.csrf)
+    .join(schema.sessions, schema.sessions.c.annotator_id == schema.annotators.c.annotator_id)
+    .where(
+        schema.sessions.c.session_hash == bindparam("hash"),
+        schema.sessions.c.expires_ms > bindparam("now"),
+    )
+)
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who is signed in."""
+
+    annotator_id: str
+    role: str
+    """annotator or lead."""
+    paused_reason: str | None
+    csrf: str | None
+    """What a browser must send with each change; None for bearer tokens, which other sites cannot
+    send."""
+
+
+def new_token(connection: Connection, annotator_id: str, *, role: str = "annotator") -> str:
+    """Creates the annotator if needed, and a token that replaces the previous one.
+
+    Raises:
+        ValueError: the name is empty, longer than 64 characters or contains control characters.
+    """
+    if not _NAME.fullmatch(annotator_id):
+        raise ValueError(f"annotator is {annotator_id!r}, expected 1 to 64 printable characters")
+    token = secrets.token_urlsafe(32)
+    people = schema.annotators
+    mine = people.c.annotator_id == annotator_id
+    held = connection.execute(select(people.c.annotator_id).where(mine)).first()
+    values = {"role": role, "token_hash": _hash(token)}
+    if held is None:
+        row = {"annotator_id": annotator_id, "created_ms": now_ms(), "judged_from_label": 0}
+        row |= {"kind": "human"}
+        connection.execute(insert(people).values(**row, **values))
+    else:
+        connection.execute(update(people).where(mine).values(**values))
+        mine_too = schema.sessions.c.annotator_id == annotator_id
+        connection.execute(delete(schema.sessions).where(mine_too))
+    record(connection, "token", annotator_id=annotator_id, role=role)
+    return token
+
+
+def by_token(connection: Connection, token: str) -> Person | None:
+    """The annotator who has this token."""
+    row = connection.execute(_BY_TOKEN, {"hash": _hash(token)}).first()
+    if row is None:
+        return None
+    return Person(
+        annotator_id=row.annotator_id, role=row.role, paused_reason=row.paused_reason, csrf=None
+    )
+
+
+def open_session(connection: Connection, annotator_id: str) -> str:
+    """Signs a browser in; returns the secret for its cookie."""
+    session = secrets.token_urlsafe(32)
+    connection.execute(delete(schema.sessions).where(schema.sessions.c.expires_ms < now_ms()))
+    connection.execute(
+        insert(schema.sessions).values(
+            session_hash=_hash(session),
+            annotator_id=annotator_id,
+            csrf=secrets.token_urlsafe(32),
+            expires_ms=now_ms() + SESSION_MS,
+        )
+    )
+    return session
+
+
+def by_session(connection: Connection, session: str) -> Person | None:
+    """The annotator whose browser has this cookie."""
+    row = connection.execute(_BY_SESSION, {"hash": _hash(session), "now": now_ms()}).first()
+    if row is None:
+        return None
+    return Person(
+        annotator_id=row.annotator_id,
+        role=row.role,
+        paused_reason=row.paused_reason,
+        csrf=row.csrf,
+    )
+
+
+def close_session(connection: Connection, session: str) -> None:
+    """Signs a browser out."""
+    connection.execute(
+        delete(schema.sessions).where(schema.sessions.c.session_hash == _hash(session))
+    )
+
+
+def pause(connection: Connection, annotator_id: str, reason: str) -> None:
+    """Gives this person no further pairs and frees their open one."""
+    people, table = schema.annotators, schema.assignments
+    connection.execute(
+        update(people).where(people.c.annotator_id == annotator_id).values(paused_reason=reason)
+    )
+    mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
+    connection.execute(update(table).where(*mine).values(state="free"))
+    settle_without(connection)
+    record(connection, "pause", annotator_id=annotator_id, reason=reason)
+
+
+def resume(connection: Connection, annotator_id: str) -> None:
+    """Lets this person continue; quality checks count only their answers from now on."""
+    people, labels = schema.annotators, schema.labels
+    newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
+    last = connection.execute(newest).scalar() or 0
+    connection.execute(
+        update(people)
+        .where(people.c.annotator_id == annotator_id)
+        .values(paused_reason=None, judged_from_label=last)
+    )
+    record(connection, "resume", annotator_id=annotator_id)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8")).hexdigest()

@@ -1,0 +1,101 @@
+"""Transactions on SQLite (one file, nothing to install) or PostgreSQL (teams), through SQLAlchemy.
+
+Writers queue: within a process on a lock, between processes on SQLite's write lock or a PostgreSQL
+advisory lock. So every decision (who gets which pair) sees all earlier ones. A committed
+transaction is on disk: write-ahead log with `synchronous=FULL`.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+
+from feedback.store import schema
+
+_PG_LOCK = 5_714_003
+"""Advisory lock taken by all writers of our store; any fixed number will do."""
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class Database:
+    """An open store; `url` is a path (SQLite) or a SQLAlchemy URL."""
+
+    def __init__(self, url: str | Path) -> None:
+        """Opens the store and creates missing tables."""
+        self._writer = threading.Lock()
+        self._engine = _engine(str(url))
+        with self.writing() as connection:
+            schema.metadata.create_all(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that sees every earlier one; committed durably when the block ends."""
+        with self._writer, self._engine.connect() as connection:
+            connection = connection.execution_options(writes=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A consistent view that blocks no writer."""
+        with self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    if "://" not in url:
+        path = Path(url).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # For its owner only, and so SQLite's files beside it, which take over its mode.
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        url = f"sqlite:///{path}"
+    if not url.startswith("sqlite"):
+        return _postgres(url)
+    engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _postgres(url: str) -> Engine:
+    # Use the driver that the extra installs, not SQLAlchemy's default.
+    url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+    try:
+        engine = create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"the store needs the Python package {error.name}: pip install 'rlhf-rounds[postgres]'"
+        ) from error
+    event.listen(engine, "begin", _lock_postgres)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    # We issue BEGIN ourselves: the driver's would let a reader become a writer midway.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _lock_postgres(connection: Connection) -> None:
+    if connection.get_execution_options().get("writes", False):
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PG_LOCK})

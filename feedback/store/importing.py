@@ -1,0 +1,126 @@
+"""Imports judgments made elsewhere into the store."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select
+
+from feedback.annotators import Refusal
+from feedback.store import schema
+from feedback.store.database import now_ms
+from feedback.store.events import record
+from feedback.store.rounds import round_pair_ids, settle
+from feedback.store.standing import pairs_of
+from preferences.records import Judgment, JudgmentError, latest, oriented
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What became of the judgments of a file."""
+
+    taken: int
+    known: int
+    """Already in the store."""
+    refused: list[Refusal]
+
+
+def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) -> Imported:
+    """Writes judgments for the round; refuses those of pairs outside it."""
+    held = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
+    pairs = {pair.pair_id: pair for pair in held}
+    taken: list[str] = []
+    known = 0
+    refused: list[Refusal] = []
+    for judgment in latest(judgments, per_round=True):
+        pair = pairs.get(judgment.pair_id)
+        try:
+            if pair is None:
+                raise JudgmentError(f"round {round_key} does not contain the pair")
+            if _take_one(connection, oriented(judgment, pair)):
+                taken.append(judgment.pair_id)
+            else:
+                known += 1
+        except JudgmentError as error:
+            refused.append(
+                Refusal(
+                    judgment_id=judgment.judgment_id,
+                    pair_id=judgment.pair_id,
+                    reason=str(error),
+                )
+            )
+    settle(connection, sorted(set(taken)))
+    if taken:
+        record(connection, "import", round_key=round_key, taken=len(taken), refused=len(refused))
+    return Imported(taken=len(taken), known=known, refused=refused)
+
+
+def _take_one(connection: Connection, judgment: Judgment) -> bool:
+    """Writes one judgment; False if it is already stored."""
+    _hire(connection, judgment)
+    table, labels = schema.assignments, schema.labels
+    mine = (table.c.pair_id == judgment.pair_id, table.c.annotator_id == judgment.annotator_id)
+    query = (
+        select(labels.c.choice, labels.c.strength)
+        .join(table, table.c.assignment_id == labels.c.assignment_id)
+        .where(*mine, table.c.purpose == "label", labels.c.revision == table.c.revision)
+    )
+    held = connection.execute(query).first()
+    if held is not None:
+        if (held.choice, held.strength) == (judgment.choice, judgment.strength):
+            return False
+        raise JudgmentError(f"{judgment.annotator_id} has judged this pair differently")
+    assignment_id = secrets.token_hex(16)
+    at = _milliseconds(judgment)
+    shared = {"assignment_id": assignment_id, "annotator_id": judgment.annotator_id, "revision": 1}
+    connection.execute(
+        insert(table).values(
+            **shared,
+            pair_id=judgment.pair_id,
+            round=judgment.round,
+            purpose="label",
+            swap=int(judgment.shown_order == "BA"),
+            state="done",
+            lease_until_ms=at,
+            served_ms=at,
+        )
+    )
+    connection.execute(
+        insert(labels).values(
+            **shared,
+            choice=judgment.choice,
+            strength=judgment.strength,
+            reason=judgment.reason,
+            visible_ms=judgment.latency_ms,
+            submission_key=f"import-{assignment_id}",
+            guideline_hash=judgment.annotator_version[:16],
+            created_ms=at,
+        )
+    )
+    return True
+
+
+def _hire(connection: Connection, judgment: Judgment) -> None:
+    """Creates the annotator if needed, without a way to sign in.
+
+    Raises:
+        JudgmentError: the name belongs to another kind of annotator.
+    """
+    people = schema.annotators
+    query = select(people.c.kind).where(people.c.annotator_id == judgment.annotator_id)
+    kind = connection.execute(query).scalar()
+    if kind is None:
+        nobody_knows = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+        row = {"annotator_id": judgment.annotator_id, "role": "source", "kind": judgment.kind}
+        row |= {"token_hash": nobody_knows}
+        connection.execute(insert(people).values(**row, created_ms=now_ms(), judged_from_label=0))
+    elif kind != judgment.kind:
+        raise JudgmentError(f"{judgment.annotator_id} is known as {kind}, not {judgment.kind}")
+
+
+def _milliseconds(judgment: Judgment) -> int:
+    if judgment.created_at is None:
+        return now_ms()
+    return round(1000 * datetime.fromisoformat(judgment.created_at).timestamp())

@@ -1,0 +1,1 @@
+"""Your own files, rows and models: following them, reading them, checking them early."""

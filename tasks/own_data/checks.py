@@ -1,0 +1,177 @@
+"""What can be known of your own rows before the first stage: damage, leaks, too few prompts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from data.support_desk.requests import parse_request
+from preferences.allowing import load_allowed
+from preferences.formats.reading import Source
+from preferences.formats.writing import Unsettled
+from preferences.reader import MalformedDataError, read_rows
+from preferences.records import Prompt, Row
+from preferences.schemas import CORPUS, DEMONSTRATIONS, PROMPTS, Schema
+from preferences.source_params import SourceParams
+from preferences.sources import opened
+from preferences.splitting import asked, normal_text, split_of
+from tasks.own_data.rows import own_split, read_preferences
+from tasks.params.loading import FilesParams, Params
+
+
+@dataclass(slots=True)
+class OwnData:
+    """Own files as far as they could be read, and what was found on the way."""
+
+    root: Path
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """Key of params.yaml, and what is wrong."""
+    notes: list[str] = field(default_factory=list)
+    """What does not stop a run, but its user should know."""
+    splits: dict[str, set[str]] = field(default_factory=dict)
+    """Split -> what its prompts ask, as `_question` has it."""
+
+    def rows(self, key: str, path: str, schema: Schema) -> list[Row]:
+        """The rows of a file; none, and a problem, where it is damaged."""
+        try:
+            return read_rows(self.root / path, schema)
+        except MalformedDataError as error:
+            self.damaged(key, error)
+            return []
+
+    def damaged(self, key: str, error: MalformedDataError) -> None:
+        """Note each line of an error, with paths as params have them."""
+        lines = str(error).replace(f"{self.root}/", "").splitlines()
+        self.problems += [(key, line) for line in lines]
+
+    @property
+    def evaluation(self) -> set[str]:
+        """What the prompts ask that policies are measured on."""
+        return self.splits.get("heldout", set()) | self.splits.get("test", set())
+
+
+def examine(params: Params, root: Path) -> OwnData:
+    """Read all own files that are there and compare them with each other."""
+    data = OwnData(root)
+    files = params.prepare.files
+    if files is not None:
+        _examine_prompts(data, files, params)
+        _examine_demonstrations(data, files)
+        if files.corpus is not None:
+            data.rows("prepare.files.corpus", files.corpus, CORPUS)
+    for key, pairs in _preferences(data, params):
+        _examine_pairs(data, key, pairs, params)
+    return data
+
+
+def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
+    key = "prepare.files.prompts"
+    if not (rows := data.rows(key, files.prompts, PROMPTS)):
+        return
+    counts = {"train": 0, "heldout": 0, "test": 0}
+    for row in rows:
+        split = own_split(row["prompt"], files)
+        counts[split] += 1
+        data.splits.setdefault(split, set()).add(_question(row["prompt"]))
+    empty = [split for split, count in counts.items() if not count]
+    if empty:
+        left = f"{files.prompts}: no prompt of {len(rows)} falls into split {', '.join(empty)}"
+        data.problems.append((key, f"{left}; more prompts are needed, or larger fractions"))
+    elif counts["train"] < params.sample.pairs:
+        found = f"{params.sample.pairs}, but only {counts['train']} of the {len(rows)} prompts in"
+        wrong = f"{found} {files.prompts} are for training; each is asked once"
+        data.problems.append(("sample.pairs", wrong))
+    strange = next((row for row in rows if not _of_the_support_desk(row["prompt"])), None)
+    if params.label.annotators == "rubric" and strange is not None:
+        wrong = (
+            f"rubric, which knows the support desk only, and {files.prompts} asks "
+            f"{str(strange['prompt'])[:60]!r}; use people, file, language_model or reward_model"
+        )
+        data.problems.append(("label.annotators", wrong))
+
+
+def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
+    rows = data.rows("prepare.files.demonstrations", files.demonstrations, DEMONSTRATIONS)
+    shared = sum(_question(row["prompt"]) in data.evaluation for row in rows)
+    if shared:
+        data.notes.append(
+            f"prepare.files.demonstrations: {shared} of {len(rows)} demonstrations answer prompts "
+            "that policies are evaluated on, so SFT has seen them; leave those out for a fair "
+            "comparison"
+        )
+
+
+Pair = tuple[Prompt, str]
+"""The prompt of a preference, and its side."""
+
+
+def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair]]]:
+    """Key -> the preferences that one starts with, as far as they lie here."""
+    files = params.prepare.files
+    if files is not None and files.preferences is not None:
+        key = "prepare.files.preferences"
+        try:
+            rows = read_preferences(data.root / files.preferences)
+        except MalformedDataError as error:
+            data.damaged(key, error)
+        else:
+            yield key, [(row["prompt"], row["split"]) for row in rows]
+    for number, source in enumerate(params.prepare.sources):
+        key = f"prepare.sources.{number}"
+        if not (data.root / source.path).exists():
+            continue
+        try:
+            found = opened(_below(data.root, source))
+            if found is not None:
+                yield key, list(_sided(found, params.prepare.heldout_preferences))
+        except MalformedDataError as error:
+            data.damaged(key, error)
+
+
+def _below(root: Path, source: SourceParams) -> SourceParams:
+    return replace(source, path=str(root / source.path))
+
+
+def _sided(source: Source, heldout_fraction: float) -> Iterator[Pair]:
+    """The pairs of a source, each on the side that `prepare` will put it."""
+    for sourced in Unsettled().settle(source):
+        row = sourced.preference
+        side = split_of(row.prompt, heldout_fraction=heldout_fraction)
+        yield row.prompt, row.split if source.format == "preferences" else side
+
+
+def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -> None:
+    """What the gate of the first round would find between these files."""
+    sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
+    leaks = 0
+    for prompt, side in pairs:
+        question = _question(prompt)
+        sides[side].add(question)
+        leaks += side == "train" and question in data.evaluation
+    if leaks:
+        what = f"{leaks} of {len(pairs)} pairs are for training and have prompts that policies are"
+        _leak(data, key, "evaluation_leaks", f"{what} evaluated on", params)
+    if both := sides["train"] & sides["heldout"]:
+        what = f"{len(both)} prompts are on the train side and on the held-out side"
+        _leak(data, key, "split_leaks", what, params)
+
+
+def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None:
+    """A problem where the gate will block for certain, else a note."""
+    severity = getattr(params.validate.severities, rule)
+    allowed = data.root / "data/allowed.jsonl"
+    put_back = any(name == rule for _, name in load_allowed(allowed)) if allowed.exists() else False
+    if severity == "error" and params.validate.limit(rule) == 0 and not put_back:
+        way_out = f"take them out, or set validate.severities.{rule} to quarantine"
+        data.problems.append((key, f"{what}; the gate of the first round would block: {way_out}"))
+    elif severity != "off":
+        data.notes.append(f"{key}: {what} ({rule}: {severity})")
+
+
+def _question(prompt: Prompt) -> str:
+    """What tells prompts apart for the gate: case, white space and form do not."""
+    return normal_text(asked(prompt))
+
+
+def _of_the_support_desk(prompt: Any) -> bool:
+    return isinstance(prompt, str) and parse_request(prompt) is not None

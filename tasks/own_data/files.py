@@ -1,0 +1,161 @@
+"""The files and folders that params.yaml names, as dependencies in dvc.yaml.
+
+DVC can fill `${...}` into a dependency, but only with one text that is always there: it has no
+defaults, no lists in lists, and does not know a file from a hub id. So what params name is written
+into dvc.yaml, a line each with its key behind it; from then on DVC follows it by content, as it
+follows everything else. Whoever runs the pipeline does this first; a stage that DVC has started
+without is refused, since DVC would record and cache its outputs without those files.
+"""
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tasks.params.loading import Params, ParamsError
+
+MARK = "  # named in params.yaml: "
+"""Between a dependency and the key that names it; lines that have it are written here."""
+
+PATHS = (
+    "prepare.files.prompts",
+    "prepare.files.demonstrations",
+    "prepare.files.corpus",
+    "prepare.files.preferences",
+    "base.model",
+    "label.file",
+    "label.reward_model",
+    "ppo.rewards.sentiment_words",
+)
+"""Params that name a file or folder, beside the list `prepare.sources`; the stage comes first."""
+
+_STAGE = re.compile(r"^  ([\w-]+):\s*$")
+_DEPS = re.compile(r"^( +)deps:\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A path in params.yaml that is in use."""
+
+    stage: str
+    """The stage that reads it."""
+    key: str
+    path: str
+    pinned: bool = False
+    """Whether a revision goes with it: then it may be the id of something on the hub."""
+
+
+def named_paths(values: Mapping[str, Any]) -> Iterator[Named]:
+    """Everything that the values of a params.yaml name and a stage will read."""
+    annotators = _at(values, "label.annotators")
+    for key in PATHS:
+        stage, _, name = key.partition(".")
+        path = _at(values, key)
+        if isinstance(path, str) and (stage != "label" or name == annotators):
+            pinned = key == "base.model" and _at(values, "base.revision") is not None
+            yield Named(stage, key, path, pinned=pinned)
+    sources = _at(values, "prepare.sources")
+    for number, source in enumerate(sources if isinstance(sources, list | tuple) else ()):
+        if isinstance(path := _at(source, "path"), str):
+            pinned = _at(source, "revision") is not None
+            yield Named("prepare", f"prepare.sources.{number}.path", path, pinned=pinned)
+
+
+def own_files(root: Path, params: Params, stage: str) -> list[str]:
+    """The paths of a stage that are there; ids of the hub are no files."""
+    return [named.path for named in _present(root, params) if named.stage == stage]
+
+
+def follow(root: Path, params: Params) -> bool:
+    """Bring the dependencies in dvc.yaml up to date with params; whether that took a change.
+
+    Raises:
+        ParamsError: dvc.yaml has no list of dependencies that a line could be added to.
+    """
+    path = root / "dvc.yaml"
+    if not path.exists():
+        return False
+    before = path.read_text(encoding="utf-8")
+    after = with_named(before, _present(root, params), path)
+    if after == before:
+        return False
+    draft = path.with_name(".dvc.yaml.draft")
+    draft.write_text(after, encoding="utf-8")
+    draft.replace(path)
+    return True
+
+
+def require_followed(root: Path, params: Params) -> None:
+    """Refuse to run for a DVC that read its dvc.yaml before it named these files.
+
+    Raises:
+        ParamsError: dvc.yaml was behind; it no longer is.
+    """
+    if "DVC_STAGE" in os.environ and follow(root, params):
+        raise ParamsError(
+            "dvc.yaml did not have the files that params.yaml names among its deps; it has them "
+            "now: run the same command again (make repro and make flow do this by themselves)"
+        )
+
+
+def with_named(text: str, named: list[Named], path: Path) -> str:
+    """The text of a dvc.yaml with exactly these of our lines among the deps.
+
+    Raises:
+        ParamsError: a stage has no block list `deps:`.
+    """
+    lines = [line for line in text.splitlines(keepends=True) if MARK not in line]
+    wanted = _missing_deps("".join(lines), named)
+    written, stage = [], ""
+    for line in lines:
+        written.append(line)
+        if (found := _STAGE.match(line)) is not None:
+            stage = found[1]
+        elif (found := _DEPS.match(line)) is not None:
+            for each in wanted.pop(stage, []):
+                written.append(f"{found[1]}  - {_quoted(each.path)}{MARK}{each.key}\n")
+    for stage, left in wanted.items():
+        raise ParamsError(
+            f"{path}: stage {stage} has no block list `deps:` to which "
+            f"{left[0].path} ({left[0].key}) could be added"
+        )
+    return "".join(written)
+
+
+def _missing_deps(text: str, named: list[Named]) -> dict[str, list[Named]]:
+    """By stage, what is not among its deps already, each path once."""
+    stages: Mapping[str, Mapping[str, object]] = YAML(typ="safe").load(text)["stages"]
+    wanted: dict[str, list[Named]] = defaultdict(list)
+    for each in named:
+        entry = stages.get(each.stage, {})
+        body = entry.get("do", entry)
+        known = [*_deps(body), *(other.path for other in wanted[each.stage])]
+        if each.path not in known:
+            wanted[each.stage].append(each)
+    return {stage: entries for stage, entries in wanted.items() if entries}
+
+
+def _deps(body: object) -> list[str]:
+    return list(body.get("deps") or []) if isinstance(body, Mapping) else []
+
+
+def _present(root: Path, params: Params) -> list[Named]:
+    return [named for named in named_paths(asdict(params)) if (root / named.path).exists()]
+
+
+def _at(values: object, key: str) -> Any:
+    """The value at a dotted key, None where there is none."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _quoted(path: str) -> str:
+    """A YAML text in which DVC fills in nothing."""
+    return json.dumps(path.replace("${", "\\${"), ensure_ascii=False)

@@ -1,0 +1,95 @@
+"""Whether models that params.yaml names can be used, without loading their weights."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from tasks.params.loading import Params
+
+HUB_SECONDS = 5.0
+"""How long the hub may take to say that it is there."""
+
+Problem = tuple[str, str]
+"""Key of params.yaml, and what is wrong."""
+
+
+def model_problems(params: Params, root: Path) -> Iterator[Problem]:
+    """What is wrong with the base model, and with a reward model that judges."""
+    base, label = params.base, params.label
+    if base.model is not None and (root / base.model).is_dir():
+        yield from (("base.model", text) for text in _folder_problems(root / base.model))
+    elif base.model is not None and base.revision is not None:
+        yield from _hub_problems("base.model", base.model, base.revision, "model")
+    if label.annotators == "reward_model" and label.reward_model is not None:
+        folder = root / label.reward_model
+        if folder.is_dir():
+            found = list(_folder_problems(folder)) or list(_scores_problems(folder))
+            yield from (("label.reward_model", text) for text in found)
+    for number, source in enumerate(params.prepare.sources):
+        if source.revision is not None and not (root / source.path).exists():
+            key = f"prepare.sources.{number}.path"
+            yield from _hub_problems(key, source.path, source.revision, "dataset")
+
+
+def _folder_problems(folder: Path) -> Iterator[str]:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        yield (
+            f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; merge "
+            "it into its base model (peft: merge_and_unload) and name the folder of that"
+        )
+        return
+    # transformers takes seconds to import, which only a model of one's own has to cost.
+    from rlhf.chat import TokenizerError  # noqa: PLC0415
+    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+    from rlhf.models import load_tokenizer  # noqa: PLC0415
+
+    try:
+        load_tokenizer(folder)
+    except (ModelFolderError, TokenizerError) as error:
+        yield str(error)
+
+
+def _scores_problems(folder: Path) -> Iterator[str]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        yield f"{folder}/config.json: not JSON ({error})"
+        return
+    if "score_std" not in config:
+        yield f"{folder}: a model without a score head of ours (no score_std in config.json)"
+
+
+def _hub_problems(
+    key: str, name: str, revision: str, kind: Literal["model", "dataset"]
+) -> Iterator[Problem]:
+    """Neither in the hub's cache here nor to be had from the hub now."""
+    from huggingface_hub import HfApi, constants, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+
+    try:
+        snapshot_download(name, revision=revision, repo_type=kind, local_files_only=True)
+        return
+    except HFValidationError:
+        yield key, f"{name}: no such file or folder, and no id of the hub either"
+        return
+    except OSError:  # Not in the cache.
+        pass
+    # `datasets` has a cache of its own for what it has made of a data set.
+    made = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
+    if kind == "dataset" and (Path(made) / name.replace("/", "___").lower()).is_dir():
+        return
+    try:
+        HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=HUB_SECONDS)
+    except HfHubHTTPError as error:
+        yield key, f"{name} at {revision}: the hub says {' '.join(str(error).split())[:200]}"
+    except Exception as error:  # Each way to have no network raises another one.
+        fetch = f"hf download {name} --revision {revision}"
+        fetch += " --repo-type dataset" if kind == "dataset" else ""
+        yield (
+            key,
+            f"{name} at {revision}: no folder here, not in the hub's cache "
+            f"({constants.HF_HUB_CACHE}), and the hub cannot be reached ({type(error).__name__}); "
+            f"name a folder, or fetch it where there is a network: {fetch}",
+        )

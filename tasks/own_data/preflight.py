@@ -1,0 +1,96 @@
+"""Looks at what params.yaml names outside of the pipeline, before anything starts.
+
+The stages look again, each at what it reads. Whoever runs the whole pipeline calls this first, so
+that a base model that cannot be used is not found out by the second stage, nor a missing annotator
+by the sixth.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from tasks.own_data.files import Named, follow, named_paths
+from tasks.own_data.model_checks import Problem, model_problems
+from tasks.params.loading import Params, ParamsError
+from tasks.params.rules import nearest
+
+OUTPUTS = (
+    "data/prepared", "data/rounds", "models/base", "models/sft", "models/rounds", "results",
+    "reports",
+)  # fmt: skip
+"""Where the stages write."""
+
+FOLDERS = ("base.model", "label.reward_model")
+
+_log = logging.getLogger(__name__)
+
+
+def check_inputs(params: Params, root: Path) -> None:
+    """Check all that params name below `root` or elsewhere, and have dvc.yaml follow it.
+
+    What does not stop a run, but its user should know, is logged as a warning.
+
+    Raises:
+        ParamsError: every problem with its key, in the order of the sections.
+    """
+    problems = [*_path_problems(params, root), *model_problems(params, root)]
+    notes: list[str] = []
+    damaged = any(key.startswith("prepare.") for key, _ in problems)
+    if not damaged and (params.prepare.files is not None or params.prepare.sources):
+        # Imported here: the embedded world has no rows to look at.
+        from tasks.own_data.checks import examine  # noqa: PLC0415
+
+        data = examine(params, root)
+        problems, notes = problems + data.problems, data.notes
+    if problems:
+        sections = list(asdict(params))
+        problems.sort(key=lambda problem: sections.index(problem[0].partition(".")[0]))
+        lines = [f"{root / 'params.yaml'}: {key}: {text}" for key, text in problems]
+        raise ParamsError("\n".join(dict.fromkeys(lines)))
+    for note in notes:
+        _log.warning("%s", note)
+    follow(root, params)
+
+
+def _path_problems(params: Params, root: Path) -> Iterator[Problem]:
+    for named in named_paths(asdict(params)):
+        place = root / named.path
+        if not place.exists():
+            yield from _missing(named, root)
+        elif output := _output_at(place, root):
+            yield (
+                named.key,
+                f"{named.path}: what stages write below {output} cannot be what they read; copy it "
+                "to another place",
+            )
+        elif named.key in FOLDERS and not place.is_dir():
+            yield named.key, f"{named.path}: a file; expected a model folder in the hub's format"
+        elif not named.key.startswith(("prepare.sources", *FOLDERS)) and place.is_dir():
+            yield named.key, f"{named.path}: a folder; expected a file"
+
+
+def _missing(named: Named, root: Path) -> Iterator[Problem]:
+    """A path that is not there, unless it may still come or be an id of the hub."""
+    place, local = root / named.path, named.path.startswith((".", "/"))
+    if named.key == "label.file" or (named.pinned and not local):
+        return
+    if place.with_name(f"{place.name}.dvc").is_file():
+        yield named.key, f"{named.path}: not here; run `dvc pull {named.path}`"
+    elif named.key in FOLDERS:
+        yield named.key, f"{named.path}: no such model folder{nearest(place)}"
+    elif named.key.startswith("prepare.sources"):
+        hint = f"{nearest(place)}; a data set of the hub needs its revision"
+        yield named.key, f"{named.path}: no such file or folder{hint}"
+    else:
+        yield named.key, f"{named.path}: no such file{nearest(place)}"
+
+
+def _output_at(place: Path, root: Path) -> str | None:
+    """The output of a stage that holds a path or lies in it."""
+    found = place.resolve()
+    for output in OUTPUTS:
+        written = (root / output).resolve()
+        if found.is_relative_to(written) or written.is_relative_to(found):
+            return output
+    return None

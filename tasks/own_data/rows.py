@@ -1,0 +1,54 @@
+"""Your own prompts and preferences: how they are read and split."""
+
+from pathlib import Path
+from typing import Any
+
+from preferences.formats.reading import detect
+from preferences.reader import MalformedDataError, read_rows
+from preferences.records import Prompt, Row
+from preferences.schemas import PREFERENCES
+from preferences.splitting import split_of
+from tasks.params.loading import FilesParams
+
+PROMPTS = "prompts"
+"""The salt under which prompts are split; with that of pairs, which is none, the held-out pairs of
+a round would be looked for among prompts that training has none of."""
+
+
+def own_split(prompt: Prompt, files: FilesParams) -> str:
+    """`test`, `heldout` or `train`, by a hash of the prompt that says nothing of its pairs."""
+    outside = files.test_fraction + files.heldout_fraction
+    if split_of(prompt, heldout_fraction=files.test_fraction, salt=PROMPTS) == "heldout":
+        return "test"
+    side = split_of(prompt, heldout_fraction=outside, salt=PROMPTS)
+    return "heldout" if side == "heldout" else "train"
+
+
+def read_preferences(path: Path) -> list[Row]:
+    """The rows of `prepare.files.preferences`, which have to be in our own format.
+
+    Raises:
+        MalformedDataError: the file is damaged, or in another format, which is named.
+    """
+    try:
+        return read_rows(path, PREFERENCES)
+    except MalformedDataError as damaged:
+        if (name := _other_format(path)) is None:
+            raise
+        raise MalformedDataError(
+            [
+                f"{path}: in the format {name}, and prepare.files.preferences takes our own "
+                "(docs/params.md); name the file under prepare.sources, which reads both: "
+                f"sources: [{{path: {path}}}]"
+            ],
+            1,
+        ) from damaged
+
+
+def _other_format(path: Path) -> Any:
+    """The known format that the first row is in, None where it is ours or none."""
+    try:
+        name = detect(path)
+    except MalformedDataError:
+        return None
+    return None if name == "preferences" else name

@@ -1,0 +1,1 @@
+"""`params.yaml`: loading it, checking it, documenting it."""

@@ -1,0 +1,260 @@
+"""`params.yaml` as frozen, typed values: read whole, checked whole, all problems told at once."""
+
+import dataclasses
+import difflib
+import json
+import math
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from feedback.annotators import LabelParams
+from preferences.params import ValidateParams
+from preferences.source_params import SourceParams
+from rlhf.params.base import BaseParams
+from rlhf.params.evaluate import EvaluateParams
+from rlhf.params.ppo import PPOParams
+from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
+from rlhf.params.reward import RewardParams
+from rlhf.params.sample import SampleParams
+from rlhf.params.sft import SFTParams
+from tasks.params.overlays import lay_over
+from tasks.params.rules import impossible, secrets
+from tasks.workspace.redaction import redact
+
+
+class ParamsError(ValueError):
+    """Everything that is wrong with a params file, one problem a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParams:
+    """What every stage depends on."""
+
+    seed: CountOrZero = 0
+    """Every random stream of the pipeline is derived from it."""
+    threads: Count = 2
+    """CPU threads of torch; part of what makes a result repeatable to the bit."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU where there is one."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of forward passes; weights and optimisers stay float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesParams:
+    """Your own data, as JSON Lines below the repository (see data/README.md)."""
+
+    prompts: str
+    """{"prompt_id", "prompt"}: split by a hash of the prompt into train, heldout and test."""
+    demonstrations: str
+    """{"prompt_id", "prompt", "response"} for supervised fine-tuning."""
+    corpus: str | None = None
+    """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
+    preferences: str | None = None
+    """Preferences to start from."""
+    heldout_fraction: Fraction = 0.1
+    """Share of prompts for evaluation after each round."""
+    test_fraction: Fraction = 0.1
+    """Share of prompts for the one evaluation at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareParams:
+    """The data sets: the embedded support desk, or your own files."""
+
+    files: FilesParams | None = None
+    """null generates the support desk."""
+    sources: tuple[SourceParams, ...] = ()
+    """Preferences one starts with, each data set with its weight; the gate of r1 checks them."""
+    heldout_preferences: OpenFraction = 0.15
+    """Share of the prompts of `sources` that is held out."""
+    corpus_documents: CountOrZero = 28_000
+    """support desk: documents for pre-training."""
+    demonstrations: Count = 40_000
+    """support desk: demonstrations by four kinds of writers."""
+    train_prompts: Count = 20_000
+    """support desk: prompts that rounds and PPO draw from."""
+    heldout_prompts: Count = 512
+    """support desk: prompts for the evaluation after each round."""
+    test_prompts: Count = 512
+    """support desk: prompts for the one evaluation at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportParams:
+    """The report."""
+
+    samples: Count = 12
+    """Held-out prompts shown with the answers before and after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundParams:
+    """Where a round starts from."""
+
+    policy: str
+    """Policy that answers and is trained: models/sft or models/rounds/<key>/policy."""
+    reward_model: str
+    """Reward model (or SFT model) that training starts from."""
+    preferences: str
+    """Preferences of the rounds before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The whole of params.yaml. Section name = stage name = module name."""
+
+    run: RunParams
+    prepare: PrepareParams
+    base: BaseParams
+    sft: SFTParams
+    sample: SampleParams
+    label: LabelParams
+    validate: ValidateParams
+    reward: RewardParams
+    ppo: PPOParams
+    evaluate: EvaluateParams
+    report: ReportParams
+    rounds: dict[str, RoundParams]
+    final: str
+
+
+def load_params(path: Path) -> Params:
+    """Read and check a params file.
+
+    Raises:
+        ParamsError: every problem with its dotted key, what was found and what is expected.
+    """
+    raw = read_yaml(path)
+    sections, problems = _read_sections(raw)
+    problems = [*_unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
+    problems += [f"{key}: {text}" for key, text in impossible(sections, path.parent)]
+    problems += [f"{key}: {text}" for key, text in secrets(raw)]
+    if problems:
+        unique = list(dict.fromkeys(redact(problem) for problem in problems))
+        raise ParamsError("\n".join(f"{path}: {problem}" for problem in unique))
+    return Params(**sections)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML 1.2 mapping as plain values (`1e-5` is a number, as DVC reads it)."""
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ParamsError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ParamsError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    except YAMLError as error:
+        raise ParamsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ParamsError(f"{path}: expected a mapping of sections, got {type(raw).__name__}")
+    return raw
+
+
+def section(params: Params, name: str) -> dict[str, Any]:
+    """A section as plain values, for fingerprints and manifests."""
+    value = getattr(params, name)
+    plain: dict[str, Any] = dataclasses.asdict(value)
+    return plain
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _unknown_keys(raw: object, kind: Any, prefix: str) -> Iterator[str]:
+    """Keys that no dataclass at their place knows, with the nearest one that exists."""
+    if isinstance(raw, list):
+        for number, value in enumerate(raw):
+            yield from _unknown_keys(value, kind, f"{prefix}{number}.")
+        return
+    kind = _dataclass_of(kind)
+    if not isinstance(raw, Mapping) or kind is None:
+        return
+    if typing.get_origin(kind) is dict:
+        for key, value in raw.items():
+            yield from _unknown_keys(value, typing.get_args(kind)[1], f"{prefix}{key}.")
+        return
+    hints = typing.get_type_hints(kind)
+    for key, value in raw.items():
+        if key in hints:
+            yield from _unknown_keys(value, hints[key], f"{prefix}{key}.")
+            continue
+        near = difflib.get_close_matches(str(key), hints, n=1)
+        hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(hints)}"
+        yield f"{prefix}{key}: unknown key; {hint}"
+
+
+def _dataclass_of(kind: Any) -> Any:
+    """The dataclass, or dict of dataclasses, in a type that may be optional."""
+    options = [kind, *typing.get_args(kind)] if typing.get_origin(kind) is not dict else [kind]
+    for option in options:
+        if dataclasses.is_dataclass(option) or typing.get_origin(option) is dict:
+            return option
+    return None
+
+
+def _not_finite(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers that YAML knows and no parameter may be; a range alone lets `.nan` through."""
+    for key, value in flatten(raw).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key}: expected a finite number, found {value}"
+
+
+def _read_sections(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The sections that are sound, each by itself, and what is wrong with the others."""
+    sections: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, kind in typing.get_type_hints(Params).items():
+        if raw.get(name) is None:
+            empty = "the section is empty; write {} to take all defaults"
+            problems.append(f"{name}: {empty if name in raw else 'missing'}")
+            continue
+        # As JSON, since pydantic's strict mode takes mappings for dataclasses only there.
+        text = json.dumps(_over_defaults(kind, raw[name]), default=str, skipkeys=True)
+        try:
+            sections[name] = TypeAdapter(kind).validate_json(text, strict=True)
+        except ValidationError as error:
+            problems += [_describe(name, entry) for entry in error.errors(include_url=False)]
+    return sections, problems
+
+
+def _over_defaults(kind: Any, values: object) -> object:
+    """The file's section, in which a section within it is laid over what the code has in its place.
+
+    Thus a line left out there takes the default of its owner, such as PPO's `optimiser.schedule`,
+    and not that of all optimisers.
+    """
+    if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
+        return values
+    assert isinstance(kind, type)
+    defaults = dataclasses.asdict(kind())
+    inner = {key: value for key, value in values.items() if isinstance(defaults.get(key), Mapping)}
+    return {**values, **lay_over({key: defaults[key] for key in inner}, inner)}
+
+
+def _describe(section: str, entry: Any) -> str:
+    key = ".".join(str(part) for part in (section, *entry["loc"]))
+    if entry["type"] == "missing":
+        return f"{key}: missing"
+    if entry["type"] == "value_error":
+        message = str(entry["ctx"]["error"])
+        return message if message.startswith(key) else f"{key}: {message}"
+    text = entry["msg"][0].lower() + entry["msg"][1:]
+    return f"{key}: {text}, found {entry['input']!r}"

@@ -1,0 +1,1 @@
+"""The report, the result tables and `reports/summary.json`."""

@@ -1,0 +1,61 @@
+"""What a reader has to know before believing the headline numbers of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+EVEN = 0.5
+"""The win rate of a policy against itself."""
+
+
+def caveats(results: Mapping[str, Any]) -> list[str]:
+    """One sentence for each result that contradicts the headline; empty when nothing does.
+
+    Args:
+        results: from `tasks.reporting.summary.build_results`.
+    """
+    by_test = contradiction(results)
+    return [*([by_test] if by_test else []), *rounds_without_gain(results).values()]
+
+
+def contradiction(results: Mapping[str, Any]) -> str | None:
+    """Says so when the test prompts' interval lies apart from the held-out prompts'.
+
+    Gold scores are compared, win rates against SFT where there is no gold.
+    """
+    test = results["test"]
+    held_out = test and next((p for p in results["policies"] if p["name"] == test["policy"]), None)
+    if not held_out:
+        return None
+    for field, words, digits in (
+        ("gold", "gold", 2),
+        ("win_rate_vs_sft", "win rate against SFT", 3),
+    ):
+        ours, theirs = held_out.get(field), test.get(field)
+        if ours and theirs:
+            if theirs["low"] <= ours["high"] and ours["low"] <= theirs["high"]:
+                return None
+            return (
+                f"The test prompts contradict the held-out ones: {words} "
+                f"{_interval(theirs, digits)} on the test prompts, "
+                f"{_interval(ours, digits)} on the held-out ones."
+            )
+    return None
+
+
+def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
+    """Round -> a sentence, for each round that is no better than the policy it started from."""
+    found = {}
+    for policy in results["policies"]:
+        wins = policy.get("win_rate_vs_previous")
+        if wins and wins["low"] <= EVEN:
+            name, how = policy["name"], "worse" if wins["high"] < EVEN else "no better"
+            found[name] = (
+                f"{name} is {how} than the policy it started from: "
+                f"its win rate against it is {_interval(wins, 3)}."
+            )
+    return found
+
+
+def _interval(estimate: Mapping[str, float], digits: int) -> str:
+    mean, low, high = (f"{estimate[bound]:.{digits}f}" for bound in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"

@@ -1,0 +1,239 @@
+"""The report's drawings as SVG: line panels, intervals, dots. No script, no plot library.
+
+Colours are CSS classes, so one drawing serves light and dark; every coordinate is written with a
+fixed number of digits, so the same figures give the same bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+from markupsafe import Markup, escape
+
+from tasks.reporting.data import ConfidenceBin, Curve, Curves
+
+WIDTH, HEIGHT = 340.0, 190.0
+LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
+DIGIT = 6.4
+"""The most that a digit of an axis takes up."""
+NICE_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A measured value with its 95 % interval at the end of a round."""
+
+    step: float
+    mean: float
+    low: float
+    high: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values to pixels, linearly."""
+
+    low: float
+    high: float
+    start: float
+    """Pixel of `low`."""
+    end: float
+    """Pixel of `high`."""
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def line_panel(
+    curves: Curves,
+    curve: Curve,
+    title: str,
+    marks: Sequence[Mark] = (),
+    *,
+    from_zero: bool = False,
+) -> Markup:
+    """One curve over all rounds, with the rounds as bands and optional marks with intervals."""
+    values = [value for _, value in curve.points] + [0.0] * from_zero
+    values += [bound for mark in marks for bound in (mark.low, mark.high)]
+    ticks = nice_ticks(min(values), max(values))
+    end = curves.spans[-1][2]
+    x = Scale(0.0, end, left_edge(ticks), WIDTH - RIGHT)
+    y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = [*_bands(curves, x), *grid_lines(ticks, x, y)]
+    parts += [_line(curve, first, last, x, y) for _, first, last in curves.spans]
+    parts += [_mark(mark, x, y) for mark in marks]
+    return svg(WIDTH, HEIGHT, title, parts)
+
+
+def interval_bar(mean: float, low: float, high: float, bounds: tuple[float, float]) -> Markup:
+    """A small horizontal interval with its mean, for a table cell."""
+    x = Scale(bounds[0], bounds[1], 3.0, 117.0)
+    parts = [
+        '<line class="rail" x1="3" x2="117" y1="7" y2="7"/>',
+        f'<line class="whisker" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="7" y2="7"/>',
+        f'<circle class="dot" cx="{x(mean):.1f}" cy="7" r="4"/>',
+    ]
+    return svg(120.0, 14.0, f"{mean:.3f}, from {low:.3f} to {high:.3f}", parts, style="bar")
+
+
+def reliability_panel(bins: Sequence[ConfidenceBin], title: str) -> Markup:
+    """How often the model is right where it says how sure it is; on the diagonal it is honest."""
+    x = Scale(0.5, 1.0, LEFT, WIDTH - RIGHT)
+    ticks = nice_ticks(min(0.5, *(one.low for one in bins)), 1.0)
+    y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = grid_lines(ticks, x, y)
+    parts.append(
+        f'<line class="grid half" x1="{x(0.5):.1f}" y1="{y(0.5):.1f}" '
+        f'x2="{x(1.0):.1f}" y2="{y(1.0):.1f}"/>'
+    )
+    for sure in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        parts.append(
+            f'<text class="tick middle" x="{x(sure):.1f}" y="{HEIGHT - 6:.1f}">{sure:.1f}</text>'
+        )
+    for one in bins:
+        label = (
+            f"sure {one.confidence:.2f}, right {one.accuracy:.2f} "
+            f"(from {one.low:.2f} to {one.high:.2f}), {one.pairs} pairs"
+        )
+        parts.append(
+            f'<g class="after"><title>{escape(label)}</title>'
+            f'<line class="whisker" x1="{x(one.confidence):.1f}" x2="{x(one.confidence):.1f}" '
+            f'y1="{y(one.low):.1f}" y2="{y(one.high):.1f}"/>'
+            f'<circle class="dot" cx="{x(one.confidence):.1f}" cy="{y(one.accuracy):.1f}" r="4"/>'
+            "</g>"
+        )
+    return svg(WIDTH, HEIGHT, title, parts)
+
+
+def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
+    """Per round: the accuracy before retraining (hollow) and after (filled), with intervals."""
+    marks = [mark for _, before, after in rows for mark in (before, after) if mark]
+    low = min(0.5, *(mark.low for mark in marks))
+    high = max(0.75, *(mark.high for mark in marks))
+    ticks = nice_ticks(low, high)
+    width, row_height, left = 460.0, 54.0, 36.0
+    height = 14.0 + row_height * len(rows) + 22.0
+    # At the right edge the figure of a whisker that ends there needs its place.
+    x = Scale(ticks[0], ticks[-1], left, width - 52.0)
+    parts = []
+    for tick in ticks:
+        half = " half" if abs(tick - 0.5) < 1e-9 else ""
+        parts.append(
+            f'<line class="grid{half}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" '
+            f'y1="8" y2="{height - 22:.1f}"/>'
+            f'<text class="tick middle" x="{x(tick):.1f}" y="{height - 6:.1f}">'
+            f"{tick_label(tick, ticks)}</text>"
+        )
+    for number, (name, before, after) in enumerate(rows):
+        y = 14.0 + row_height * number + row_height / 2
+        if number:
+            top = y - row_height / 2
+            parts.append(f'<line class="grid" x1="0" x2="{width:.0f}" y1="{top}" y2="{top}"/>')
+        parts.append(f'<text class="name" x="0" y="{y + 4:.1f}">{escape(name)}</text>')
+        if before is not None:
+            parts.append(_arrow(x(before.mean), x(after.mean), y))
+            parts.append(_row_mark(before, x, y - 8, "before"))
+        parts.append(_row_mark(after, x, y + 8 if before else y, "after"))
+    title = "Accuracy of the reward model on the newest policy's pairs, before and after retraining"
+    return svg(width, height, title, parts)
+
+
+def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """About `count` round numbers that cover the range from `low` to `high`."""
+    if high - low < 1e-9:
+        # What is never negative, as a share, keeps an axis without negative numbers.
+        low, high = (low if 0.0 <= low < 0.5 else low - 0.5), high + 0.5
+    rough = (high - low) / count
+    power = 10.0 ** floor(log10(rough))
+    step = next(power * nice for nice in NICE_STEPS if power * nice >= rough * (1 - 1e-9))
+    # A curve may leave the drawing by a hair rather than open another interval for it.
+    first, last = floor(low / step + 0.05), ceil(high / step - 0.05)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _bands(curves: Curves, x: Scale) -> list[str]:
+    parts = []
+    for number, (key, first, end) in enumerate(curves.spans):
+        left, right = x(first), x(end)
+        shade = "band" if number % 2 == 0 else "band odd"
+        parts.append(
+            f'<rect class="{shade}" x="{left:.1f}" y="{TOP - 14:.1f}" '
+            f'width="{right - left:.1f}" height="{HEIGHT - BOTTOM - TOP + 14:.1f}"/>'
+            f'<text class="tick middle" x="{(left + right) / 2:.1f}" y="{TOP - 4:.1f}">'
+            f"{escape(key)}</text>"
+            f'<text class="tick" x="{left:.1f}" y="{HEIGHT - 6:.1f}">{first:.0f}</text>'
+        )
+    return parts
+
+
+def _line(curve: Curve, first: float, end: float, x: Scale, y: Scale) -> str:
+    """The part of a curve that belongs to one round: the next begins from something new."""
+    points = [(x(step + 0.5), y(value)) for step, value in curve.points if first <= step < end]
+    line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+    return f'<polyline class="line" points="{line}"/>'
+
+
+def left_edge(ticks: Sequence[float]) -> float:
+    """Where a drawing begins whose labels at the left must all have their place."""
+    return max(LEFT, 7.0 + DIGIT * max(len(tick_label(tick, ticks)) for tick in ticks))
+
+
+def grid_lines(ticks: Sequence[float], x: Scale, y: Scale) -> list[str]:
+    """Horizontal lines with their labels at the left."""
+    return [
+        f'<line class="grid" x1="{x.start:.0f}" x2="{x.end:.0f}" '
+        f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text class="tick end" x="{x.start - 5:.0f}" y="{y(tick) + 3.5:.1f}">'
+        f"{tick_label(tick, ticks)}</text>"
+        for tick in ticks
+    ]
+
+
+def _mark(mark: Mark, x: Scale, y: Scale) -> str:
+    px = x(mark.step)
+    return (
+        f'<g class="held"><title>{escape(mark.label)}</title>'
+        f'<line class="whisker" x1="{px:.1f}" x2="{px:.1f}" y1="{y(mark.low):.1f}" '
+        f'y2="{y(mark.high):.1f}"/>'
+        f'<circle class="dot" cx="{px:.1f}" cy="{y(mark.mean):.1f}" r="4"/></g>'
+    )
+
+
+def _row_mark(mark: Mark, x: Scale, y: float, style: str) -> str:
+    return (
+        f'<g class="{style}"><title>{escape(mark.label)}</title>'
+        f'<line class="whisker" x1="{x(mark.low):.1f}" x2="{x(mark.high):.1f}" '
+        f'y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<circle class="dot" cx="{x(mark.mean):.1f}" cy="{y:.1f}" r="5"/>'
+        f'<text class="value" x="{x(mark.high) + 8:.1f}" y="{y + 4:.1f}">{mark.mean:.3f}</text></g>'
+    )
+
+
+def _arrow(start: float, end: float, y: float) -> str:
+    return (
+        f'<line class="arrow" x1="{start:.1f}" y1="{y - 8:.1f}" x2="{end:.1f}" y2="{y + 8:.1f}"/>'
+    )
+
+
+def tick_label(tick: float, ticks: Sequence[float]) -> str:
+    """With as many digits as the distance of the ticks needs."""
+    step = ticks[1] - ticks[0]
+    digits = max(0, -floor(log10(step) + 1e-9))
+    if round(step, digits) != round(step, 9):
+        digits += 1  # a step of 2.5
+    text = f"{tick + 0.0:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def svg(
+    width: float, height: float, title: str, parts: Sequence[str], *, style: str = "chart"
+) -> Markup:
+    """An SVG element from parts whose texts are escaped; `title` is read out by screen readers."""
+    # Every text in the parts has been escaped where it was put in.
+    return Markup(
+        f'<svg class="{style}" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg>'
+    )

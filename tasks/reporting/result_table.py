@@ -1,0 +1,92 @@
+"""The short table that ends `make repro`, for a terminal of 80 columns."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.reporting.caveats import caveats
+
+HEADER = (
+    ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
+    ("", "score", "(95 % interval)", "nats", "newest pairs"),
+)
+WIDTHS = (10, 6, 22, 6, 22)
+NONE = "-"
+
+
+def result_table(summary: Mapping[str, Any]) -> str:
+    """Round by round: gold score, win rate, KL, reward-model accuracy before -> after.
+
+    What contradicts the headline numbers stands above them.
+    """
+    rewards = {model["round"]: model for model in summary["reward_models"]}
+    rows = [_row(p["name"], p, rewards.get(p["name"])) for p in summary["policies"]]
+    lines = [line for sentence in caveats(summary) for line in _note(sentence)]
+    lines += [_line(row) for row in HEADER]
+    rule = "-" * len(_line(("x" * WIDTHS[0], *("x" * width for width in WIDTHS[1:]))))
+    lines += [rule, *(_line(row) for row in rows)]
+    if test := summary["test"]:
+        lines += [rule, _line(_row(f"test ({test['policy']})", test, None))]
+    if any(policy.get("win_rate_judge") == "reward_model" for policy in summary["policies"]):
+        lines.append("Win rates as the reward model judges: this data has no gold score.")
+    return "\n".join(lines) + "\n"
+
+
+def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
+    """Where the time went: the total, then the stages that took longest, then the rest."""
+    stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
+    parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
+    if rest := stages[longest:]:
+        parts.append(f"{len(rest)} others {duration(sum(took for _, took in rest))}")
+    text = f"Time: {duration(seconds['total'])} ({', '.join(parts) or 'nothing ran'})"
+    return textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False) + "\n"
+
+
+def duration(seconds: float) -> str:
+    """`7.4 s` below a minute, else `1:32 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes else f"{seconds:.1f} s"
+
+
+def _note(sentence: str) -> list[str]:
+    return textwrap.wrap(f"Note: {sentence}", width=80, subsequent_indent="      ")
+
+
+def _row(
+    name: str, policy: Mapping[str, Any], reward: Mapping[str, Any] | None
+) -> tuple[str, str, str, str, str]:
+    return (
+        name,
+        _mean(policy.get("gold"), 2),
+        _interval(policy.get("win_rate_vs_sft")),
+        _mean(policy.get("kl"), 2),
+        _before_after(reward),
+    )
+
+
+def _before_after(reward: Mapping[str, Any] | None) -> str:
+    if reward is None:
+        return NONE
+    after = _mean(reward.get("accuracy_after"), 3)
+    if reward.get("accuracy_before") is None:
+        return f"first: {after}"
+    return f"{_mean(reward['accuracy_before'], 3)} -> {after}"
+
+
+def _mean(estimate: Mapping[str, float] | None, digits: int) -> str:
+    return NONE if estimate is None else f"{estimate['mean']:.{digits}f}"
+
+
+def _interval(estimate: Mapping[str, float] | None) -> str:
+    if estimate is None:
+        return NONE
+    mean = _mean(estimate, 3)
+    if "low" not in estimate or "high" not in estimate:
+        return mean
+    return f"{mean} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def _line(cells: Sequence[str]) -> str:
+    first, *rest = zip(cells, WIDTHS, strict=True)
+    text = f"{first[0]:<{first[1]}}" + "".join(f"  {cell:>{width}}" for cell, width in rest)
+    return text.rstrip()

@@ -1,0 +1,1 @@
+"""How a stage starts, resumes and ends, and what it writes."""

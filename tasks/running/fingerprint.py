@@ -1,0 +1,86 @@
+"""What a stage's result depends on, as one object, so that a training goes on only as it began."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from rlhf.manifests import MANIFEST, sha256
+from tasks.params.loading import flatten
+
+Identity = Mapping[str, Mapping[str, Any]]
+"""`params`, `inputs`, `code` and `environment`, each flat: name -> value or hash."""
+
+
+def identify(
+    root: Path,
+    stage: str,
+    *,
+    params: Mapping[str, Any],
+    inputs: Sequence[str],
+    environment: Mapping[str, Any],
+) -> Identity:
+    """Everything that decides the bytes of a stage's outputs.
+
+    Inputs and code are hashed as they are now, so an output that was edited by hand is noticed
+    whatever dvc.lock says. Code is what `dvc.yaml` names for the stage.
+    """
+    return {
+        "params": dict(flatten(params)),
+        "inputs": {path: _content(root / path) for path in inputs},
+        "code": {path: _content(root / path) for path in _code(root, stage)},
+        "environment": {**environment, "cpu": _cpu()},
+    }
+
+
+def fingerprint(identity: Identity) -> str:
+    """Sixteen hex digits that stand for an identity."""
+    text = json.dumps(identity, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(before: Identity, now: Identity) -> str:
+    """What is not the same, in a few words: `params ppo.kl_coef (0.05, now 0.1)`."""
+    found = []
+    for part in ("params", "inputs", "code", "environment"):
+        old, new = before.get(part, {}), now[part]
+        for name in sorted({*old, *new}):
+            if str(old.get(name)) != str(new.get(name)):
+                shown = f" ({old.get(name)}, now {new.get(name)})"
+                found.append(f"{part} {name}{shown if part in ('params', 'environment') else ''}")
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more
+
+
+def _code(root: Path, stage: str) -> list[str]:
+    """The modules that `dvc.yaml` names among the deps of a stage; none without a `dvc.yaml`."""
+    path = root / "dvc.yaml"
+    if not path.exists():
+        return []
+    stages = YAML(typ="safe").load(path.read_text(encoding="utf-8"))["stages"]
+    entry = stages.get(stage.partition("@")[0], {})
+    return [dep for dep in entry.get("do", entry).get("deps", []) if dep.endswith(".py")]
+
+
+def _content(path: Path) -> str:
+    """A hash of a file or folder; of a model folder that of its manifest; empty for nothing."""
+    if path.is_file():
+        return sha256(path)
+    if not path.is_dir():
+        return ""
+    if (path / MANIFEST).is_file():
+        return sha256(path / MANIFEST)
+    parts = [[child.name, _content(child)] for child in sorted(path.iterdir())]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _cpu() -> str:
+    """The processor's model: another one may round differently."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())

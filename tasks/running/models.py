@@ -1,0 +1,89 @@
+"""What the stages that train or run models share: where to compute, and model folders on disk."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from preferences.reader import read_rows
+from preferences.schemas import PROMPTS
+from rlhf.chat import TokenizerError, encode_prompt
+from rlhf.compute import Compute, choose_device, make_deterministic
+from rlhf.model_folders import ModelFolderError
+from rlhf.seeding import Seeds
+from rlhf.stopping import TrainingStopped
+from rlhf.templates import TemplateError
+from tasks.params.loading import RunParams
+from tasks.running.outcome import StageEnd, Status
+from tasks.running.progress import say_left_out
+from tasks.running.stage import Stage
+from tasks.running.staging import write_manifest
+
+ERRORS: Mapping[type[Exception], Status] = {
+    ModelFolderError: "bad_input",
+    TemplateError: "bad_input",
+    TokenizerError: "bad_input",
+    TrainingStopped: "stopped",
+}
+"""How the library's errors end a stage."""
+
+
+def start_compute(run: RunParams) -> Compute:
+    """Fix threads and determinism, silence the libraries' own progress bars."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        device = choose_device(run.device)
+    except ValueError as error:
+        raise StageEnd("bad_input", str(error)) from None
+    make_deterministic(run.threads)
+    return Compute(device, run.precision)
+
+
+def seeds_of(stage: Stage) -> Seeds:
+    """The stage's random streams; each round has its own."""
+    seeds = Seeds(stage.params.run.seed)
+    return seeds if stage.round_key is None else Seeds(seeds.named("round", stage.round_key))
+
+
+def write_model(
+    stage: Stage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str
+) -> Path:
+    """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last."""
+    folder = stage.staging.directory(path)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def seal_model(stage: Stage, folder: Path) -> None:
+    """Write the manifest of a complete model folder."""
+    write_manifest(folder, params=stage.own_params, inputs=stage.inputs)
+
+
+def load_prompts(path: Path) -> list[dict[str, Any]]:
+    """Rows of a prompts file: `prompt_id` and `prompt`."""
+    return read_rows(path, PROMPTS)
+
+
+def encode_prompts(
+    rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, max_tokens: int
+) -> tuple[list[Mapping[str, Any]], list[list[int]], int]:
+    """Prompts within the limit, their token ids, and how many were left out as too long.
+
+    Raises:
+        StageEnd: no prompt is left.
+    """
+    encoded = [(row, encode_prompt(tokenizer, row["prompt"])) for row in rows]
+    kept = [(row, ids) for row, ids in encoded if len(ids) <= max_tokens]
+    if not kept:
+        raise StageEnd("bad_input", f"none of {len(rows)} prompts has at most {max_tokens} tokens")
+    too_long = len(encoded) - len(kept)
+    say_left_out(
+        too_long, len(rows), "prompts", f"more than {max_tokens} tokens (max_prompt_tokens)"
+    )
+    return [row for row, _ in kept], [ids for _, ids in kept], too_long

@@ -1,0 +1,105 @@
+"""How a stage ended, for those who cannot see its exit code: DVC turns every code into 255."""
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.workspace.files import now_ms, write_json
+
+Status = Literal["done", "bad_input", "stopped", "blocked", "waiting", "failed", "interrupted"]
+
+EXIT_CODES: dict[Status, int] = {
+    "done": 0,
+    "failed": 1,
+    "bad_input": 2,
+    "stopped": 3,
+    "blocked": 4,
+    "waiting": 5,
+    "interrupted": 143,
+}
+
+
+class StageEnd(Exception):
+    """Ends a stage early with a status and a message for people."""
+
+    def __init__(self, status: Status, message: str):
+        """`message` is shown as it is."""
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The content of `.work/<stage>/outcome.json`."""
+
+    stage: str
+    status: Status
+    code: int
+    message: str
+    seconds: float
+    peak_rss_bytes: int
+    ended_ms: int
+    execution: str
+    checkpoints: int
+    """Written by this run."""
+    checkpoint_seconds: float
+    """Time that training stood still for them."""
+    environment: Mapping[str, Any]
+    """What it ran on: Python, packages, machine. No output says so, since none depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """In which execution a stage ran, and on what."""
+
+    execution: str
+    environment: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Cost:
+    """What checkpoints have cost a run so far."""
+
+    written: int = 0
+    seconds: float = 0.0
+
+
+def write_outcome(
+    root: Path,
+    stage: str,
+    status: Status,
+    message: str,
+    *,
+    started: float,
+    setting: Setting,
+    cost: Cost,
+) -> Outcome:
+    """Record the end of a stage that began at `started` (`time.monotonic`)."""
+    outcome = Outcome(
+        stage=stage,
+        status=status,
+        code=EXIT_CODES[status],
+        message=message,
+        seconds=round(time.monotonic() - started, 3),
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        ended_ms=now_ms(),
+        execution=setting.execution,
+        checkpoints=cost.written,
+        checkpoint_seconds=round(cost.seconds, 3),
+        environment=dict(setting.environment),
+    )
+    folder = root / ".work" / stage
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "outcome.json", asdict(outcome))
+    return outcome
+
+
+def process_age() -> float:
+    """Seconds since this process started, imports included."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime - ticks / os.sysconf("SC_CLK_TCK")

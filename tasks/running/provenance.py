@@ -1,0 +1,143 @@
+"""What a result was really made from, and entries of `dvc.lock` that say something else.
+
+DVC reads params and hashes dependencies a moment after a stage has looked at them for the last
+time. An edit in that moment is recorded as if the stage had used it. So a stage notes what it used
+(`.work/<stage>/made_from.json`); whatever runs next compares the note with the entry that DVC
+wrote for the same outputs. A note that agrees has done its work and goes.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tasks.params.loading import flatten
+from tasks.running.snapshot import PARAMS, Snapshot, same
+from tasks.workspace.dvc_cache import cache_folder, output_hash
+from tasks.workspace.dvc_lockfile import hashes, read_entries
+from tasks.workspace.dvc_rwlock import dvc_processes
+from tasks.workspace.files import write_json
+
+RECORD = "made_from.json"
+
+
+class FalseEntryError(ValueError):
+    """`dvc.lock` says of an earlier stage's result what is not true."""
+
+
+@dataclass(frozen=True, slots=True)
+class FalseEntry:
+    """An entry of dvc.lock that differs from what the stage used."""
+
+    stage: str
+    differences: tuple[str, ...]
+    entry: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.stage}: dvc.lock is wrong about its result: {'; '.join(self.differences)}"
+
+    def mend(self, root: Path) -> str:
+        """Take the entry out of dvc.lock and DVC's run cache; the stage runs again.
+
+        Raises:
+            BlockingIOError: a DVC command is at work.
+        """
+        if dvc_processes(root):
+            raise BlockingIOError("a dvc command is running here; wait for it to end")
+        # Imported here: only this writes dvc.lock, and in DVC's own layout.
+        from dvc.utils.serialize import modify_yaml  # noqa: PLC0415
+
+        with modify_yaml(root / "dvc.lock") as lock:
+            del lock["stages"][self.stage]
+        for path in cache_folder(root).parents[1].glob("runs/??/*/*"):
+            if same(YAML(typ="safe").load(path.read_text(encoding="utf-8")), self.entry):
+                path.unlink()
+                if not list(path.parent.iterdir()):  # DVC fails at an empty folder.
+                    path.parent.rmdir()
+        _record(root, self.stage).unlink()
+        return "removed from dvc.lock and DVC's run cache; make repro runs it again"
+
+
+def entry_digest(root: Path, stage: str) -> str:
+    """Stands for a stage's entry in dvc.lock; empty where there is none."""
+    entry = read_entries(root).get(stage)
+    return "" if entry is None else _digest(entry)
+
+
+def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> None:
+    """Note what the outputs, which have just been published, were made from.
+
+    Args:
+        root: the repository.
+        snapshot: the stage as it started.
+        entry_before: `entry_digest` as the stage started: while it stays, DVC has recorded nothing.
+    """
+    outs = {out: output_hash(root / out) for out in snapshot.definition.outs}
+    deps = {path: state.md5 for path, state in snapshot.files.items()}
+    content = {"params": snapshot.params, "deps": deps, "outs": outs, "entry_before": entry_before}
+    write_json(_record(root, snapshot.stage), content)
+
+
+def forget_note(root: Path, stage: str) -> None:
+    """Drop the note of an earlier run: its outputs are not there any more."""
+    _record(root, stage).unlink(missing_ok=True)
+
+
+def false_entries(root: Path) -> list[FalseEntry]:
+    """Entries that DVC wrote after a stage had ended and that differ from the stage's note."""
+    return [entry for entry in _judged(root) if entry.differences]
+
+
+def require_true_entries(root: Path) -> None:
+    """See that what DVC recorded of earlier stages is true, before anything builds on it.
+
+    Raises:
+        FalseEntryError: it is not; the message says where and how to go on.
+    """
+    for judged in _judged(root):
+        if judged.differences:
+            raise FalseEntryError(
+                f"{judged}. That was edited as the stage ended, and what DVC recorded is not true. "
+                "`make doctor MEND=1` removes the entry, so that the stage runs again"
+            )
+        forget_note(root, judged.stage)
+
+
+def _judged(root: Path) -> Iterator[FalseEntry]:
+    """Each entry that belongs to a note, with its differences, which may be none."""
+    records = sorted((root / ".work").glob(f"*/{RECORD}"))
+    entries = read_entries(root) if records else {}
+    for path in records:
+        note, stage = json.loads(path.read_text(encoding="utf-8")), path.parent.name
+        entry = entries.get(stage)
+        if entry is None or _digest(entry) == note["entry_before"]:
+            continue
+        if hashes(entry.get("outs")) == note["outs"]:
+            yield FalseEntry(stage, tuple(_differences(note, entry)), entry)
+
+
+def _differences(note: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
+    used = flatten(note["params"])
+    recorded = flatten(entry.get("params", {}).get(PARAMS, {}))
+    for key in dict.fromkeys([*used, *recorded]):
+        if not same(used.get(key), recorded.get(key)):
+            yield f"{PARAMS}: {key} (used {used.get(key)}, recorded {recorded.get(key)})"
+    deps = hashes(entry.get("deps"))
+    for path in dict.fromkeys([*note["deps"], *deps]):
+        if note["deps"].get(path, "") != deps.get(path, ""):
+            old, new = (found.get(path, "")[:8] or "nothing" for found in (note["deps"], deps))
+            yield f"{path} (used md5 {old}, recorded {new})"
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    text = json.dumps(entry, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _record(root: Path, stage: str) -> Path:
+    return root / ".work" / stage / RECORD

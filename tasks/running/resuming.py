@@ -1,0 +1,171 @@
+"""How a training stage goes on where a killed or interrupted run of it was, to the same bytes.
+
+The state of a training, the figures logged so far and what else the stage has gathered lie in
+`.work/<stage>/<fingerprint>`. The fingerprint stands for params, inputs, code and environment: a
+run that differs in any of them starts from the beginning, and says so.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rlhf.checkpoints import (
+    checkpoints,
+    load_newest,
+    random_states,
+    restore_random_states,
+    save_checkpoint,
+)
+from rlhf.manifests import MANIFEST
+from tasks.running.fingerprint import differences, fingerprint
+from tasks.running.signals import PATIENCE_SECONDS
+from tasks.running.stage import Stage
+from tasks.workspace.work_folder import checkpoint_folders
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 30.0
+"""Time between two checkpoints, and so the most work that a kill can cost."""
+
+COST_FACTOR = 50.0
+"""Nor is one written before 50 times the duration of the last has passed: below 2 % of a stage."""
+
+LONG_STEP_SECONDS = PATIENCE_SECONDS / 2
+"""A step that takes longer may not end before a SIGTERM's time is up; what is finished by then
+must be in a checkpoint already, so one is written after each such step that the cost allows."""
+
+Step = TypeVar("Step")
+
+
+class Trainable(Protocol):
+    """A training whose whole state goes in and out."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes from step to step."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        ...
+
+    def require_finite_weights(self) -> None:
+        """Raise where a weight is NaN or infinite."""
+        ...
+
+
+class Checkpoints:
+    """The checkpoints of one training: where it goes on from, and when the next is due.
+
+    `RLHF_CHECKPOINT_SECONDS` sets the time between two (0: after each step), and
+    `RLHF_CHECKPOINT_STEPS` writes one after so many steps whatever the time.
+    """
+
+    def __init__(
+        self, stage: Stage, training: Trainable, gathered: list[dict[str, Any]] | None = None
+    ):
+        """Bring `training` and the stage's figures to where the newest good checkpoint has them.
+
+        Args:
+            stage: the running stage.
+            training: fresh, built from the stage's params.
+            gathered: JSON objects that the stage adds to as it trains; filled in as well.
+        """
+        self._stage, self._training = stage, training
+        self._gathered = [] if gathered is None else gathered
+        self._folder = stage.work / fingerprint(stage.identity)
+        self._steps = 0
+        self._saved_steps = 0
+        self._saved_at = time.monotonic()
+        self._cost = 0.0
+        self._seconds = os.environ.get("RLHF_CHECKPOINT_SECONDS")
+        self._every_steps = int(os.environ.get("RLHF_CHECKPOINT_STEPS", "0"))
+        self._resume()
+
+    def after_each(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Pass steps on; once the stage has logged one, write a checkpoint if it is due.
+
+        Raises:
+            KeyboardInterrupt: a signal asked the stage to end; a checkpoint has been written.
+            NonFiniteError: a weight is no number; neither checkpoint nor output gets it.
+        """
+        with self._stage.signals.patient():
+            began = time.monotonic()
+            for step in steps:
+                yield step
+                self._steps += 1
+                asked = self._stage.signals.asked
+                if asked or self._due(time.monotonic() - began):
+                    self._save()
+                began = time.monotonic()
+                if asked:
+                    raise KeyboardInterrupt
+        self._training.require_finite_weights()
+
+    def _due(self, step_seconds: float) -> bool:
+        if self._every_steps and self._steps - self._saved_steps >= self._every_steps:
+            return True
+        if self._seconds is not None:
+            pause = float(self._seconds)
+        else:
+            least = 0.0 if step_seconds > LONG_STEP_SECONDS else EVERY_SECONDS
+            pause = max(least, COST_FACTOR * self._cost)
+        return time.monotonic() - self._saved_at >= pause
+
+    def _save(self) -> None:
+        started = time.monotonic()
+        self._training.require_finite_weights()
+        state = {
+            "training": self._training.state_dict(),
+            "history": self._stage.history,
+            "gathered": self._gathered,
+            "random": random_states(),
+        }
+        facts = {"fingerprint": self._folder.name, **self._stage.identity}
+        save_checkpoint(self._folder, self._steps, state, facts)
+        self._saved_at, self._saved_steps = time.monotonic(), self._steps
+        self._cost = self._saved_at - started
+        self._stage.checkpoint_cost.written += 1
+        self._stage.checkpoint_cost.seconds += self._cost
+
+    def _resume(self) -> None:
+        found, skipped = load_newest(self._folder)
+        for line in skipped:
+            log.warning("%s: damaged checkpoint left out: %s", self._stage.name, line)
+        if found is None:
+            self._explain_fresh_start()
+            return
+        self._training.load_state_dict(found.state["training"])
+        self._stage.restore_history(found.state["history"])
+        self._gathered.extend(found.state["gathered"])
+        restore_random_states(found.state["random"])
+        self._steps = self._saved_steps = found.step
+        log.info("%s goes on from its checkpoint of step %d", self._stage.name, found.step)
+
+    def _explain_fresh_start(self) -> None:
+        """Say why checkpoints that are there are not used."""
+        if checkpoints(self._folder):
+            log.warning("%s: no checkpoint is whole; starts from the beginning", self._stage.name)
+            return
+        for folder in reversed(checkpoint_folders(self._stage.work)):
+            for path in checkpoints(folder):
+                if (facts := _facts(path)) is not None:
+                    log.warning(
+                        "%s: a checkpoint of step %s is of another run, not of this one; starts "
+                        "from the beginning. Different: %s",
+                        self._stage.name,
+                        facts.get("step"),
+                        differences(facts, self._stage.identity),
+                    )
+                    return
+
+
+def _facts(path: Path) -> Mapping[str, Any] | None:
+    try:
+        facts: Mapping[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return facts

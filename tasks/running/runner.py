@@ -1,0 +1,189 @@
+"""How every stage starts and ends.
+
+A stage module gives `run_stage` its body: a function of a `Stage`. Around it stands all that the
+stages share: parameters are checked, the process dies with its parent, one stage at a time holds
+the machine, metrics go to local files first, outputs appear whole or not at all, and the outcome
+is recorded for whoever started it.
+"""
+
+import argparse
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from preferences.reader import MalformedDataError
+from rlhf.manifests import DamagedError
+from tasks.own_data.files import require_followed
+from tasks.params.loading import Params, ParamsError, load_params
+from tasks.running.machine_errors import advice, explain
+from tasks.running.outcome import EXIT_CODES, Setting, StageEnd, Status, process_age, write_outcome
+from tasks.running.provenance import FalseEntryError
+from tasks.running.signals import die_with_parent
+from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
+from tasks.running.stage import Stage
+from tasks.workspace.dvc_definition import DefinitionError
+from tasks.workspace.redaction import redact
+from tasks.workspace.work_folder import RUNNING, alone, note_running
+
+BAD_INPUT: Mapping[type[Exception], Status] = {
+    MalformedDataError: "bad_input",
+    ParamsError: "bad_input",
+    DamagedError: "bad_input",
+    ChangedMeanwhileError: "bad_input",
+    FalseEntryError: "bad_input",
+}
+"""Errors of any stage that are its user's to mend."""
+
+
+def run_stage(
+    section_name: str,
+    body: Callable[[Stage], None],
+    *,
+    inputs: Sequence[str] = (),
+    name: str | None = None,
+    arguments: Sequence[str] | None = None,
+    per_round: bool = False,
+    errors: Mapping[type[Exception], Status] | None = None,
+) -> int:
+    """Run a stage from its command line and return the exit code.
+
+    Args:
+        section_name: section of params.yaml that steers it.
+        body: does the work; what it raises decides the outcome.
+        inputs: what it reads of earlier stages; `{key}`, `{policy}` ... stand for the round's.
+        name: DVC stage, where it is not the section (`baseline`, `test`).
+        arguments: command line without the program; that of the process by default.
+        per_round: takes `--round KEY`.
+        errors: further exceptions that are the user's to mend, or that end training.
+    """
+    started = time.monotonic() - process_age()
+    # What is imported stays. Python's exit alone looks a second for garbage in it.
+    gc.freeze()
+    gc.enable()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tasks.{section_name}", description=body.__doc__
+    )
+    if per_round:
+        parser.add_argument("--round", required=True, help="key of the round in params.yaml")
+    options = parser.parse_args(arguments)
+    try:
+        params = load_params(Path("params.yaml"))
+        require_followed(Path.cwd(), params)
+        round_key = _round_key(params, options.round) if per_round else None
+    except ParamsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CODES["bad_input"]
+    stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
+    die_with_parent()
+    try:
+        with alone(stage_name):
+            # Before anything is read; params again, since another stage may have held us up.
+            snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
+            params = load_params(Path("params.yaml"))
+            stage = Stage(snapshot, section_name, round_key, params, inputs)
+            return _run_and_record(stage, body, errors or {}, started)
+    except (ParamsError, DefinitionError) as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CODES["bad_input"]
+    except OSError as error:  # Not even the outcome could be written down.
+        if (trouble := explain(error, Path(".work"))) is None:
+            raise
+        sys.stderr.write(f"{stage_name}: {trouble}\n")
+        return EXIT_CODES["failed"]
+
+
+def _round_key(params: Params, key: str) -> str:
+    if key not in params.rounds:
+        raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
+    return key
+
+
+def _run_and_record(
+    stage: Stage,
+    body: Callable[[Stage], None],
+    errors: Mapping[type[Exception], Status],
+    started: float,
+) -> int:
+    """Run a stage that holds the machine; the exit code."""
+    note_running(stage.work, stage.name, stage.execution)
+    with _shipping(stage):
+        status, message = _run(stage, body, {**errors, **BAD_INPUT})
+        message = redact(message + advice(stage.root, stage.name, status))
+        stage.close_spool(status, message)
+    if status == "done":
+        status, message = _look_once_more(stage)
+    write_outcome(
+        stage.root,
+        stage.name,
+        status,
+        message,
+        started=started,
+        setting=Setting(stage.execution, stage.environment()),
+        cost=stage.checkpoint_cost,
+    )
+    (stage.work / RUNNING).unlink()
+    if status != "done":
+        sys.stderr.write(f"{stage.name}: {message}\n")
+    return EXIT_CODES[status]
+
+
+def _run(
+    stage: Stage, body: Callable[[Stage], None], known: Mapping[type[Exception], Status]
+) -> tuple[Status, str]:
+    try:
+        with stage.signals.heard():
+            stage.begin()
+            body(stage)
+            stage.publish()
+    except StageEnd as end:
+        return end.status, str(end)
+    except KeyboardInterrupt:
+        return "interrupted", "interrupted; run it again to go on"
+    except tuple(known) as error:
+        kind = next(kind for kind in known if isinstance(error, kind))
+        if kind is ChangedMeanwhileError:
+            stage.withdraw()
+        return known[kind], str(error)
+    except BaseException as error:
+        if (trouble := explain(error, stage.work)) is not None:
+            shutil.rmtree(stage.work / "staging", ignore_errors=True)
+            return "failed", trouble
+        sys.stderr.write(redact(traceback.format_exc()))
+        return "failed", f"{type(error).__name__}: {error}"
+    return "done", ""
+
+
+def _look_once_more(stage: Stage) -> tuple[Status, str]:
+    """Compare as late as can be: DVC reads params and hashes once this process has ended."""
+    try:
+        stage.snapshot.require_unchanged(stage.root)
+    except ChangedMeanwhileError as error:
+        stage.withdraw()
+        message = redact(f"{error}{advice(stage.root, stage.name, 'bad_input')}")
+        stage.close_spool("bad_input", message)
+        return "bad_input", message
+    stage.drop_checkpoints()
+    return "done", ""
+
+
+@contextlib.contextmanager
+def _shipping(stage: Stage) -> Iterator[None]:
+    """Ship metrics to MLflow beside the work, unless whoever started the stage does."""
+    if os.environ.get("RLHF_SHIPPER") == "driver":
+        yield
+        return
+    from tasks.tracking.shipping import Shipper  # noqa: PLC0415 (costs time that a driver's stages save)
+
+    shipper = Shipper(stage.root, models=False)
+    try:
+        yield
+    finally:
+        shipper.close(deadline_seconds=10)

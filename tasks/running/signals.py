@@ -1,0 +1,95 @@
+"""Ctrl-C and SIGTERM: a stage leaves at once, or, while it trains, at the next step."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tasks.workspace.processes import hear_of_the_parents_death
+
+PATIENCE_SECONDS = 8
+"""How long a training step may go on after a SIGTERM, whose sender kills what does not end. A step
+that takes longer is given up, and the newest checkpoint is where the next run goes on. After a
+Ctrl-C a step takes as long as it needs: who pressed it sees that, and can press it again."""
+
+WAITING = (
+    "ends after the step at hand, with a checkpoint; a second Ctrl-C ends it at once, and what it "
+    "has done since the newest checkpoint is lost\n"
+)
+
+
+class Signals:
+    """Turns the signals that ask a stage to end into `KeyboardInterrupt`, now or a little later."""
+
+    def __init__(self, name: str = "the stage") -> None:
+        """Hear nothing yet; `name` is what a Ctrl-C is told ends later."""
+        self._name = name
+        self.asked = False
+        """A signal came, and whoever is patient should come to an end."""
+        self._patient = False
+        self._alarmed = False
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Handle SIGINT, SIGTERM and our own alarm; Ctrl-C stays ignored where it was (nohup)."""
+        numbers = [signal.SIGTERM, signal.SIGALRM]
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            numbers.append(signal.SIGINT)
+        before = {number: signal.signal(number, self._hear) for number in numbers}
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Inside, a first signal only sets `asked`; a second Ctrl-C or the alarm interrupts.
+
+        A second SIGTERM does not: DVC, its driver and the kernel may each send one for one cause.
+        """
+        self._patient = True
+        try:
+            yield
+        finally:
+            self._patient = False
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        again = self.asked and number == signal.SIGINT
+        if not self._patient or again or number == signal.SIGALRM:
+            raise KeyboardInterrupt
+        self.asked = True
+        if number == signal.SIGINT:
+            os.write(2, f"{self._name} {WAITING}".encode())  # `print` may be at work just now.
+        elif not self._alarmed:
+            self._alarmed = True
+            signal.alarm(PATIENCE_SECONDS)
+
+
+def die_with_parent() -> None:
+    """Get SIGTERM when the parent dies, so that no stage lives on unattended (Linux).
+
+    Raises:
+        SystemExit: DVC started this process and died before it could ask for that.
+    """
+    if sys.platform != "linux":
+        return
+    hear_of_the_parents_death()
+    if os.environ.get("DVC_STAGE") and _left_to_init():
+        sys.stderr.write("dvc died while this stage started; it ends too\n")
+        raise SystemExit(143)
+
+
+def _left_to_init() -> bool:
+    """Whether our parent is init, or systemd in its place, and not the dvc that started us."""
+    parent = os.getppid()
+    try:
+        command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        name = Path(f"/proc/{parent}/comm").read_text().strip()
+    except OSError:  # It died just now: SIGTERM is on its way.
+        return False
+    return (parent == 1 or name == "systemd") and b"dvc" not in command

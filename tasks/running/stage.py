@@ -1,0 +1,185 @@
+"""A running stage: what it knows, where it logs, and how its outputs become visible.
+
+A stage module gives `run_stage` (`tasks.running.runner`) its body: a function of a `Stage`.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tasks.own_data.files import own_files
+from tasks.params.loading import Params, RoundParams, flatten, section
+from tasks.running.fingerprint import Identity, fingerprint, identify
+from tasks.running.inputs import fill_paths, input_hashes
+from tasks.running.outcome import Cost, Status
+from tasks.running.provenance import entry_digest, forget_note, note_made_from, require_true_entries
+from tasks.running.signals import Signals
+from tasks.running.snapshot import Snapshot, require_as_started
+from tasks.running.staging import Staging, verify_model, write_history
+from tasks.tracking.execution_record import record_start
+from tasks.tracking.spool import Output, RunStart, Spool, open_spool
+from tasks.workspace.execution import default_execution
+from tasks.workspace.files import git_commit
+from tasks.workspace.redaction import redact_values
+from tasks.workspace.work_folder import checkpoint_folders
+
+MODELS = "models/"
+"""What lies below it was written by a stage, with a manifest; so one that is missing is damage."""
+
+SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
+
+
+class Stage:
+    """A running stage: its name, parameters, outputs and metrics."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        section_name: str,
+        round_key: str | None,
+        params: Params,
+        inputs: Sequence[str],
+    ):
+        """Made by `run_stage`, in the repository root."""
+        self.snapshot = snapshot
+        self.name = snapshot.stage
+        self.root = Path.cwd()
+        self.params = params
+        self.round_key = round_key
+        self.own_params = redact_values(
+            {"run": asdict(params.run), section_name: section(params, section_name)}
+        )
+        named = own_files(self.root, params, section_name)
+        self.input_paths = [*fill_paths(inputs, params, round_key), *named]
+        self.inputs = input_hashes(self.root, self.input_paths)
+        self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
+        self.work = self.root / ".work" / self.name
+        self.staging = Staging(self.root, self.work / "staging")
+        self.signals = Signals(self.name)
+        self.history: list[dict[str, float]] = []
+        self.checkpoint_cost = Cost()
+        self._entry_before = ""
+        self._published: list[Path] = []
+        self._spool: Spool | None = None
+        self._outputs: list[Output] = []
+        self._final: dict[str, float] = {}
+
+    @property
+    def round(self) -> RoundParams:
+        """The round that the stage belongs to."""
+        assert self.round_key is not None
+        return self.params.rounds[self.round_key]
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the outputs depend on; as it is when the stage starts."""
+        return identify(
+            self.root,
+            self.name,
+            params=self.own_params,
+            inputs=self.input_paths,
+            environment=self.environment(),
+        )
+
+    def begin(self) -> None:
+        """Check what the stage builds on and begin to write down what MLflow is to get.
+
+        Raises:
+            ChangedMeanwhileError: code or dvc.yaml was edited while the stage started.
+            FalseEntryError: dvc.lock is wrong about an earlier stage.
+            DamagedError: a model folder is not what its manifest says, or has none.
+        """
+        forget_note(self.root, self.name)
+        require_as_started(self.root, self.snapshot)
+        require_true_entries(self.root)
+        self._entry_before = entry_digest(self.root, self.name)
+        for path in self.input_paths:
+            if path.startswith(MODELS) and (self.root / path).is_dir():
+                verify_model(Path(path))
+        tags = {
+            "git.commit": git_commit(self.root),
+            "round": self.round_key or "",
+            "fingerprint": fingerprint(self.identity),
+            **{f"environment.{name}": str(value) for name, value in self.environment().items()},
+        }
+        record_start(self.root, self.execution, self.params)
+        start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
+        self._spool = open_spool(self.root, start)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Figures of one step: into history.csv and, by way of the spool, to MLflow."""
+        self.history.append({"step": step, **metrics})
+        assert self._spool is not None
+        self._spool.log(step, metrics)
+
+    def restore_history(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Figures of an earlier attempt; the spool leaves out what it has of them."""
+        for row in rows:
+            figures = dict(row)
+            self.log(int(figures.pop("step")), figures)
+
+    def final(self, metrics: Mapping[str, Any]) -> None:
+        """The stage's final figures, nested as in metrics.json."""
+        numbers = {
+            key: float(value)
+            for key, value in flatten(metrics).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self._final |= numbers
+
+    def write_history(self, folder: Path) -> None:
+        """Everything logged so far as `history.csv`."""
+        write_history(folder / "history.csv", self.history)
+
+    def keep(self, *outputs: Output) -> None:
+        """Outputs that MLflow gets, once they are published."""
+        self._outputs += outputs
+
+    def environment(self) -> dict[str, Any]:
+        """What a result may depend on beside code, data and params."""
+        return {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+            "threads": self.params.run.threads,
+            "precision": self.params.run.precision,
+        }
+
+    def publish(self) -> None:
+        """Make the outputs visible, unless what they were made from has changed.
+
+        Raises:
+            ChangedMeanwhileError: it has.
+        """
+        self.snapshot.require_unchanged(self.root)
+        self._published = self.staging.publish()
+        note_made_from(self.root, self.snapshot, self._entry_before)
+
+    def withdraw(self) -> None:
+        """Remove the outputs, visible or not, that nothing true could be recorded of."""
+        forget_note(self.root, self.name)
+        self.staging.discard()
+        for path in self._published:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def drop_checkpoints(self) -> None:
+        """The outputs stay: what led to them has done its work."""
+        for folder in checkpoint_folders(self.work):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close_spool(self, status: Status, message: str) -> None:
+        """Record how it ended, and why."""
+        if self._spool is not None:
+            # Of what did not end well only the gate's reasons are there to be looked at.
+            outputs = self._outputs if status in ("done", "blocked") else []
+            # A curve's last point is its final value: sent again it would be a point twice.
+            curves = {name for row in self.history for name in row}
+            final = {name: value for name, value in self._final.items() if name not in curves}
+            self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs, message)

@@ -1,0 +1,1 @@
+"""What stages measure responses and reward models by."""

@@ -1,0 +1,53 @@
+"""A reward model as the annotator of the stage `label`."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from feedback.annotators import LabelParams
+from feedback.judges import RewardModelAnnotator
+from feedback.judgments import Pair
+from preferences.records import Judgment, Prompt
+from rlhf.chat import encode_prompt, encode_response
+from rlhf.model_folders import ModelFolderError
+from rlhf.models import is_reward_model, load_reward_model, load_tokenizer
+from tasks.params.loading import RunParams
+from tasks.running.models import start_compute
+from tasks.running.outcome import StageEnd
+
+
+def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams) -> list[Judgment]:
+    """One judgment of each pair by the model's scores.
+
+    Raises:
+        StageEnd: the folder is none, or not that of a reward model of ours.
+    """
+    assert params.reward_model is not None
+    folder = Path(params.reward_model)
+    compute = start_compute(run)
+    try:
+        if not is_reward_model(folder):
+            raise ModelFolderError(f"{folder}: a model without a score head of ours")
+        model = load_reward_model(folder, compute.device, torch.Generator())
+        tokenizer = load_tokenizer(folder)
+    except ModelFolderError as error:
+        raise StageEnd("bad_input", f"label.reward_model: {error}") from None
+
+    def score(prompt: Prompt, response: str) -> float:
+        row = [*encode_prompt(tokenizer, prompt), *encode_response(tokenizer, response)]
+        ids = torch.tensor([row], device=compute.device)
+        with torch.no_grad(), compute.autocast():
+            return float(model(ids, torch.ones_like(ids, dtype=torch.bool)))
+
+    annotator = RewardModelAnnotator(score, name=folder.name[:64], version=_version(folder))
+    return annotator.judge(pairs)
+
+
+def _version(folder: Path) -> str:
+    """A hash of configuration and weights."""
+    digest = hashlib.sha256()
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""What goes to MLflow: written locally first, sent beside the work."""

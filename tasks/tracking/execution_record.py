@@ -1,0 +1,125 @@
+"""What MLflow's parent run of an execution is to hold; written to local files first, like spools.
+
+`.work/executions/<id>/`:
+
+    start.json   name, parameters and commit, as they were when the execution started
+    end.json     how it ended, its results and seconds; each call that ends it writes it anew
+    report.html  the report of the results in end.json
+    sent.json    what has arrived where (written by the shipper)
+
+The results are read from the pipeline's outputs, so it is all one whether a stage ran or its
+outputs came from DVC's cache: an execution of which no stage ran has its parent run too.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tasks.params.loading import Params, flatten
+from tasks.tracking.run_names import run_name
+from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
+from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.redaction import redact, redact_values
+
+FIELDS = ("gold", "win_rate_vs_sft", "kl")
+"""Of the results of a policy, what runs are compared by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of a metric."""
+
+    key: str
+    step: int
+    value: float
+
+
+def record_start(root: Path, execution: str, params: Params) -> None:
+    """Note what the execution starts with; a later call for the same one changes nothing."""
+    folder = home(root) / EXECUTIONS_FOLDER / execution
+    if (folder / "start.json").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    name = run_name(root, params)
+    sections = {field.name: getattr(params, field.name) for field in fields(params)}
+    rounds, final = sections.pop("rounds"), sections.pop("final")
+    values = redact_values({key: asdict(value) for key, value in sections.items()})
+    record = {
+        "schema": 1,
+        "execution": execution,
+        "name": name,
+        "started_ms": now_ms(),
+        "params": {**flatten(values), "rounds": " ".join(rounds), "final": final},
+        "tags": {"git.commit": git_commit(root), "git.dirty": str("-dirty" in name).lower()},
+    }
+    write_json(folder / "start.json", record)
+
+
+def record_end(
+    root: Path,
+    execution: str,
+    *,
+    status: Status,
+    message: str,
+    seconds: float,
+    results: Mapping[str, Any],
+) -> None:
+    """Note how a started execution ended.
+
+    Args:
+        root: the workspace.
+        execution: its id.
+        status: FINISHED where the pipeline is up to date; results are kept only then, since what
+            lies in the folders is otherwise partly that of an earlier execution.
+        message: why it did not finish, empty where it did.
+        seconds: of wall-clock time, all calls together.
+        results: from `tasks.reporting.summary.build_results`.
+    """
+    folder = home(root) / EXECUTIONS_FOLDER / execution
+    points = [Point(key="seconds", step=0, value=seconds)]
+    report = root / "reports" / "index.html"
+    (folder / "report.html").unlink(missing_ok=True)
+    if status == "FINISHED":
+        points += result_points(results)
+        if report.exists():
+            shutil.copyfile(report, folder / "report.html")
+    record = {
+        "status": status,
+        "ended_ms": now_ms(),
+        "message": redact(message),
+        "points": [asdict(point) for point in points],
+    }
+    write_json(folder / "end.json", record)
+
+
+def result_points(results: Mapping[str, Any]) -> list[Point]:
+    """The results as metrics: a curve over the rounds (step 0 is SFT), and the test's values.
+
+    A curve ends with the policy that the test looks at, so that its last value, which MLflow
+    shows in its tables, is that of the final policy.
+    """
+    policies = results["policies"]
+    test = results["test"]
+    names = [policy["name"] for policy in policies]
+    if test is not None and test["policy"] in names:
+        policies = policies[: names.index(test["policy"]) + 1]
+    points = [
+        Point(key=key, step=step, value=policy[key]["mean"])
+        for step, policy in enumerate(policies)
+        for key in FIELDS
+        if policy.get(key) is not None
+    ]
+    points += [
+        Point(key="reward_accuracy", step=names.index(model["round"]), value=after["mean"])
+        for model in results["reward_models"]
+        if model["round"] in names and (after := model.get("accuracy_after")) is not None
+    ]
+    tested = test or {}
+    points += [
+        Point(key=f"test/{key}", step=0, value=tested[key]["mean"])
+        for key in FIELDS
+        if tested.get(key) is not None
+    ]
+    return points

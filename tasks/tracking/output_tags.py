@@ -1,0 +1,50 @@
+"""Tags MLflow runs and models with the DVC hashes of what they produced.
+
+A stage cannot know them: DVC hashes its outputs after it has ended. So whoever ran the pipeline
+adds them from `dvc.lock` (the driver, the flow, `make sync`).
+"""
+
+import logging
+from pathlib import Path
+
+from tasks.tracking.sent import Sent, load_sent, save_sent
+from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.tracking.spools import run_behind
+from tasks.workspace.dvc_lockfile import LockedStage, read_lock
+
+logger = logging.getLogger(__name__)
+
+
+def tag_outputs(root: Path) -> int:
+    """Tag the run behind each stage of `dvc.lock` as `dvc.out.<path>`; how many runs were tagged.
+
+    The run behind a stage is the newest that finished on the inputs that `dvc.lock` names: after
+    a checkout of an older commit that is an older run, and for outputs pulled from another
+    machine there is none here. Does nothing where MLflow does not answer; the next call will.
+    """
+    todo = []
+    for stage, locked in read_lock(root).items():
+        folder = run_behind(root, stage, locked)
+        if folder is None:
+            continue
+        sent = load_sent(folder, tracking_uri(root))
+        if sent.run and sent.outs != locked.outs:
+            todo.append((folder, sent, locked))
+    if not todo:
+        return 0
+    quiet_mlflow()
+    # Imported here: nothing to tag, nothing to wait for (1.5 s).
+    from tasks.tracking.send import TrackingError, send_output_tags  # noqa: PLC0415
+
+    try:
+        for folder, sent, locked in todo:
+            send_output_tags(tracking_uri(root), sent.run, sent.models, locked.outs)
+            _note(folder, sent, locked)
+    except TrackingError as error:
+        logger.warning("output hashes are not in MLflow yet. %s", error)
+    return len(todo)
+
+
+def _note(folder: Path, sent: Sent, locked: LockedStage) -> None:
+    sent.outs = dict(locked.outs)
+    save_sent(folder, sent)

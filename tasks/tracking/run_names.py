@@ -1,0 +1,119 @@
+"""What people call one execution of the pipeline, in Prefect and in MLflow: `kl0.10 r2 6cb38ae`.
+
+First what it does differently from the defaults of the code, then the number of rounds, then the
+commit, with `-dirty` (git's own word) where tracked files differed from it.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.params.changed import changed_params
+from tasks.params.loading import Params
+from tasks.workspace.files import git_commit
+from tasks.workspace.variants import variant_of
+
+MOST = 3
+"""Differences that a name holds; the parameters of the run show all of them."""
+
+SHORT = {
+    "base.model": "",
+    "prepare.files": "",
+    "prepare.sources": "",
+    "ppo.kl_coef": "kl",
+    "reward.retrain": "retrain",
+    "run.seed": "seed",
+    "label.annotators": "",
+    "ppo.optimiser.lr": "lr",
+    "ppo.iterations": "iterations",
+    "sample.pairs": "pairs",
+    "reward.optimiser.lr": "reward-lr",
+    "sft.optimiser.lr": "sft-lr",
+    "sft.epochs": "sft-epochs",
+    "reward.epochs": "reward-epochs",
+    "reward.ensemble": "ensemble",
+    "ppo.rollout_size": "rollouts",
+    "ppo.epochs": "ppo-epochs",
+    "ppo.sampling.temperature": "temperature",
+    "label.tau": "tau",
+}
+"""Parameter -> what stands before its value. The most telling come first, all others after them."""
+
+
+def run_name(root: Path, params: Params) -> str:
+    """The name of an execution of `params` in the workspace `root`, as its checkout is now."""
+    variant = variant_of(root)
+    own = [variant] if variant else []
+    own += [token for token in differences(params) if token not in own][: MOST - len(own)]
+    # A variant's checkout is a snapshot that no one knows; its commit is that of the main line.
+    checkout = root.resolve().parents[2] if variant else root
+    return " ".join([*(own or ["default"]), f"r{len(params.rounds)}", *_commit(checkout)])
+
+
+def differences(params: Params) -> list[str]:
+    """What `params` has otherwise than the code has it by default, the most telling first."""
+    changed = {key: value for key, value, _ in changed_params(params)}
+    order = [
+        *(key for key in SHORT if key in changed),
+        *(key for key in changed if key not in SHORT),
+    ]
+    return [*(_token(key, changed[key]) for key in order), *_unusual_rounds(params)]
+
+
+def _token(key: str, value: Any) -> str:
+    """`kl0.10`, `no-retrain`, `SmolLM2-135M`; in general `ppo.value_model=shared`."""
+    if key == "prepare.files":
+        return "own-data"
+    if key == "prepare.sources":
+        return "+".join(_last_part(source["path"]) for source in value)
+    if key == "base.model":
+        return _last_part(value)
+    plain = f"{key.partition('.')[0]}.{key.rpartition('.')[2]}"
+    if isinstance(value, bool):
+        label = SHORT.get(key, plain)
+        return label if value else f"no-{label}"
+    if isinstance(value, Mapping | list | tuple):
+        return plain
+    return f"{SHORT.get(key, f'{plain}=')}{_brief(value)}"
+
+
+def _unusual_rounds(params: Params) -> Iterator[str]:
+    """`r3-from-r1` where a round does not start from the policy before it; `final-r2`."""
+    before = "models/sft"
+    for key, entry in params.rounds.items():
+        if entry.policy != before:
+            start = re.sub(r"^models/(rounds/)?|/policy$", "", entry.policy)
+            yield f"{key}-from-{start}"
+        before = f"models/rounds/{key}/policy"
+    if params.rounds and params.final != list(params.rounds)[-1]:
+        yield f"final-{params.final}"
+
+
+def _brief(value: object) -> str:
+    """Numbers as people write them: 0.10, 1e-4, 512."""
+    if not isinstance(value, float):
+        return _last_part(str(value).lower() if value is None else str(value))
+    if value and abs(value) < 0.01:
+        digits, power = f"{value:.6e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
+    text = f"{value:g}"
+    return f"{value:.2f}" if re.fullmatch(r"\d+\.\d", text) else text
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _commit(checkout: Path) -> list[str]:
+    """`["6cb38ae"]`, `["6cb38ae-dirty"]`, nothing outside of git.
+
+    Each run of the pipeline writes dvc.lock and metrics/: they alone make no checkout dirty.
+    """
+    if not (commit := git_commit(checkout)):
+        return []
+    command = ["git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no"]
+    tracked = [*command, "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics"]
+    done = subprocess.run(tracked, capture_output=True, text=True, check=True)
+    return [commit[:7] + ("-dirty" if done.stdout.strip() else "")]

@@ -1,0 +1,141 @@
+"""The runs in MLflow: a parent for each execution of the pipeline, a child for each of its stages.
+
+Runs are found by tags, so that a run that was made but not noted (a crash, a lost reply) is found
+again instead of made twice: `rlhf.execution` on the parent, `rlhf.spool` on the child. The parent
+is named by what its execution differs in (`tasks.tracking.run_names`), a child by its stage and
+its parent: in a legend or a list that shows nothing else, no two look the same.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
+
+from tasks.tracking.sent import Sent, save_sent
+from tasks.tracking.spool import EXECUTIONS_FOLDER
+from tasks.tracking.store import Store, find_run, mlflow_key
+from tasks.workspace.files import read_json
+
+PARAMS_PER_BATCH = 100
+PARAM_LENGTH = 6000
+CHANGED = "params.changed"
+"""Tag of an execution whose stages did not all run with the parameters that it started with."""
+
+
+def execution_run(store: Store, root: Path, execution: str, started: Mapping[str, Any]) -> Run:
+    """The parent run of an execution, made where there is none.
+
+    Args:
+        store: where to look.
+        root: the workspace, with the execution's start.json.
+        execution: its id.
+        started: `started_ms` and `tags` of the first stage; it describes an execution that an
+            older version of the project has left without a start.json.
+    """
+    if (run := find_run(store, "rlhf.execution", execution)) is not None:
+        return run
+    record = read_json(root / EXECUTIONS_FOLDER / execution / "start.json")
+    described = record or {**started, "name": execution, "params": {}}
+    tags = {"rlhf.execution": execution}
+    tags |= {key: value for key, value in described["tags"].items() if key.startswith("git.")}
+    if commit := tags.get("git.commit"):
+        tags["mlflow.source.git.commit"] = commit
+    run = store.client.create_run(
+        store.experiment,
+        start_time=int(described["started_ms"]),
+        run_name=_unused(store, described["name"]),
+        tags=tags,
+    )
+    log_params(store, run.info.run_id, described["params"])
+    return store.client.get_run(run.info.run_id)
+
+
+def stage_run(store: Store, root: Path, start: Mapping[str, Any], tags: Mapping[str, str]) -> Run:
+    """The child run of a spool (`start` is its start.json), made where there is none."""
+    spool = f"{start['stage']}/{start['id']}/{start['execution']}"
+    if (run := find_run(store, "rlhf.spool", spool)) is not None:
+        return run
+    parent = execution_run(store, root, start["execution"], start)
+    return store.client.create_run(
+        store.experiment,
+        start_time=int(start["started_ms"]),
+        run_name=f"{start['stage']} {parent.info.run_name}",
+        tags={
+            **tags,
+            "rlhf.spool": spool,
+            "rlhf.stage": start["stage"],
+            MLFLOW_PARENT_RUN_ID: parent.info.run_id,
+        },
+    )
+
+
+def log_params(store: Store, run: str, params: Mapping[str, object]) -> None:
+    """Log parameters, in batches that MLflow takes."""
+    entries = [
+        Param(mlflow_key(key), str(value)[:PARAM_LENGTH]) for key, value in sorted(params.items())
+    ]
+    for first in range(0, len(entries), PARAMS_PER_BATCH):
+        store.client.log_batch(run, params=entries[first : first + PARAMS_PER_BATCH])
+
+
+def compare_params(store: Store, parent: Run, stage: str, params: Mapping[str, str]) -> None:
+    """Let the parent say which parameters of a stage are not those the execution started with.
+
+    What the parent does not have at all is added, so that executions can be compared by it.
+    """
+    known = parent.data.params
+    other = [
+        f"{stage}: {key} {value} (started with {known[key]})"
+        for key, value in sorted(params.items())
+        if key in known and known[key] != value
+    ]
+    if other:
+        before = parent.data.tags.get(CHANGED, "").splitlines()
+        lines = dict.fromkeys([*before, *other])
+        store.client.set_tag(parent.info.run_id, CHANGED, "\n".join(lines))
+    missing = {key: value for key, value in params.items() if key not in known}
+    log_params(store, parent.info.run_id, missing)
+
+
+def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
+    """Send an execution's end.json and report to its parent run."""
+    start, end = read_json(folder / "start.json"), read_json(folder / "end.json")
+    assert start is not None
+    assert end is not None
+    parent = execution_run(store, root, start["execution"], start)
+    run, started = parent.info.run_id, int(start["started_ms"])
+    # Times that do not depend on when it is sent: a point that is sent again is the same point.
+    metrics = [
+        Metric(mlflow_key(point["key"]), point["value"], started + point["step"], point["step"])
+        for point in end["points"]
+        if point["key"] != "seconds"
+    ]
+    metrics += [
+        Metric(point["key"], point["value"], int(end["ended_ms"]), 0)
+        for point in end["points"]
+        if point["key"] == "seconds"
+    ]
+    # The description: empty where all is well, also after an attempt that was not.
+    tags = [RunTag(MLFLOW_RUN_NOTE, end["message"][:PARAM_LENGTH])]
+    store.client.log_batch(run, metrics=metrics, tags=tags)
+    if (folder / "report.html").exists():
+        store.client.log_artifact(run, str(folder / "report.html"))
+    store.client.set_terminated(run, end["status"], int(end["ended_ms"]))
+    sent.run, sent.ended_ms = run, end["ended_ms"]
+    save_sent(folder, sent)
+
+
+def _unused(store: Store, name: str) -> str:
+    """`name`, with a number where parent runs are called so already: legends show names only."""
+    quoted = name.replace("'", "")
+    runs = store.client.search_runs(
+        [store.experiment], filter_string=f"attributes.run_name LIKE '{quoted}%'", max_results=500
+    )
+    taken = {run.info.run_name for run in runs}
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name} #{number}"
+    return free

@@ -1,0 +1,273 @@
+"""Sends one spool to MLflow: run, parameters, inputs, curves, and when it has ended the rest.
+
+Every step is noted in `sent.json` as soon as MLflow has confirmed it, and harmless to repeat, so
+an interruption between any two lines costs a repetition and makes no duplicate.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+from mlflow.entities import (
+    Metric,
+    RunTag,
+)
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks.tracking.entities import datasets, last_step, points, run_tags
+from tasks.tracking.models import log_model
+from tasks.tracking.runs import (
+    PARAM_LENGTH,
+    compare_params,
+    execution_run,
+    log_params,
+    send_end,
+    stage_run,
+)
+from tasks.tracking.sent import Sent, load_sent, save_sent
+from tasks.tracking.spool import is_live, read_finish
+from tasks.tracking.spools import run_behind
+from tasks.tracking.store import Store, connect, mlflow_key
+from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.held import held
+
+METRICS_PER_BATCH = 1000
+GONE = "outputs.gone"
+"""Tag of a run with the outputs that could not be sent, because they are not there any more."""
+REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
+"""Answers of a tracking server that concern this spool only: the next one may still be taken."""
+
+
+class TrackingError(Exception):
+    """MLflow did not take a spool: unreachable, or it refuses what is in it."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        """Keep the first line of `message`."""
+        super().__init__(message.strip().split("\n")[0][:300])
+        self.refused = refused
+
+
+def send(folder: Path, *, uri: str, models: bool) -> None:
+    """Send what of the spool in `folder` has not arrived at `uri` yet.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    with _named_errors():
+        _Sender(folder, connect(uri), load_sent(folder, uri)).send(models=models)
+
+
+def send_execution(folder: Path, *, uri: str) -> None:
+    """Send how the execution in `folder` ended, with its results and report.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    root = folder.parents[2]
+    with _named_errors(), _runs_lock(root):
+        send_end(connect(uri), root, folder, load_sent(folder, uri))
+
+
+def send_output_tags(
+    uri: str, run: str, models: Mapping[str, str], outs: Mapping[str, str]
+) -> None:
+    """Tag a run, and the models it logged, with the DVC hashes of its outputs.
+
+    Args:
+        uri: of the tracking store.
+        run: id of the run.
+        models: output path -> id of the logged model.
+        outs: output path -> hash.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    with _named_errors():
+        client = connect(uri).client
+        tags = [RunTag(mlflow_key(f"dvc.out.{path}"), digest) for path, digest in outs.items()]
+        client.log_batch(run, tags=tags)
+        for path, model in models.items():
+            if path in outs:
+                client.set_logged_model_tags(model, {"dvc.path": path, "dvc.md5": outs[path]})
+
+
+class _Sender:
+    """One spool, the store it goes to, and how far it has got."""
+
+    def __init__(self, folder: Path, store: Store, sent: Sent) -> None:
+        self.folder = folder
+        self.root = folder.parents[3]
+        self.store = store
+        self.client = store.client
+        self.sent = sent
+        self.start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
+        self.tags = run_tags(self.start)
+
+    def send(self, *, models: bool) -> None:
+        if not self.sent.run:
+            with _runs_lock(self.root):
+                run = stage_run(self.store, self.root, self.start, self.tags)
+                self.sent.run = run.info.run_id
+            self._note()
+        if not self.sent.described:
+            self._describe()
+        # Read before the metrics: what was logged before the end is sent before the end.
+        finish, live = read_finish(self.folder), is_live(self.folder)
+        self._send_metrics()
+        if finish is None:
+            self._set_status("RUNNING" if live else "KILLED")
+            return
+        if finish["ended_ms"] != self.sent.ended_ms:
+            self._finish(finish)
+        if models and not self.sent.models_done:
+            self._send_models(finish)
+
+    def _describe(self) -> None:
+        params = {mlflow_key(k): str(v)[:PARAM_LENGTH] for k, v in self.start["params"].items()}
+        log_params(self.store, self.sent.run, params)
+        tags = [RunTag(mlflow_key(key), value) for key, value in self.tags.items()]
+        self.client.log_batch(self.sent.run, tags=tags)
+        if inputs := datasets(self.start):
+            self.client.log_inputs(self.sent.run, inputs)
+        with _runs_lock(self.root):
+            parent = execution_run(self.store, self.root, self.start["execution"], self.start)
+            compare_params(self.store, parent, self.start["stage"], params)
+        self.sent.described = True
+        self._note()
+
+    def _send_metrics(self) -> None:
+        """Send complete lines from the noted offset on."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        batch: list[Metric] = []
+        with path.open("rb") as lines:
+            lines.seek(self.sent.metrics)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                new = points(json.loads(line))
+                if batch and len(batch) + len(new) > METRICS_PER_BATCH:
+                    self._send_batch(batch)
+                    batch = []
+                batch += new
+                self.sent.metrics += len(line)
+        if batch:
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: list[Metric]) -> None:
+        self.client.log_batch(self.sent.run, metrics=batch)
+        self._note()
+
+    def _finish(self, finish: Mapping[str, Any]) -> None:
+        """Final metrics, small artifacts and the status; models come after."""
+        ended, status = finish["ended_ms"], finish["status"]
+        finals = finish["metrics"].items()
+        step = last_step(self.folder / "metrics.jsonl")
+        own = [Metric(mlflow_key(key), value, ended, step) for key, value in finals]
+        for first in range(0, len(own), METRICS_PER_BATCH):
+            self.client.log_batch(self.sent.run, metrics=own[first : first + METRICS_PER_BATCH])
+        for output in finish["outputs"]:
+            if output["kind"] == "artifact" and (source := self._source(output)):
+                self._send_artifact(source)
+        self._describe_end(finish.get("message", ""))
+        self.client.set_terminated(self.sent.run, status, ended)
+        self.client.set_terminated(self._parent(), status, ended)
+        self.sent.status, self.sent.ended_ms = status, ended
+        self.sent.models_done = all(entry["kind"] == "artifact" for entry in finish["outputs"])
+        self._note()
+        self._drop_links()
+
+    def _describe_end(self, message: str) -> None:
+        """What went wrong is the run's description; a second attempt that ends well has none."""
+        if message:
+            self.client.set_tag(self.sent.run, MLFLOW_RUN_NOTE, message[:PARAM_LENGTH])
+        elif MLFLOW_RUN_NOTE in self.client.get_run(self.sent.run).data.tags:
+            self.client.delete_tag(self.sent.run, MLFLOW_RUN_NOTE)
+
+    def _source(self, output: Mapping[str, str]) -> Path | None:
+        """Where an output can be had, None where it has gone; the run then says so.
+
+        The link in the spool is dropped once a store has it. For another store there is the output
+        itself, as long as it is still this run that it comes from.
+        """
+        if (kept := self.folder / output["kept"]).exists():
+            return kept
+        stage, published = self.start["stage"], self.root / output["path"]
+        locked = read_lock(self.root).get(stage)
+        ours = locked is not None and run_behind(self.root, stage, locked) == self.folder
+        if ours and published.exists():
+            return published
+        tags = self.client.get_run(self.sent.run).data.tags
+        gone = dict.fromkeys([*tags.get(GONE, "").splitlines(), output["path"]])
+        self.client.set_tag(self.sent.run, GONE, "\n".join(gone))
+        return None
+
+    def _send_artifact(self, path: Path) -> None:
+        if path.is_dir():
+            self.client.log_artifacts(self.sent.run, str(path), artifact_path=path.name)
+        else:
+            self.client.log_artifact(self.sent.run, str(path))
+
+    def _send_models(self, finish: Mapping[str, Any]) -> None:
+        for output in finish["outputs"]:
+            path, kind = output["path"], output["kind"]
+            if kind == "artifact" or path in self.sent.models:
+                continue
+            tags = {"rlhf.output": path, "rlhf.stage": self.start["stage"]}
+            if (folder := self._source(output)) is None:
+                continue
+            self.sent.models[path] = log_model(self.store, self.sent.run, kind, folder, tags)
+            self._note()
+        self.sent.models_done = True
+        self._note()
+        self._drop_links()
+
+    def _drop_links(self) -> None:
+        """The outputs are kept for as long as something of them may be left to send."""
+        if self.sent.models_done:
+            shutil.rmtree(self.folder / "outputs", ignore_errors=True)
+
+    def _set_status(self, status: str) -> None:
+        """Say that the stage runs (again), or that it was killed and could not say so itself."""
+        if self.sent.status == status:
+            return
+        for run in (self.sent.run, self._parent()):
+            if status == "RUNNING":
+                self.client.update_run(run, status=status)
+            else:
+                self.client.set_terminated(run, status)
+        self.sent.status = status
+        self._note()
+
+    def _parent(self) -> str:
+        execution = self.start["execution"]
+        return str(execution_run(self.store, self.root, execution, self.start).info.run_id)
+
+    def _note(self) -> None:
+        save_sent(self.folder, self.sent)
+
+
+@contextmanager
+def _runs_lock(root: Path) -> Iterator[None]:
+    """Processes that ship different spools do not make the same parent run twice."""
+    with held(root / ".work" / "runs.lock"):
+        yield
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        raise TrackingError(str(error), refused=error.error_code in REFUSALS) from error
+    except (requests.RequestException, SQLAlchemyError, ConnectionError) as error:
+        raise TrackingError(str(error), refused=False) from error
+    except OSError as error:  # an artifact that cannot be read or written
+        raise TrackingError(str(error), refused=True) from error

@@ -1,0 +1,64 @@
+"""What of a spool has arrived in MLflow: `sent.json`, read and replaced as a whole."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tasks.workspace.files import write_json
+
+DEFAULT_STORE = Path(".work") / "mlflow" / "mlflow.db"
+"""Below the main checkout."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """Progress of shipping one spool to one tracking server."""
+
+    uri: str
+    """Digest of the tracking URI (which may hold a password); another server starts anew."""
+    run: str = ""
+    """Id of the MLflow run, empty until it exists."""
+    described: bool = False
+    """Parameters, tags and data set inputs have arrived."""
+    metrics: int = 0
+    """Bytes of metrics.jsonl that have arrived."""
+    status: str = ""
+    """Last status that MLflow was told."""
+    ended_ms: int = 0
+    """`ended_ms` of the finish.json whose metrics and artifacts have arrived; 0 for none."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Path of a model that has arrived -> id of the logged model."""
+    models_done: bool = False
+    """All models of the finish.json have arrived."""
+    outs: dict[str, str] = field(default_factory=dict)
+    """Output path -> hash in dvc.lock that the run has been tagged with."""
+
+
+def load_sent(folder: Path, uri: str) -> Sent:
+    """Progress of shipping the spool in `folder` to `uri`; nothing where that is another one."""
+    path, digest = folder / "sent.json", store_digest(folder, uri)
+    if path.exists():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["uri"] == digest:
+            return Sent(**record)
+    return Sent(uri=digest)
+
+
+def save_sent(folder: Path, sent: Sent) -> None:
+    """Replace the spool's `sent.json`."""
+    write_json(folder / "sent.json", asdict(sent))
+
+
+def store_digest(folder: Path, uri: str) -> str:
+    """Twelve hex digits that stand for a tracking URI.
+
+    The default store of the checkout that `folder` lies in has the same ones wherever the checkout
+    is moved: it goes along.
+    """
+    store = f"/{DEFAULT_STORE.as_posix()}"
+    if uri.startswith("sqlite:///") and uri.endswith(store):
+        checkout = Path(uri.removeprefix("sqlite:///").removesuffix(store))
+        if folder.resolve().is_relative_to(checkout.resolve()):
+            uri = "the store of this checkout"
+    return hashlib.sha256(uri.encode()).hexdigest()[:12]

@@ -1,0 +1,226 @@
+"""Sends spools to MLflow, beside the work or afterwards, as often as it takes.
+
+Shipping is idempotent: `sent.json` remembers what arrived, and where it is lost or a reply went
+missing, MLflow finds the run again by its tag and drops points that it has (a point is its key,
+step, time and value). One spool is shipped by one process at a time (a kernel lock); processes
+that ship different spools of one execution agree on the parent run by a lock as well.
+
+Importing this module costs nothing: MLflow (1.5 seconds) is imported by the first spool that has
+something to send, in the thread that sends it.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tasks.tracking.sent import DEFAULT_STORE, load_sent
+from tasks.tracking.spool import EXECUTIONS_FOLDER, home, is_live, read_finish
+from tasks.tracking.spools import spools
+from tasks.workspace.files import read_json
+from tasks.workspace.held import take
+from tasks.workspace.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+MLFLOW_SETTINGS = {
+    # A server that is away costs seconds, not the four minutes of the defaults.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+State = Literal["complete", "open", "busy", "refused", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShipResult:
+    """What became of one spool."""
+
+    folder: Path
+    state: State
+    """complete: all has arrived. open: all so far, more will come (the stage runs, or its models
+    are left to `make sync`). busy: another process ships it. refused: MLflow does not take this
+    one. unreachable: MLflow takes nothing at present.
+    """
+    detail: str = ""
+    """Why MLflow did not take it, one line."""
+
+
+def tracking_uri(root: Path) -> str:
+    """`MLFLOW_TRACKING_URI`, or a SQLite file below the repository root."""
+    default = f"sqlite:///{(home(root) / DEFAULT_STORE).resolve()}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def quiet_mlflow() -> None:
+    """Settings that MLflow reads from the environment when it is imported."""
+    for name, value in MLFLOW_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # Not a default: no setting of the user's may make a model file run code here.
+    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
+
+
+def ship(folder: Path, *, models: bool = True) -> ShipResult:
+    """Send what is new in one spool. Never raises because of MLflow or the network.
+
+    Args:
+        folder: `.work/spool/<stage>/<id>`.
+        models: also log models; without, a finished spool that has some stays open.
+    """
+    if not _news(folder, models=models):
+        return ShipResult(folder, _rest(folder))
+    with _only_shipper(folder) as mine:
+        if not mine:
+            return ShipResult(folder, "busy")
+        uri = tracking_uri(_root_of(folder))
+        return _attempt(folder, lambda: _send(folder, uri, models=models))
+
+
+def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
+    """Ship all spools, then all executions that ended; stop where MLflow is unreachable."""
+    results = []
+    for folder in spools(root):
+        results.append(ship(folder, models=models))
+        if results[-1].state == "unreachable":
+            return results
+    # After their stages: the last word on how a parent run ended is the execution's.
+    for end in sorted((home(root) / EXECUTIONS_FOLDER).glob("*/end.json")):
+        results.append(ship_execution(end.parent))
+        if results[-1].state == "unreachable":
+            return results
+    return results
+
+
+def ship_execution(folder: Path) -> ShipResult:
+    """Send how the execution in `.work/executions/<id>` ended, if that is new."""
+    uri = tracking_uri(folder.parents[2])
+    end = read_json(folder / "end.json")
+    assert end is not None
+    if load_sent(folder, uri).ended_ms == end["ended_ms"]:
+        return ShipResult(folder, "complete")
+    with _only_shipper(folder) as mine:
+        if not mine:
+            return ShipResult(folder, "busy")
+        return _attempt(folder, lambda: _send_execution(folder, uri))
+
+
+def has_news(folder: Path) -> bool:
+    """Whether a spool of a stage that does not run holds what MLflow does not know yet."""
+    return not is_live(folder) and _news(folder, models=True)
+
+
+class Shipper:
+    """A daemon thread that ships all spools of `root` every two seconds, until it is closed."""
+
+    def __init__(self, root: Path, *, models: bool = True, every: float = 2.0) -> None:
+        """Start the thread.
+
+        Args:
+            root: the workspace whose spools are shipped.
+            models: False in a stage that ships for itself: models are left to `make sync`.
+            every: seconds between two rounds.
+        """
+        self._root = root
+        self._models = models
+        self._every = every
+        self._stop = threading.Event()
+        self._delivered = False
+        self._complaint = ""
+        self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
+        self._thread.start()
+
+    def close(self, deadline_seconds: float) -> bool:
+        """Ship once more, wait at most `deadline_seconds`; whether all that there is arrived.
+
+        What did not arrive stays in the spool for the next shipper or `make sync`.
+        """
+        self._stop.set()
+        self._thread.join(deadline_seconds)
+        return self._delivered and not self._thread.is_alive()
+
+    def _work(self) -> None:
+        pause = self._every
+        while not self._stop.wait(pause):
+            # A server that is away is asked less and less often, at most twice a minute.
+            pause = self._every if self._round() else min(2 * pause, 30.0)
+        self._delivered = self._round()
+
+    def _round(self) -> bool:
+        results = ship_all(self._root, models=self._models)
+        troubles = [r.detail for r in results if r.state in ("refused", "unreachable")]
+        if troubles and troubles[0] != self._complaint:
+            self._complaint = troubles[0]
+            logger.warning("MLflow did not take everything; nothing is lost. %s", self._complaint)
+        return not troubles
+
+
+# The two that know MLflow import it: 1.5 s that no stage's main thread should wait for.
+
+
+def _send(folder: Path, uri: str, *, models: bool) -> State:
+    from tasks.tracking.send import send  # noqa: PLC0415
+
+    send(folder, uri=uri, models=models)
+    return _rest(folder)
+
+
+def _send_execution(folder: Path, uri: str) -> State:
+    from tasks.tracking.send import send_execution  # noqa: PLC0415
+
+    send_execution(folder, uri=uri)
+    return "complete"
+
+
+def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
+    """Send something of `folder`; what became of it."""
+    quiet_mlflow()
+    from tasks.tracking.send import TrackingError  # noqa: PLC0415
+
+    try:
+        return ShipResult(folder, sending())
+    except TrackingError as error:
+        state: State = "refused" if error.refused else "unreachable"
+        return ShipResult(folder, state, redact(str(error)))
+
+
+@contextmanager
+def _only_shipper(folder: Path) -> Iterator[bool]:
+    if (lock := take(folder / "ship.lock")) is None:
+        yield False
+        return
+    with lock:
+        yield True
+
+
+def _news(folder: Path, *, models: bool) -> bool:
+    """Whether anything in the spool has not arrived yet. Reads two small files at most."""
+    sent = load_sent(folder, tracking_uri(_root_of(folder)))
+    metrics = folder / "metrics.jsonl"
+    if not sent.described or (metrics.exists() and metrics.stat().st_size > sent.metrics):
+        return True
+    finish = read_finish(folder)
+    if finish is None:
+        return sent.status != ("RUNNING" if is_live(folder) else "KILLED")
+    return finish["ended_ms"] != sent.ended_ms or (models and not sent.models_done)
+
+
+def _rest(folder: Path) -> State:
+    """What remains after everything that could be sent has been."""
+    if read_finish(folder) is None:
+        return "open" if is_live(folder) else "complete"
+    sent = load_sent(folder, tracking_uri(_root_of(folder)))
+    return "complete" if sent.models_done else "open"
+
+
+def _root_of(folder: Path) -> Path:
+    """The workspace of `<root>/.work/spool/<stage>/<id>`."""
+    return folder.parents[3]

@@ -1,0 +1,219 @@
+"""What MLflow is to get, written to local files first; no MLflow is needed to write it.
+
+A stage opens a spool, logs metrics into it and finishes it. `tasks.tracking.shipping` sends spools
+to MLflow beside the work, or later, as often as it takes. So a tracking server that is slow, away
+or never set up costs a training step a few microseconds and loses nothing.
+
+One spool is one folder, `.work/spool/<stage>/<id>/`:
+
+    start.json     who runs, with which parameters and input hashes (written once)
+    metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
+    finish.json    how it ended and why, final metrics, outputs
+    outputs/       hard links to the outputs, so that a later run cannot take them away unsent
+    lock           held while the stage lives, so that a killed one can be told from a slow one
+    sent.json      what has arrived where (written by the shipper)
+
+The id follows from stage, execution, parameters and input hashes. A stage that is killed and
+resumed within one execution therefore comes back to its folder, and to its MLflow run; what it
+repeats after its last checkpoint is not logged twice.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from tasks.workspace.files import now_ms, read_json, relative_to, write_json
+from tasks.workspace.held import is_held, take
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+OutputKind = Literal["policy", "reward_model", "artifact"]
+
+SPOOL_FOLDER = Path(".work") / "spool"
+EXECUTIONS_FOLDER = Path(".work") / "executions"
+"""What the parent runs are to hold: see `tasks.tracking.execution_record`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What is known of a stage before it starts."""
+
+    stage: str
+    """Name of the DVC stage, such as `ppo@r1`."""
+    execution: str
+    """Id of the pipeline execution that the stage belongs to: one MLflow parent run."""
+    params: Mapping[str, object]
+    """Flat, dotted: `{"ppo.kl_coef": 0.05}`."""
+    inputs: Mapping[str, str]
+    """Path below the repository root -> hash as DVC records it (md5, `.dir` for a folder)."""
+    tags: Mapping[str, str]
+    """Further tags of the run, such as `git.commit` and `round`. One called `fingerprint`, the
+    name of the stage's checkpoint folder, makes the run of changed code a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file or folder that the stage has published and MLflow is to keep."""
+
+    kind: OutputKind
+    path: Path
+    """Below the repository root, absolute or relative to it."""
+
+
+class Spool:
+    """The open spool of a running stage. Made by `open_spool`; end it with `finish`."""
+
+    def __init__(self, root: Path, folder: Path, lock: IO[str]) -> None:
+        """Take over `folder`, whose `lock` the caller holds and this object releases."""
+        self.folder = folder
+        self._root = root
+        self._lock = lock
+        metrics = folder / "metrics.jsonl"
+        self._seen = _trim_and_read(metrics)
+        self._file = metrics.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line and hand it to the kernel; microseconds, no network, no waiting.
+
+        After a resume, values that an earlier attempt logged at the same step are left out.
+        """
+        if self._seen:
+            metrics = {k: v for k, v in metrics.items() if (step, k) not in self._seen}
+            if not metrics:
+                return
+        line = {"step": step, "time": now_ms(), "metrics": dict(metrics)}
+        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def finish(
+        self,
+        status: Status,
+        metrics: Mapping[str, float],
+        outputs: Sequence[Output],
+        message: str = "",
+    ) -> None:
+        """Record the end, with a message where it was no good one. Call it once, after publishing.
+
+        Raises:
+            FileNotFoundError: an output does not exist.
+        """
+        self._file.close()
+        entries = [
+            self._keep(number, output.kind, self._root / output.path)
+            for number, output in enumerate(outputs)
+        ]
+        write_json(
+            self.folder / "finish.json",
+            {
+                "status": status,
+                "ended_ms": now_ms(),
+                "metrics": dict(metrics),
+                "outputs": entries,
+                "message": message,
+            },
+        )
+        self._lock.close()
+
+    def _keep(self, number: int, kind: OutputKind, source: Path) -> dict[str, str]:
+        """Link an output below the spool and return its entry of finish.json."""
+        kept = Path("outputs") / str(number) / source.name
+        target = self.folder / kept
+        shutil.rmtree(target.parent, ignore_errors=True)
+        target.parent.mkdir(parents=True)
+        if source.is_dir():
+            shutil.copytree(source, target, copy_function=_link)
+        else:
+            _link(str(source), str(target))
+        return {"kind": kind, "path": relative_to(source, self._root), "kept": kept.as_posix()}
+
+
+def open_spool(root: Path, start: RunStart) -> Spool:
+    """A spool for this stage: the folder of the attempt that it resumes, or a new one.
+
+    An attempt that finished, or that another live process holds, is left alone.
+    """
+    stage_folder = home(root) / SPOOL_FOLDER / start.stage
+    for folder in _candidates(stage_folder, _identity(start)):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(folder)
+        if lock is None:
+            continue
+        if (finish := read_finish(folder)) and finish["status"] == "FINISHED":
+            lock.close()
+            continue
+        (folder / "finish.json").unlink(missing_ok=True)
+        if not (folder / "start.json").exists():
+            record = {"schema": 1, "id": folder.name, "started_ms": now_ms(), **asdict(start)}
+            write_json(folder / "start.json", record)
+        return Spool(root, folder, lock)
+    raise AssertionError("the candidates do not end")
+
+
+def home(root: Path) -> Path:
+    """The checkout that keeps what MLflow is to get: `root`, or that of `dvc exp run --temp`.
+
+    DVC runs such an experiment in a copy below `.dvc/tmp/exps` and removes it afterwards.
+    """
+    absolute = root.absolute()
+    for folder in absolute.parents:
+        if absolute.is_relative_to(folder / ".dvc" / "tmp" / "exps"):
+            return folder
+    return root
+
+
+def is_live(folder: Path) -> bool:
+    """Whether the process that opened this spool still runs (the kernel keeps the lock)."""
+    return is_held(folder / "lock")
+
+
+def read_finish(folder: Path) -> dict[str, Any] | None:
+    """The spool's finish.json, None while the stage has not ended (or was killed)."""
+    return read_json(folder / "finish.json")
+
+
+def _identity(start: RunStart) -> str:
+    code = start.tags.get("fingerprint", "")
+    parts = [start.stage, start.execution, dict(start.params), dict(start.inputs), code]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _candidates(stage_folder: Path, identity: str) -> Iterator[Path]:
+    yield stage_folder / identity
+    for attempt in itertools.count(2):
+        yield stage_folder / f"{identity}-{attempt}"
+
+
+def _take_lock(folder: Path) -> IO[str] | None:
+    """The folder's lock; patient with `is_live`, which holds it for an instant."""
+    for _ in range(10):
+        if (lock := take(folder / "lock")) is not None:
+            return lock
+        time.sleep(0.02)
+    return None
+
+
+def _trim_and_read(metrics: Path) -> set[tuple[int, str]]:
+    """Cut off a half-written last line and return the (step, key) pairs that are there."""
+    if not metrics.exists():
+        return set()
+    content = metrics.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(metrics, len(whole))
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return {(row["step"], key) for row in rows for key in row["metrics"]}
+
+
+def _link(source: str, target: str) -> None:
+    """Hard link, or copy where the file system has none (another device, some network mounts)."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,27 @@
+"""The spools of a workspace: all of them, and the one behind an entry of `dvc.lock`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.tracking.spool import SPOOL_FOLDER, home, read_finish
+from tasks.workspace.dvc_lockfile import LockedStage
+
+
+def spools(root: Path, stage: str = "*") -> list[Path]:
+    """The spool folders below `root`, of one stage or of all, oldest first."""
+    starts = (home(root) / SPOOL_FOLDER).glob(f"{stage}/*/start.json")
+    return [path.parent for path in sorted(starts, key=lambda p: (p.stat().st_mtime_ns, p))]
+
+
+def run_behind(root: Path, stage: str, locked: LockedStage) -> Path | None:
+    """The spool of the run that made what `dvc.lock` names for a stage, if it is here."""
+    for folder in reversed(spools(root, stage)):
+        finish = read_finish(folder)
+        if finish is None or finish["status"] != "FINISHED":
+            continue
+        start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
+        known = start["inputs"]
+        if all(locked.deps.get(path, digest) == digest for path, digest in known.items()):
+            return folder
+    return None

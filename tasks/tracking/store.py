@@ -1,0 +1,139 @@
+"""Connecting to MLflow: its store, its experiment, and a run that has a certain tag."""
+
+import functools
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from tasks.workspace.held import held
+
+DEFAULT_EXPERIMENT = "rlhf-rounds"
+ARTIFACT_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Where MLflow's tables hold addresses below the experiment's artifacts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A connected tracking store and the experiment that everything goes into."""
+
+    client: MlflowClient
+    experiment: str
+    """The experiment's id."""
+
+
+def connect(uri: str) -> Store:
+    """Connect to `uri`, creating the SQLite file and the experiment where they do not exist.
+
+    The experiment is that of `MLFLOW_EXPERIMENT_NAME`, or `rlhf-rounds`.
+
+    Four processes that create one SQLite file at once make three of them crash (MLflow's
+    migrations race), hence the lock beside the file.
+    """
+    return _connect(uri, os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT)
+
+
+@functools.lru_cache(maxsize=4)
+def _connect(uri: str, name: str) -> Store:
+    with _creation_lock(uri):
+        _create_tables(uri)
+        _take_artifacts_along(uri, name)
+        mlflow.set_tracking_uri(uri)
+        client = MlflowClient(uri)
+        return Store(client, _experiment(client, name, _artifact_location(uri)))
+
+
+def mlflow_key(name: str) -> str:
+    """`name` with what MLflow refuses in a key (such as `@` and `?`) replaced."""
+    return re.sub(r"[^\w.\- /:]", ".", name)
+
+
+@contextmanager
+def _creation_lock(uri: str) -> Iterator[None]:
+    folder = _sqlite_folder(uri)
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder / "create.lock"):
+        yield
+
+
+def _create_tables(uri: str) -> None:
+    """Make the tables of a new SQLite store in a draft file, renamed when it is complete.
+
+    A process that dies in the middle (a stage's shipper has seconds) would otherwise leave a
+    store that MLflow can neither use nor finish.
+    """
+    if _sqlite_folder(uri) is None or (target := Path(uri.removeprefix("sqlite:///"))).exists():
+        return
+    draft = target.with_name(f".{target.name}.draft")
+    draft.unlink(missing_ok=True)
+    MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
+    draft.replace(target)
+
+
+def _take_artifacts_along(uri: str, experiment: str) -> None:
+    """Correct the addresses of artifacts in a SQLite store that was moved with its folder.
+
+    MLflow keeps them absolute: it would look for the old ones in vain, and write new ones there.
+    """
+    if (here := _artifact_location(uri)) is None or not Path(unquote(urlsplit(here).path)).is_dir():
+        return
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        row = database.execute(query, (experiment,)).fetchone()
+        if row is None or row[0] == here or Path(unquote(urlsplit(row[0]).path)).exists():
+            return
+        for table, column in ARTIFACT_COLUMNS:
+            database.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+                f" WHERE {column} = ? OR {column} LIKE ? || '/%'",
+                (here, len(row[0]) + 1, row[0], row[0]),
+            )
+
+
+def _sqlite_folder(uri: str) -> Path | None:
+    """The folder of a SQLite file's URI, None for any other store."""
+    return Path(uri.removeprefix("sqlite:///")).parent if uri.startswith("sqlite:///") else None
+
+
+def _artifact_location(uri: str) -> str | None:
+    """Beside a SQLite file; a server has its own answer."""
+    folder = _sqlite_folder(uri)
+    return None if folder is None else (folder / "artifacts").resolve().as_uri()
+
+
+def _experiment(client: MlflowClient, name: str, artifact_location: str | None) -> str:
+    if (found := client.get_experiment_by_name(name)) is not None:
+        return str(found.experiment_id)
+    try:
+        return client.create_experiment(name, artifact_location=artifact_location)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        # Another process was faster.
+        return _experiment(client, name, artifact_location)
+
+
+def find_run(store: Store, tag: str, value: str) -> Run | None:
+    """The run whose `tag` is `value`, None where there is none."""
+    quoted = value.replace("'", "")
+    runs = store.client.search_runs(
+        [store.experiment], filter_string=f"tags.`{tag}` = '{quoted}'", max_results=1
+    )
+    return runs[0] if runs else None

@@ -1,0 +1,1 @@
+"""The repository as DVC and git have it, and who works in it."""

@@ -1,0 +1,129 @@
+"""One driver at a time in a workspace: a flow run, `make repro`, or a bare `dvc repro`.
+
+Two would give DVC the same stage twice, and it refuses the second in the middle of a run. The
+kernel keeps the lock, so nobody can die and leave it behind; the file's text is only for people
+and for telling which flow run did not come to an end. A bare `dvc repro` takes no lock of ours: it
+is found among the processes.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from tasks.workspace.dvc_rwlock import repro_processes
+from tasks.workspace.held import take
+
+LOCK_FILE = Path(".work") / "driver.lock"
+STALE_EXIT_CODE = 6
+"""Of a driver during whose run something changed: all stages went through, but not with that."""
+BUSY_EXIT_CODE = 7
+"""Of a driver that finds another one at work; it has started nothing then."""
+DYING_SECONDS = 2.0
+"""A `dvc` whose driver was killed takes a moment to follow it."""
+ADVICE = (
+    "Wait for it, or end it (Ctrl-C where it was started, or Cancel in Prefect's UI); two at once "
+    "need two workspaces (`make repro VARIANT=...` makes one)"
+)
+
+
+class WorkspaceBusyError(Exception):
+    """Another driver works here; the message says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """Who brings a workspace up to date."""
+
+    name: str
+    """As people know it: `make repro`, `flow run kl0.10 r2 6cb38ae`."""
+    flow_run: str | None = None
+    """Prefect's id, None where it is no flow run."""
+    pid: int = field(default_factory=os.getpid)
+    since: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+
+
+@contextmanager
+def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
+    """Hold the workspace; yields the ids of flow runs that died in here unnoticed.
+
+    They are a flow run's to report; any other driver leaves them to the next flow run.
+
+    Raises:
+        WorkspaceBusyError: another driver works here.
+    """
+    with _locked(root) as lock:
+        before, dead = _read(lock)
+        if before is not None and before.flow_run is not None:
+            dead = [*dead, before.flow_run]
+        _write(lock, driver, dead)
+        try:
+            yield dead
+        finally:
+            _write(lock, None, [] if driver.flow_run else dead)
+
+
+def refuse_if_busy(root: Path) -> None:
+    """Look whether a driver works here, before anything is started for another one.
+
+    Raises:
+        WorkspaceBusyError: one does.
+    """
+    with _locked(root):
+        pass
+
+
+def died_in(root: Path) -> list[str]:
+    """The flow runs that died here and that no other has followed yet; none while one works."""
+    with suppress(WorkspaceBusyError), _locked(root) as lock:
+        last, dead = _read(lock)
+        return [*dead, last.flow_run] if last is not None and last.flow_run else dead
+    return []
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[IO[str]]:
+    path = root / LOCK_FILE
+    path.parent.mkdir(exist_ok=True)
+    if (lock := take(path)) is None:
+        with path.open(encoding="utf-8") as other:
+            driver, _ = _read(other)
+        name = (
+            f"{driver.name} works here since {driver.since} (process {driver.pid})"
+            if driver
+            else "another run has just begun here"
+        )
+        raise WorkspaceBusyError(f"{root}: {name}. {ADVICE}")
+    with lock:
+        _refuse_bare_dvc(root)
+        yield lock
+
+
+def _refuse_bare_dvc(root: Path) -> None:
+    deadline = time.monotonic() + DYING_SECONDS
+    while found := repro_processes(root):
+        if time.monotonic() > deadline:
+            raise WorkspaceBusyError(
+                f"{root}: `dvc repro` works here (process {found[0]}). {ADVICE}"
+            )
+        time.sleep(0.05)
+
+
+def _read(lock: IO[str]) -> tuple[Driver | None, list[str]]:
+    """Who holds the lock, or died with it; and the flow runs that died before."""
+    try:
+        note = json.loads(lock.read())
+        return Driver(**note["driver"]) if note["driver"] else None, list(note["dead"])
+    except (ValueError, TypeError, KeyError):  # Empty, or cut off by a crash of the machine.
+        return None, []
+
+
+def _write(lock: IO[str], driver: Driver | None, dead: list[str]) -> None:
+    lock.truncate(0)
+    lock.write(json.dumps({"driver": asdict(driver) if driver else None, "dead": dead}))
+    lock.flush()

@@ -1,0 +1,108 @@
+"""DVC's objects hashed again: cached ones against their names, outputs against `dvc.lock`.
+
+`dvc checkout` hands a damaged object out without a word; here it is found before it is used.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from configparser import ConfigParser
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.workspace.dvc_lockfile import read_lock
+
+_NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedObject:
+    """A cached object whose bytes are not those of its name."""
+
+    path: Path
+    expected: str
+    found: str
+
+    def mend(self, good: dict[str, Path]) -> str:
+        """Replace it by a sound copy from the outputs, or remove it; says which."""
+        self.path.chmod(0o644)
+        self.path.unlink()
+        if (source := good.get(self.expected)) is None:
+            return "removed; dvc pull or dvc repro brings it back"
+        draft = self.path.with_name(f".{self.path.name}.draft")
+        shutil.copyfile(source, draft)
+        draft.chmod(0o444)
+        draft.replace(self.path)
+        return f"replaced by {source}, which is sound"
+
+
+def cache_folder(root: Path) -> Path:
+    """Where DVC keeps the objects of a workspace."""
+    folder = "cache"
+    for name in ("config", "config.local"):
+        config = ConfigParser(interpolation=None)
+        config.read(root / ".dvc" / name, encoding="utf-8")
+        folder = config.get("cache", "dir", fallback=folder)
+    return root / ".dvc" / folder / "files" / "md5"
+
+
+def is_cached(cache: Path, digest: str) -> bool:
+    """Whether DVC's cache holds an output: its object, and of a folder those of all its files."""
+    listed = cache / digest[:2] / digest[2:]
+    if not listed.is_file():
+        return False
+    if not digest.endswith(".dir"):
+        return True
+    files = json.loads(listed.read_text(encoding="utf-8"))
+    return all((cache / file["md5"][:2] / file["md5"][2:]).is_file() for file in files)
+
+
+def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
+    """Hash every object of a cache again."""
+    for path in sorted(cache.glob("??/*")):
+        if not _NAME.search(path.as_posix()):
+            continue
+        expected = path.parent.name + path.name.removesuffix(".dir")
+        if (found := md5(path)) != expected:
+            yield DamagedObject(path, expected, found)
+
+
+def sound_files(root: Path) -> dict[str, Path]:
+    """md5 -> a file of the outputs that has it."""
+    files = [
+        file
+        for locked in read_lock(root).values()
+        for out in locked.outs
+        for file in ([root / out] if (root / out).is_file() else (root / out).rglob("*"))
+        if file.is_file()
+    ]
+    return {md5(file): file for file in files}
+
+
+def differing_outputs(root: Path) -> Iterator[tuple[str, str]]:
+    """Path of each output that is not as `dvc.lock` says, and what is wrong with it."""
+    for locked in read_lock(root).values():
+        for path, expected in locked.outs.items():
+            if not (root / path).exists():
+                yield path, "missing"
+            elif (found := output_hash(root / path)) != expected:
+                yield path, f"expected md5 {expected}, found {found}"
+
+
+def output_hash(path: Path) -> str:
+    """The hash that DVC gives a file or folder: of a folder, the md5 of its list of files."""
+    if path.is_file():
+        return md5(path)
+    files = [file for file in path.rglob("*") if file.is_file()]
+    names = sorted((file.relative_to(path).as_posix(), file) for file in files)
+    listing = [{"md5": md5(file), "relpath": name} for name, file in names]
+    text = json.dumps(listing, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def md5(path: Path) -> str:
+    """The file's md5 in hex, as DVC names objects."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

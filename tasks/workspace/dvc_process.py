@@ -1,0 +1,96 @@
+"""Runs `dvc` as a child that dies with us, hears our signals and leaves nobody behind.
+
+DVC alone leaves its stage running as an orphan when it is terminated, and the next `dvc repro`
+starts a second writer. So the child gets a session of its own: a signal goes to all of it, and
+we wait until all of it has gone before we return.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from tasks.workspace.processes import adopt_orphans, die_with
+
+GRACE_SECONDS = 60.0
+"""A stage that was asked to stop has this long to write its checkpoint."""
+
+
+class DvcProcess:
+    """A running `python -m dvc ...` with everything that it started. Output is inherited."""
+
+    def __init__(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Start it. Call this before other threads exist: it forks with Python code in between."""
+        # Stages may outlive dvc.
+        adopt_orphans()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dvc", *arguments],
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+        self.signalled: int | None = None
+        """The signal that we passed on, None if there was none."""
+
+    def wait(self) -> int:
+        """The exit code of dvc, once it and all stages have gone; passes signals on meanwhile.
+
+        SIGINT and SIGTERM go to every process of the session, so that a stage writes its
+        checkpoint; a second one kills. So do `GRACE_SECONDS` after a SIGTERM; after a Ctrl-C a
+        stage may take a step of any length to its end.
+        """
+        with _handlers(self._pass_on):
+            code = self._process.wait()
+            self._wait_for_stages()
+        return code
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        again = self.signalled is not None
+        self.signalled = number
+        self._send(signal.SIGKILL if again else number)
+        if not again and number == signal.SIGTERM:
+            timer = threading.Timer(GRACE_SECONDS, self._send, [signal.SIGKILL])
+            timer.daemon = True
+            timer.start()
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _wait_for_stages(self) -> None:
+        """Wait for what is left of the session after dvc itself has gone."""
+        if self.signalled is None:
+            self._send(signal.SIGTERM)  # dvc died alone: its stage must not go on as an orphan
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self._reap():
+            if time.monotonic() > deadline:
+                self._send(signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _reap(self) -> bool:
+        """Collect ended processes of the session; whether any are left."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
+                pass
+            return True
+        return False
+
+
+@contextmanager
+def _handlers(handler: object) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, handler) for number in numbers]  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)

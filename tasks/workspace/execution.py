@@ -1,0 +1,74 @@
+"""The execution that stages belong to: its id, and what is remembered of it between calls.
+
+A new call of the driver begins a new execution, unless the last one did not get to its end
+(killed, blocked, waiting for people) and nothing that defines it has changed: then it
+continues, and the stage that was interrupted comes back to its MLflow run.
+"""
+
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tasks.workspace.files import git_commit, write_json
+
+EXECUTION_FILE = Path(".work") / "execution.json"
+
+
+@dataclass(slots=True, kw_only=True)
+class Execution:
+    """One run of the pipeline, in as many calls as it takes."""
+
+    id: str
+    """Sorts by time: `20260314-091500-3fa2c1`, with a variant's name at the end."""
+    key: str
+    """Digest of the commit and params.yaml that define it."""
+    unfinished: bool = True
+    """The pipeline has not reached its end yet."""
+    seconds: float = 0.0
+    """Wall-clock seconds of all calls so far."""
+
+
+def begin_execution(root: Path, variant: str | None = None) -> Execution:
+    """The execution to go on with, or a new one; noted in `.work/execution.json`."""
+    key = execution_key(root)
+    last = last_execution(root)
+    if last is not None and last.unfinished and last.key == key:
+        return last
+    execution = Execution(id=_new_id(variant), key=key)
+    save_execution(root, execution)
+    return execution
+
+
+def last_execution(root: Path) -> Execution | None:
+    """The execution of the last call in this workspace."""
+    path = root / EXECUTION_FILE
+    if not path.exists():
+        return None
+    return Execution(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def save_execution(root: Path, execution: Execution) -> None:
+    """Note it for the next call."""
+    path = root / EXECUTION_FILE
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, asdict(execution))
+
+
+def _new_id(variant: str | None) -> str:
+    made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    return f"{made}-{variant}" if variant else made
+
+
+def default_execution(root: Path) -> str:
+    """The execution id of a bare `dvc repro`: the same commit and params.yaml are one execution."""
+    return f"dvc-{execution_key(root)[:12]}"
+
+
+def execution_key(root: Path) -> str:
+    """Digest of the commit and params.yaml, which define an execution (16 hex digits)."""
+    digest = hashlib.sha256(git_commit(root).encode())
+    digest.update((root / "params.yaml").read_bytes())
+    return digest.hexdigest()[:16]

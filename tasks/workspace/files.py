@@ -1,0 +1,40 @@
+"""Small files that a reader never sees half-written, paths below the repository, and its commit."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+
+def git_commit(root: Path) -> str:
+    """The commit that is checked out, empty outside of git or before the first commit."""
+    command = ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def relative_to(path: Path, root: Path) -> str:
+    """`path` below `root` with forward slashes, or absolute where it lies elsewhere."""
+    absolute, base = path.absolute(), root.absolute()
+    return (absolute.relative_to(base) if absolute.is_relative_to(base) else absolute).as_posix()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` by `value` as JSON, so that a reader sees the old file or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object that `write_json` wrote to `path`, None where it has not."""
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, MLflow's unit of time."""
+    return time.time_ns() // 1_000_000

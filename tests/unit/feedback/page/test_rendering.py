@@ -1,0 +1,104 @@
+"""Text of others becomes HTML that can do nothing, in bounded time."""
+
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from feedback.page.rendering import (
+    MARKDOWN_CHARACTERS,
+    SHOWN_CHARACTERS,
+    prompt_html,
+    text_html,
+    visible,
+)
+
+ALLOWED = {"p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "em", "strong", "s", "blockquote"}
+ALLOWED |= {"ul", "ol", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Tags(HTMLParser):
+    """All tags and attributes of a piece of HTML."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes += attrs
+
+
+def test_markdown_is_rendered() -> None:
+    html = text_html("# Title\n\n**bold** and `x < 1`\n\n- one\n- two\n\n```py\nprint(1)\n```")
+    assert Tags(html).names == {"h1", "p", "strong", "code", "ul", "li", "pre"}
+    assert "x &lt; 1" in html
+
+
+def test_tables_are_rendered() -> None:
+    assert {"table", "td"} < Tags(text_html("| a | b |\n|---|---|\n| 1 | 2 |")).names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[click](https://evil.example/)",
+        "[click](javascript:alert(1))",
+        "![x](https://evil.example/pixel.png)",
+        "<https://evil.example/>",
+        "<img src=x onerror=alert(1)>",
+        "[x]: https://evil.example/\n\n[x]",
+    ],
+)
+def test_links_images_and_html_stay_text(text: str) -> None:
+    tags = Tags(text_html(text))
+    assert tags.names == {"p"}
+    assert tags.attributes == []
+
+
+def test_right_to_left_override_is_spelt_out() -> None:
+    assert visible("a\u202eb\u2066c\u200bd") == "a[U+202E]b[U+2066]c[U+200B]d"
+
+
+def test_joiners_and_letters_of_other_scripts_stay() -> None:
+    text = "\u0645\u06cc\u200c\u062e\u0648 👩\u200d👧 שלום é"
+    assert visible(text) == text
+
+
+def test_tabs_newlines_and_carriage_returns_stay_what_they_are() -> None:
+    assert visible("a\tb\r\nc\rd\x00") == "a\tb\nc[U+000D]d[U+0000]"
+
+
+def test_a_lone_surrogate_is_spelt_out() -> None:
+    assert visible("a\ud800b") == "a[U+D800]b"
+
+
+def test_stacks_of_marks_are_cut() -> None:
+    assert visible("e" + "\u0301" * 100) == "e" + "\u0301" * 6
+
+
+def test_a_long_text_is_shown_as_markdown_then_plain_then_counted() -> None:
+    text = "x" * (MARKDOWN_CHARACTERS - 1) + "\n<b>plain</b>" + "y" * SHOWN_CHARACTERS
+    html = text_html(text)
+    assert "&lt;b&gt;plain&lt;/b&gt;" in html
+    assert "more characters are not shown" in html
+    assert Tags(html).names == {"p", "details", "summary", "pre", "em"}
+
+
+@pytest.mark.parametrize(
+    "piece", ["- a\n", "[", "*a ", "> ", "`", "![](", "a\n---\n", "|a|\n|-|\n"]
+)
+def test_no_text_takes_long(piece: str) -> None:
+    # Of this thread alone: what else the machine does must not count.
+    start = time.thread_time()
+    text_html(piece * (1_000_000 // len(piece)))
+    assert time.thread_time() - start < 3
+
+
+def test_messages_are_shown_under_their_roles() -> None:
+    html = prompt_html(
+        [{"role": "user<b>", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    )
+    assert html.index("user&lt;b&gt;") < html.index("hi") < html.index("assistant")

@@ -1,0 +1,92 @@
+"""What a reader has to know before believing the headline numbers of a run."""
+
+from typing import Any
+
+import pytest
+
+from tasks.reporting.caveats import caveats
+
+
+def estimate(low: float, mean: float, high: float) -> dict[str, float]:
+    return {"mean": mean, "low": low, "high": high, "n": 512}
+
+
+def results(
+    *,
+    held_out: dict[str, float] | None = None,
+    test: dict[str, float] | None = None,
+    against_previous: dict[str, float] | None = None,
+    wins: tuple[dict[str, float], dict[str, float]] | None = None,
+) -> dict[str, Any]:
+    ours, theirs = wins or (estimate(0.84, 0.87, 0.9), estimate(0.85, 0.88, 0.91))
+    return {
+        "policies": [
+            {"name": "sft", "gold": held_out and estimate(4.7, 4.9, 5.1)},
+            {
+                "name": "r1",
+                "gold": held_out,
+                "win_rate_vs_sft": ours,
+                "win_rate_vs_previous": against_previous,
+            },
+        ],
+        "reward_models": [],
+        "test": {"policy": "r1", "gold": test, "win_rate_vs_sft": theirs},
+    }
+
+
+def test_a_run_whose_test_prompts_agree_and_whose_rounds_gain_has_none() -> None:
+    found = results(
+        held_out=estimate(7.8, 8.07, 8.3),
+        test=estimate(7.5, 7.8, 8.1),
+        against_previous=estimate(0.51, 0.55, 0.59),
+    )
+    assert caveats(found) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high"),
+    [(6.8, 7.1, 7.4), (8.4, 8.7, 9.0)],
+    ids=["worse on the test prompts", "better on them"],
+)
+def test_test_prompts_whose_interval_is_apart_contradict_the_held_out_ones(
+    low: float, mean: float, high: float
+) -> None:
+    found = results(held_out=estimate(7.8, 8.07, 8.3), test=estimate(low, mean, high))
+    assert caveats(found) == [
+        f"The test prompts contradict the held-out ones: gold {mean:.2f} [{low:.2f}, {high:.2f}] "
+        "on the test prompts, 8.07 [7.80, 8.30] on the held-out ones."
+    ]
+
+
+def test_without_gold_the_win_rates_are_compared() -> None:
+    found = results(wins=(estimate(0.84, 0.87, 0.9), estimate(0.7, 0.74, 0.78)))
+    assert caveats(found) == [
+        "The test prompts contradict the held-out ones: win rate against SFT 0.740 [0.700, 0.780] "
+        "on the test prompts, 0.870 [0.840, 0.900] on the held-out ones."
+    ]
+
+
+def test_a_round_that_gained_nothing_and_one_that_lost_are_named() -> None:
+    even = results(against_previous=estimate(0.48, 0.52, 0.56))
+    assert caveats(even) == [
+        "r1 is no better than the policy it started from: its win rate against it is "
+        "0.520 [0.480, 0.560]."
+    ]
+    lost = results(against_previous=estimate(0.38, 0.42, 0.46))
+    assert caveats(lost) == [
+        "r1 is worse than the policy it started from: its win rate against it is "
+        "0.420 [0.380, 0.460]."
+    ]
+
+
+def test_what_was_not_measured_contradicts_nothing() -> None:
+    begun = {"policies": [{"name": "sft", "gold": None}], "reward_models": [], "test": None}
+    assert caveats(begun) == []
+    tested = results(held_out=estimate(7.8, 8.07, 8.3), test=None)
+    assert caveats(tested) == []
+
+
+def test_the_test_is_compared_with_the_policy_that_was_tested() -> None:
+    found = results(held_out=estimate(7.8, 8.07, 8.3), test=estimate(6.8, 7.1, 7.4))
+    found["test"]["policy"] = "r2"
+    assert caveats(found) == []

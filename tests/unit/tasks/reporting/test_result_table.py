@@ -1,0 +1,84 @@
+"""The table that people see at the end of `make repro`."""
+
+from typing import Any
+
+from tasks.reporting.result_table import result_table, time_lines
+
+
+def interval(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.05, "high": mean + 0.05, "n": 512}
+
+
+def policy(name: str, gold: float | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "gold": None if gold is None else interval(gold),
+        "win_rate_vs_sft": interval(0.75),
+        "kl": interval(3.25),
+    }
+
+
+SUMMARY = {
+    "policies": [policy("sft", 4.5), policy("r1", 6.25)],
+    "reward_models": [
+        {"round": "r1", "accuracy_before": interval(0.55), "accuracy_after": interval(0.71)}
+    ],
+    "test": {**policy("r1", 6.28), "policy": "r1"},
+}
+
+
+def test_each_round_shows_gold_win_rate_kl_and_accuracy_before_and_after() -> None:
+    lines = result_table(SUMMARY).splitlines()
+    (row,) = [line for line in lines if line.startswith("r1")]
+    assert row.split() == [
+        "r1", "6.25", "0.750", "[0.700,", "0.800]", "3.25", "0.550", "->", "0.710",
+    ]  # fmt: skip
+    (test,) = [line for line in lines if line.startswith("test (r1)")]
+    assert test.split()[2] == "6.28"
+
+
+def test_what_contradicts_the_headline_stands_above_the_table() -> None:
+    tested = {**policy("r1", 5.75), "policy": "r1"}
+    lines = result_table({**SUMMARY, "test": tested}).splitlines()
+    assert " ".join(" ".join(lines[:2]).split()) == (
+        "Note: The test prompts contradict the held-out ones: gold 5.75 [5.70, 5.80] on the "
+        "test prompts, 6.25 [6.20, 6.30] on the held-out ones."
+    )
+    assert max(map(len, lines)) <= 80
+    assert "Note" not in result_table({**SUMMARY, "test": {**policy("r1", 6.28), "policy": "r1"}})
+
+
+def test_it_is_readable_at_80_columns() -> None:
+    assert max(len(line) for line in result_table(SUMMARY).splitlines()) <= 80
+
+
+def test_the_first_round_has_no_accuracy_before_and_data_may_have_no_gold() -> None:
+    summary = {
+        "policies": [policy("r1", None)],
+        "reward_models": [
+            {"round": "r1", "accuracy_before": None, "accuracy_after": interval(0.71)}
+        ],
+        "test": None,
+    }
+    last = result_table(summary).splitlines()[-1]
+    assert last.split()[:2] == ["r1", "-"]
+    assert last.endswith("first: 0.710")
+
+
+def test_win_rates_that_no_rubric_judged_are_marked() -> None:
+    judged = {**policy("r1", None), "win_rate_judge": "reward_model"}
+    table = result_table({"policies": [judged], "reward_models": [], "test": None})
+    assert table.splitlines()[-1].startswith("Win rates as the reward model judges")
+    assert "judges" not in result_table(SUMMARY)
+
+
+def test_the_time_goes_to_the_longest_stages_first_and_the_rest_is_summed() -> None:
+    stages = {f"s{number}": 2.0 for number in range(20)} | {"ppo@r1": 92.4, "sft": 61.0}
+    text = time_lines({"total": 193.0, "stages": stages}, longest=2)
+    assert text == "Time: 3:13 min (ppo@r1 1:32 min, sft 1:01 min, 20 others 40.0 s)\n"
+
+
+def test_a_time_line_never_exceeds_80_columns() -> None:
+    stages = {f"evaluate@round_with_a_name_{number}": 75.0 for number in range(9)}
+    text = time_lines({"total": 600.0, "stages": stages})
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -1,0 +1,122 @@
+"""`results.json` and `summary.json` from the metrics files of whatever has run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.reporting.summary import (
+    Machine,
+    MetricsError,
+    build_results,
+    build_summary,
+    read_outcomes,
+)
+
+GOLD = {"mean": 6.5, "low": 6.25, "high": 6.75, "n": 512}
+
+
+def write(root: Path, place: str, **metrics: object) -> None:
+    folder = root / "results" / place
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def test_the_form_is_that_of_the_design(tmp_path: Path) -> None:
+    write(tmp_path, "baseline", policy="sft", gold=GOLD, finished=1.0)
+    write(tmp_path, "evaluate/r1", policy="r1", gold=GOLD, kl={"mean": 3.0})
+    write(tmp_path, "reward/r1", round="r1", pairs=1500, accuracy_before=None, accuracy_after=GOLD)
+    write(tmp_path, "test", policy="r1", gold=GOLD, win_rate_vs_sft=GOLD)
+    results = build_results(tmp_path, ["r1"], seed=3, test_policy="r1")
+    assert (results["schema"], results["seed"]) == (1, 3)
+    assert [policy["name"] for policy in results["policies"]] == ["sft", "r1"]
+    assert list(results["policies"][0]) == [
+        "name", "gold", "win_rate_vs_sft", "win_rate_vs_previous", "win_rate_judge", "kl", "proxy",
+        "length", "finished", "distinct_2",
+    ]  # fmt: skip
+    assert results["policies"][1]["kl"] == {"mean": 3.0}
+    (reward,) = results["reward_models"]
+    assert (reward["round"], reward["pairs"], reward["accuracy_before"]) == ("r1", 1500, None)
+    assert results["test"]["policy"] == "r1"
+    assert results["test"]["win_rate_vs_sft"] == GOLD
+
+
+def test_rounds_that_have_not_run_are_left_out_and_the_order_is_that_of_the_params(
+    tmp_path: Path,
+) -> None:
+    for key in ("r10", "r2"):
+        write(tmp_path, f"evaluate/{key}", gold=GOLD)
+    results = build_results(tmp_path, ["r2", "r10", "r11"], seed=0, test_policy="r11")
+    assert [policy["name"] for policy in results["policies"]] == ["r2", "r10"]
+    assert results["reward_models"] == []
+    assert results["test"] is None
+
+
+def test_data_without_a_rubric_has_null_for_gold(tmp_path: Path) -> None:
+    write(tmp_path, "baseline", policy="sft", gold=None)
+    (policy,) = build_results(tmp_path, [], seed=0, test_policy="r1")["policies"]
+    assert policy["gold"] is None
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{"])
+def test_a_broken_metrics_file_is_named(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "test")
+    (tmp_path / "results/test/metrics.json").write_text(content)
+    with pytest.raises(MetricsError, match=r"results/test/metrics\.json: expected"):
+        build_results(tmp_path, [], seed=0, test_policy="r1")
+
+
+def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_ran(
+    tmp_path: Path,
+) -> None:
+    for number, stage in enumerate(("ppo@r1", "sft", "base")):
+        folder = tmp_path / ".work" / stage
+        folder.mkdir(parents=True)
+        outcome = {
+            "stage": stage, "seconds": 10.26, "peak_rss_bytes": 7, "ended_ms": 50 - number,
+            "execution": "now",
+        }  # fmt: skip
+        (folder / "outcome.json").write_text(json.dumps(outcome))
+    outcomes = read_outcomes(tmp_path)
+    summary = build_summary(
+        build_results(tmp_path, [], seed=0, test_policy="r1"),
+        commit="c0ffee",
+        machine=Machine(cpu="a processor", threads=2),
+        total_seconds=31.04,
+        execution="now",
+        outcomes=outcomes,
+    )
+    assert list(summary["seconds"]["stages"].items()) == [
+        ("base", 10.3),
+        ("sft", 10.3),
+        ("ppo@r1", 10.3),
+    ]
+    assert summary["seconds"]["total"] == 31.0
+    assert summary["peak_rss_bytes"] == {"base": 7, "ppo@r1": 7, "sft": 7}
+    assert summary["machine"] == {"cpu": "a processor", "threads": 2}
+    assert list(summary) == [
+        "schema", "seed", "commit", "machine", "seconds", "peak_rss_bytes", "policies",
+        "reward_models", "test",
+    ]  # fmt: skip
+
+
+def test_a_stage_that_did_not_run_this_time_has_no_time_in_the_summary(tmp_path: Path) -> None:
+    """base ran last week and was up to date today; its old outcome is still there."""
+    outcomes = [
+        {"stage": stage, "seconds": took, "peak_rss_bytes": 9, "ended_ms": end, "execution": run}
+        for stage, took, end, run in (
+            ("base", 92.0, 10, "last week"),
+            ("sft", 61.0, 20, "last week"),
+            ("ppo@r1", 30.0, 30, "today"),
+        )
+    ]
+    summary = build_summary(
+        build_results(tmp_path, [], seed=0, test_policy="r1"),
+        commit="c0ffee",
+        machine=Machine(cpu="a processor", threads=2),
+        total_seconds=31.0,
+        execution="today",
+        outcomes=outcomes,
+    )
+    assert summary["seconds"] == {"total": 31.0, "stages": {"ppo@r1": 30.0}}
+    assert summary["peak_rss_bytes"] == {"ppo@r1": 9}

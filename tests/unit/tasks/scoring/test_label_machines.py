@@ -1,0 +1,135 @@
+"""The stage `label` with machines as annotators: a reward model's folder, an endpoint."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from feedback.annotators import LabelParams
+from feedback.judges import LanguageModelParams
+from feedback.judgments import Pair
+from preferences.records import pair_id
+from tasks.label import ask_language_model
+from tasks.params.loading import RunParams
+from tasks.running.outcome import StageEnd
+from tasks.scoring.reward_annotator import ask_reward_model
+from tests import tiny
+
+RUN = RunParams(threads=1, device="cpu")
+
+
+def pair(prompt: str, a: str, b: str) -> Pair:
+    return Pair(
+        pair_id=pair_id(prompt, a, b), round="r1", prompt=prompt, response_a=a, response_b=b
+    )
+
+
+PAIRS = [
+    pair(prompt, a, b)
+    for prompt, a, b in zip(tiny.LINES, tiny.LINES[1:], tiny.LINES[2:], strict=False)
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = tiny.reward_model(vocabulary=len(tiny.tokenizer()))
+    model.set_normaliser(0.0, 1.0)
+    model.classifier.save_pretrained(tmp_path / "judge")
+    tiny.tokenizer().save_pretrained(tmp_path / "judge")
+    return tmp_path / "judge"
+
+
+def by_reward_model(folder: Path) -> LabelParams:
+    return LabelParams(annotators="reward_model", reward_model=str(folder))
+
+
+def test_the_answer_with_the_higher_score_wins_wherever_it_stands(folder: Path) -> None:
+    judgments = ask_reward_model(by_reward_model(folder), PAIRS, RUN)
+    turned = [pair(one.prompt, one.response_b, one.response_a) for one in PAIRS]  # type: ignore[arg-type]
+    other_way = ask_reward_model(by_reward_model(folder), turned, RUN)
+
+    model, tokenizer = tiny.reward_model(vocabulary=len(tiny.tokenizer())), tiny.tokenizer()
+
+    def score(prompt: str, response: str) -> float:
+        from rlhf.chat import encode_prompt, encode_response
+
+        ids = torch.tensor(
+            [[*encode_prompt(tokenizer, prompt), *encode_response(tokenizer, response)]]
+        )
+        with torch.no_grad():
+            return float(model.raw_scores(ids, torch.ones_like(ids, dtype=torch.bool)))
+
+    for one, judgment, turned_one in zip(PAIRS, judgments, other_way, strict=True):
+        better = score(str(one.prompt), one.response_a) > score(str(one.prompt), one.response_b)
+        assert (judgment.choice, turned_one.choice) == (("a", "b") if better else ("b", "a"))
+        assert (judgment.kind, judgment.annotator_id) == ("reward_model", "judge")
+
+
+def test_the_version_is_that_of_the_weights(folder: Path) -> None:
+    before = ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version
+    assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version == before
+    other = tiny.reward_model(seed=8, vocabulary=len(tiny.tokenizer()))
+    other.set_normaliser(0.0, 1.0)
+    other.classifier.save_pretrained(folder)
+    assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version != before
+
+
+def test_a_folder_that_is_no_reward_model_is_bad_input(folder: Path, tmp_path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["score_std"]
+    (folder / "config.json").write_text(json.dumps(config))
+    for wrong in (folder, tmp_path / "nowhere"):
+        with pytest.raises(StageEnd, match=f"label.reward_model: {wrong}") as end:
+            ask_reward_model(by_reward_model(wrong), PAIRS, RUN)
+        assert end.value.status == "bad_input"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ThreadingHTTPServer]:
+    """A model that always prefers the first answer it sees, and knows nothing of lamps."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            word = "I cannot say" if "lamp is broken" in asked else "1"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"choices": [{"message": {"content": word}}]}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def by_language_model(port: int) -> LabelParams:
+    params = LanguageModelParams(endpoint=f"http://127.0.0.1:{port}/v1", model="judge-1")
+    return LabelParams(annotators="language_model", language_model=params)
+
+
+def test_what_fails_is_a_skip_and_the_rest_counts(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [pair("Hello?", "Yes.", "No."), pair("Kim: my lamp is broken", "Oh.", "Ah.")]
+    first, second = ask_language_model(by_language_model(endpoint.server_port), pairs)
+    assert (first.choice, first.kind) == ("tie", "llm")
+    assert second.choice == "skip"
+    assert "I cannot say" in str(second.reason)
+
+
+def test_a_model_that_gives_no_verdict_at_all_ends_the_stage_and_labels_nothing(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [pair("Kim: my lamp is broken", "Oh.", "Ah.")]
+    with pytest.raises(StageEnd, match=r"judge-1 at .* no verdict on any of 1 pairs") as end:
+        ask_language_model(by_language_model(endpoint.server_port), pairs)
+    assert end.value.status == "failed"

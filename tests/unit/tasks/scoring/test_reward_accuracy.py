@@ -1,0 +1,92 @@
+"""A reward model's figures, on a model whose scores are known by hand."""
+
+import csv
+import math
+
+import pytest
+
+from preferences.records import Preference
+from rlhf.scoring import Encoder
+from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
+from tests import tiny
+from tests.tiny import COMPUTE, tokenizer
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    model = tiny.reward_model(vocabulary=len(tokenizer()))
+    model.set_normaliser(0.5, 3.0)
+    return model, Encoder(tokenizer())
+
+
+def preference(chosen: str, rejected: str, **more) -> Preference:
+    return Preference(
+        pair_id="x", prompt_id="p", prompt="What?", chosen=chosen, rejected=rejected, **more
+    )
+
+
+ANSWERS = ["It left.", "A new lamp is on its way.", "I am sorry.", "comes", "Sam and Kim", "no"]
+
+
+def ordered(scorer) -> list[str]:
+    """The answers from the lowest score to the highest."""
+    pairs = [preference(answer, ANSWERS[0]) for answer in ANSWERS]
+    gaps = label_gaps(*scorer, pairs, COMPUTE)
+    return [answer for _, answer in sorted(zip(gaps, ANSWERS, strict=True))]
+
+
+def test_48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close):
+    (gap,) = label_gaps(*scorer, [preference(ANSWERS[0], ANSWERS[1])], COMPUTE)
+    model = tiny.reward_model(vocabulary=len(tokenizer()))
+    (raw,) = label_gaps(model, scorer[1], [preference(ANSWERS[0], ANSWERS[1])], COMPUTE)
+    assert raw != 0
+    assert_close(gap, raw, rtol=1e-4, atol=1e-6)
+
+
+def test_48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
+    low, *_, high = ordered(scorer)
+    right, wrong = preference(high, low, round="r1"), preference(low, high, round="r1")
+    figures, gaps = measure(*scorer, [right], [right, right, right, wrong], COMPUTE)
+    labels = figures["labels"]
+    assert (labels["accuracy"]["mean"], labels["accuracy"]["n"]) == (0.75, 4)
+    assert labels["accuracy"]["low"] < 0.75 < labels["accuracy"]["high"]
+    longer = 0.75 if len(high) > len(low) else 0.25
+    assert (labels["longer_wins"]["mean"], labels["longer_wins"]["n"]) == (longer, 4)
+    assert figures["heldout_accuracy"] == 0.75
+    assert len(gaps) == 4
+
+
+def test_43_ties_are_measured_nowhere(scorer):
+    low, *_, high = ordered(scorer)
+    tie = preference(low, high, label=0.5)
+    figures, gaps = measure(*scorer, [tie], [tie], COMPUTE)
+    assert gaps == []
+    assert figures["heldout_accuracy"] is figures["longer_wins"] is figures["ece"] is None
+    assert gold_accuracy(*scorer, [tie], COMPUTE) is None
+    with_one, _ = measure(*scorer, [], [tie, preference(high, low)], COMPUTE)
+    assert with_one["labels"]["accuracy"]["n"] == 1
+
+
+def test_48_accuracy_by_how_sure_the_annotators_were(scorer):
+    low, *_, high = ordered(scorer)
+    rows = [preference(high, low, margin=1.0)] * 3
+    rows += [preference(high, low, margin=1 / 3), preference(low, high, margin=1 / 3)]
+    labels = measure(*scorer, [], rows, COMPUTE)[0]["labels"]
+    assert (labels["strength_4"]["mean"], labels["strength_4"]["n"]) == (1.0, 3)
+    assert (labels["strength_2"]["mean"], labels["strength_2"]["n"]) == (0.5, 2)
+    plain = measure(*scorer, [], [preference(high, low)] * 2, COMPUTE)[0]["labels"]
+    assert set(plain) == {"accuracy", "longer_wins"}
+
+
+def test_48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path):
+    write_reliability(tmp_path / "r.csv", [math.log(19), -math.log(19), math.log(3)])
+    with (tmp_path / "r.csv").open() as file:
+        sure, surer = list(csv.DictReader(file))
+    assert (float(sure["confidence"]), sure["accuracy"], sure["pairs"]) == (0.75, "1.000000", "1")
+    assert (float(surer["confidence"]), surer["accuracy"], surer["pairs"]) == (
+        0.95,
+        "0.500000",
+        "2",
+    )
+    # Wilson 1927 for 1 of 2, worked out by hand.
+    assert (float(surer["low"]), float(surer["high"])) == pytest.approx((0.0945, 0.9055), abs=1e-4)

@@ -1,0 +1,120 @@
+"""One driver of a workspace at a time, and no lock that outlives its holder."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tasks.workspace.driver_lock import (
+    LOCK_FILE,
+    Driver,
+    WorkspaceBusyError,
+    died_in,
+    refuse_if_busy,
+    sole_use,
+)
+
+REPOSITORY = Path(__file__).parents[3]
+REPRO = Driver(name="make repro")
+
+
+def flow(run: str) -> Driver:
+    return Driver(name=f"flow run {run}", flow_run=run)
+
+
+def die_here(root: Path, driver: str) -> None:
+    """Have a process take the workspace as `driver` (an expression) and be killed in it."""
+    script = f"""
+    import os, signal, sys
+    sys.path.insert(0, {str(REPOSITORY)!r})
+    from pathlib import Path
+    from tasks.workspace.driver_lock import Driver, sole_use
+    with sole_use(Path({str(root)!r}), {driver}):
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == -9
+
+
+@pytest.mark.parametrize("first", [flow("one"), REPRO])
+@pytest.mark.parametrize("second", [flow("two"), REPRO])
+def test_a_second_driver_is_refused_and_hears_who_works_here(tmp_path, first, second):
+    who = rf"{first.name} works here since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(process \d+\)"
+    with (
+        sole_use(tmp_path, first),
+        pytest.raises(WorkspaceBusyError, match=who),
+        sole_use(tmp_path, second),
+    ):
+        pytest.fail("two drivers at once")
+
+
+def test_a_refused_driver_does_not_take_the_name_off_the_lock(tmp_path):
+    with sole_use(tmp_path, flow("one")):
+        for _ in range(2):
+            with pytest.raises(WorkspaceBusyError, match="flow run one"):
+                refuse_if_busy(tmp_path)
+
+
+def test_drivers_one_after_the_other_are_welcome_and_hear_of_no_death(tmp_path):
+    for driver in (flow("one"), REPRO, flow("two")):
+        refuse_if_busy(tmp_path)
+        with sole_use(tmp_path, driver) as dead:
+            assert dead == []
+
+
+def test_a_flow_that_failed_is_not_taken_for_one_that_died(tmp_path):
+    with pytest.raises(ZeroDivisionError), sole_use(tmp_path, flow("one")):
+        raise ZeroDivisionError
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == []
+
+
+def test_a_killed_flow_frees_the_workspace_and_the_next_flow_hears_of_it_once(tmp_path):
+    die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
+    assert died_in(tmp_path) == died_in(tmp_path) == ["one"]
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == ["one"]
+        assert died_in(tmp_path) == [], "it lives"
+    with sole_use(tmp_path, flow("three")) as dead:
+        assert dead == []
+
+
+def test_a_flow_that_died_is_still_known_after_a_make_repro(tmp_path):
+    die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
+    with sole_use(tmp_path, REPRO):
+        pass
+    die_here(tmp_path, 'Driver(name="make repro")')
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == ["one"]
+
+
+def test_a_note_that_was_cut_off_is_none(tmp_path):
+    with sole_use(tmp_path, flow("one")):
+        note = (tmp_path / LOCK_FILE).read_text()
+    assert json.loads(note)["driver"]["flow_run"] == "one"
+    (tmp_path / LOCK_FILE).write_text(note[:20])
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == []
+
+
+@pytest.mark.parametrize("command", [["repro"], ["--wait-for-lock", "repro", "-s", "sft"]])
+def test_beside_a_bare_dvc_repro_nobody_drives(tmp_path, command):
+    (tmp_path / "dvc").write_text("import time\ntime.sleep(600)\n")
+    with subprocess.Popen([sys.executable, "dvc", *command], cwd=tmp_path) as process:
+        try:
+            with pytest.raises(WorkspaceBusyError, match=rf"`dvc repro`.*process {process.pid}\)"):
+                refuse_if_busy(tmp_path)
+        finally:
+            process.kill()
+
+
+def test_a_dvc_command_that_runs_no_stage_does_not_disturb(tmp_path):
+    (tmp_path / "dvc").write_text("import time\ntime.sleep(600)\n")
+    with subprocess.Popen([sys.executable, "dvc", "exp", "show"], cwd=tmp_path) as process:
+        try:
+            refuse_if_busy(tmp_path)
+        finally:
+            process.kill()

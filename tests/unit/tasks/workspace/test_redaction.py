@@ -1,0 +1,32 @@
+"""Secrets stay out of what is written down."""
+
+import pytest
+
+from tasks.workspace.redaction import redact, redact_values
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://ann:hunter22@host/x failed", "http://***@host/x failed"),
+        ("postgresql+psycopg://u:p%40ss@db:5432/x", "postgresql+psycopg://***@db:5432/x"),
+        ("see https://host/a@b and a@b.example", "see https://host/a@b and a@b.example"),
+        ("token 8d1f-canary-77 refused", "token *** refused"),
+        ("short pw", "short pw"),
+    ],
+)
+def test_passwords_of_addresses_and_secrets_of_the_environment_are_hidden(
+    text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HF_TOKEN", "8d1f-canary-77")
+    monkeypatch.setenv("DB_PASSWORD", "pw")
+    assert redact(text) == shown
+
+
+def test_values_at_any_depth_are_redacted_and_keep_their_types():
+    values = {"a": {"b": ["http://u:p@h", 1, None]}, "c": ("http://u:p@h", 0.5), "d": True}
+    assert redact_values(values) == {
+        "a": {"b": ["http://***@h", 1, None]},
+        "c": ("http://***@h", 0.5),
+        "d": True,
+    }

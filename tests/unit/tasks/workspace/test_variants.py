@@ -1,0 +1,230 @@
+"""Workspaces of variants, in a real git repository."""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tasks.params.overlays import lay_over
+from tasks.workspace.variants import VariantError, prepare_workspace, workspaces
+
+PARAMS = """\
+run: {seed: 0, threads: 2}
+ppo:
+  kl_coef: 0.05
+  learning_rate: 1e-5
+rounds:
+  r2: {policy: models/sft}
+  r10: {policy: models/rounds/r2/policy}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    repository = tmp_path / "repository"
+    (repository / "params").mkdir(parents=True)
+    (repository / ".dvc").mkdir()
+    (repository / "params.yaml").write_text(PARAMS)
+    (repository / "params" / "no_kl.yaml").write_text("ppo: {kl_coef: 0.0}\n")
+    (repository / "params" / "seed1.yaml").write_text("run: {seed: 1}\n")
+    (repository / "dvc.yaml").write_text("stages: {}\n")
+    (repository / "dvc.lock").write_text("main\n")
+    (repository / "code.py").write_text("one\n")
+    (repository / ".gitignore").write_text(".work\n/models\n")
+    (repository / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (repository / ".dvc" / ".gitignore").write_text("/config.local\n/cache\n")
+    git(repository, "init", "--quiet")
+    git(repository, "add", "--all")
+    git(repository, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one")
+    return repository
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def params_of(workspace: Path) -> dict[str, dict[str, object]]:
+    loaded: dict[str, dict[str, object]] = YAML(typ="safe").load(
+        (workspace / "params.yaml").read_text()
+    )
+    return loaded
+
+
+def test_a_mapping_is_merged_key_by_key_and_anything_else_replaced() -> None:
+    base = {"a": {"x": 1, "y": {"z": 2}}, "b": [1, 2], "c": 3}
+    overlay = {"a": {"y": {"w": 4}}, "b": [5], "d": {"e": 6}}
+    merged = {"a": {"x": 1, "y": {"z": 2, "w": 4}}, "b": [5], "c": 3, "d": {"e": 6}}
+    assert lay_over(base, overlay) == merged
+    assert base["a"] == {"x": 1, "y": {"z": 2}}
+
+
+def test_the_workspace_has_the_overlaid_params_and_the_main_line_its_own(root: Path) -> None:
+    workspace = prepare_workspace(root, "no_kl")
+    expected = params_of(root)
+    expected["ppo"]["kl_coef"] = 0.0
+    assert params_of(workspace) == expected
+    assert params_of(workspace)["ppo"]["learning_rate"] == 1e-5
+    assert list(params_of(workspace)["rounds"]) == ["r2", "r10"]
+    assert (root / "params.yaml").read_text() == PARAMS
+    assert workspaces(root) == [workspace]
+    assert git(root, "status", "--porcelain") == ""
+
+
+def test_tracked_uncommitted_changes_come_along_and_leave_no_stash(root: Path) -> None:
+    (root / "code.py").write_text("two\n")
+    workspace = prepare_workspace(root, "no_kl")
+    assert (workspace / "code.py").read_text() == "two\n"
+    assert git(root, "stash", "list") == ""
+    (root / "code.py").write_text("three\n")
+    assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "three\n"
+
+
+def test_a_file_that_was_only_touched_changes_nothing(root: Path) -> None:
+    os.utime(root / "code.py", (1, 1))
+    assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "one\n"
+
+
+def test_a_refresh_keeps_checkpoints_outputs_and_the_variants_own_lock(root: Path) -> None:
+    workspace = prepare_workspace(root, "no_kl")
+    for path in (".work/ppo@r1/checkpoint", "models/sft/weights"):
+        (workspace / path).parent.mkdir(parents=True)
+        (workspace / path).write_text("kept")
+    (workspace / "dvc.lock").write_text("variant\n")
+    (root / "dvc.lock").write_text("main, changed\n")
+    (root / "params.yaml").write_text(PARAMS.replace("seed: 0", "seed: 7"))
+    prepare_workspace(root, "no_kl")
+    assert (workspace / ".work/ppo@r1/checkpoint").read_text() == "kept"
+    assert (workspace / "models/sft/weights").read_text() == "kept"
+    assert (workspace / "dvc.lock").read_text() == "variant\n"
+    assert params_of(workspace)["run"]["seed"] == 7
+
+
+def test_a_refresh_keeps_the_metrics_of_the_variant_and_takes_none_of_the_main_line(
+    root: Path,
+) -> None:
+    (root / "metrics").mkdir()
+    (root / "metrics/final.json").write_text("main")
+    subprocess.run(["git", "-C", str(root), "add", "metrics"], check=True)
+    workspace = prepare_workspace(root, "no_kl")
+    (workspace / "metrics/final.json").write_text("variant")
+    (root / "metrics/r9.json").write_text("a round that only the main line has")
+    subprocess.run(["git", "-C", str(root), "add", "metrics"], check=True)
+    prepare_workspace(root, "no_kl")
+    found = {path.name: path.read_text() for path in (workspace / "metrics").iterdir()}
+    assert found == {"final.json": "variant"}
+
+
+def test_a_workspace_that_was_deleted_by_hand_is_made_again(root: Path) -> None:
+    workspace = prepare_workspace(root, "no_kl")
+    subprocess.run(["rm", "-r", str(workspace)], check=True)
+    assert (prepare_workspace(root, "no_kl") / "code.py").exists()
+
+
+def test_the_cache_is_that_of_the_main_checkout_wherever_it_is(root: Path, tmp_path: Path) -> None:
+    workspace = prepare_workspace(root, "no_kl")
+    config = (workspace / ".dvc" / "config.local").read_text()
+    assert f"dir = {root / '.dvc' / 'cache'}" in config
+    (root / ".dvc" / "config.local").write_text(
+        "[cache]\n    dir = ../../elsewhere\n['remote \"store\"']\n    password = secret%s\n"
+    )
+    config = (prepare_workspace(root, "no_kl") / ".dvc" / "config.local").read_text()
+    assert f"dir = {tmp_path / 'elsewhere'}" in config
+    assert "password = secret%s" in config
+
+
+def test_git_hooks_do_not_run_in_a_workspace(root: Path) -> None:
+    hook = root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hook-ran\n")
+    hook.chmod(0o755)
+    assert not (prepare_workspace(root, "no_kl") / "hook-ran").exists()
+
+
+def test_an_unknown_variant_names_those_there_are(root: Path) -> None:
+    with pytest.raises(VariantError, match=r"no variant 'nokl'.*there are: no_kl, seed1"):
+        prepare_workspace(root, "nokl")
+
+
+@pytest.mark.parametrize("name", ["../params", "", "/etc/passwd"])
+def test_a_variant_is_a_name_and_not_a_path(root: Path, name: str) -> None:
+    with pytest.raises(VariantError, match="no variant"):
+        prepare_workspace(root, name)
+
+
+def test_a_variant_that_is_no_mapping_is_refused_before_anything_is_made(root: Path) -> None:
+    (root / "params" / "odd.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(VariantError, match=r"params/odd\.yaml: expected a mapping.*list"):
+        prepare_workspace(root, "odd")
+    assert workspaces(root) == []
+
+
+def test_variants_that_start_at_once_wait_for_each_other(root: Path) -> None:
+    (root / "code.py").write_text("two, not committed\n")
+    names = ["no_kl", "seed1"] * 4
+    with ThreadPoolExecutor(len(names)) as pool:
+        made = list(pool.map(lambda name: prepare_workspace(root, name), names))
+    assert {path.name for path in made} == {"no_kl", "seed1"}
+    assert {(path / "code.py").read_text() for path in made} == {"two, not committed\n"}
+
+
+def own_params(root: Path, text: str) -> None:
+    (root / "params.yaml").write_text(f"{PARAMS}{text}")
+
+
+def test_untracked_own_files_come_along_and_outputs_do_not(root: Path) -> None:
+    (root / "mine/model").mkdir(parents=True)
+    (root / "mine/model/config.json").write_text("{}")
+    (root / "mine/prompts.jsonl").write_text("one\n")
+    (root / "models/sft").mkdir(parents=True)
+    own_params(
+        root,
+        "prepare: {files: {prompts: mine/prompts.jsonl}, sources: [{path: code.py}]}\n"
+        "base: {model: mine/model}\n",
+    )
+
+    workspace = prepare_workspace(root, "no_kl")
+
+    assert (workspace / "mine/prompts.jsonl").read_text() == "one\n"
+    assert (workspace / "mine/model/config.json").read_text() == "{}"
+    assert not (workspace / "code.py").is_symlink()  # tracked, so a version of its own
+    assert not (workspace / "models").exists()
+    # What changes later changes in the variant too, as the next call would bring it.
+    (root / "mine/prompts.jsonl").write_text("two\n")
+    assert (workspace / "mine/prompts.jsonl").read_text() == "two\n"
+    assert (prepare_workspace(root, "no_kl") / "mine/prompts.jsonl").read_text() == "two\n"
+
+
+def test_a_file_that_only_the_variant_names_comes_along_too(root: Path) -> None:
+    (root / "mine.jsonl").write_text("one\n")
+    (root / "params" / "own.yaml").write_text("prepare: {files: {prompts: mine.jsonl}}\n")
+
+    assert (prepare_workspace(root, "own") / "mine.jsonl").read_text() == "one\n"
+
+
+def test_a_file_that_became_tracked_or_went_away_is_no_longer_a_link(root: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (root / name).write_text("untracked\n")
+    own_params(root, "prepare: {files: {prompts: a.jsonl, demonstrations: b.jsonl}}\n")
+    workspace = prepare_workspace(root, "no_kl")
+    assert (workspace / "a.jsonl").is_symlink()
+    git(root, "add", "a.jsonl")
+    git(root, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "two")
+    (root / "b.jsonl").unlink()
+
+    prepare_workspace(root, "no_kl")
+
+    assert not (workspace / "a.jsonl").is_symlink()
+    assert (workspace / "a.jsonl").read_text() == "untracked\n"
+    assert not (workspace / "b.jsonl").is_symlink()
+
+
+def test_a_relative_path_out_of_the_repository_is_refused_for_a_variant(root: Path) -> None:
+    (root.parent / "prompts.jsonl").write_text("one\n")
+    own_params(root, "prepare: {files: {prompts: ../prompts.jsonl}}\n")
+
+    with pytest.raises(VariantError, match=r"prepare\.files\.prompts.*\.\./prompts\.jsonl.*full"):
+        prepare_workspace(root, "no_kl")

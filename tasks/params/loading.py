@@ -25,8 +25,8 @@ from rlhf.params.reward import RewardParams
 from rlhf.params.sample import SampleParams
 from rlhf.params.sft import SFTParams
 from tasks.params.overlays import lay_over
+from tasks.params.redaction import redact
 from tasks.params.rules import impossible, secrets
-from tasks.workspace.redaction import redact
 
 
 class ParamsError(ValueError):

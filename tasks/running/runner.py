@@ -22,6 +22,7 @@ from preferences.reader import MalformedDataError
 from rlhf.manifests import DamagedError
 from tasks.own_data.files import require_followed
 from tasks.params.loading import Params, ParamsError, load_params
+from tasks.params.redaction import redact
 from tasks.running.machine_errors import advice, explain
 from tasks.running.outcome import EXIT_CODES, Setting, StageEnd, Status, process_age, write_outcome
 from tasks.running.provenance import FalseEntryError
@@ -29,7 +30,6 @@ from tasks.running.signals import die_with_parent
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.workspace.dvc_definition import DefinitionError
-from tasks.workspace.redaction import redact
 from tasks.workspace.work_folder import RUNNING, alone, note_running
 
 BAD_INPUT: Mapping[type[Exception], Status] = {

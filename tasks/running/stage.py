@@ -15,6 +15,7 @@ from typing import Any
 
 from tasks.own_data.files import own_files
 from tasks.params.loading import Params, RoundParams, flatten, section
+from tasks.params.redaction import redact_values
 from tasks.running.fingerprint import Identity, fingerprint, identify
 from tasks.running.inputs import fill_paths, input_hashes
 from tasks.running.outcome import Cost, Status
@@ -26,7 +27,6 @@ from tasks.tracking.execution_record import record_start
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 from tasks.workspace.execution import default_execution
 from tasks.workspace.files import git_commit
-from tasks.workspace.redaction import redact_values
 from tasks.workspace.work_folder import checkpoint_folders
 
 MODELS = "models/"

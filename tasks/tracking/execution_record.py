@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tasks.params.loading import Params, flatten
+from tasks.params.redaction import redact, redact_values
 from tasks.tracking.run_names import run_name
 from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
 from tasks.workspace.files import git_commit, now_ms, write_json
-from tasks.workspace.redaction import redact, redact_values
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
 """Of the results of a policy, what runs are compared by."""

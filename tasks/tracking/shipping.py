@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tasks.params.redaction import redact
 from tasks.tracking.sent import DEFAULT_STORE, load_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER, home, is_live, read_finish
 from tasks.tracking.spools import spools
 from tasks.workspace.files import read_json
 from tasks.workspace.held import take
-from tasks.workspace.redaction import redact
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.workspace.redaction import redact, redact_values
+from tasks.params.redaction import redact, redact_values
 
 
 @pytest.mark.parametrize(

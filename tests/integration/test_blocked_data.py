@@ -156,7 +156,8 @@ def test_prefect_shows_the_reason_and_the_report(blocked: Blocked):
 def test_mlflow_shows_the_reason_the_counts_and_the_report(blocked: Blocked):
     client = MlflowClient(f"sqlite:///{blocked.root}/.work/mlflow/mlflow.db")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = {run.info.run_name: run for run in client.search_runs(experiments)}
+    found = client.search_runs(experiments)
+    runs = {run.data.tags.get("rlhf.stage"): run for run in found}
     assert "reward@r1" not in runs
     run = runs["validate@r1"]
     assert run.info.status == "FAILED"

@@ -423,11 +423,11 @@ def test_metrics_diff_has_the_numbers_of_a_stage_before_and_after(changed: Chang
 
 @pytest.fixture(scope="session")
 def runs(world: World) -> dict[str, Run]:
-    """Name -> MLflow run; the parent's name is the execution."""
+    """Stage -> MLflow run; the parent has its own name."""
     client = store(world)
     (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
     found = client.search_runs([experiment.experiment_id])
-    named = {str(run.info.run_name): run for run in found}
+    named = {run.data.tags.get("rlhf.stage", str(run.info.run_name)): run for run in found}
     assert len(named) == len(found)
     return named
 

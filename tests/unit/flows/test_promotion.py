@@ -12,7 +12,13 @@ def estimate(mean: float) -> dict[str, float]:
 
 RESULTS = {
     "policies": [
-        {"name": name, "gold": estimate(score), "win_rate_vs_sft": None, "kl": estimate(0.2)}
+        {
+            "name": name,
+            "gold": estimate(score),
+            "win_rate_vs_sft": None,
+            "win_rate_vs_previous": None,
+            "kl": estimate(0.2),
+        }
         for name, score in (("sft", 5.0), ("r1", 6.0), ("r2", 7.0))
     ],
     "reward_models": [],

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from tasks.own_data.files import Named, follow, named_paths, own_files, require_followed, with_named
 from tasks.params.loading import Params, ParamsError, load_params
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 FILES = {
     "prepare.files.prompts": "prepare",

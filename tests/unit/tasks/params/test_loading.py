@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from rlhf.params.ppo import PPOParams
 from tasks.params.loading import ParamsError, flatten, load_params, read_yaml, section
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 KNOWN = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tasks.params.page import page
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_in_docs_is_what_the_dataclasses_say() -> None:

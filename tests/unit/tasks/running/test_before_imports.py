@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DVC = """
 import subprocess, sys, time
 stage = "import tasks; print('importing', flush=True); import time; time.sleep(60)"

@@ -9,7 +9,7 @@ from typing import get_args
 
 from tasks.running.outcome import EXIT_CODES, Cost, Setting, StageEnd, Status, write_outcome
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_every_status_has_an_exit_code_of_its_own():

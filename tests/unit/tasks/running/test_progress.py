@@ -14,7 +14,7 @@ import pytest
 from tasks.running import progress
 from tasks.running.progress import Progress, say_left_out, track
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_elsewhere_one_line_at_the_end_has_count_figures_rate_and_time_left(capsys):

@@ -16,7 +16,7 @@ import pytest
 from tasks.params.loading import load_params
 from tasks.running.inputs import fill_paths, input_hashes
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 PATIENCE_SECONDS = 300
 """On a loaded machine."""

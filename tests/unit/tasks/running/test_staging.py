@@ -149,7 +149,7 @@ def test_an_old_output_that_a_kill_left_beside_its_place_comes_back(tmp_path: Pa
 
 @pytest.mark.parametrize("ending", ["publishing", "replaced"])
 def test_what_is_half_copied_is_ignored_by_git_and_dvc(ending: str):
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     path = f"data/.prepared.{ending}"
 
     command = ["git", "check-ignore", "--no-index", "--quiet", path]

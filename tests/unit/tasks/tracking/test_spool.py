@@ -37,7 +37,7 @@ def test_neither_tracking_nor_shipping_imports_mlflow_or_torch() -> None:
         "import sys, tasks.tracking.spool, tasks.tracking.shipping, tasks.tracking.output_tags\n"
         "print([name for name in ('mlflow', 'torch', 'transformers') if name in sys.modules])"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
@@ -119,7 +119,7 @@ def test_a_spool_of_a_killed_process_is_not_live(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
         capture_output=True,
         text=True,
         check=False,

@@ -17,7 +17,7 @@ from tasks.workspace.driver_lock import (
     sole_use,
 )
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 REPRO = Driver(name="make repro")
 
 

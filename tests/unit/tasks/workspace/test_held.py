@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.workspace.held import held, is_held, take
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 HOLD = """
 import sys, time
 from pathlib import Path

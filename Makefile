@@ -30,13 +30,13 @@ annotate: $(READY)  ## the labelling page
 sync: $(READY)  ## send to MLflow what has not arrived yet
 	@python -m tasks.sync
 
-doctor: $(READY)  ## what is unfinished or inconsistent here; MEND=1 mends what is safe
-	@python -m tasks.doctor $(if $(MEND),--mend)
+doctor: $(READY)  ## what is unfinished or inconsistent here; FIX=1 applies the safe fixes
+	@python -m tasks.doctor $(if $(FIX),--fix)
 
 torture: $(READY)  ## kill, damage and starve the stages; writes docs/reliability.md
 	@python -m benchmarks.torture
 
-mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
+mutants: $(READY)  ## mathematical mutants that no test catches; about half an hour
 	@python -m benchmarks.mutants
 
 trl-parity: $(READY)  ## our PPO against the last one of TRL; writes docs/trl-parity.md
@@ -51,7 +51,7 @@ image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty
 people-rounds: $(READY)  ## two rounds by a scripted person: real Prefect, real page, ten minutes
 	@python -m pytest -m slow tests/integration/test_people_rounds.py
 
-format: $(READY)  ## format and mend what can be mended
+format: $(READY)  ## format, and fix what the linter can fix
 	@ruff format . && ruff check --fix .
 
 clean:  ## remove outputs and working files; DVC's cache and .venv stay

@@ -5,18 +5,18 @@ import os
 import time
 
 STARTED_NS = time.time_ns()
-"""Before any other module is imported: code that is edited later may not be the code that runs."""
+"""Taken before any other import: code edited after this time may not be the code that runs."""
 
 if "DVC_STAGE" in os.environ:
-    # Before the stage's own imports: for seconds nobody would notice there that DVC has died.
+    # Before the stage's own imports: they take seconds, in which DVC's death would go unnoticed.
     from tasks.running.signals import die_with_parent
 
     die_with_parent()
-    # OpenMP reads it when torch is imported. Threads that wait spin briefly, then sleep: two that
-    # only spin collapse beside other work, and two that sleep at once are a quarter slower.
+    # OpenMP reads this when torch is imported. Waiting threads spin briefly, then sleep: pure
+    # spinning is very slow beside other work, and sleeping immediately is a quarter slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-    # MKL: the same bits with one thread and with two.
+    # MKL: bit-identical results with one thread and with two.
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-    # What is imported stays; to look for garbage in it takes a tenth of the time. `run_stage` looks
-    # for garbage again.
+    # Imported modules stay in memory; collecting garbage among them would take a tenth of the time.
+    # `run_stage` turns the collector on again.
     gc.disable()

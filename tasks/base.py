@@ -1,4 +1,4 @@
-"""Stage `base`: the model everything starts from, pre-trained here or taken as it is."""
+"""Stage `base`: the model everything starts from, pre-trained here or used as it is."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ INPUTS = ("data/prepared",)
 
 
 def run(stage: Stage) -> None:
-    """Pre-train the embedded model, or take one in the hub's own format."""
+    """Pre-train the embedded model, or use one in Hugging Face format."""
     if stage.params.base.model is None:
         model, tokenizer, metrics = _pretrain(stage)
     else:
@@ -48,8 +48,8 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
     if not documents:
         raise StageEnd(
             "bad_input",
-            "data/prepared/corpus.jsonl: no document to pre-train the embedded model "
-            "on; give prepare.files.corpus, or a model of your own in base.model",
+            "data/prepared/corpus.jsonl: no documents to pre-train the embedded model "
+            "on; set prepare.files.corpus, or name a model of your own in base.model",
         )
     demonstrations = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)
     texts = [*documents, *(f"{row['prompt']} {row['response']}" for row in demonstrations)]

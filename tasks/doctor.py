@@ -1,9 +1,10 @@
-"""`python -m tasks.doctor [--mend]` (`make doctor`): what is unfinished or inconsistent here.
+"""`python -m tasks.doctor [--fix]` (`make doctor`): what is unfinished or inconsistent here.
 
-Looks at stages that died without a word, locks, folders of unfinished outputs, checkpoints,
-metrics that have not arrived in MLflow, entries of `dvc.lock` that are not true, DVC's cached
-objects and the outputs of `dvc.lock`. With `--mend` it does what cannot lose anything; for the rest
-it names the command. Exits 0 when nothing is left to do, 1 otherwise.
+Checks for stages that died silently, stale locks, folders of unfinished outputs, damaged
+checkpoints, metrics that have not arrived in MLflow, false entries of `dvc.lock`, damaged objects
+in DVC's cache and outputs that differ from `dvc.lock`. With `--fix` it applies every fix that
+cannot lose anything; for the rest it names the command. Exits 0 when nothing is left to do, 1
+otherwise.
 """
 
 import argparse
@@ -29,17 +30,17 @@ from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_chec
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """One problem."""
 
     problem: str
-    mend: Callable[[], str] | None = None
-    """Puts it right without losing anything and says how; None where a person has to decide."""
+    fix: Callable[[], str] | None = None
+    """Fixes it without losing anything and says how; None where a person has to decide."""
     remedy: str = ""
-    """The command for a person, where there is no `mend`."""
+    """The command for a person to run, where there is no `fix`."""
 
 
 def examine(root: Path) -> Iterator[Finding]:
-    """Everything that is wrong in a workspace, mended or not."""
+    """Every problem in a workspace."""
     yield from _dead_stages(root)
     yield from _locks(root)
     yield from _unfinished_outputs(root)
@@ -51,15 +52,15 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def notes(root: Path) -> Iterator[str]:
-    """What is unfinished and in order: the next run goes on with it."""
+    """Unfinished work that is in order: the next run resumes it."""
     for work in _works(root):
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
-            yield f"{work.name} is unfinished: the next run goes on from step {step}"
+            yield f"{work.name} is unfinished: the next run resumes from step {step}"
     missing = [path for path, problem in differing_outputs(root) if problem == "missing"]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield f"{missing[0]}{more} of dvc.lock: not here (dvc pull, dvc checkout or make repro)"
+        yield f"{missing[0]}{more} in dvc.lock, but not here (dvc pull, dvc checkout or make repro)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,41 +68,41 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.doctor", description=__doc__.partition("\n")[2]
     )
-    parser.add_argument("--mend", action="store_true", help="put right what is safe to")
-    mend: bool = parser.parse_args(argv).mend
+    parser.add_argument("--fix", action="store_true", help="apply the safe fixes")
+    fix: bool = parser.parse_args(argv).fix
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
     root = Path.cwd()
-    # Variants have their own folders, but one MLflow: that of the main checkout.
+    # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
-    left = mended = 0
+    left = fixed = 0
     for workspace in (root, *workspaces(root)):
         for finding in examine(workspace):
-            how = _mended(finding) if mend else None
-            mended, left = mended + (how is not None), left + (how is None)
-            remedy = finding.remedy or "make doctor MEND=1"
+            how = _fix(finding) if fix else None
+            fixed, left = fixed + (how is not None), left + (how is None)
+            remedy = finding.remedy or "make doctor FIX=1"
             sys.stdout.write(
-                f"mended  {finding.problem}: {how}\n"
+                f"fixed  {finding.problem}: {how}\n"
                 if how is not None
-                else f"left    {finding.problem}: {remedy}\n"
+                else f"left   {finding.problem}: {remedy}\n"
             )
         for note in notes(workspace):
-            sys.stdout.write(f"note    {note}\n")
-    sys.stdout.write(f"{mended} mended, {left} left.\n" if mended or left else "All is well.\n")
+            sys.stdout.write(f"note   {note}\n")
+    sys.stdout.write(f"{fixed} fixed, {left} left.\n" if fixed or left else "All is well.\n")
     return 1 if left else 0
 
 
-def _mended(finding: Finding) -> str | None:
-    if finding.mend is None:
+def _fix(finding: Finding) -> str | None:
+    if finding.fix is None:
         return None
     try:
-        return finding.mend()
+        return finding.fix()
     except OSError as error:
         sys.stderr.write(f"{finding.problem}: {error}\n")
         return None
 
 
 def _works(root: Path) -> list[Path]:
-    """The working folders of stages, those of live ones left out."""
+    """The working folders of stages that are not running."""
     alive = {running.stage for running in read_running(root) if running.alive}
     folders = (path for path in sorted((root / ".work").glob("*")) if path.is_dir())
     others = {"spool", "mlflow", "variants", "prefect", *alive}
@@ -113,13 +114,13 @@ def _dead_stages(root: Path) -> Iterator[Finding]:
         if not running.alive:
             path = root / ".work" / running.stage / RUNNING
             yield Finding(
-                f"{running.stage} died without a word (process {running.pid})",
-                partial(_remove, path, "noted; run it again to go on"),
+                f"{running.stage} died silently (process {running.pid})",
+                partial(_remove, path, "recorded; run it again to resume"),
             )
 
 
 def _locks(root: Path) -> Iterator[Finding]:
-    for problem in clear_stale(root, mend=False):
+    for problem in clear_stale(root, remove=False):
         yield Finding(problem, partial(_clear, root))
 
 
@@ -132,7 +133,7 @@ def _unfinished_outputs(root: Path) -> Iterator[Finding]:
                     f"{path.relative_to(root)}: never finished",
                     partial(_remove, path, "removed"),
                 )
-    # Those of a stage that runs are its own.
+    # A running stage still needs its own.
     at_work = any(running.alive for running in read_running(root))
     for path in [] if at_work else drafts(root):
         yield Finding(f"{path.relative_to(root)}: never finished", partial(_clear_draft, path))
@@ -159,7 +160,7 @@ def _unsent(root: Path) -> Iterator[Finding]:
 
 def _false_entries(root: Path) -> Iterator[Finding]:
     for entry in false_entries(root):
-        yield Finding(str(entry), partial(entry.mend, root))
+        yield Finding(str(entry), partial(entry.fix, root))
 
 
 def _objects(root: Path) -> Iterator[Finding]:
@@ -168,7 +169,7 @@ def _objects(root: Path) -> Iterator[Finding]:
         good = sound_files(root) if good is None else good
         yield Finding(
             f"{damaged.path}: expected md5 {damaged.expected}, found {damaged.found}",
-            partial(damaged.mend, good),
+            partial(damaged.fix, good),
         )
 
 
@@ -176,8 +177,8 @@ def _outputs(root: Path) -> Iterator[Finding]:
     for path, problem in differing_outputs(root):
         if problem != "missing":
             yield Finding(
-                f"{path}: not as dvc.lock says, {problem}",
-                remedy=f"dvc checkout --force {path} (or dvc commit, if it was meant)",
+                f"{path}: differs from dvc.lock: {problem}",
+                remedy=f"dvc checkout --force {path} (or dvc commit, if the change was intended)",
             )
 
 

@@ -1,6 +1,6 @@
 """Stages `baseline`, `evaluate@K` and `test`: a policy on prompts it was not trained on.
 
-Every policy answers with the same random stream, so that equal policies give equal answers.
+Every policy samples from the same random stream, so that equal policies give equal responses.
 """
 
 import argparse
@@ -37,8 +37,8 @@ TEST_INPUTS = ("data/prepared", "models/sft", "models/rounds/{final}/policy",
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """A policy's answers to the prompts of a split, one per prompt."""
+class Responses:
+    """A policy's responses to the prompts of a split, one per prompt."""
 
     texts: list[str]
     ids: list[list[int]]
@@ -51,7 +51,7 @@ class Bench:
     """Prompts, tokenizer and settings that all policies of a stage share."""
 
     def __init__(self, stage: Stage, split: str, *, passes: int):
-        """Load the split's prompts and the SFT policy; `passes` over them will be made in all."""
+        """Load the split's prompts and the SFT policy; `passes` is the total number of passes."""
         self._params = stage.params.evaluate
         self.compute: Compute = start_compute(stage.params.run)
         self._seeds = Seeds(stage.params.run.seed)
@@ -66,8 +66,8 @@ class Bench:
         self._progress = Progress(stage.name, passes, "passes")
         self.sft = load_policy(Path("models/sft"), self.compute.device)
 
-    def answers(self, folder: Path) -> Answers:
-        """Let a policy answer all prompts."""
+    def responses(self, folder: Path) -> Responses:
+        """One response of a policy to each prompt."""
         policy = load_policy(folder, self.compute.device)
         ids = answer(
             policy,
@@ -80,26 +80,26 @@ class Bench:
         self._progress.step()
         texts = [decode_response(self._tokenizer, row) for row in ids]
         finished = [row[-1] == self.tokens.eos for row in ids]
-        return Answers(texts, ids, finished, self._gold(texts, finished))
+        return Responses(texts, ids, finished, self._gold(texts, finished))
 
     def _gold(self, texts: Sequence[str], finished: Sequence[bool]) -> list[float] | None:
         return gold_scores([row["prompt"] for row in self.rows], texts, finished)
 
-    def scores(self, answers: Answers, reward_model: Path) -> list[float]:
-        """Normalised scores of a reward model for the very tokens of the answers."""
+    def scores(self, responses: Responses, reward_model: Path) -> list[float]:
+        """Normalised scores of a reward model for the exact tokens of the responses."""
         model = load_scorer(reward_model, self.compute.device)
-        rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, answers.ids, strict=True)]
+        rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, responses.ids, strict=True)]
         scores = score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
         self._progress.step()
         return scores
 
-    def kl(self, answers: Answers, folder: Path) -> list[float]:
-        """Exact KL to SFT of each answer, in nats."""
+    def kl(self, responses: Responses, folder: Path) -> list[float]:
+        """Exact KL to SFT of each response, in nats."""
         kl = kl_to_reference(
             load_policy(folder, self.compute.device),
             self.sft,
             self.prompts,
-            answers.ids,
+            responses.ids,
             self._params,
             self.tokens,
             compute=self.compute,
@@ -115,16 +115,16 @@ class Bench:
 def run_baseline(stage: Stage) -> None:
     """Measure SFT on the held-out prompts."""
     bench = Bench(stage, "heldout", passes=1)
-    sft = bench.answers(Path("models/sft"))
+    sft = bench.responses(Path("models/sft"))
     bench.close()
-    _publish(stage, "results/baseline", _figures("sft", bench, sft, sft, None, None), [])
+    _publish(stage, "results/baseline", _metrics("sft", bench, sft, sft, None, None), [])
 
 
 def run_round(stage: Stage) -> None:
     """Measure the round's policy on the held-out prompts, against SFT and the round before."""
     key = str(stage.round_key)
     bench = Bench(stage, "heldout", passes=6)
-    previous = bench.answers(Path(stage.round.policy))
+    previous = bench.responses(Path(stage.round.policy))
     _measure(stage, bench, key, f"results/evaluate/{key}", name=key, previous=previous)
 
 
@@ -136,17 +136,17 @@ def run_test(stage: Stage) -> None:
 
 
 def _measure(
-    stage: Stage, bench: Bench, key: str, out: str, *, name: str, previous: Answers | None
+    stage: Stage, bench: Bench, key: str, out: str, *, name: str, previous: Responses | None
 ) -> None:
     folder, judge = Path(f"models/rounds/{key}/policy"), Path(f"models/rounds/{key}/reward")
-    sft, ours = bench.answers(Path("models/sft")), bench.answers(folder)
+    sft, ours = bench.responses(Path("models/sft")), bench.responses(folder)
     scores, sft_scores = bench.scores(ours, judge), bench.scores(sft, judge)
-    figures = _figures(name, bench, ours, sft, previous, bench.kl(ours, folder))
+    metrics = _metrics(name, bench, ours, sft, previous, bench.kl(ours, folder))
     bench.close()
-    figures["proxy"] = {"mean": statistics.fmean(scores)}
+    metrics["proxy"] = {"mean": statistics.fmean(scores)}
     if ours.gold is None:
-        figures["win_rate_vs_sft"] = win_rate(scores, sft_scores).as_dict()
-        figures["win_rate_judge"] = "reward_model"
+        metrics["win_rate_vs_sft"] = win_rate(scores, sft_scores).as_dict()
+        metrics["win_rate_judge"] = "reward_model"
     samples = [
         {
             "prompt_id": row["prompt_id"],
@@ -159,15 +159,15 @@ def _measure(
         }
         for i, row in enumerate(bench.rows)
     ]
-    _publish(stage, out, figures, samples)
+    _publish(stage, out, metrics, samples)
 
 
-def _figures(
+def _metrics(
     name: str,
     bench: Bench,
-    ours: Answers,
-    sft: Answers,
-    previous: Answers | None,
+    ours: Responses,
+    sft: Responses,
+    previous: Responses | None,
     kl: list[float] | None,
 ) -> dict[str, Any]:
     lengths = [float(len(ids)) for ids in ours.ids]
@@ -187,19 +187,19 @@ def _figures(
     }
 
 
-def _wins(ours: Answers, theirs: Answers) -> dict[str, float] | None:
+def _wins(ours: Responses, theirs: Responses) -> dict[str, float] | None:
     if ours.gold is None or theirs.gold is None:
         return None
     return win_rate(ours.gold, theirs.gold).as_dict()
 
 
 def _publish(
-    stage: Stage, path: str, figures: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
+    stage: Stage, path: str, metrics: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
 ) -> None:
     folder = stage.staging.directory(path)
-    write_metrics(folder, figures)
+    write_metrics(folder, metrics)
     write_json_lines(folder / "samples.jsonl", samples)
-    stage.final(figures)
+    stage.final(metrics)
     stage.keep(Output("artifact", Path(path)))
 
 

@@ -23,7 +23,7 @@ from tasks.running.stage import Stage
 
 INPUTS = ("data/rounds/{key}/comparisons.jsonl",)
 VERDICTS = Path(".work") / "feedback" / "verdicts"
-"""What language models have said, by version of the annotator: nothing is asked twice."""
+"""Cached verdicts of language models, by version of the annotator: no query is made twice."""
 
 
 def run(stage: Stage) -> None:
@@ -64,10 +64,10 @@ def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
 
 
 def ask_language_model(params: LabelParams, pairs: Sequence[Pair]) -> list[Judgment]:
-    """One judgment of each pair; what failed is a skip with its reason.
+    """One judgment of each pair; a failed query becomes a skip with its reason.
 
     Raises:
-        StageEnd: every pair failed: the endpoint is not there, or the model gives no verdicts.
+        StageEnd: every pair failed: the endpoint is unreachable, or the model gives no verdicts.
     """
     assert params.language_model is not None
     judgments = LanguageModelAnnotator(params.language_model, cache=VERDICTS).judge(pairs)
@@ -81,12 +81,12 @@ def ask_language_model(params: LabelParams, pairs: Sequence[Pair]) -> list[Judgm
 
 
 def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str], float]:
-    """The rubric, which knows the embedded prompts only."""
+    """The rubric's score function; the rubric covers the embedded prompts only."""
     for pair in pairs:
         if not isinstance(pair.prompt, str) or parse_request(pair.prompt) is None:
             raise StageEnd(
                 "bad_input",
-                f"label.annotators is rubric, which knows the support desk only; "
+                f"label.annotators is rubric, which covers the support desk only, but "
                 f"pair {pair.pair_id} asks {str(pair.prompt)[:80]!r}; use people, file or a model",
             )
     return score_response

@@ -54,13 +54,13 @@ INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward
 log = logging.getLogger(__name__)
 
 SFT = Path("models/sft")
-"""What the KL is measured to."""
+"""The reference policy of the KL."""
 
 GOLD = "objective/gold"
-"""The curve of the gold score, the one metric that is no field of PPOMetrics."""
+"""The curve of the gold score, the only metric that is not a field of PPOMetrics."""
 
 SAMPLES = 4
-"""Answers of each rollout that are kept to be read."""
+"""How many responses of each rollout are kept for people to read."""
 
 
 def run(stage: Stage) -> None:
@@ -123,7 +123,7 @@ def run(stage: Stage) -> None:
 
 
 def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """The policy with its value function, and its adapter where it has one."""
+    """Writes the policy with its value function, and its adapter where it has one."""
     adapter = None if stage.params.ppo.lora is None else take_adapter(actor.lm)
     target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
     if adapter is not None:
@@ -133,7 +133,7 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
-    """The round's policy with its value function: that of the round before, where there is one.
+    """The round's policy; its value function comes from the round before, if there is one.
 
     With LoRA the policy is SFT with the adapter of the round before, or with a fresh one.
     """
@@ -161,15 +161,15 @@ def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
     """Mean gold score of a rollout, which training never sees; nothing without a rubric."""
     prompts = decode_rows(tokenizer, rollout.prompt_ids, rollout.prompt_mask)
-    answers = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
-    gold = gold_scores(prompts, answers, rollout.ended.tolist())
+    responses = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
+    gold = gold_scores(prompts, responses, rollout.ended.tolist())
     return {} if gold is None else {GOLD: statistics.fmean(gold)}
 
 
 def _samples(
     result: Iteration, iteration: int, tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Some answers of the rollout, with what they scored."""
+    """Some responses of the rollout, with their scores."""
     rollout = result.rollout
     chosen = random.Random(iteration).sample(range(len(rollout)), min(SAMPLES, len(rollout)))
     kept = rollout.select(torch.tensor(chosen, device=rollout.scores.device))
@@ -180,8 +180,8 @@ def _samples(
         strict=True,
     )
     return [
-        {"iteration": iteration, "prompt": prompt, "response": answer, "score": round(score, 4)}
-        for prompt, answer, score in rows
+        {"iteration": iteration, "prompt": prompt, "response": response, "score": round(score, 4)}
+        for prompt, response, score in rows
     ]
 
 

@@ -1,6 +1,6 @@
-"""Stage `prepare`: prompts, demonstrations, corpus and the preferences one starts with.
+"""Stage `prepare`: prompts, demonstrations, corpus and the initial preferences.
 
-Generates the embedded support desk, or takes your own files (`prepare.files`). All data sets are
+Generates the embedded support desk, or reads your own files (`prepare.files`). All data sets are
 written with `datasets`, as JSON Lines.
 """
 
@@ -55,12 +55,12 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
         requests = sample_requests(split, count, named_random(seed, "prepare", "prompts", split))
         _write(folder / "prompts" / f"{split}.jsonl", [_prompt(r.text) for r in requests])
     writing = named_random(seed, "prepare", "writers")
-    asked = sample_requests(
+    sampled = sample_requests(
         "train", params.demonstrations, named_random(seed, "prepare", "demonstrations")
     )
     demonstrations = [
         {**_prompt(r.text), "response": write_response(r, sample_writer(writing), writing)}
-        for r in track(asked, "prepare", len(asked), "demonstrations")
+        for r in track(sampled, "prepare", len(sampled), "demonstrations")
     ]
     _write(folder / "demonstrations.jsonl", demonstrations)
     documents = named_random(seed, "prepare", "corpus")

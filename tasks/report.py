@@ -27,9 +27,9 @@ INPUTS = ("results", "models", "data/rounds")
 
 
 def run(stage: Stage) -> None:
-    """Draw together what all stages have measured."""
+    """Write the report on what all stages have measured."""
     page = stage.staging.file("reports/index.html")
-    figures = stage.staging.file("reports/results.json")
+    numbers = stage.staging.file("reports/results.json")
     results = build_report(
         stage.root,
         list(stage.params.rounds),
@@ -40,7 +40,7 @@ def run(stage: Stage) -> None:
         changed=changed_params(stage.params),
     )
     write_headline(stage.staging.directory("metrics"), results)
-    stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, figures)))
+    stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, numbers)))
 
 
 def build_report(
@@ -53,9 +53,9 @@ def build_report(
     samples: int = 12,
     changed: Sequence[ChangedParam] = (),
 ) -> dict[str, Any]:
-    """Write `results.json` and `index.html` into the folder `out`; return the content of the first.
+    """Write `results.json` and `index.html` into the folder `out`; return the results.
 
-    Rounds that have not run yet are left out; the same files give the same bytes.
+    Rounds that have not run yet are omitted; the same files give the same bytes.
 
     Args:
         root: the workspace, with `results/`, `models/` and `data/`.
@@ -63,7 +63,7 @@ def build_report(
         final: the round whose policy is shown and was tested.
         out: an existing folder.
         seed: of the run.
-        samples: how many held-out prompts are shown with their answers.
+        samples: how many held-out prompts are shown with their responses.
         changed: the parameters that differ from the defaults of the code.
 
     Raises:

@@ -1,10 +1,10 @@
-"""`python -m tasks.repro [--variant NAME]` (`make repro`): the whole pipeline, then its figures.
+"""`python -m tasks.repro [--variant NAME]` (`make repro`): the whole pipeline, then its results.
 
 Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
 `reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
-2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waits for people, 6 something
-changed while it ran (run again), 7 another run works in this folder, 143 or 130 interrupted (run
-again to continue), 137 a stage was killed (memory), 1 anything else.
+2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waiting for people, 6
+something changed during the run (run again), 7 another run is using this folder, 143 or 130
+interrupted (run again to resume), 137 a stage was killed (memory), 1 anything else.
 """
 
 import argparse
@@ -48,28 +48,28 @@ WORDS = {
     "bad_input": "found bad input",
     "stopped": "stopped itself",
     "blocked": "was blocked by the data gate",
-    "waiting": "waits for people",
+    "waiting": "is waiting for people",
     "failed": "failed",
-    "interrupted": "was interrupted; run again to go on from its checkpoint",
+    "interrupted": "was interrupted; run again to resume from its checkpoint",
 }
 KILLED = (
-    "was killed from outside, most likely for lack of memory. Run again to go on from its newest "
-    "checkpoint; to need less memory, lower `micro_batch_size` or the lengths in params.yaml."
+    "was killed from outside, most likely because memory ran out. Run again to resume from its "
+    "newest checkpoint; to use less memory, lower `micro_batch_size` or the lengths in params.yaml."
 )
 
 
 class Ended(NamedTuple):
-    """How a call of the driver ended."""
+    """How one run of this command ended."""
 
     code: int
     message: str
-    """For stderr, empty when all is well."""
+    """For stderr; empty on success."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tasks.repro", description=__doc__)
-    parser.add_argument("--variant", metavar="NAME", help="lay params/NAME.yaml over params.yaml")
+    parser.add_argument("--variant", metavar="NAME", help="overlay params/NAME.yaml on params.yaml")
     variant: str | None = parser.parse_args(argv).variant
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     root = Path.cwd()
@@ -89,19 +89,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str | None) -> int:
-    # A variant has its own folders, but one MLflow: that of the main checkout.
+    # A variant has folders of its own, but shares the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     environment = _environment(os.environ)
     if _up_to_date(workspace, environment):
         sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
         ended = Ended(0, "")
         if last_execution(workspace) is None:
-            # Done elsewhere and brought here by git and DVC: MLflow here has nothing of it yet.
+            # Run elsewhere and fetched by git and DVC: the MLflow here does not have it yet.
             ended = _run(workspace, environment, variant, params)
     else:
         ended = _run(workspace, environment, variant, params)
         if ended.code == 0:
-            ended = _as_it_is_now(workspace)
+            ended = _check_still_current(workspace)
     summary = write_summary(workspace, params)
     if ended.code in (0, 5, STALE_EXIT_CODE):
         sys.stdout.write(_closing_words(summary, workspace.relative_to(root)))
@@ -110,18 +110,18 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
     return ended.code
 
 
-def _as_it_is_now(workspace: Path) -> Ended:
-    """All stages went through; what became stale while they ran is not up to date all the same."""
-    # Imported here: it brings DVC itself, which before would only make everybody wait.
+def _check_still_current(workspace: Path) -> Ended:
+    """Success, unless inputs changed while the stages ran and made some of them stale again."""
+    # Imported here because it imports DVC, which would delay every earlier step.
     from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words  # noqa: PLC0415
 
     try:
         if not (found := changes(workspace)):
             return Ended(0, "")
-        meanwhile = f"became stale while they ran: {in_words(found)}"
+        problem = f"some became stale during the run: {in_words(found)}"
     except (GraphError, DvcBusyError) as error:
-        meanwhile = f"cannot be compared with the files as they are now: {error}"
-    return Ended(STALE_EXIT_CODE, f"All stages went through, but {meanwhile}. Run again.")
+        problem = f"they cannot be compared with the current files: {error}"
+    return Ended(STALE_EXIT_CODE, f"All stages have run, but {problem}. Run again.")
 
 
 def _workspace(root: Path, variant: str | None) -> Path:
@@ -132,14 +132,14 @@ def _workspace(root: Path, variant: str | None) -> Path:
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
     """What dvc and its stages see."""
-    # Stages call `python`: the one that runs us, whether or not its environment is activated.
+    # Stages call `python`: it must be this interpreter, even if its environment is not activated.
     path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
     quiet = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "RLHF_SHIPPER": "driver"}
     return {**base, **quiet, "PATH": path}
 
 
 def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:
-    """Ask DVC; on any doubt (also an error, which `dvc repro` will explain) the answer is no."""
+    """Whether DVC says so; False also on an error, which `dvc repro` will then explain."""
     command = [sys.executable, "-m", "dvc", "status", "--quiet"]
     done = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, check=False)
     return done.returncode == 0
@@ -180,7 +180,7 @@ def _run(
 def _how_it_ended(
     workspace: Path, execution: Execution, code: int, signalled: int | None, since_ms: int
 ) -> Ended:
-    """DVC says 255 for everything; the stage's own outcome says what happened."""
+    """DVC exits 255 for every failure; the stage's own outcome says what happened."""
     outcomes = [
         outcome
         for outcome in read_outcomes(workspace)
@@ -193,7 +193,7 @@ def _how_it_ended(
         words = WORDS.get(last["status"], last["status"])
         return Ended(last["code"], f"{last['stage']} {words}: {last['message']}".rstrip(": "))
     if signalled is not None:
-        return Ended(128 + signalled, "Interrupted; run again to go on.")
+        return Ended(128 + signalled, "Interrupted; run again to resume.")
     for running in read_running(workspace):
         if running.execution == execution.id and not running.alive:
             return Ended(137, f"{running.stage} {KILLED}")
@@ -201,7 +201,7 @@ def _how_it_ended(
 
 
 def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
-    """Write `reports/summary.json` and the page of the run; return what is in the first."""
+    """Write `reports/summary.json` and the page of the run; return the summary."""
     results = read_results(workspace, params)
     execution = last_execution(workspace)
     summary = build_summary(
@@ -228,7 +228,7 @@ def read_results(workspace: Path, params: Params) -> dict[str, Any]:
 def _closing_words(summary: dict[str, Any], workspace: Path) -> str:
     places = {
         "Report": str(workspace / "reports" / "index.html"),
-        "Figures": str(workspace / "reports" / "summary.json"),
+        "Numbers": str(workspace / "reports" / "summary.json"),
         "MLflow, Prefect": "make ui",
         "Label by hand": "make annotate",
     }

@@ -42,7 +42,7 @@ INPUTS = (
 
 
 def run(stage: Stage) -> None:
-    """Train on all preferences so far, or copy the model the round starts from."""
+    """Train on all preferences so far, or copy the model that the round starts from."""
     params, key = stage.params.reward, stage.round_key
     compute = start_compute(stage.params.run)
     start = Path(stage.round.reward_model)
@@ -67,8 +67,8 @@ def run(stage: Stage) -> None:
         comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
         for member in members:
             _normalise(member, encoder, comparisons, compute)
-    figures, gaps = measure(model, encoder, fresh, heldout, compute)
-    metrics |= figures
+    numbers, gaps = measure(model, encoder, fresh, heldout, compute)
+    metrics |= numbers
     if len(members) > 1:
         model.classifier.config.ensemble_k = params.ensemble_k
     target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
@@ -88,7 +88,7 @@ def run(stage: Stage) -> None:
 
 
 def _fresh(stage: Stage, start: Path, compute: Compute) -> list[RewardModel]:
-    """The members to train: those of the start, and on SFT those that it lacks."""
+    """The members to train: those of the starting model; any others start from SFT."""
     seeds = seeds_of(stage)
     heads = [
         reward.member_seeds(seeds, number).torch("reward", "head")
@@ -151,18 +151,18 @@ def _normalise(
     comparisons: Sequence[Comparison],
     compute: Compute,
 ) -> None:
-    """Fit the normaliser on SFT's own answers among the round's pairs."""
+    """Fit the normaliser on SFT's own responses among the round's pairs."""
     sft = model_hash(Path("models/sft"))
     rows = [
-        encoder.encode(row.prompt, answer)
+        encoder.encode(row.prompt, response)
         for row in comparisons
-        for answer, policy in ((row.response_a, row.policy_a), (row.response_b, row.policy_b))
+        for response, policy in ((row.response_a, row.policy_a), (row.response_b, row.policy_b))
         if policy == sft
     ]
     if len(rows) < 2:
         raise StageEnd(
             "bad_input",
-            f"{len(rows)} of the round's answers are by SFT, and the score normaliser "
+            f"{len(rows)} of the round's responses are by SFT, but the score normaliser "
             "needs at least 2: raise sample.against_sft",
         )
     try:

@@ -1,4 +1,4 @@
-"""Stage `sample`: the newest policy and SFT answer fresh prompts; the answers become pairs."""
+"""Stage `sample`: the newest policy and SFT respond to fresh prompts; responses become pairs."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ from tasks.running.staging import model_hash, write_json_lines
 INPUTS = ("data/prepared", "models/sft", "{policy}", "{preferences}")
 
 DRAWS = 4
-"""How often a prompt is answered at most, until its two answers differ."""
+"""Most attempts per prompt to get two responses that differ."""
 
 
 def run(stage: Stage) -> None:
-    """Answer prompts that no preference knows yet, and pair the answers blind."""
+    """Sample responses to prompts without preferences, and pair them blind."""
     params: SampleParams = stage.params.sample
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     policy, sft = Path(stage.round.policy), Path("models/sft")
@@ -48,7 +48,7 @@ def run(stage: Stage) -> None:
     models = {folder: load_policy(folder, compute.device) for folder in (policy, sft)}
     progress = Progress(stage.name, len(rows), "pairs")
 
-    def answers(folder: Path, indices: Sequence[int], name: str) -> list[str]:
+    def respond(folder: Path, indices: Sequence[int], name: str) -> list[str]:
         if not indices:
             return []
         ids = sample_all(
@@ -67,9 +67,9 @@ def run(stage: Stage) -> None:
         left = [index for index in range(len(rows)) if index not in pairs]
         against = [index for index in left if index < num_against_sft]
         with compute.autocast():
-            first = answers(policy, left, f"first {draw}")
-            second = answers(sft, against, f"sft {draw}")
-            second += answers(policy, left[len(against) :], f"second {draw}")
+            first = respond(policy, left, f"first {draw}")
+            second = respond(sft, against, f"sft {draw}")
+            second += respond(policy, left[len(against) :], f"second {draw}")
         new = {
             index: (one, other)
             for index, one, other in zip(left, first, second, strict=True)
@@ -89,7 +89,7 @@ def run(stage: Stage) -> None:
 
 
 def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
-    """Training prompts without preferences so far, in the round's own random order."""
+    """Training prompts without preferences so far, in a random order of the round's own."""
     folder = Path(stage.round.preferences)
     used = {
         row["prompt_id"]
@@ -105,28 +105,28 @@ def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
         raise StageEnd(
             "bad_input",
             f"data/prepared/prompts/train.jsonl: {len(rows)} prompts are without "
-            f"preferences, and sample.pairs asks for {stage.params.sample.pairs}",
+            f"preferences, but sample.pairs asks for {stage.params.sample.pairs}",
         )
     named_random(stage.params.run.seed, "sample", str(stage.round_key)).shuffle(rows)
     return list(rows)
 
 
 def _comparable(one: str, other: str) -> bool:
-    """The answers differ and can be judged: not blank, no NUL that no file takes."""
+    """Whether the responses differ and can be judged: not blank, and without NUL characters."""
     return _readable(one) and _readable(other) and one.split() != other.split()
 
 
-def _readable(answer: str) -> bool:
-    return bool(answer.strip()) and "\0" not in answer
+def _readable(response: str) -> bool:
+    return bool(response.strip()) and "\0" not in response
 
 
 def _comparison(
     stage: Stage, row: Mapping[str, Any], pair: tuple[str, str], policies: tuple[str, str]
 ) -> dict[str, Any]:
-    """A comparison; which answer is `a` follows from the pair's id, so sides mean nothing."""
+    """A comparison; the pair's id decides which response is `a`, so sides carry no meaning."""
     prompt, identity = row["prompt"], pair_id(row["prompt"], *pair)
     swap = int(identity, 16) % 2 == 1
-    (answer_a, answer_b), (policy_a, policy_b) = (
+    (response_a, response_b), (policy_a, policy_b) = (
         (pair[::-1], policies[::-1]) if swap else (pair, policies)
     )
     return {
@@ -134,8 +134,8 @@ def _comparison(
         "round": stage.round_key,
         "prompt_id": row["prompt_id"],
         "prompt": prompt,
-        "response_a": answer_a,
-        "response_b": answer_b,
+        "response_a": response_a,
+        "response_b": response_b,
         "policy_a": policy_a,
         "policy_b": policy_b,
     }
@@ -145,7 +145,7 @@ def _write(stage: Stage, comparisons: Sequence[Any], *, unusable: int, too_long:
     if not comparisons:
         raise StageEnd(
             "stopped",
-            "no two answers to any prompt differ and can be read; the policy has collapsed",
+            "for no prompt are there two readable, differing responses; the policy has collapsed",
         )
     unique = list({row["pair_id"]: row for row in comparisons}.values())
     key = stage.round_key

@@ -1,7 +1,7 @@
-"""`python -m tasks.sync` (`make sync`): sends to MLflow whatever has not arrived there yet.
+"""`python -m tasks.sync` (`make sync`): sends to MLflow what has not arrived there yet.
 
-Runs of this workspace and of its variants: metrics, artifacts, models, and the DVC hashes of the
-outputs. Harmless to repeat. Exits 0 when everything has arrived, 1 when MLflow did not take it.
+Covers this workspace and its variants: metrics, artifacts, models, and the DVC hashes of the
+outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from tasks.workspace.variants import workspaces
 
 
 def sync(root: Path) -> tuple[list[ShipResult], int]:
-    """Ship and tag all of `root` and its variants; the results and how many runs were tagged."""
-    # Variants have their own folders, but one MLflow: that of the main checkout.
+    """Ship and tag all runs of `root` and its variants; the results and the number of tagged runs."""
+    # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     results: list[ShipResult] = []
     tagged = 0

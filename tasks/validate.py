@@ -30,7 +30,7 @@ INPUTS = (
 
 
 def run(stage: Stage) -> None:
-    """Turn judgments into preferences and check them together with all earlier ones."""
+    """Turn judgments into preferences and validate them together with all earlier ones."""
     key, params = stage.round_key, stage.params.validate
     rounds, prompts = Path(f"data/rounds/{key}"), Path("data/prepared/prompts")
     comparisons = load_comparisons(rounds / "comparisons.jsonl")
@@ -80,7 +80,7 @@ def run(stage: Stage) -> None:
 
 
 def _baselines(result: GateResult, report: Path) -> dict[str, float]:
-    """What the round's reward model has to beat on the held-out rows, added to the report."""
+    """Baselines for the round's reward model on the held-out rows, also added to the report."""
     train, heldout = (
         [row for row in side if not row.is_tie] for side in (result.train, result.heldout)
     )

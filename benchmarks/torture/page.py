@@ -29,7 +29,7 @@ WHAT_HAPPENS = """\
   changed, old and new. Nothing is published, dvc.lock and DVC's run cache stay as they were, and
   the checkpoint is kept: with the old state the stage continues from it, with the new one it starts
   from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage
-  and by `make doctor`; `make doctor MEND=1` removes the false entry, so that the stage runs again.
+  and by `make doctor`; `make doctor FIX=1` removes the false entry, so that the stage runs again.
 - **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and leaves; a
   second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that takes longer than eight
   seconds more is given up; steps of over four seconds are therefore saved as they finish, within
@@ -54,7 +54,7 @@ WHAT_HAPPENS = """\
   params down.
 - **Out of memory**: exit 137 from `make repro` where the kernel killed the stage. Lower
   `micro_batch_size`, start again.
-- **Anything else looks wrong**: `make doctor`, and `make doctor MEND=1` to mend what is safe."""
+- **Anything else looks wrong**: `make doctor`, and `make doctor FIX=1` to apply the safe fixes."""
 
 NOT_MEASURED = """\
 Not tried here: power loss (only `fsync` is relied on), network file systems and object stores,

@@ -11,12 +11,12 @@ from preferences.splitting import split_of
 from tasks.params.loading import FilesParams
 
 PROMPTS = "prompts"
-"""The salt under which prompts are split; with that of pairs, which is none, the held-out pairs of
-a round would be looked for among prompts that training has none of."""
+"""The salt for splitting prompts. Pairs are split without one: with the same salt, no training prompt
+could be in the held-out pairs of a round."""
 
 
 def own_split(prompt: Prompt, files: FilesParams) -> str:
-    """`test`, `heldout` or `train`, by a hash of the prompt that says nothing of its pairs."""
+    """`test`, `heldout` or `train`, by a hash that is independent of how pairs are split."""
     outside = files.test_fraction + files.heldout_fraction
     if split_of(prompt, heldout_fraction=files.test_fraction, salt=PROMPTS) == "heldout":
         return "test"
@@ -25,10 +25,10 @@ def own_split(prompt: Prompt, files: FilesParams) -> str:
 
 
 def read_preferences(path: Path) -> list[Row]:
-    """The rows of `prepare.files.preferences`, which have to be in our own format.
+    """The rows of `prepare.files.preferences`, which must be in our own format.
 
     Raises:
-        MalformedDataError: the file is damaged, or in another format, which is named.
+        MalformedDataError: the file is damaged, or in another format; the message names it.
     """
     try:
         return read_rows(path, PREFERENCES)
@@ -37,7 +37,7 @@ def read_preferences(path: Path) -> list[Row]:
             raise
         raise MalformedDataError(
             [
-                f"{path}: in the format {name}, and prepare.files.preferences takes our own "
+                f"{path}: in the format {name}, but prepare.files.preferences takes our own "
                 "(docs/params.md); name the file under prepare.sources, which reads both: "
                 f"sources: [{{path: {path}}}]"
             ],

@@ -10,11 +10,11 @@ SECTIONS = (
     "ppo", "reward", "label", "sample", "sft", "base", "validate", "prepare", "evaluate", "run",
     "report",
 )  # fmt: skip
-"""By how much their parameters tell."""
+"""The sections that say most about a run first."""
 
 
 class ChangedParam(NamedTuple):
-    """One parameter that does not have its default value."""
+    """One parameter with another value than its default."""
 
     key: str
     """Dotted, as in `ppo.kl_coef`."""
@@ -23,7 +23,7 @@ class ChangedParam(NamedTuple):
 
 
 def changed_params(params: Params) -> list[ChangedParam]:
-    """What `params` has otherwise than the code has it by default, section by section."""
+    """The parameters whose values differ from the defaults of the code, section by section."""
     changed: list[ChangedParam] = []
     for name in SECTIONS:
         defaults = dataclasses.asdict(type(getattr(params, name))())

@@ -18,9 +18,9 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
 
 
 def contradiction(results: Mapping[str, Any]) -> str | None:
-    """Says so when the test prompts' interval lies apart from the held-out prompts'.
+    """A sentence if the intervals on the test and the held-out prompts do not overlap, else None.
 
-    Gold scores are compared, win rates against SFT where there is no gold.
+    Compares gold scores, or win rates against SFT where there is no gold score.
     """
     test = results["test"]
     held_out = test and next((p for p in results["policies"] if p["name"] == test["policy"]), None)

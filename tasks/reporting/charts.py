@@ -1,7 +1,7 @@
-"""The report's drawings as SVG: line panels, intervals, dots. No script, no plot library.
+"""The report's charts as SVG: line panels, intervals, dots. No script, no plot library.
 
-Colours are CSS classes, so one drawing serves light and dark; every coordinate is written with a
-fixed number of digits, so the same figures give the same bytes.
+Colours are CSS classes, so one chart serves light and dark mode; every coordinate is written with
+a fixed number of digits, so the same numbers give the same bytes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tasks.reporting.data import ConfidenceBin, Curve, Curves
 WIDTH, HEIGHT = 340.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
 DIGIT = 6.4
-"""The most that a digit of an axis takes up."""
+"""Widest digit of an axis label, in pixels."""
 NICE_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -79,7 +79,7 @@ def interval_bar(mean: float, low: float, high: float, bounds: tuple[float, floa
 
 
 def reliability_panel(bins: Sequence[ConfidenceBin], title: str) -> Markup:
-    """How often the model is right where it says how sure it is; on the diagonal it is honest."""
+    """Accuracy by the model's confidence; on the diagonal the model is calibrated."""
     x = Scale(0.5, 1.0, LEFT, WIDTH - RIGHT)
     ticks = nice_ticks(min(0.5, *(one.low for one in bins)), 1.0)
     y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
@@ -94,7 +94,7 @@ def reliability_panel(bins: Sequence[ConfidenceBin], title: str) -> Markup:
         )
     for one in bins:
         label = (
-            f"sure {one.confidence:.2f}, right {one.accuracy:.2f} "
+            f"confidence {one.confidence:.2f}, accuracy {one.accuracy:.2f} "
             f"(from {one.low:.2f} to {one.high:.2f}), {one.pairs} pairs"
         )
         parts.append(
@@ -115,7 +115,7 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
     ticks = nice_ticks(low, high)
     width, row_height, left = 460.0, 54.0, 36.0
     height = 14.0 + row_height * len(rows) + 22.0
-    # At the right edge the figure of a whisker that ends there needs its place.
+    # The number beside a whisker that ends at the right edge needs room.
     x = Scale(ticks[0], ticks[-1], left, width - 52.0)
     parts = []
     for tick in ticks:
@@ -143,12 +143,12 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About `count` round numbers that cover the range from `low` to `high`."""
     if high - low < 1e-9:
-        # What is never negative, as a share, keeps an axis without negative numbers.
+        # A value that is never negative, such as a share, keeps an axis without negative numbers.
         low, high = (low if 0.0 <= low < 0.5 else low - 0.5), high + 0.5
     rough = (high - low) / count
     power = 10.0 ** floor(log10(rough))
     step = next(power * nice for nice in NICE_STEPS if power * nice >= rough * (1 - 1e-9))
-    # A curve may leave the drawing by a hair rather than open another interval for it.
+    # A curve may overshoot slightly, rather than add another interval to the axis.
     first, last = floor(low / step + 0.05), ceil(high / step - 0.05)
     return [number * step for number in range(first, last + 1)]
 
@@ -169,19 +169,19 @@ def _bands(curves: Curves, x: Scale) -> list[str]:
 
 
 def _line(curve: Curve, first: float, end: float, x: Scale, y: Scale) -> str:
-    """The part of a curve that belongs to one round: the next begins from something new."""
+    """The part of a curve that belongs to one round; rounds are not joined by a line."""
     points = [(x(step + 0.5), y(value)) for step, value in curve.points if first <= step < end]
     line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
     return f'<polyline class="line" points="{line}"/>'
 
 
 def left_edge(ticks: Sequence[float]) -> float:
-    """Where a drawing begins whose labels at the left must all have their place."""
+    """Left edge of a chart that leaves room for all labels of its vertical axis."""
     return max(LEFT, 7.0 + DIGIT * max(len(tick_label(tick, ticks)) for tick in ticks))
 
 
 def grid_lines(ticks: Sequence[float], x: Scale, y: Scale) -> list[str]:
-    """Horizontal lines with their labels at the left."""
+    """Horizontal lines with labels at their left."""
     return [
         f'<line class="grid" x1="{x.start:.0f}" x2="{x.end:.0f}" '
         f'y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
@@ -218,7 +218,7 @@ def _arrow(start: float, end: float, y: float) -> str:
 
 
 def tick_label(tick: float, ticks: Sequence[float]) -> str:
-    """With as many digits as the distance of the ticks needs."""
+    """The label of a tick, with as many digits as the distance between ticks needs."""
     step = ticks[1] - ticks[0]
     digits = max(0, -floor(log10(step) + 1e-9))
     if round(step, digits) != round(step, 9):
@@ -230,8 +230,8 @@ def tick_label(tick: float, ticks: Sequence[float]) -> str:
 def svg(
     width: float, height: float, title: str, parts: Sequence[str], *, style: str = "chart"
 ) -> Markup:
-    """An SVG element from parts whose texts are escaped; `title` is read out by screen readers."""
-    # Every text in the parts has been escaped where it was put in.
+    """An SVG element from parts with escaped texts; screen readers read out `title`."""
+    # Every text in the parts was escaped when it was inserted.
     return Markup(
         f'<svg class="{style}" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" '

@@ -12,15 +12,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric over all rounds, which lie one after the other on a common axis of steps."""
+    """One metric over all rounds, which follow one another on a common axis of steps."""
 
     points: tuple[tuple[float, float], ...]
-    """(step since the start of the first round, value); steps without a value are left out."""
+    """(step since the start of the first round, value); steps without a value are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The curves of a stage, of all rounds that have run where it runs in each."""
+    """The curves of a stage; where it runs in every round, those of all rounds that have run."""
 
     spans: tuple[tuple[str, float, float], ...]
     """(round or stage, first step, end) on the common axis."""
@@ -29,7 +29,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One held-out prompt with the answers before and after."""
+    """One held-out prompt with the responses before and after."""
 
     prompt: str
     before: str
@@ -37,7 +37,7 @@ class Sample:
     gold_before: float | None
     gold_after: float | None
     score: float | None
-    """The reward model's score of the answer after."""
+    """The reward model's score of the response after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ConfidenceBin:
     """Held-out pairs about which the reward model is about equally sure."""
 
     confidence: float
-    """Mean probability that the model gives the answer it prefers."""
+    """Mean probability that the model assigns to the response it prefers."""
     accuracy: float
     low: float
     high: float
@@ -54,7 +54,7 @@ class ConfidenceBin:
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """What the data gate said of a round's preferences."""
+    """The data gate's verdict on a round's preferences."""
 
     round: str
     verdict: str
@@ -63,7 +63,7 @@ class GateVerdict:
     train: int
     heldout: int
     objections: tuple[str, ...]
-    """Reasons to block first, then rules that found rows, then numbers out of their bounds."""
+    """Reasons to block first, then rules that found rows, then numbers out of bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ModelNode:
-    """One model and where it comes from, as its manifest tells."""
+    """One model and where it comes from, as recorded in its manifest."""
 
     path: str
     column: str
@@ -89,12 +89,12 @@ class ModelNode:
 
 
 def read_curves(root: Path, rounds: Sequence[str]) -> Curves:
-    """The rounds' `results/ppo/<round>/history.csv`, laid one after the other."""
+    """The rounds' `results/ppo/<round>/history.csv`, one after the other."""
     return _one_after_the_other((key, root / "results" / "ppo" / key) for key in rounds)
 
 
 def read_losses(root: Path, rounds: Sequence[str]) -> dict[str, Curves]:
-    """The curves of `base`, `sft` and `reward`, of which the report shows the losses."""
+    """The curves of `base`, `sft` and `reward`; the report shows their losses."""
     results = root / "results"
     return {
         "base": _one_after_the_other([("base", results / "base")]),
@@ -104,7 +104,7 @@ def read_losses(root: Path, rounds: Sequence[str]) -> dict[str, Curves]:
 
 
 def read_verdicts(root: Path, rounds: Sequence[str]) -> list[GateVerdict]:
-    """The rounds' `results/validate/<round>/verdict.json`, of those that the gate has seen."""
+    """The rounds' `results/validate/<round>/verdict.json`, where the gate has run."""
     paths = {key: root / "results" / "validate" / key / "verdict.json" for key in rounds}
     return [_verdict(key, path) for key, path in paths.items() if path.exists()]
 
@@ -112,8 +112,8 @@ def read_verdicts(root: Path, rounds: Sequence[str]) -> list[GateVerdict]:
 def read_samples(root: Path, final: str, count: int) -> tuple[list[Sample], int]:
     """At most `count` samples of the final policy, from the largest gain to the largest loss.
 
-    Evenly spaced, so that the choice flatters nobody; without gold, in the file's order.
-    Also returns how many there are in all.
+    Evenly spaced, so that the choice does not favour any policy; without gold scores, in the
+    file's order. Also returns the total number of samples.
     """
     path = root / "results" / "evaluate" / final / "samples.jsonl"
     if not path.exists():
@@ -147,7 +147,7 @@ def read_reliability(root: Path, rounds: Sequence[str]) -> dict[str, list[Confid
 
 
 def read_lineage(root: Path, rounds: Sequence[str]) -> list[ModelNode]:
-    """The models that exist, in the order in which they were made."""
+    """The existing models, in the order in which they were made."""
     places = [("base", "policy", "models/base"), ("sft", "policy", "models/sft")]
     for key in rounds:
         places.append((key, "reward", f"models/rounds/{key}/reward"))

@@ -1,4 +1,4 @@
-"""The report's drawing of gold against KL: what each round gained, and how far it went for it."""
+"""The report's chart of gold score against KL: what each round gained, and at what KL."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ TITLE = "Gold against KL"
 
 
 def gold_against_kl(policies: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Each policy as a dot with both intervals, joined in their order; None without any gold."""
+    """Each policy as a dot with both intervals, joined in order; None without gold scores."""
     measured = [policy for policy in policies if policy["gold"] and policy["kl"]]
     if not measured:
         return None

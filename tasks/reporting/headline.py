@@ -1,4 +1,4 @@
-"""The few numbers of a run that git keeps: the folder `metrics/`, for `dvc metrics`.
+"""The headline numbers of a run, which git keeps: the folder `metrics/`, for `dvc metrics`.
 
 Short keys and one row for each policy, so that the tables of `dvc metrics show` and `dvc metrics
 diff` fit a terminal; rounded, so that they can be read. Everything else is in `results.json`.
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def write_headline(folder: Path, results: Mapping[str, Any]) -> None:
-    """Write `final.json`, of the tested policy, and `rounds/<policy>.json`, of each.
+    """Write `final.json` for the tested policy, and `rounds/<policy>.json` for each policy.
 
     Args:
-        folder: made if need be.
+        folder: created if missing.
         results: from `tasks.reporting.summary.build_results`.
     """
     rewards = {model["round"]: model for model in results["reward_models"]}

@@ -1,4 +1,4 @@
-"""The report's drawing of what was made from what, one column per round, and its table."""
+"""The report's lineage graph, one column per round, and its table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tasks.reporting.data import ModelNode, Source
 COLUMN, BOX, LINE = 158.0, 128.0, 15.0
 GAP, TOP = 26.0, 26.0
 SHOWN = 7
-"""Digits of a hash in the drawing; the table has more."""
+"""Digits of a hash in the graph; the table has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box of the drawing."""
+    """One box of the graph."""
 
     x: float
     y: float
@@ -37,12 +37,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class LineageRow:
-    """One model in the table below the drawing."""
+    """One model in the table below the graph."""
 
     path: str
     weights: str
     known_as: tuple[str, ...]
-    """DVC's hash of the folder, as those that used it recorded it; two if they disagree."""
+    """DVC's hash of the folder, as recorded by the models made from it; two if they disagree."""
     inputs: tuple[Source, ...]
 
 
@@ -122,9 +122,9 @@ def _uses_data(node: ModelNode) -> bool:
 
 
 def _edge(source: Box, target: Box) -> str:
-    """Down within a column, across to the next, or in an arc below to one further away."""
+    """Down within a column, across to the next column, or in an arc below to one further away."""
     if source.x == target.x:
-        # Past the reward model at the side, so that it is seen to go on.
+        # Passes beside the reward model, so that the line stays visible.
         side = 14.0 if target.style == "policy" and source.style == "data" else BOX / 2
         x = source.x + side
         return f'<path class="edge" d="M{x:.0f},{source.y + source.height:.0f} V{target.y:.0f}"/>'

@@ -1,4 +1,4 @@
-"""Renders the report: one HTML page that needs no network, no script and no second file."""
+"""Renders the report: one HTML page without network access, scripts or other files."""
 
 import json
 import re
@@ -24,17 +24,17 @@ from tasks.reporting.gold_kl import gold_against_kl
 from tasks.reporting.lineage import lineage_drawing, lineage_rows
 
 LONGEST_TEXT = 2000
-"""Characters of a prompt or answer that are shown."""
+"""Most characters shown of a prompt or response."""
 PANELS = (
     ("objective/score", "Reward model's score", "on the policy's own samples, in the reward "
-     "model's normalised units; each round has its own reward model"),
+     "model's normalised units; each round has a reward model of its own"),
     ("objective/gold", "Gold score", "the rubric, which training never sees; "
      "dots: held-out prompts with 95 % intervals"),
-    ("objective/kl", "KL to SFT", "nats per answer; dots: held-out prompts"),
+    ("objective/kl", "KL to SFT", "nats per response; dots: held-out prompts"),
     ("objective/entropy", "Entropy", "nats per token of the policy"),
     ("policy/clip_fraction", "Clip fraction", "share of tokens whose ratio was clipped"),
     ("value/explained_variance", "Explained variance", "how much of the returns the value "
-     "head foresees; 1 is all"),
+     "head predicts; 1 is perfect"),
 )  # fmt: skip
 LOSSES = (
     ("base", "Pre-training loss", "nats per token"),
@@ -63,7 +63,7 @@ class ReportData:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing with its heading."""
+    """One chart with its heading."""
 
     title: str
     note: str
@@ -110,7 +110,7 @@ def render_page(data: ReportData) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters as symbols, at most `LONGEST_TEXT` characters of it."""
+    """The first `LONGEST_TEXT` characters of `text`, with control characters as symbols."""
     shown = text[:LONGEST_TEXT]
     shown = re.sub(r"[\x00-\x08\x0b-\x1f]", lambda m: chr(0x2400 + ord(m.group())), shown)
     shown = re.sub(r"[\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", shown)
@@ -119,7 +119,7 @@ def visible(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """With a fixed number of digits; a dash for a value that nobody could measure."""
+    """With a fixed number of digits; a dash for a missing value."""
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -129,7 +129,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def as_json(value: object) -> str:
-    """A parameter's value: JSON is how YAML would have it, too; a text without its quotes."""
+    """A parameter's value as JSON, which is also valid YAML; text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -164,7 +164,7 @@ def _reliability(data: ReportData) -> list[Panel]:
     panels = []
     for key, bins in data.reliability.items():
         pairs = sum(one.pairs for one in bins)
-        title = f"How sure, and how often right, {key}"
+        title = f"Accuracy by confidence, {key}"
         panels.append(Panel(title, f"{pairs} held-out pairs", reliability_panel(bins, title)))
     return panels
 

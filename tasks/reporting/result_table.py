@@ -17,7 +17,7 @@ NONE = "-"
 def result_table(summary: Mapping[str, Any]) -> str:
     """Round by round: gold score, win rate, KL, reward-model accuracy before -> after.
 
-    What contradicts the headline numbers stands above them.
+    Anything that contradicts the headline numbers comes first.
     """
     rewards = {model["round"]: model for model in summary["reward_models"]}
     rows = [_row(p["name"], p, rewards.get(p["name"])) for p in summary["policies"]]
@@ -28,12 +28,12 @@ def result_table(summary: Mapping[str, Any]) -> str:
     if test := summary["test"]:
         lines += [rule, _line(_row(f"test ({test['policy']})", test, None))]
     if any(policy.get("win_rate_judge") == "reward_model" for policy in summary["policies"]):
-        lines.append("Win rates as the reward model judges: this data has no gold score.")
+        lines.append("Win rates are judged by the reward model: this data has no gold score.")
     return "\n".join(lines) + "\n"
 
 
 def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
-    """Where the time went: the total, then the stages that took longest, then the rest."""
+    """The total time, then the slowest stages, then the rest."""
     stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
     parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
     if rest := stages[longest:]:

@@ -1,7 +1,7 @@
-"""`reports/run.html`: what changes from run to run, so that the report itself need not hold it.
+"""`reports/run.html`: what changes from run to run and so does not belong in the report itself.
 
-The report is an output of DVC and made of the same bytes by every run of the same inputs. Commit,
-times, machine and links stand on this page beside it; `make repro` and the flow write it anew.
+The report is an output of DVC: every run on the same inputs makes the same bytes. Commit, times,
+machine and links are on this page beside it; `make repro` and the flow rewrite it every time.
 """
 
 import re
@@ -34,7 +34,7 @@ td {{ padding: .3rem 0; overflow-wrap: anywhere; }}
 </head>
 <body>
 <h1>{name}</h1>
-<p>The last run of <code>make repro</code> or of the flow in this workspace. What it measured is in
+<p>The last run of <code>make repro</code> or of the flow in this workspace. The results are in
 <a href="index.html">the report</a>, the numbers in <a href="results.json">results.json</a> and,
 with times and memory, in <a href="summary.json">summary.json</a>.</p>
 <table>
@@ -51,7 +51,7 @@ def write_run_page(
     """Write the page from the summary of the last execution.
 
     Args:
-        workspace: whose `reports/` it goes into.
+        workspace: the page goes into its `reports/`.
         name: of the execution (`tasks.tracking.run_names.run_name`).
         summary: from `tasks.reporting.summary.build_summary`.
         execution: the last one; None where only `dvc repro` itself has run here.
@@ -74,7 +74,7 @@ def write_run_page(
 
 
 def commit_link(workspace: Path, commit: str) -> str | None:
-    """The commit's page on the server of `origin`, None where that is no server."""
+    """The commit's page on the server of `origin`, None where `origin` is not a server."""
     command = ["git", "-C", str(workspace), "remote", "get-url", "origin"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     remote = done.stdout.strip().removesuffix(".git")
@@ -91,7 +91,7 @@ def _times(seconds: Mapping[str, Any]) -> Markup:
 
 
 def _mlflow(workspace: Path, execution: str) -> Markup:
-    """The runs of its stages, as links where MLflow's page is known."""
+    """The runs of the stages, as links where the address of MLflow's page is known."""
     address = mlflow_ui(workspace)
     runs = [
         Markup("{} {}").format(stage, _link(address and run_link(address, run), run))

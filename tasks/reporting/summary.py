@@ -1,7 +1,7 @@
-"""The figures of a run in one object: `results.json` (deterministic) and `summary.json`.
+"""The numbers of a run in one object: `results.json` (deterministic) and `summary.json`.
 
-`build_results` reads the metrics files of whatever rounds exist. `build_summary` adds what is
-not the same twice: times, memory, the machine. The form is that of `data/README.md`.
+`build_results` reads the metrics files of the rounds that exist. `build_summary` adds what differs
+from run to run: times, memory, the machine. `data/README.md` describes the format.
 """
 
 import json
@@ -92,11 +92,11 @@ def build_summary(
 
     Args:
         results: from `build_results`.
-        commit: that was checked out.
-        machine: where it ran.
+        commit: the one that was checked out.
+        machine: the one it ran on.
         total_seconds: wall-clock seconds of the whole execution.
         execution: id of the execution; stages that last ran in another have no time in this one.
-        outcomes: of the stages, each as its last run left it (`read_outcomes`).
+        outcomes: of the stages, each of its last run (`read_outcomes`).
     """
     ran = [outcome for outcome in outcomes if outcome["execution"] == execution]
     ran.sort(key=lambda outcome: int(outcome["ended_ms"]))
@@ -135,14 +135,14 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
 
 
 def read_outcomes(root: Path) -> list[dict[str, Any]]:
-    """How each stage ended when it last ran here, oldest first."""
+    """How the last run of each stage ended, oldest first."""
     paths = (root / ".work").glob("*/outcome.json")
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return sorted(outcomes, key=lambda outcome: int(outcome["ended_ms"]))
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -152,5 +152,5 @@ def cpu_name() -> str:
 
 
 def _pick(metrics: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """The fields in their order; null where a stage had nothing to measure them by."""
+    """The fields in their order; null where a stage could not measure one."""
     return {field: metrics.get(field) for field in fields}

@@ -1,9 +1,9 @@
 """What a result was really made from, and entries of `dvc.lock` that say something else.
 
-DVC reads params and hashes dependencies a moment after a stage has looked at them for the last
-time. An edit in that moment is recorded as if the stage had used it. So a stage notes what it used
-(`.work/<stage>/made_from.json`); whatever runs next compares the note with the entry that DVC
-wrote for the same outputs. A note that agrees has done its work and goes.
+DVC reads params and hashes dependencies a moment after a stage has last read them. An edit in that
+moment is recorded as if the stage had used it. So a stage notes what it used
+(`.work/<stage>/made_from.json`), and the next run compares the note with the entry that DVC wrote
+for the same outputs. A note that agrees is deleted.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ RECORD = "made_from.json"
 
 
 class FalseEntryError(ValueError):
-    """`dvc.lock` says of an earlier stage's result what is not true."""
+    """`dvc.lock` records something false about the result of an earlier stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class FalseEntry:
         """One line for people."""
         return f"{self.stage}: dvc.lock is wrong about its result: {'; '.join(self.differences)}"
 
-    def mend(self, root: Path) -> str:
-        """Take the entry out of dvc.lock and DVC's run cache; the stage runs again.
+    def fix(self, root: Path) -> str:
+        """Remove the entry from dvc.lock and DVC's run cache; the stage will run again.
 
         Raises:
-            BlockingIOError: a DVC command is at work.
+            BlockingIOError: a DVC command is running.
         """
         if dvc_processes(root):
             raise BlockingIOError("a dvc command is running here; wait for it to end")
-        # Imported here: only this writes dvc.lock, and in DVC's own layout.
+        # Imported here: only this function writes dvc.lock, in DVC's own layout.
         from dvc.utils.serialize import modify_yaml  # noqa: PLC0415
 
         with modify_yaml(root / "dvc.lock") as lock:
@@ -57,14 +57,14 @@ class FalseEntry:
         for path in cache_folder(root).parents[1].glob("runs/??/*/*"):
             if same(YAML(typ="safe").load(path.read_text(encoding="utf-8")), self.entry):
                 path.unlink()
-                if not list(path.parent.iterdir()):  # DVC fails at an empty folder.
+                if not list(path.parent.iterdir()):  # DVC fails on an empty folder.
                     path.parent.rmdir()
         _record(root, self.stage).unlink()
         return "removed from dvc.lock and DVC's run cache; make repro runs it again"
 
 
 def entry_digest(root: Path, stage: str) -> str:
-    """Stands for a stage's entry in dvc.lock; empty where there is none."""
+    """A hash of a stage's entry in dvc.lock; empty where there is none."""
     entry = read_entries(root).get(stage)
     return "" if entry is None else _digest(entry)
 
@@ -74,8 +74,8 @@ def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> None:
 
     Args:
         root: the repository.
-        snapshot: the stage as it started.
-        entry_before: `entry_digest` as the stage started: while it stays, DVC has recorded nothing.
+        snapshot: the stage when it started.
+        entry_before: `entry_digest` at the start; while it is unchanged, DVC has recorded nothing.
     """
     outs = {out: output_hash(root / out) for out in snapshot.definition.outs}
     deps = {path: state.md5 for path, state in snapshot.files.items()}
@@ -84,7 +84,7 @@ def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> None:
 
 
 def forget_note(root: Path, stage: str) -> None:
-    """Drop the note of an earlier run: its outputs are not there any more."""
+    """Delete the note of an earlier run, whose outputs no longer exist."""
     _record(root, stage).unlink(missing_ok=True)
 
 
@@ -94,16 +94,16 @@ def false_entries(root: Path) -> list[FalseEntry]:
 
 
 def require_true_entries(root: Path) -> None:
-    """See that what DVC recorded of earlier stages is true, before anything builds on it.
+    """Check what DVC recorded about earlier stages, before anything builds on it.
 
     Raises:
-        FalseEntryError: it is not; the message says where and how to go on.
+        FalseEntryError: a record is false; the message says which one and what to do.
     """
     for judged in _judged(root):
         if judged.differences:
             raise FalseEntryError(
-                f"{judged}. That was edited as the stage ended, and what DVC recorded is not true. "
-                "`make doctor MEND=1` removes the entry, so that the stage runs again"
+                f"{judged}. An edit as the stage ended made DVC record the wrong version. "
+                "`make doctor FIX=1` removes the entry, so that the stage runs again"
             )
         forget_note(root, judged.stage)
 

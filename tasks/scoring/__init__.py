@@ -1,1 +1,1 @@
-"""What stages measure responses and reward models by."""
+"""How stages score responses and reward models."""

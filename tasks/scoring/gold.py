@@ -1,4 +1,4 @@
-"""The gold score of answers: known for the embedded prompts, None for all others."""
+"""The gold score of responses: defined for the embedded prompts, None for all others."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from data.support_desk.rubric import score_response
 
 
 def gold_scores(
-    prompts: Sequence[object], answers: Sequence[str], finished: Sequence[bool]
+    prompts: Sequence[object], responses: Sequence[str], finished: Sequence[bool]
 ) -> list[float] | None:
-    """The rubric's score of each answer, 10 for an ideal one; None if any prompt is not its own."""
+    """The rubric's score of each response, 10 being ideal; None if any prompt is not embedded."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str) and parse_request(prompt)]
     if len(texts) < len(prompts):
         return None
-    rows = zip(texts, answers, finished, strict=True)
-    return [score_response(prompt, answer, finished=end) for prompt, answer, end in rows]
+    rows = zip(texts, responses, finished, strict=True)
+    return [score_response(prompt, response, finished=end) for prompt, response, end in rows]

@@ -1,8 +1,8 @@
 """How well a reward model agrees with labels and with the gold score, on pairs it never trained on.
 
 A gap is the raw score of chosen minus that of rejected: the log-odds that the model gives to the
-label (of an ensemble, the mean over its members: their spread is no opinion on a label). Ties have
-no right order, so they are measured nowhere.
+label (for an ensemble, the mean over its members: their spread says nothing about a label). Ties
+have no right order, so they are excluded.
 """
 
 import csv
@@ -32,12 +32,12 @@ def measure(
     heldout: Sequence[Preference],
     compute: Compute,
 ) -> tuple[dict[str, Any], list[float]]:
-    """Figures on held-out pairs (`fresh`: those of this round), and the gaps of all of them."""
+    """Metrics on held-out pairs (`fresh`: those of this round), and the gaps of all of them."""
     older = [row for row in heldout if row.round != (fresh[0].round if fresh else None)]
     decided = [row for row in heldout if not row.is_tie]
     gaps = label_gaps(model, encoder, decided, compute)
     longer = [float(len(row.chosen) - len(row.rejected)) for row in decided]
-    figures = {
+    metrics = {
         "accuracy_after": gold_accuracy(model, encoder, fresh, compute),
         "accuracy_older": gold_accuracy(model, encoder, older, compute),
         "heldout_accuracy": statistics.fmean(hits(gaps)) if gaps else None,
@@ -53,8 +53,8 @@ def measure(
         "score_std": model.std,
     }
     if len(members_of(model)) > 1:
-        figures["disagreement"] = _disagreement(model, encoder, heldout, compute)
-    return figures, gaps
+        metrics["disagreement"] = _disagreement(model, encoder, heldout, compute)
+    return metrics, gaps
 
 
 def gold_accuracy(
@@ -89,7 +89,7 @@ def _member_gaps(
 def _disagreement(
     model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
 ) -> float | None:
-    """Mean deviation over the members of the normalised score of a chosen answer."""
+    """Mean standard deviation, over the members, of the normalised score of a chosen response."""
     if not rows:
         return None
     encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
@@ -122,7 +122,7 @@ def _share(gaps: Sequence[float]) -> dict[str, float] | None:
 
 
 def _graded(rows: Sequence[Preference], gaps: Sequence[float]) -> list[tuple[int, list[float]]]:
-    """The gaps by how sure the annotators were; none where nobody said."""
+    """The gaps by strength of the label; empty where no strengths were given."""
     grades = [1 + round(row.margin * (STRENGTHS - 1)) for row in rows]
     if len(set(grades)) < 2:
         return []
@@ -133,7 +133,7 @@ def _graded(rows: Sequence[Preference], gaps: Sequence[float]) -> list[tuple[int
 
 
 def _gold_sign(row: Preference) -> int:
-    """1 where gold agrees with the label, -1 where not, 0 for equal gold.
+    """1 where gold agrees with the label, -1 where it disagrees, 0 for equal gold.
 
     Without a rubric the label stands for gold: 1, and 0 for a tie.
     """
@@ -144,7 +144,7 @@ def _gold_sign(row: Preference) -> int:
 
 
 def _longer_wins(rows: Sequence[Preference]) -> float | None:
-    """Accuracy of the rule "the longer answer wins", ties half."""
+    """Accuracy of the rule "the longer response wins"; ties count half."""
     rows = [row for row in rows if _gold_sign(row) != 0]
     gaps = [float((len(row.chosen) - len(row.rejected)) * _gold_sign(row)) for row in rows]
     return statistics.fmean(hits(gaps)) if gaps else None

@@ -22,14 +22,14 @@ def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams)
     """One judgment of each pair by the model's scores.
 
     Raises:
-        StageEnd: the folder is none, or not that of a reward model of ours.
+        StageEnd: the folder is missing, or its model is not one of our reward models.
     """
     assert params.reward_model is not None
     folder = Path(params.reward_model)
     compute = start_compute(run)
     try:
         if not is_reward_model(folder):
-            raise ModelFolderError(f"{folder}: a model without a score head of ours")
+            raise ModelFolderError(f"{folder}: this model has no score head of ours")
         model = load_reward_model(folder, compute.device, torch.Generator())
         tokenizer = load_tokenizer(folder)
     except ModelFolderError as error:

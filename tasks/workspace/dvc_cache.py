@@ -1,6 +1,6 @@
-"""DVC's objects hashed again: cached ones against their names, outputs against `dvc.lock`.
+"""Re-hashes DVC's objects: cached ones against their names, outputs against `dvc.lock`.
 
-`dvc checkout` hands a damaged object out without a word; here it is found before it is used.
+`dvc checkout` silently restores a damaged object; this finds it before it is used.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?$")
 
 @dataclass(frozen=True, slots=True)
 class DamagedObject:
-    """A cached object whose bytes are not those of its name."""
+    """A cached object whose content does not match its name."""
 
     path: Path
     expected: str
     found: str
 
-    def mend(self, good: dict[str, Path]) -> str:
-        """Replace it by a sound copy from the outputs, or remove it; says which."""
+    def fix(self, good: dict[str, Path]) -> str:
+        """Replace it with an intact copy from the outputs, or remove it; says which."""
         self.path.chmod(0o644)
         self.path.unlink()
         if (source := good.get(self.expected)) is None:
@@ -35,7 +35,7 @@ class DamagedObject:
         shutil.copyfile(source, draft)
         draft.chmod(0o444)
         draft.replace(self.path)
-        return f"replaced by {source}, which is sound"
+        return f"replaced by {source}, which is intact"
 
 
 def cache_folder(root: Path) -> Path:
@@ -49,7 +49,7 @@ def cache_folder(root: Path) -> Path:
 
 
 def is_cached(cache: Path, digest: str) -> bool:
-    """Whether DVC's cache holds an output: its object, and of a folder those of all its files."""
+    """Whether DVC's cache holds an output: its object and, for a folder, those of all its files."""
     listed = cache / digest[:2] / digest[2:]
     if not listed.is_file():
         return False
@@ -60,7 +60,7 @@ def is_cached(cache: Path, digest: str) -> bool:
 
 
 def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
-    """Hash every object of a cache again."""
+    """Re-hash every object of a cache."""
     for path in sorted(cache.glob("??/*")):
         if not _NAME.search(path.as_posix()):
             continue
@@ -70,7 +70,7 @@ def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
 
 
 def sound_files(root: Path) -> dict[str, Path]:
-    """md5 -> a file of the outputs that has it."""
+    """md5 -> an output file with that md5."""
     files = [
         file
         for locked in read_lock(root).values()
@@ -82,7 +82,7 @@ def sound_files(root: Path) -> dict[str, Path]:
 
 
 def differing_outputs(root: Path) -> Iterator[tuple[str, str]]:
-    """Path of each output that is not as `dvc.lock` says, and what is wrong with it."""
+    """Path of each output that differs from `dvc.lock`, and how it differs."""
     for locked in read_lock(root).values():
         for path, expected in locked.outs.items():
             if not (root / path).exists():
@@ -92,7 +92,7 @@ def differing_outputs(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def output_hash(path: Path) -> str:
-    """The hash that DVC gives a file or folder: of a folder, the md5 of its list of files."""
+    """The hash that DVC gives a file or folder; for a folder, the md5 of its list of files."""
     if path.is_file():
         return md5(path)
     files = [file for file in path.rglob("*") if file.is_file()]

@@ -1,7 +1,7 @@
-"""DVC's own lock file, `.dvc/tmp/rwlock`, after a process that died without giving it back.
+"""DVC's own lock file, `.dvc/tmp/rwlock`, after a process died without releasing its locks.
 
-DVC drops entries of processes that are gone. It cannot tell a process that has the same number by
-chance, nor one that has ended and was not yet buried, and a half-written file stops it for good.
+DVC drops entries of processes that no longer exist. It does not recognise a reused process number
+or a zombie, and a half-written file blocks it permanently.
 """
 
 import json
@@ -16,14 +16,14 @@ from tasks.workspace.held import take
 RWLOCK = Path(".dvc") / "tmp" / "rwlock"
 
 
-def clear_stale(root: Path, *, mend: bool = True) -> list[str]:
-    """Drop what dead processes left in DVC's lock file; a line for each thing that was wrong.
+def clear_stale(root: Path, *, remove: bool = True) -> list[str]:
+    """Remove what dead processes left in DVC's lock file; returns one line per problem.
 
-    Does nothing while a DVC command works in `root`: then its locks are its own.
+    Does nothing while a DVC command is running in `root`: its locks are valid.
 
     Args:
         root: the workspace.
-        mend: False only looks.
+        remove: False only reports.
     """
     path = root / RWLOCK
     if not path.exists() or dvc_processes(root):
@@ -35,19 +35,19 @@ def clear_stale(root: Path, *, mend: bool = True) -> list[str]:
             content = json.loads(path.read_text(encoding="utf-8"))
             held = [*_entries(content.get("read", {})), *_entries(content.get("write", {}))]
         except (ValueError, AttributeError, TypeError, KeyError):
-            problem = f"{path}: damaged; no DVC command works here (by hand: rm {path})"
+            problem = f"{path}: damaged, and no DVC command is running here (by hand: rm {path})"
         else:
             if not held:
                 return []
             names = ", ".join(sorted({f"{cmd} (process {pid})" for pid, cmd in held}))
             problem = f"{path}: left behind by {names} (by hand: rm {path})"
-        if mend:
+        if remove:
             path.unlink()
     return [problem]
 
 
 def dvc_processes(root: Path) -> list[int]:
-    """Processes of a `dvc` command that works in `root`, dead ones that nobody buried left out."""
+    """Processes of `dvc` commands that are running in `root`, excluding zombies."""
     return [pid for pid, _ in _dvc_commands(root)]
 
 

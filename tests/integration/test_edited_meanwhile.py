@@ -213,7 +213,7 @@ def test_a_definition_that_dvc_read_before_it_was_edited_is_refused_at_the_start
     assert (world.root / "dvc.lock").read_bytes() == lock
 
 
-def test_an_edit_in_the_instant_before_dvc_records_is_found_and_mended(world: World):
+def test_an_edit_in_the_instant_before_dvc_records_is_found_and_fixed(world: World):
     """The shell that DVC starts the stage by edits params.yaml once the stage has ended."""
     shell = world.root / "late-shell"
     shell.write_text('#!/bin/sh\n/bin/sh "$@" && sed -i "s/lr: 5e-3/lr: 3e-2/" params.yaml\n')
@@ -229,11 +229,11 @@ def test_an_edit_in_the_instant_before_dvc_records_is_found_and_mended(world: Wo
         "params.yaml: base.embedded.optimiser.lr (used 0.005, recorded 0.03)"
     )
     doctor = (sys.executable, "-m", "tasks.doctor")
-    assert f"left    {problem}" in world.run(*doctor, expect=1)
+    assert f"left   {problem}" in world.run(*doctor, expect=1)
     assert f"sft: {problem}" in world.run(sys.executable, "-m", "tasks.sft", expect=2)
-    said = world.run(*doctor, "--mend", expect=None)
+    said = world.run(*doctor, "--fix", expect=None)
 
-    assert f"mended  {problem}: removed from dvc.lock and DVC's run cache" in said
+    assert f"fixed  {problem}: removed from dvc.lock and DVC's run cache" in said
     assert locked(world) is None
     assert locked(world, "prepare") is not None
     assert len(run_cache(world)) == len(runs) - 1

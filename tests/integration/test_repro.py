@@ -172,9 +172,9 @@ def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path
         (
             "kill",
             137,
-            "baseline was killed from outside, most likely for lack of memory. Run again to go on "
-            "from its newest checkpoint; to need less memory, lower `micro_batch_size` or the "
-            "lengths in params.yaml.",
+            "baseline was killed from outside, most likely because memory ran out. Run again to "
+            "resume from its newest checkpoint; to use less memory, lower `micro_batch_size` or "
+            "the lengths in params.yaml.",
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_what_changes_during_the_run_is_named_and_ends_with_6(root: Path) -> Non
     assert code == 6
     assert ["r1", "8.25"] in [line.split()[:2] for line in out.splitlines()]
     assert err.splitlines()[-1] == (
-        "All stages went through, but became stale while they ran: baseline (wanted). Run again."
+        "All stages have run, but some became stale during the run: baseline (wanted). Run again."
     )
     assert drive(root)[0] == 0
 

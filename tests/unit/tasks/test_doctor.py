@@ -1,4 +1,4 @@
-"""`make doctor`: finds what was planted, mends what is safe, and names the command for the rest."""
+"""`make doctor`: finds simulated damage, applies safe fixes, and names the command for the rest."""
 
 import hashlib
 import json
@@ -69,12 +69,12 @@ def test_a_damaged_object_is_named_and_replaced_from_the_outputs(root: Path, cap
     code, said = doctor(capsys)
     assert code == 1
     assert said == [
-        f"left    {cached}: expected md5 {name}, found {md5(b'fjrst')}: make doctor MEND=1",
-        "0 mended, 1 left.",
+        f"left   {cached}: expected md5 {name}, found {md5(b'fjrst')}: make doctor FIX=1",
+        "0 fixed, 1 left.",
     ]
     assert cached.read_bytes() == b"fjrst"
-    code, said = doctor(capsys, "--mend")
-    assert (code, said[-1]) == (0, "1 mended, 0 left.")
+    code, said = doctor(capsys, "--fix")
+    assert (code, said[-1]) == (0, "1 fixed, 0 left.")
     assert cached.read_bytes() == b"first"
     assert doctor(capsys) == (0, ["All is well."])
 
@@ -86,12 +86,14 @@ def test_a_damaged_object_that_nobody_has_is_removed(root: Path, capsys):
     cached.write_bytes(b"")
     (root / "results/sft/a.txt").write_bytes(b"changed")
 
-    code, said = doctor(capsys, "--mend")
+    code, said = doctor(capsys, "--fix")
     assert code == 1
     assert "removed; dvc pull or dvc repro brings it back" in said[0]
     assert not cached.exists()
-    assert said[1].startswith("left    results/sft: not as dvc.lock says, expected md5 ")
-    assert said[1].endswith(": dvc checkout --force results/sft (or dvc commit, if it was meant)")
+    assert said[1].startswith("left   results/sft: differs from dvc.lock: expected md5 ")
+    assert said[1].endswith(
+        ": dvc checkout --force results/sft (or dvc commit, if the change was intended)"
+    )
 
 
 def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):
@@ -102,7 +104,7 @@ def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):
     code, said = doctor(capsys)
     assert code == 0
     assert said == [
-        "note    results/sft of dvc.lock: not here (dvc pull, dvc checkout or make repro)",
+        "note   results/sft in dvc.lock, but not here (dvc pull, dvc checkout or make repro)",
         "All is well.",
     ]
 
@@ -118,10 +120,10 @@ def test_a_stage_that_died_is_told_from_one_that_runs(root: Path, capsys):
     path.write_text(json.dumps(record | {"ticks": record["ticks"] - 1}))
     code, said = doctor(capsys)
     assert code == 1
-    assert said[0].startswith(f"left    ppo@r1 died without a word (process {os.getpid()})")
+    assert said[0].startswith(f"left   ppo@r1 died silently (process {os.getpid()})")
     path.write_text(json.dumps(record | {"boot": "another"}))
     assert not Running(**json.loads(path.read_text())).alive
-    assert doctor(capsys, "--mend")[0] == 0
+    assert doctor(capsys, "--fix")[0] == 0
     assert doctor(capsys) == (0, ["All is well."])
 
 
@@ -137,11 +139,11 @@ def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root:
     for draft in (work / "staging", work / "0123456789abcdef" / ".staging", beside):
         draft.mkdir(parents=True)
 
-    code, said = doctor(capsys, "--mend")
+    code, said = doctor(capsys, "--fix")
     assert code == 0
-    assert len([line for line in said if line.startswith("mended")]) == 4
+    assert len([line for line in said if line.startswith("fixed")]) == 4
     assert any("step-00000002/state.json: expected sha256" in line for line in said)
-    assert "note    sft is unfinished: the next run goes on from step 1" in said
+    assert "note   sft is unfinished: the next run resumes from step 1" in said
     assert [path.name for path in work.glob("*/step-*")] == ["step-00000001"]
     assert not (work / "staging").exists()
     assert not beside.exists()

@@ -179,12 +179,14 @@ def test_the_axis_of_the_clip_fraction_begins_at_zero(
 
 def test_each_round_has_a_reliability_plot_with_a_dot_where_the_bin_lies(world: Path) -> None:
     text = report(world)
-    drawings = re.findall(r"<b>How sure, and how often right, (r\d)</b> 500 held-out pairs", text)
+    drawings = re.findall(r"<b>Accuracy by confidence, (r\d)</b> 500 held-out pairs", text)
     assert drawings == list(ROUNDS)
     # Across from 38 (one half) to 332 (1); up from 170 (0.4) to 22 (1).
     assert text.count('cx="96.8" cy="145.3"') == len(ROUNDS)
     assert text.count('cx="273.2" cy="71.3"') == len(ROUNDS)
-    assert text.count("sure 0.90, right 0.80 (from 0.70 to 0.85), 380 pairs") == len(ROUNDS)
+    assert text.count("confidence 0.90, accuracy 0.80 (from 0.70 to 0.85), 380 pairs") == len(
+        ROUNDS
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_control_characters_and_lone_surrogates_are_made_visible(tmp_path: Path)
 def test_data_without_gold_still_makes_a_page(tmp_path: Path) -> None:
     write_world(tmp_path, gold=False)
     text = report(tmp_path)
-    assert "89 % of answers beat" in text
+    assert "89 % of responses beat" in text
     assert "<b>Gold score</b>" not in text
     assert Page(text).tags.count("polyline") == 6 * len(ROUNDS) + 2
     assert "Gold against KL" not in text

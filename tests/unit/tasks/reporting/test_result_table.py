@@ -68,7 +68,7 @@ def test_the_first_round_has_no_accuracy_before_and_data_may_have_no_gold() -> N
 def test_win_rates_that_no_rubric_judged_are_marked() -> None:
     judged = {**policy("r1", None), "win_rate_judge": "reward_model"}
     table = result_table({"policies": [judged], "reward_models": [], "test": None})
-    assert table.splitlines()[-1].startswith("Win rates as the reward model judges")
+    assert table.splitlines()[-1].startswith("Win rates are judged by the reward model")
     assert "judges" not in result_table(SUMMARY)
 
 

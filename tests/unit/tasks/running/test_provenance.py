@@ -104,13 +104,13 @@ def test_an_entry_that_differs_is_named_by_the_doctor_and_stops_the_next_stage(
 
     assert main([]) == 1
     line = f"sft: dvc.lock is wrong about its result: {words}"
-    assert f"left    {line}: make doctor MEND=1" in capsys.readouterr().out
-    with pytest.raises(FalseEntryError, match="make doctor MEND=1") as caught:
+    assert f"left   {line}: make doctor FIX=1" in capsys.readouterr().out
+    with pytest.raises(FalseEntryError, match="make doctor FIX=1") as caught:
         require_true_entries(root)
     assert line in str(caught.value)
 
 
-def test_mending_takes_the_entry_out_of_lock_and_run_cache_and_leaves_others(
+def test_the_fix_takes_the_entry_out_of_lock_and_run_cache_and_leaves_others(
     root: Path, capsys: pytest.CaptureFixture[str]
 ):
     note(root)
@@ -124,9 +124,9 @@ def test_mending_takes_the_entry_out_of_lock_and_run_cache_and_leaves_others(
     lock["stages"]["base"] = true
     YAML().dump(lock, root / "dvc.lock")
 
-    main(["--mend"])
+    main(["--fix"])
 
-    assert "mended  sft: dvc.lock is wrong" in capsys.readouterr().out
+    assert "fixed  sft: dvc.lock is wrong" in capsys.readouterr().out
     assert set(YAML(typ="safe").load(root / "dvc.lock")["stages"]) == {"base"}
     assert [path.exists() for path in runs] == [False, True]
     assert false_entries(root) == []

@@ -13,6 +13,8 @@ from markupsafe import Markup, escape
 from tasks.reporting.data import ConfidenceBin, Curve, Curves
 
 WIDTH, HEIGHT = 340.0, 190.0
+SMALL = (240.0, 130.0)
+"""Width and height of a chart of which many stand side by side."""
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
 DIGIT = 6.4
 """Widest digit of an axis label, in pixels."""
@@ -53,18 +55,20 @@ def line_panel(
     marks: Sequence[Mark] = (),
     *,
     from_zero: bool = False,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Markup:
     """One curve over all rounds, with the rounds as bands and optional marks with intervals."""
+    width, height = size
     values = [value for _, value in curve.points] + [0.0] * from_zero
     values += [bound for mark in marks for bound in (mark.low, mark.high)]
     ticks = nice_ticks(min(values), max(values))
     end = curves.spans[-1][2]
-    x = Scale(0.0, end, left_edge(ticks), WIDTH - RIGHT)
-    y = Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
-    parts = [*_bands(curves, x), *grid_lines(ticks, x, y)]
+    x = Scale(0.0, end, left_edge(ticks), width - RIGHT)
+    y = Scale(ticks[0], ticks[-1], height - BOTTOM, TOP)
+    parts = [*_bands(curves, x, y), *grid_lines(ticks, x, y)]
     parts += [_line(curve, first, last, x, y) for _, first, last in curves.spans]
     parts += [_mark(mark, x, y) for mark in marks]
-    return svg(WIDTH, HEIGHT, title, parts)
+    return svg(width, height, title, parts)
 
 
 def interval_bar(mean: float, low: float, high: float, bounds: tuple[float, float]) -> Markup:
@@ -153,17 +157,17 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def _bands(curves: Curves, x: Scale) -> list[str]:
+def _bands(curves: Curves, x: Scale, y: Scale) -> list[str]:
     parts = []
     for number, (key, first, end) in enumerate(curves.spans):
         left, right = x(first), x(end)
         shade = "band" if number % 2 == 0 else "band odd"
         parts.append(
             f'<rect class="{shade}" x="{left:.1f}" y="{TOP - 14:.1f}" '
-            f'width="{right - left:.1f}" height="{HEIGHT - BOTTOM - TOP + 14:.1f}"/>'
+            f'width="{right - left:.1f}" height="{y.start - TOP + 14:.1f}"/>'
             f'<text class="tick middle" x="{(left + right) / 2:.1f}" y="{TOP - 4:.1f}">'
             f"{escape(key)}</text>"
-            f'<text class="tick" x="{left:.1f}" y="{HEIGHT - 6:.1f}">{first:.0f}</text>'
+            f'<text class="tick" x="{left:.1f}" y="{y.start + BOTTOM - 6:.1f}">{first:.0f}</text>'
         )
     return parts
 

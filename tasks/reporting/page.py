@@ -13,6 +13,7 @@ from markupsafe import Markup
 from tasks.params.changed import ChangedParam
 from tasks.reporting.caveats import caveats, contradiction, rounds_without_gain
 from tasks.reporting.charts import (
+    SMALL,
     Mark,
     before_after,
     interval_bar,
@@ -99,6 +100,7 @@ def render_page(data: ReportData) -> str:
         bar=_win_rate_bar,
         gold_kl=gold_against_kl(data.results["policies"]),
         panels=_panels(data),
+        other_panels=_other_panels(data.curves),
         losses=_losses(data.losses),
         rewards=_reward_drawing(data.results["reward_models"]),
         reliability=_reliability(data),
@@ -148,6 +150,16 @@ def _panels(data: ReportData) -> list[Panel]:
             drawing = line_panel(data.curves, curve, title, marks, from_zero=share)
             panels.append(Panel(title, note, drawing))
     return panels
+
+
+def _other_panels(curves: Curves) -> list[Panel]:
+    """A small chart of every PPO metric that `PANELS` does not name, in the file's order."""
+    named = {metric for metric, _, _ in PANELS}
+    return [
+        Panel(metric, "", line_panel(curves, curve, metric, size=SMALL))
+        for metric, curve in curves.by_metric.items()
+        if metric not in named
+    ]
 
 
 def _losses(losses: Mapping[str, Curves]) -> list[Panel]:

@@ -102,6 +102,30 @@ def test_the_page_leads_to_what_changes_from_run_to_run(world: Path) -> None:
     assert '<a href="run.html">' in header
 
 
+def test_a_new_column_of_history_appears_among_the_folded_curves(tmp_path: Path) -> None:
+    write_world(tmp_path)
+    assert "All other PPO metrics" not in report(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        header, *rows = history.read_text().splitlines()
+        rows = [f"{row},{number}" for number, row in enumerate(rows)]
+        history.write_text("\n".join([f"{header},policy/<new>", *rows]) + "\n")
+    text = report(tmp_path)
+    section = text.partition("<h2>Training curves</h2>")[2].partition("</section>")[0]
+    folded = section.partition("<details><summary>All other PPO metrics")[2]
+    folded = folded.partition("</details>")[0]
+    assert "policy/&lt;new&gt;</b>" in folded
+    assert "<new>" not in text
+    # One chart with a line per round; what is drawn above is not drawn again.
+    assert folded.count("<svg") == 1
+    assert folded.count("<polyline") == len(ROUNDS)
+    # 0 to 23 on an axis from 0 at the bottom (130 - 20) to 30 at the top (22).
+    first = folded.partition('points="')[2].partition('"')[0].split()
+    heights = [float(point.partition(",")[2]) for point in first]
+    assert heights[0] == 110.0
+    assert heights[-1] == pytest.approx(110 - 88 * 23 / 30, abs=0.06)
+
+
 def test_gold_lies_above_its_kl(world: Path) -> None:
     """SFT at 0 nats and 4.4, r3 at 5.1 nats and 8.6: two corners of axes 0 to 6 and 4 to 10."""
     drawing = report(world).partition("<b>Gold against KL</b>")[2].partition("</svg>")[0]

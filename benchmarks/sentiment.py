@@ -28,7 +28,7 @@ from benchmarks.sentiment_reviews import Review, write_reviews
 from rlhf import pretrain
 from rlhf.chat import check_tokenizer, decode_response
 from rlhf.compute import Compute, choose_device, make_deterministic
-from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
+from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import Interval, mean_interval
 from rlhf.logprobs import token_logprobs
 from rlhf.models import build_actor_critic, load_policy, response_logits
@@ -176,7 +176,9 @@ def measure(world: World, policy: PreTrainedModel, name: str) -> Measures:
     assert rules is not None
     reviews = _held_out(world.params, world.seeds)
     prompts = world.encode(reviews)
-    rows = answer(policy, prompts, params, world.tokens(), compute=world.compute, seeds=world.seeds)
+    rows = respond(
+        policy, prompts, params, world.tokens(), compute=world.compute, seeds=world.seeds
+    )
     texts = [decode_response(world.tokenizer, row).strip() for row in rows]
     values = tuple(sentiment_reward(text, words=rules.words) for text in texts)
     kl = kl_to_reference(

@@ -13,7 +13,7 @@ Foundations
     batches              a rollout and a PPO batch: tensors that belong together
     named_seeds, seeding one seed, many named random streams
     compute              device, threads, precision
-    params               what steers each algorithm, with the recipe as defaults
+    params               the settings of each algorithm, with the recipe as defaults
 
 Mathematics
     logprobs             log-probabilities and entropy of a policy's tokens
@@ -30,7 +30,7 @@ Models
     models               the policy with its value function, the reward model
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
-    model_folders        folders in the hub's format, and the error for those that are none
+    model_folders        folders in the hub's format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
     generation           sampling responses with a key-value cache
     scoring              scores of texts by a reward model
@@ -40,7 +40,7 @@ Loops
     pretrain             the embedded base model and its tokenizer
     sft                  supervised fine-tuning on demonstrations
     reward               reward-model training on pairs
-    rollouts             responses with all that PPO needs to know of them
+    rollouts             responses with everything that PPO needs to know about them
     ppo                  one PPO round
     ppo_update           passes of minibatches over one rollout
     ppo_metrics          what an iteration measures, and the curve of each metric
@@ -49,11 +49,11 @@ Loops
     evaluation           responses, exact KL and diversity on held-out prompts
 
 Safety
-    ppo_guards           what ends a PPO round before it does harm
-    self_checks          properties that the real job checks of itself
-    stopping             the errors by which training ends itself
-    manifests            files that say what they should be, with sizes and hashes
-    checkpoints          a training's state on disk, whole or not at all
+    ppo_guards           checks that stop a PPO round before it does harm
+    self_checks          properties that a real run verifies on its own models
+    stopping             the errors with which training stops itself
+    manifests            sizes and hashes of a folder's files, to verify them by
+    checkpoints          the state of a training run on disk, whole or not at all
 
     walkthrough          one real PPO step, explained
 """

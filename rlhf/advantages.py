@@ -6,7 +6,7 @@
 
 t + 1 is the next real token. Behind the last one the episode is over: V and A are 0 there, and
 nothing is bootstrapped from the padding. Masked positions in the middle of a row (a user's turn
-between two of the policy's) are stepped over: they cost no discount. The returns are built from
+between two of the policy's) are skipped: they cost no discount. The returns are built from
 the advantages as they are, before any whitening.
 """
 

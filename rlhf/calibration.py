@@ -1,7 +1,7 @@
 """Calibration of a reward model: do its probabilities mean what they say?
 
 A gap is score(chosen) - score(rejected) in raw units, so that sigmoid(gap) is the probability that
-the model gives to the label.
+the model assigns to the label.
 """
 
 import math

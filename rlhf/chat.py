@@ -1,4 +1,4 @@
-"""Text to token ids and back: prompts by the chat template, answers with their end token."""
+"""Text to token ids and back: prompts by the chat template, responses with their end token."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ class TokenizerError(ValueError):
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
-    """Refuse a tokenizer in which the end of an answer cannot be told from padding.
+    """Refuse a tokenizer whose end of a response cannot be distinguished from padding.
 
     Raises:
         TokenizerError: no end token, no pad token, or one id for both.
@@ -33,7 +33,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt, ready for the answer to follow.
+    """Token ids of a prompt, ready for the response to follow.
 
     A tokenizer with a chat template gets the prompt as messages with the generation prompt
     appended; one without takes plain text as it is.
@@ -52,13 +52,13 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
 
 
 def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
-    """Token ids of an answer with the end token, which is trained and scored like any other."""
+    """Token ids of a response with the end token, which is trained and scored like any other."""
     ids = list(tokenizer(response, add_special_tokens=False)["input_ids"])
     return [*ids, tokenizer.eos_token_id]
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The answer's text without special tokens."""
+    """The response's text without special tokens."""
     text = tokenizer.decode(list(ids), skip_special_tokens=True)
     assert isinstance(text, str)
     return text

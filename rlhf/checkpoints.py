@@ -4,11 +4,11 @@ A checkpoint is a folder `step-00000012`:
 
     tensors.safetensors   every tensor of the state, tied ones once
     state.json            the rest of the state, with the names of the tensors in their places
-    manifest.json         sizes and sha256 of the two, the step, and what the caller says of it
+    manifest.json         sizes and sha256 of the two, the step, and the caller's facts
 
 It is written as `.staging`, flushed, described by its manifest, flushed again and renamed. A kill
 at any moment leaves the older checkpoints and at most a `.staging`, which the next save replaces.
-Nothing is pickled: a checkpoint can hold numbers, texts and tensors, and no code.
+Nothing is pickled: a checkpoint can hold numbers, strings and tensors, and no code.
 """
 
 import json
@@ -52,15 +52,15 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Path:
-    """Write the state of a training after `step` steps; returns the checkpoint's folder.
+    """Write the state of a training run after `step` steps; returns the checkpoint's folder.
 
     Older checkpoints go once `KEPT` verified ones are newer than they are.
 
     Args:
         folder: where the checkpoints of one training are, and no other's.
         step: 0 or more.
-        state: nested dicts, lists and tuples of tensors, numbers, texts, truths and None.
-        facts: what the manifest is to say beside sizes and hashes, JSON.
+        state: nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+        facts: what the manifest records beside sizes and hashes, JSON.
 
     Raises:
         TypeError: the state holds something else.
@@ -114,7 +114,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Put the global generators back to what `random_states` gave."""
+    """Restore the global generators to what `random_states` returned."""
     torch.set_rng_state(states["torch"])
     if states["cuda"]:
         torch.cuda.set_rng_state_all(states["cuda"])

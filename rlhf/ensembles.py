@@ -3,7 +3,7 @@
     score = mean_i s_i - k std_i s_i
 
 s_i is the normalised score of member i and std the deviation over the members (Coste et al. 2024,
-with the deviation in place of the variance): an answer that only some members like is worth less,
+with the deviation in place of the variance): a response that only some members like is worth less,
 so a policy gains less by finding what one of them got wrong. On disk the first member is the folder
 itself, the others are hub folders in it, `member_2`, `member_3` and so on.
 """
@@ -19,13 +19,13 @@ from rlhf.shapes import AttentionMask, PerSequence, TokenIds
 
 
 class RewardEnsemble(RewardModel):
-    """A scorer of two members or more, in whatever place takes a reward model.
+    """A scorer of two members or more, usable wherever a reward model is.
 
     Normaliser, head and trunk (what a value function starts from) are the first member's.
     """
 
     def __init__(self, members: Sequence[RewardModel], k: float):
-        """Join members; `k` deviations are taken off their mean."""
+        """Join members; `k` deviations are subtracted from their mean."""
         super().__init__(members[0].classifier)
         self.others = nn.ModuleList(members[1:])
         self.k = k
@@ -43,7 +43,7 @@ class RewardEnsemble(RewardModel):
 
 
 def members_of(model: RewardModel) -> list[RewardModel]:
-    """The reward models behind a score: several of an ensemble, else the one itself."""
+    """The reward models behind a score: several of an ensemble, else the model itself."""
     return model.members if isinstance(model, RewardEnsemble) else [model]
 
 

@@ -1,4 +1,4 @@
-"""Measuring a policy on held-out prompts: answers, exact KL to the reference, length, diversity."""
+"""Measuring a policy on held-out prompts: responses, exact KL to the reference, diversity."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from rlhf.special_ids import SpecialIds
 
 
 @torch.no_grad()
-def answer(
+def respond(
     policy: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     params: EvaluateParams,
@@ -26,7 +26,7 @@ def answer(
     compute: Compute,
     seeds: Seeds,
 ) -> list[list[int]]:
-    """One sampled answer per prompt as token ids, the end token kept."""
+    """One sampled response per prompt as token ids, the end token kept."""
     with compute.autocast():
         return sample_all(
             policy,
@@ -44,16 +44,16 @@ def kl_to_reference(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
-    answers: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
     params: EvaluateParams,
     tokens: SpecialIds,
     *,
     compute: Compute,
 ) -> list[float]:
-    """KL(policy || reference) of each answer, in nats, exact over the vocabulary at every token.
+    """KL(policy || reference) of each response, in nats, exact over the vocabulary at every token.
 
-    Summed over the tokens of answers that the policy sampled: an unbiased estimate of the KL
-    between the two distributions over answers, with less noise than log-ratios.
+    Summed over the tokens of responses that the policy sampled: an unbiased estimate of the KL
+    between the two distributions over responses, with less noise than log-ratios.
     """
     result: list[float] = []
     for start in range(0, len(prompts), params.batch_size):
@@ -62,7 +62,7 @@ def kl_to_reference(
             tensor.to(compute.device)
             for tensor in (
                 *pad_left(prompts[rows], tokens.pad),
-                *pad_right(answers[rows], tokens.pad),
+                *pad_right(responses[rows], tokens.pad),
             )
         ]
         with compute.autocast():

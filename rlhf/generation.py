@@ -1,4 +1,4 @@
-"""Sampling answers with a key-value cache; rows that are finished leave the batch."""
+"""Sampling responses with a key-value cache; rows that are finished leave the batch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from rlhf.stopping import NonFiniteError
 
 
 class Responses(NamedTuple):
-    """Sampled answers, padded right."""
+    """Sampled responses, padded right."""
 
     response_ids: ResponseIds
     response_mask: ResponseMask
     ended: Tensor
-    """(batch,) bool: the answer ends with the end token, rather than at the length limit."""
+    """(batch,) bool: the response ends with the end token, rather than at the length limit."""
 
     def rows(self) -> list[list[int]]:
-        """Token ids of each answer without padding; the end token is kept."""
+        """Token ids of each response without padding; the end token is kept."""
         ids, mask = self.response_ids.cpu(), self.response_mask.cpu()
         return [ids[i][mask[i]].tolist() for i in range(len(ids))]
 
@@ -32,8 +32,8 @@ class Responses(NamedTuple):
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     """Logits (batch, vocab) with all but the top-k / top-p tokens at minus infinity.
 
-    Top-p keeps the smallest set of the likeliest tokens whose probability reaches p, so also the
-    token that takes the sum there (Holtzman et al. 2020, eq. 2; OpenAI's code of 2019 dropped it).
+    Top-p keeps the smallest set of the likeliest tokens whose probability reaches p, including the
+    token that brings the sum there (Holtzman et al. 2020, eq. 2; OpenAI's code of 2019 dropped it).
     The likeliest token always stays, and so do ties with the k-th.
     """
     if top_k > 0:
@@ -60,7 +60,7 @@ def sample_responses(
     pad_id: int,
     generator: torch.Generator,
 ) -> Responses:
-    """One answer per prompt; everything after the first end token is padding.
+    """One response per prompt; everything after the first end token is padding.
 
     The generator must live on the model's device.
 
@@ -148,13 +148,13 @@ def sample_all(
     batch_size: int,
     generator: torch.Generator,
 ) -> list[list[int]]:
-    """Answers as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
+    """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
 
     Prompts of similar length share a batch.
     """
     device = next(lm.parameters()).device
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-    answers: list[list[int]] = [[] for _ in prompts]
+    sampled: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         ids, mask = pad_left([prompts[row] for row in chosen], pad_id)
@@ -167,6 +167,6 @@ def sample_all(
             pad_id=pad_id,
             generator=generator,
         )
-        for row, answer in zip(chosen, responses.rows(), strict=True):
-            answers[row] = answer
-    return answers
+        for row, response in zip(chosen, responses.rows(), strict=True):
+            sampled[row] = response
+    return sampled

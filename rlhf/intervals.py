@@ -39,7 +39,7 @@ class Interval:
 def mean_interval(values: Sequence[float]) -> Interval:
     """Mean with the interval mean ± t s / √n (Student 1908; s with n - 1).
 
-    Student's t with n - 1 degrees of freedom is wide for small n and goes over into the normal
+    Student's t with n - 1 degrees of freedom is wide for small n and approaches the normal
     quantile. Needs two values or more, all finite; equal values give an interval of width 0.
     """
     n = len(values)

@@ -17,7 +17,7 @@ from rlhf.shapes import Logits, PerToken, ResponseIds
 
 
 class TokenLogprobs(NamedTuple):
-    """What one log-softmax tells about every response position."""
+    """What one log-softmax gives at every response position."""
 
     logprobs: PerToken
     entropy: PerToken

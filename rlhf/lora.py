@@ -31,7 +31,7 @@ ADAPTER = "adapter"
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 NAME = "default"
 MARK = ".lora_"
-"""What the names of an adapter's weights have in them, and no others."""
+"""Part of the names of an adapter's weights, and of no others."""
 PREFIX = "base_model.model."
 """What `peft` puts before a weight's name on disk."""
 
@@ -75,7 +75,7 @@ def add_adapter(
     )
     try:
         with warnings.catch_warnings():
-            # peft says so of every GPT-2 and then does the right thing.
+            # peft warns about every GPT-2 and then does the right thing.
             warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
             inject_adapter_in_model(config, model, NAME)
     except ValueError as error:
@@ -102,7 +102,7 @@ def adapter_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @contextlib.contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
-    """Within it the model is what it was before the adapter; one without stays as it is."""
+    """Inside it the model acts as before the adapter; one without an adapter is unaffected."""
     layers = [layer for _, layer in _adapted(model)]
     for layer in layers:
         layer.enable_adapters(False)
@@ -146,8 +146,8 @@ def load_adapter(model: PreTrainedModel, folder: Path, params: LoraParams) -> No
     """
     if not (folder / WEIGHTS).is_file() or not (folder / CONFIG).is_file():
         raise ModelFolderError(
-            f"{folder}: no adapter here; with LoRA a policy goes on from SFT, or from one that "
-            "was trained with LoRA"
+            f"{folder}: no adapter here; with LoRA a policy continues from SFT, or from a "
+            "policy that was trained with LoRA"
         )
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     for key, wanted in (("r", params.rank), ("lora_alpha", params.alpha)):

@@ -1,8 +1,8 @@
-"""Files that say what they should be: sizes and sha256 beside them, and the flush to the disk.
+"""Manifests: sizes and sha256 of a folder's files, stored beside them; and the flush to disk.
 
-A flipped bit in a tensor loads without a word in every library, so whoever reads weights compares
-them first. The manifest that says what they should be carries a digest of itself, so that a flipped
-bit in it does not pass either. No torch here: data stages use it too.
+Every library loads a tensor with a flipped bit without complaint, so weights are compared with
+their manifest before they are read. The manifest carries a digest of itself, so that a flipped bit
+in it is found as well. No torch here: data stages use it too.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ SEAL = "seal"
 
 
 class DamagedError(ValueError):
-    """A file is not what its manifest says; the message names it with both figures."""
+    """A file is not what its manifest says; the message names it with both values."""
 
 
 def sha256(path: Path) -> str:
@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What `write_manifest` was given.
 
     Raises:
-        DamagedError: it is not there, or not byte for byte what was written.
+        DamagedError: it is missing, or not byte for byte what was written.
     """
     path = folder / MANIFEST
     try:
@@ -66,10 +66,10 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare a folder with what `describe_files` said of it.
+    """Compare a folder with what `describe_files` returned for it.
 
     Raises:
-        DamagedError: the first file that is missing, is too many, or differs.
+        DamagedError: the first file that is missing, unexpected or different.
     """
     for name, expected in files.items():
         path = folder / name

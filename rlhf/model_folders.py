@@ -1,4 +1,4 @@
-"""Model folders in the hub's format, and the one error for those that are none.
+"""Model folders in the hub's format, and the one error for folders that are not.
 
 Only safetensors: pickled weights are never read, and no code that lies in a folder is run.
 """
@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 
 class ModelFolderError(ValueError):
-    """A folder that was named as a model does not hold one."""
+    """A folder that was given as a model does not hold one."""
 
 
 def require_model_folder(folder: Path) -> None:
@@ -26,7 +26,7 @@ def require_model_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def loading(folder: Path) -> Iterator[None]:
-    """What a library says of a folder that it cannot load, as one line that names the folder."""
+    """A library's error on a folder that it cannot load becomes one line that names the folder."""
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:

@@ -65,7 +65,7 @@ def load_policy(folder: Path, device: torch.device) -> PreTrainedModel:
 def _load(kind: Any, folder: Path, **config: Any) -> tuple[PreTrainedModel, list[str]]:
     """A model in float32 and the names of the weights that the folder does not hold.
 
-    transformers draws those at random and only warns; what that means is for the caller to say.
+    transformers draws those at random and only warns; what that means is for the caller to decide.
     """
     with loading(folder):
         model, report = kind.from_pretrained(
@@ -98,7 +98,7 @@ def sequence_hidden(trunk: nn.Module, ids: TokenIds, mask: AttentionMask) -> Ten
 
 
 class PolicyOutput(NamedTuple):
-    """What the policy says about a batch of answers."""
+    """What the policy says about a batch of responses."""
 
     logits: Logits
     values: PerToken
@@ -125,9 +125,9 @@ class ActorCritic(nn.Module):
         response_ids: ResponseIds,
         response_mask: ResponseMask,
     ) -> PolicyOutput:
-        """Logits of every answer token and the value of the state before it.
+        """Logits of every response token and the value of the state before it.
 
-        Position `prompt + t - 1` predicts answer token t, so both are read one step early.
+        Position `prompt + t - 1` predicts response token t, so both are read one step early.
         """
         ids = torch.cat([prompt_ids, response_ids], dim=1)
         mask = torch.cat([prompt_mask, response_mask], dim=1)
@@ -155,7 +155,7 @@ def response_logits(
     response_ids: ResponseIds,
     response_mask: ResponseMask,
 ) -> Logits:
-    """Logits that predict every answer token, (batch, response, vocab)."""
+    """Logits that predict every response token, (batch, response, vocab)."""
     ids = torch.cat([prompt_ids, response_ids], dim=1)
     mask = torch.cat([prompt_mask, response_mask], dim=1)
     hidden = sequence_hidden(lm.base_model, ids, mask)
@@ -163,7 +163,7 @@ def response_logits(
 
 
 class RewardModel(nn.Module):
-    """A scalar score for a prompt with its answer, normalised on reference answers.
+    """A scalar score for a prompt with its response, normalised on reference responses.
 
     score = (head(hidden at the last real token) - mean) / std
     """
@@ -175,18 +175,20 @@ class RewardModel(nn.Module):
 
     @property
     def mean(self) -> float:
-        """Mean raw score of the reference answers (0 before the normaliser is fitted)."""
+        """Mean raw score of the reference responses (0 before the normaliser is fitted)."""
         return float(getattr(self.classifier.config, "score_mean", 0.0))
 
     @property
     def std(self) -> float:
-        """Standard deviation of the raw scores of the reference answers (1 before fitting)."""
+        """Standard deviation of the raw scores of the reference responses (1 before fitting)."""
         return float(getattr(self.classifier.config, "score_std", 1.0))
 
     def set_normaliser(self, mean: float, std: float) -> None:
         """Store the normaliser; raises ValueError for a spread that is not positive."""
         if not std > 0:
-            raise ValueError(f"the reward model gives every reference answer one score (std {std})")
+            raise ValueError(
+                f"the reward model gives every reference response one score (std {std})"
+            )
         self.classifier.config.score_mean = mean
         self.classifier.config.score_std = std
 
@@ -246,7 +248,7 @@ def build_actor_critic(
 ) -> ActorCritic:
     """A policy with a value function that starts at zero or at the reward model's score.
 
-    From a reward model, with its trunk (`separate`), the value at an answer's end token is its
+    From a reward model, with its trunk (`separate`), the value at a response's end token is its
     normalised score at step 0. Without a reward model a separate trunk is a copy of the policy's.
     """
     hidden_size = lm.get_input_embeddings().weight.shape[1]

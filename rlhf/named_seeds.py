@@ -1,4 +1,4 @@
-"""Seeds by name, without torch: what the data stages and the training loops have in common."""
+"""Seeds by name, without torch: shared by the data stages and the training loops."""
 
 import hashlib
 import json

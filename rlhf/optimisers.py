@@ -13,7 +13,7 @@ from rlhf.stopping import NonFiniteError
 
 
 def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
-    """Fraction of the peak learning rate at a step that counts from 0."""
+    """Fraction of the peak learning rate at a step, counted from 0."""
     if step < params.warmup_steps:
         return (step + 1) / params.warmup_steps
     if params.schedule == "constant":
@@ -24,11 +24,11 @@ def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
 
 
 def require_finite_loss(loss: float, step: int) -> None:
-    """Raise NonFiniteError where the loss of a step (that counts from 0) is no number."""
+    """Raise NonFiniteError where the loss of a step (counted from 0) is not finite."""
     if not math.isfinite(loss):
         raise NonFiniteError(
             f"step {step + 1}: the loss is {loss}; no weight was changed. Try a lower learning "
-            "rate; where it comes at once, look at the data and at the weights it started from"
+            "rate; if it happens at once, check the data and the weights it started from"
         )
 
 
@@ -68,7 +68,7 @@ class Optimiser:
         """Clip, check, step at `factor` of the peak rate, zero; returns the norm before clipping.
 
         Raises:
-            NonFiniteError: of `clip` or `apply`.
+            NonFiniteError: raised by `clip` or `apply`.
         """
         norm = self.clip()
         self.apply(factor)
@@ -106,8 +106,8 @@ class Optimiser:
         size = float(nn.utils.get_total_norm([weight.detach() for weight in self.weights]))
         if not math.isfinite(size):
             raise NonFiniteError(
-                f"the global norm of the weights is {size} after a step: this model is lost. Go on "
-                "from the last checkpoint with a lower learning rate"
+                f"the global norm of the weights is {size} after a step: this model is lost. "
+                "Resume from the last checkpoint with a lower learning rate"
             )
 
     def discard(self) -> None:
@@ -131,7 +131,7 @@ def _is_hidden(name: str, weight: nn.Parameter) -> bool:
 
 
 class Training:
-    """A model in training: its optimiser and how many steps are done. What a checkpoint holds.
+    """A model in training with its optimiser and step count: what a checkpoint holds.
 
     Every loop derives its data order from named seeds, so that these three are its whole state.
     """

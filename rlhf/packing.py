@@ -1,7 +1,7 @@
 """Packing: several sequences in one row, none of which sees another (Krell et al. 2021).
 
-Positions restart at 0 with every sequence, and attention stays within one: `transformers` reads the
-block-diagonal mask off the positions where no attention mask is given. `check_packing` sees to it
+Positions restart at 0 with every sequence, and attention stays within one: `transformers` derives
+the block-diagonal mask from the positions where no attention mask is given. `check_packing` checks
 that the model at hand does so, whatever its architecture.
 """
 

@@ -2,19 +2,19 @@
 
 For each rollout (notation of Schulman et al. 2017):
 
-    answers  y ~ pi(. | x)                          rlhf.rollouts
-    scores   s = reward model(x, y)                 normalised, once, by the model itself;
+    responses  y ~ pi(. | x)                        rlhf.rollouts
+    scores     s = reward model(x, y)               normalised, once, by the model itself;
                                                     or a mix with rules, rlhf.rule_rewards
-    rewards  r_t = -kl_coef (log pi - log ref)_t, and s is added at the last real token
-             (kl_in: loss makes the KL a term of the update's loss instead)
-    values   V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
-    update   several passes of minibatches on the clipped policy loss and the value loss,
-             rlhf.ppo_update
+    rewards    r_t = -kl_coef (log pi - log ref)_t, and s is added at the last real token
+               (kl_in: loss makes the KL a term of the update's loss instead)
+    values     V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
+    update     several passes of minibatches on the clipped policy loss and the value loss,
+               rlhf.ppo_update
 
 Where this differs from common implementations: the score falls on the last real token whether or
-not the answer was cut; every mean is over real tokens of the whole optimiser step; values are not
+not the response was cut; every mean is over real tokens of the whole optimiser step; values are not
 clipped by default; log-probabilities of the rollout come from the training forward pass. All
-randomness comes from named seeds, so a round can go on at any iteration.
+randomness comes from named seeds, so a round can resume at any iteration.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ from rlhf.special_ids import SpecialIds
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What the loop yields: metrics, and the rollout for whoever wants to read samples."""
+    """What the loop yields: metrics, and the rollout for callers that read samples."""
 
     metrics: PPOMetrics
     rollout: Rollout
@@ -153,7 +153,7 @@ def build_batch(rollout: Rollout, rewards: Tensor, params: PPOParams) -> PPOBatc
     """What the update trains on: advantages (whitened over the rollout) and returns (never).
 
     Whitening comes before clipping, and over the whole rollout: neither the micro-batches that were
-    scored nor the minibatches that follow have a say in it.
+    scored nor the minibatches that follow affect it.
     """
     mask = rollout.response_mask
     result = gae(rewards, rollout.values, mask, gamma=params.gamma, lam=params.lam)

@@ -1,4 +1,4 @@
-"""What ends a PPO round before it does harm: checks of each rollout and of the update's first step.
+"""Checks of each rollout and each update's first step, to stop a PPO round before it does harm.
 
 Each raises an error with the iteration, what was found and what to try.
 """
@@ -20,7 +20,7 @@ SOURCES: Mapping[str, str] = {
 
 
 def check_finite(rollout: Rollout, iteration: int) -> None:
-    """All that the models said about the real tokens is a finite number."""
+    """Every model's outputs at the real tokens are finite."""
     mask = rollout.response_mask
     for name, what in SOURCES.items():
         tensor = getattr(rollout, name)
@@ -29,20 +29,20 @@ def check_finite(rollout: Rollout, iteration: int) -> None:
         if bad:
             raise NonFiniteError(
                 f"iteration {iteration + 1}: {what} are not all finite ({bad} of "
-                f"{len(kept) if kept.ndim == 1 else int(mask.sum())}); no weight was changed. Look "
-                "at the weights of the model they come from; try a lower learning rate or float32"
+                f"{len(kept) if kept.ndim == 1 else int(mask.sum())}); no weight was changed. "
+                "Check the weights of their model; try a lower learning rate or float32"
             )
 
 
 def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
-    """The mean k1 per answer of a rollout, in nats: above minus the alarm, below the limit."""
-    where = f"iteration {iteration + 1}: the mean KL per answer is {kl:.2f} nats"
+    """The mean k1 per response of a rollout, in nats: above minus the alarm, below the limit."""
+    where = f"iteration {iteration + 1}: the mean KL per response is {kl:.2f} nats"
     if not math.isfinite(kl):
         raise NonFiniteError(f"{where}; no weight was changed")
     if kl < -params.kl_alarm:
         raise TrainingStopped(
             f"{where}, below -{params.kl_alarm} (kl_alarm): a KL cannot be this negative unless "
-            "answers are sampled and scored differently (temperature, masks or weights)"
+            "responses are sampled and scored differently (temperature, masks or weights)"
         )
     if params.kl_limit is not None and kl > params.kl_limit:
         raise TrainingStopped(
@@ -52,7 +52,7 @@ def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
 
 
 def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -> int:
-    """How many rollouts in a row, this one included, gave every answer the same score."""
+    """How many rollouts in a row, this one included, gave every response the same score."""
     scores = rollout.scores
     if len(scores) == 1:
         return 0
@@ -61,9 +61,9 @@ def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -
     flat = flat + 1 if bool(spread <= noise_floor(scores, everywhere)) else 0
     if params.flat_rollouts is not None and flat >= params.flat_rollouts:
         raise TrainingStopped(
-            f"iteration {iteration + 1}: the last {flat} rollouts gave every answer the same score "
-            f"({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try another "
-            "reward model, a higher sampling temperature or a larger rollout_size"
+            f"iteration {iteration + 1}: the last {flat} rollouts gave every response the same "
+            f"score ({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try "
+            "another reward model, a higher sampling temperature or a larger rollout_size"
         )
     return flat
 

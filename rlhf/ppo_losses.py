@@ -51,7 +51,7 @@ def policy_loss(
         r_t = π(a_t) / π_old(a_t)
         L_t = max(-A_t r_t, -A_t clip(r_t, 1 - ε, 1 + ε))
 
-    With `dual_clip` c > 1, tokens of A_t < 0 lose at most -c A_t (Ye et al. 2020, eq. 5).
+    With `dual_clip` c > 1, tokens with A_t < 0 cost at most -c A_t (Ye et al. 2020, eq. 5).
     """
     advantages = advantages.detach()
     ratio = keep(logprobs - old_logprobs, response_mask).exp()
@@ -85,7 +85,7 @@ def value_loss(
 
         L_t = ½ max((V_t - R_t)², (clip(V_t, V_old - ε, V_old + ε) - R_t)²)
 
-    `clip_range` None leaves the clip out. With `huber_delta` δ an error e beyond δ costs
+    `clip_range` None turns clipping off. With `huber_delta` δ an error e beyond δ costs
     δ (|e| - δ/2) in place of e²/2 (Huber 1964).
     """
     values = keep(values, response_mask)
@@ -116,7 +116,7 @@ def kl_loss(
 
     k2 has the gradient of KL(policy‖reference), k3 that of KL(reference‖policy), see `rlhf.kl`; k1
     raises ValueError. It holds for tokens sampled from the policy itself, so best in the first
-    pass; and each token answers for itself only, not for the KL of the tokens that follow it.
+    pass; and each token accounts for itself only, not for the KL of the tokens that follow it.
     """
     if estimator == "k1":
         raise ValueError("estimator: k1 has no use as a loss, its mean gradient is 0; use k2 or k3")

@@ -1,4 +1,4 @@
-"""The update of PPO: passes of minibatches over one rollout, and all that they change.
+"""The update of PPO: passes of minibatches over one rollout, and everything they change.
 
 Every metric and every gradient is divided by the token count of the whole minibatch, so that the
 size of the micro-batches changes neither.
@@ -26,7 +26,7 @@ from rlhf.seeding import Seeds
 
 
 class PPOTraining:
-    """Models, optimisers and KL controller of a round, and how far it is."""
+    """Models, optimisers and KL controller of a round, and its progress."""
 
     def __init__(self, models: PPOModels, params: PPOParams):
         """Fresh optimisers: each round starts without the moments of the one before."""
@@ -41,7 +41,7 @@ class PPOTraining:
         self.iteration = 0
         self.flat_rollouts = 0
         self.end: str | None = None
-        """Why the round is over although iterations are left."""
+        """Why the round ended although iterations are left."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes from one iteration to the next."""
@@ -137,7 +137,7 @@ def _optimise(
         for name, value in parts.items():
             sums[name] = sums.get(name, 0.0) + value.item()
     check_losses(sums, iteration)
-    # Both gradients are looked at before either model moves.
+    # Both gradients are checked before either model is updated.
     if train_policy:
         sums["grad_norm"] = training.optimiser.clip()
     else:

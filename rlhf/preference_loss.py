@@ -9,11 +9,11 @@ from rlhf.shapes import PerSequence, Scalar
 
 
 class PreferenceLoss(NamedTuple):
-    """The Bradley-Terry loss and how the pairs stand; the last two carry no gradient."""
+    """The Bradley-Terry loss and how the pairs are ranked; the last two carry no gradient."""
 
     loss: Scalar
     accuracy: Scalar
-    """Share of the pairs ranked as labelled; equal scores count as half, labelled ties not."""
+    """Share of the pairs ranked as labelled, without labelled ties; equal scores count as half."""
     margin: Scalar
     """Mean of chosen minus rejected score."""
 

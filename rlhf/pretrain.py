@@ -34,10 +34,10 @@ class PretrainMetrics:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with chat template, in which a word reads alike at any place.
+    """A byte-level BPE tokenizer with chat template, in which a word has the same tokens anywhere.
 
     The pre-tokenizer adds a space to the first word, so that "Sam" and " Sam" are one token; the
-    decoder takes it off again.
+    decoder removes it again.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

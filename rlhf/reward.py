@@ -1,12 +1,12 @@
-"""Reward-model training: Bradley-Terry on pairs of answers.
+"""Reward-model training: Bradley-Terry on pairs of responses.
 
 Christiano et al. 2017; Stiennon et al. 2020 for language models.
 
     P(chosen > rejected) = sigmoid(score(chosen) - score(rejected))
 
 The loss is the weighted mean over the pairs of an optimiser step. After training, scores are
-normalised to mean 0 and standard deviation 1 on answers of the reference policy; the normaliser is
-stored with the weights and is part of every score from then on.
+normalised to mean 0 and standard deviation 1 on responses of the reference policy; the normaliser
+is stored with the weights and is part of every score from then on.
 """
 
 import statistics
@@ -29,12 +29,12 @@ from rlhf.seeding import Seeds
 
 @dataclass(frozen=True, slots=True)
 class EncodedPair:
-    """Token ids of a prompt with either answer."""
+    """Token ids of a prompt with either response."""
 
     chosen: list[int]
     rejected: list[int]
     margin: float
-    """Gap of the scores that the label asks for; 0 for a plain comparison."""
+    """Score gap that the label asks for; 0 for a plain comparison."""
     weight: float
     label: float = 1.0
     """Probability that `chosen` is the better one; ½ is a tie."""
@@ -186,7 +186,7 @@ def fit_normaliser(
     pad_id: int,
     compute: Compute,
 ) -> None:
-    """Set the normaliser so that these rows (reference answers) score mean 0, deviation 1.
+    """Set the normaliser so that these rows (reference responses) score mean 0, deviation 1.
 
     Fitting twice changes nothing: it starts from raw scores.
     """

@@ -1,4 +1,4 @@
-"""Rollouts: answers of the policy with everything PPO needs to know about them, computed once."""
+"""Rollouts: responses of the policy with everything PPO needs to know about them, computed once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,7 +40,7 @@ def collect_rollout(
     compute: Compute,
     generator: torch.Generator,
 ) -> Rollout:
-    """Sample one answer per prompt and score it.
+    """Sample one response per prompt and score it.
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
     the first ratio of the update is exactly 1. The reward model reads the ids the policy emitted.
@@ -78,7 +78,7 @@ def _score(
     sampling: SamplingParams,
     compute: Compute,
 ) -> Rollout:
-    """What all models say of a micro-batch; columns that are padding in every row are left out."""
+    """All models' outputs for a micro-batch; columns that are padding in every row are left out."""
     first = int(prompt_mask.any(dim=0).long().argmax())
     width = int(responses.response_mask.any(dim=0).sum())
     ids = responses.response_ids[:, :width]

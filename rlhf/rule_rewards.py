@@ -1,6 +1,6 @@
-"""Rewards by rule: what an answer's text alone says, to be weighed against a learned reward.
+"""Rewards by rule: what a response's text alone says, to be weighted against a learned reward.
 
-For a prompt x, an answer y of n words and weights w (`ppo.rewards`):
+For a prompt x, a response y of n words and weights w (`ppo.rewards`):
 
     length     max(0, 1 - |n - target| / target)
     relevance  |content words of x that occur in y| / |content words of x|
@@ -12,7 +12,7 @@ The first three lie in 0 to 1 and cannot be raised by saying a thing twice. Sent
 and can: it is the word-list reward of the classic sentiment experiment (in the line of Ziegler et
 al. 2019), which without a KL penalty is won by repeating one good word.
 
-The rules read the text without special tokens. They are applied once per answer; clipping, the
+The rules read the text without special tokens. They are applied once per response; clipping, the
 penalties and the KL part come after them (rlhf.reward_shaping).
 """
 
@@ -65,13 +65,13 @@ def length_reward(response: str, *, target: int) -> float:
 
 
 def relevance_reward(prompt: str, response: str) -> float:
-    """Share of the prompt's different content words that occur in the answer; 0 without any."""
+    """Share of the prompt's different content words that occur in the response; 0 without any."""
     asked = {word for word in words_of(prompt) if len(word) > 1}.difference(STOP_WORDS.split())
     return len(asked & set(words_of(response))) / len(asked) if asked else 0.0
 
 
 def format_reward(response: str, *, finished: bool) -> float:
-    """Share of five checks of form that the answer passes; 0 for an answer without a word.
+    """Share of five checks of form that the response passes; 0 for a response without a word.
 
     It starts with a capital or a digit; it is finished and ends with closing punctuation; no
     sentence occurs twice; no word follows itself; spacing is single and never before punctuation.
@@ -93,7 +93,7 @@ def format_reward(response: str, *, finished: bool) -> float:
 
 
 def sentiment_reward(response: str, *, words: Mapping[str, float]) -> float:
-    """Sum of the scores of the answer's words: positive minus negative ones; others count 0."""
+    """Sum of the scores of the response's words: positive minus negative ones; others count 0."""
     return math.fsum(words.get(word, 0.0) for word in words_of(response))
 
 
@@ -172,7 +172,7 @@ class RuleRewards:
     def rule_values(
         self, prompts: Sequence[str], responses: Sequence[str], finished: Sequence[bool]
     ) -> dict[str, list[float]]:
-        """Each rule that counts, for each answer, before its weight."""
+        """Each rule that counts, for each response, before its weight."""
         functions: dict[str, Callable[[str, str, bool], float]] = {
             "length": lambda _, text, __: length_reward(text, target=self.params.length_target),
             "relevance": lambda prompt, text, _: relevance_reward(prompt, text),

@@ -1,4 +1,4 @@
-"""Checks that the real job makes of itself before and after training; a failed one names itself."""
+"""Checks that a real run makes of its models before and after training; errors name the check."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ TOLERANCE = 1e-3
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A hash of all weights but an adapter's, to see that nothing has changed them."""
+    """A hash of all weights but an adapter's, to verify that nothing has changed them."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         if MARK in name:

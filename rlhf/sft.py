@@ -1,6 +1,6 @@
-"""Supervised fine-tuning on demonstrations: next-token loss on the answer, end token included.
+"""Supervised fine-tuning on demonstrations: next-token loss on the response, end token included.
 
-The loss is the mean over all answer tokens of an optimiser step, so that neither micro-batching
+The loss is the mean over all response tokens of an optimiser step, so that neither micro-batching
 nor padding nor packing changes a gradient.
 """
 
@@ -29,7 +29,7 @@ class Example:
     response: list[int]
 
     def __len__(self) -> int:
-        """Tokens of prompt and answer together."""
+        """Tokens of prompt and response together."""
         return len(self.prompt) + len(self.response)
 
 
@@ -68,7 +68,7 @@ def train(
     compute: Compute,
     seeds: Seeds,
 ) -> Iterator[SFTMetrics]:
-    """Train on answers only; yields each optimiser step."""
+    """Train on responses only; yields each optimiser step."""
     total = total_steps(len(examples), params)
     lengths = [len(example) for example in examples]
     per_epoch = total // params.epochs
@@ -91,7 +91,7 @@ def train(
 def response_loss(
     model: PreTrainedModel, examples: Sequence[Example], *, tokens: int, pad_id: int
 ) -> torch.Tensor:
-    """Sum of answer-token losses divided by `tokens`, a scalar."""
+    """Sum of response-token losses divided by `tokens`, a scalar."""
     device = next(model.parameters()).device
     ids, mask = pad_right([[*e.prompt, *e.response] for e in examples], pad_id)
     from_response = torch.arange(ids.shape[1]) >= torch.tensor([[len(e.prompt)] for e in examples])

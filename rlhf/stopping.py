@@ -1,8 +1,8 @@
-"""The errors by which training ends itself; whoever runs it exits with code 3."""
+"""The errors with which training stops itself; the stage that runs it exits with code 3."""
 
 
 class TrainingStopped(RuntimeError):
-    """Training ended itself, since going on would do harm; the message says why."""
+    """Training stopped itself, since continuing would do harm; the message says why."""
 
 
 class NonFiniteError(TrainingStopped):

@@ -29,7 +29,7 @@ EMBEDDED_TEMPLATE = (
 )
 
 MAX_CHARACTERS = 1_000_000
-"""What a template may make of one prompt."""
+"""Longest text that a template may render for one prompt."""
 
 MAX_BYTES = 256 * 2**20
 """Memory that rendering may take beyond what the process has."""
@@ -38,15 +38,15 @@ MAX_SECONDS = 2
 """Processor time for one prompt; real templates take less than a millisecond."""
 
 PATIENCE_SECONDS = 600.0
-"""For a child that does not answer and uses no processor time either."""
+"""For a child that does not reply and uses no processor time either."""
 
 
 class TemplateError(ValueError):
-    """A chat template that does not become the text of a prompt; the message says why."""
+    """A chat template that cannot render a prompt; the message says why."""
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    """The messages as the tokenizer's chat template writes them, up to where the answer begins.
+    """The messages as the tokenizer's chat template writes them, up to where the response begins.
 
     Raises:
         TemplateError: it fails, or takes more than it may.
@@ -66,7 +66,7 @@ class _Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        # Without our end in its hands, the child sees the pipe close when we die.
+        # Without a copy of our end, the child sees the pipe close when we die.
         self._child = context.Process(
             target=_serve, args=(tokenizer, theirs, self._pipe), daemon=True
         )
@@ -136,13 +136,13 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set a limit, or leave a lower one that is there."""
+    """Set a limit, or keep a lower one that is already set."""
     hard: Any = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _address_space() -> int:
-    """Bytes of this process's address space; 0 where it is not known (only Linux tells)."""
+    """Bytes of this process's address space; 0 where it is not known (only Linux reports it)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:

@@ -14,7 +14,7 @@ from typing import Any
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
-from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
+from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.scoring import score_rows
@@ -69,7 +69,7 @@ class Bench:
     def responses(self, folder: Path) -> Responses:
         """One response of a policy to each prompt."""
         policy = load_policy(folder, self.compute.device)
-        ids = answer(
+        ids = respond(
             policy,
             self.prompts,
             self._params,

@@ -1,1 +1,1 @@
-"""What steers each algorithm: frozen dataclasses of the standard library, cheap to import."""
+"""The settings of each algorithm: frozen dataclasses of the standard library, cheap to import."""

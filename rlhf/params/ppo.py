@@ -1,4 +1,4 @@
-"""What steers a PPO round, and which combinations make no sense."""
+"""The settings of a PPO round, and the combinations that make no sense."""
 
 import math
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class PPOParams:
     minibatches: Count = 4
     """Optimiser steps per pass."""
     micro_batch_size: Count = 32
-    """Answers per forward pass; changes memory, never the gradient."""
+    """Responses per forward pass; changes memory, never the gradient."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -46,7 +46,7 @@ class PPOParams:
     value_init: Literal["zero", "reward"] = "reward"
     """Start the value function at 0 or, with a separate trunk, at the reward model's score."""
     value_carry: bool = True
-    """Rounds after the first go on with the value function of the round before."""
+    """Rounds after the first continue with the value function of the round before."""
     value_warmup_iterations: CountOrZero = 0
     """Rollouts at the start that train the value function only."""
     value_epochs: Count | None = None
@@ -58,15 +58,15 @@ class PPOParams:
     kl_estimator: KLEstimator = "k1"
     """Per-token estimator of the penalty; in the loss k2 or k3 (Tang & Munos 2025), never k1."""
     kl_adaptive: AdaptiveKLParams | None = None
-    """Ziegler's controller on nats per answer; null keeps `kl_coef` fixed."""
+    """Ziegler's controller on nats per response; null keeps `kl_coef` fixed."""
     kl_budget: Positive | None = None
-    """End the round when a rollout's mean KL per answer is above this many nats."""
+    """End the round when a rollout's mean KL per response is above this many nats."""
     kl_alarm: Positive = 1.0
-    """Stop when the mean k1 per answer falls below minus this: sampling and scoring then differ."""
+    """Stop when the mean k1 per response is below minus this: sampling and scoring then differ."""
     kl_limit: Positive | None = None
-    """Stop with an error when a rollout's mean KL per answer is above this many nats."""
+    """Stop with an error when a rollout's mean KL per response is above this many nats."""
     flat_rollouts: Count | None = 3
-    """Stop after so many rollouts in a row that give every answer one score; null never stops."""
+    """Stop after so many rollouts in a row that give every response one score; null never stops."""
     target_approx_kl: Positive | None = None
     """Skip the rest of an update when a pass moves the policy further than this per token."""
     gamma: Fraction = 1.0
@@ -80,15 +80,15 @@ class PPOParams:
     advantage_clip: Positive | None = None
     """Clip (whitened) advantages to plus or minus this; null for none."""
     rewards: RewardMixParams = field(default_factory=RewardMixParams)
-    """What the score of an answer is made of, before clipping and penalties."""
+    """What the score of a response is made of, before clipping and penalties."""
     score_clip: Positive | None = None
     """Clip scores to plus or minus this."""
     missing_end: Literal["subtract", "replace"] = "subtract"
-    """What happens to the score of an answer that was cut at the length limit."""
+    """What happens to the score of a response that was cut at the length limit."""
     missing_end_penalty: NonNegative = 1.0
     """Subtracted from the score, or its replacement with a minus sign."""
     length_penalty: NonNegative = 0.0
-    """Subtracted from the score per answer token."""
+    """Subtracted from the score per response token."""
     clip_range: Positive = 0.2
     """The ratio's gain ends at 1 plus or minus this."""
     dual_clip: Positive | None = None
@@ -146,8 +146,8 @@ class PPOParams:
             yield (
                 "value_init",
                 (
-                    "reward needs value_model: separate; the reward model's head says nothing on "
-                    "the policy's trunk, whose hidden states it has never read"
+                    "reward needs value_model: separate; the reward model's head means nothing on "
+                    "the policy's trunk, whose hidden states it was never trained on"
                 ),
             )
         if self.value_epochs is not None and self.value_epochs < self.epochs:

@@ -21,7 +21,7 @@ class RewardParams:
     micro_batch_size: Count = 64
     """Pairs per forward pass; changes memory, never the gradient."""
     max_tokens: Count = 192
-    """Pairs with a longer side (prompt and answer) are left out and counted."""
+    """Pairs with a longer side (prompt and response) are left out and counted."""
     margins: bool = True
     """Graded labels ask for a gap of their margin (0 to 1); false takes them as plain ones."""
     source_weights: Mapping[str, NonNegative] = field(default_factory=dict)

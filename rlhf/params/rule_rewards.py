@@ -1,4 +1,4 @@
-"""How a learned reward and rules on the text are weighed against each other."""
+"""How a learned reward and rules on the text are weighted against each other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class RewardMixParams:
     length_target: Count = 20
     """Words at which the length rule gives 1; it falls to 0 at none and at twice as many."""
     relevance: NonNegative = 0.0
-    """Weight of the share of the prompt's content words that the answer takes up, 0 to 1."""
+    """Weight of the share of the prompt's content words that occur in the response, 0 to 1."""
     format: NonNegative = 0.0
-    """Weight of the share of five checks of form that the answer passes, 0 to 1."""
+    """Weight of the share of five checks of form that the response passes, 0 to 1."""
     sentiment: NonNegative = 0.0
     """Weight of positive minus negative words; a sum, so it has no bound."""
     sentiment_words: str | None = None

@@ -8,10 +8,10 @@ from rlhf.params.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleParams:
-    """Fresh pairs of answers for each round."""
+    """Fresh pairs of responses for each round."""
 
     pairs: Count = 3000
-    """Pairs per round; identical answers are drawn again, then left out."""
+    """Pairs per round; identical responses are drawn again, then left out."""
     against_sft: Fraction = 0.1
     """Share of pairs between the policy and SFT; the rest is the policy against itself."""
     batch_size: Count = 256

@@ -1,4 +1,4 @@
-"""How answers are drawn from a policy."""
+"""How responses are drawn from a policy."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, Positive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How answers are drawn from a policy."""
+    """How responses are drawn from a policy."""
 
     temperature: Positive = 1.0
     """Divides the logits before sampling."""
@@ -18,7 +18,7 @@ class SamplingParams:
     min_new_tokens: CountOrZero = 0
     """The end token is impossible before this many tokens."""
     max_new_tokens: Count = 48
-    """An answer is cut after this many tokens; it then has no end token."""
+    """A response is cut after this many tokens; it then has no end token."""
 
     def is_plain(self) -> bool:
         """Whether the distribution sampled from is softmax(logits / temperature) itself."""

@@ -18,7 +18,7 @@ class SFTParams:
     micro_batch_size: Count = 64
     """Demonstrations per forward pass; changes memory, never the gradient."""
     max_tokens: Count = 192
-    """Longer demonstrations (prompt and answer) are left out and counted."""
+    """Longer demonstrations (prompt and response) are left out and counted."""
     packing: bool = False
     """Put several demonstrations in a row of `max_tokens`, none of which sees another; changes
     speed, never the gradient."""

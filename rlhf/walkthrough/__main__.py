@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--small", action="store_true", help="small models made now, even if a round is there"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampled answers (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampled responses (default: 0)")
     options = parser.parse_args(arguments)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.utils.logging.disable_progress_bar()

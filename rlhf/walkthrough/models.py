@@ -1,7 +1,7 @@
 """What the walk through one PPO step runs on: the models of the last round, or small ones made now.
 
 The small world: four kinds of complaint from eight customers, a two-layer model that has read some
-answers to them, and PPO on rules for a few iterations, so that policy and reference differ.
+responses to them, and PPO on rules for a few iterations, so that policy and reference differ.
 """
 
 import json
@@ -161,9 +161,9 @@ SMALL_PPO = PPOParams(
 def make_world(seeds: Seeds, compute: Compute) -> World:
     """Small models made from nothing in seconds; the policy has been trained for 4 iterations."""
     asked = [f"{name}: my {thing} is {state}." for name in NAMES for thing, state in TROUBLES]
-    tokenizer = pretrain.train_tokenizer([*asked, *map(_answer, range(len(asked)), asked)], 400)
+    tokenizer = pretrain.train_tokenizer([*asked, *map(_reply, range(len(asked)), asked)], 400)
     documents = [
-        _document(tokenizer, prompt, _answer(kind, prompt)) for kind in range(4) for prompt in asked
+        _document(tokenizer, prompt, _reply(kind, prompt)) for kind in range(4) for prompt in asked
     ]
     model = pretrain.build_model(SMALL_MODEL, tokenizer, seeds)
     rows = pretrain.pack_documents(tokenizer, documents, SMALL_MODEL.sequence_length)
@@ -189,8 +189,8 @@ def make_world(seeds: Seeds, compute: Compute) -> World:
     return world
 
 
-def _answer(kind: int, prompt: str) -> str:
-    """One of four ways to answer, from helpful to careless."""
+def _reply(kind: int, prompt: str) -> str:
+    """One of four ways to reply, from helpful to careless."""
     name, thing = prompt.partition(":")[0], prompt.split()[2]
     return (
         f"Sorry, {name}. A new {thing} is on its way.",
@@ -200,9 +200,9 @@ def _answer(kind: int, prompt: str) -> str:
     )[kind % 4]
 
 
-def _document(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> str:
+def _document(tokenizer: PreTrainedTokenizerBase, prompt: str, response: str) -> str:
     messages = [{"role": "user", "content": prompt}]
-    return f"{render(tokenizer, messages)}{answer}"
+    return f"{render(tokenizer, messages)}{response}"
 
 
 def _move_policy(world: World, seeds: Seeds, compute: Compute) -> None:

@@ -32,7 +32,7 @@ class Outcome:
     logprobs: Tensor
     """Of the rollout's tokens after the update."""
     kl: Tensor
-    """Exact KL to the reference after the update, summed over each answer's tokens."""
+    """Exact KL to the reference after the update, summed over each response's tokens."""
 
 
 class Step(NamedTuple):
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
     rollout: Rollout
     exact_kl: Tensor
-    """Before the update, per answer."""
+    """Before the update, per response."""
     configured: Outcome
     at_zero: Outcome
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from rlhf.evaluation import answer, kl_to_reference
+from rlhf.evaluation import kl_to_reference, respond
 from rlhf.models import build_actor_critic
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
@@ -63,14 +63,14 @@ def trained(kl_coef: float):
 
 def share_of_liked(policy) -> float:
     """On prompts that no training has seen."""
-    rows = answer(policy, prompts(256, 1), MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
+    rows = respond(policy, prompts(256, 1), MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
     tokens = [token for row in rows for token in row]
     return tokens.count(LIKED) / len(tokens)
 
 
 def kl(policy, reference) -> float:
     held_out = prompts(256, 1)
-    rows = answer(policy, held_out, MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
+    rows = respond(policy, held_out, MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
     values = kl_to_reference(policy, reference, held_out, rows, MEASURE, TOKENS, compute=COMPUTE)
     return sum(values) / len(values)
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from rlhf.evaluation import answer, distinct_ngrams, kl_to_reference
+from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.seeding import Seeds
@@ -70,7 +70,7 @@ def test_c12_the_kl_of_sampled_answers_is_the_kl_between_the_distributions_over_
         exact += torch.tensor(log_p).exp().item() * (log_p - log_q)
     settings = params(1000, max_new_tokens=2)
     prompts = [prompt] * 2000
-    rows = answer(policy, prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
+    rows = respond(policy, prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
     sampled = torch.tensor(
         kl_to_reference(policy, reference, prompts, rows, settings, TOKENS, compute=COMPUTE)
     )
@@ -87,7 +87,7 @@ def all_answers() -> list[list[int]]:
 
 def test_c57_answers_depend_on_the_seed_and_on_nothing_else():
     def rows(seed: int) -> list[list[int]]:
-        return answer(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
+        return respond(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
 
     torch.manual_seed(1)
     first = rows(0)

@@ -198,7 +198,9 @@ def test_38_a_later_round_goes_on_with_the_adapter_and_its_reference_is_still_sf
 
 
 def test_a_policy_without_adapter_and_one_of_another_shape_are_refused(tmp_path):
-    with pytest.raises(ModelFolderError, match="no adapter here; with LoRA a policy goes on from"):
+    with pytest.raises(
+        ModelFolderError, match="no adapter here; with LoRA a policy continues from"
+    ):
         load_adapter(tiny.llama(), tmp_path, LORA)
     take_adapter(adapted()).save(tmp_path / ADAPTER)
     with pytest.raises(ModelFolderError, match="r is 4, the params ask for 6"):

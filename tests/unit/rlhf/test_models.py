@@ -272,7 +272,7 @@ def test_c15_the_normaliser_is_applied_once(assert_close):
 
 @pytest.mark.parametrize("std", [0.0, -1.0, float("nan")])
 def test_c15_a_spread_that_is_not_positive_is_refused(std):
-    with pytest.raises(ValueError, match="gives every reference answer one score"):
+    with pytest.raises(ValueError, match="gives every reference response one score"):
         tiny.reward_model().set_normaliser(0.0, std)
 
 

@@ -192,7 +192,7 @@ def test_c15_normalising_twice_changes_nothing():
 
 
 def test_c15_answers_that_all_score_alike_cannot_be_normalised():
-    with pytest.raises(ValueError, match="gives every reference answer one score"):
+    with pytest.raises(ValueError, match="gives every reference response one score"):
         fit_normaliser(tiny.reward_model(), [[5, EOS]] * 3, pad_id=PAD, compute=COMPUTE)
 
 

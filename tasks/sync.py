@@ -16,7 +16,7 @@ from tasks.workspace.variants import workspaces
 
 
 def sync(root: Path) -> tuple[list[ShipResult], int]:
-    """Ship and tag all runs of `root` and its variants; the results and the number of tagged runs."""
+    """Ship and tag all runs of `root` and its variants; results, and the number of tagged runs."""
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     results: list[ShipResult] = []

@@ -11,8 +11,8 @@ from preferences.splitting import split_of
 from tasks.params.loading import FilesParams
 
 PROMPTS = "prompts"
-"""The salt for splitting prompts. Pairs are split without one: with the same salt, no training prompt
-could be in the held-out pairs of a round."""
+"""The salt for splitting prompts. Pairs are split without one: with the same salt, no training
+prompt could be in the held-out pairs of a round."""
 
 
 def own_split(prompt: Prompt, files: FilesParams) -> str:

@@ -482,19 +482,18 @@ def test_two_executions_with_another_kl_coef_stand_side_by_side_in_mlflow(
 
     client = MlflowClient(there)
     (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
-    parents = [
-        run
-        for run in client.search_runs([experiment.experiment_id])
-        if "mlflow.parentRunId" not in run.data.tags
-    ]
-    by_coef = {run.data.params["ppo.kl_coef"]: run.data for run in parents}
-    assert sorted(by_coef) == ["0.05", "0.5"]
-    shared = set(by_coef["0.05"].metrics) & set(by_coef["0.5"].metrics)
-    assert {
-        "evaluate.r1/gold.mean",
-        "evaluate.r1/kl.mean",
-        "evaluate.r1/win_rate_vs_sft.mean",
-    } <= shared
+    runs = client.search_runs([experiment.experiment_id])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert sorted(run.data.params["ppo.kl_coef"] for run in parents) == ["0.05", "0.5"]
+    assert len({run.info.run_name for run in parents}) == 2
+    evaluated = {
+        run.data.tags["mlflow.parentRunId"]: set(run.data.metrics)
+        for run in runs
+        if run.data.tags.get("rlhf.stage") == "evaluate@r1"
+    }
+    assert set(evaluated) == {run.info.run_id for run in parents}
+    shared = set.intersection(*evaluated.values())
+    assert {"gold.mean", "kl.mean", "win_rate_vs_sft.mean"} <= shared
 
 
 def test_policies_and_reward_models_are_logged_without_anything_that_could_run_code(

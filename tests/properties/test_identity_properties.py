@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 
+from preferences.statistics import share
 from rlhf.advantages import explained_variance, gae
 from rlhf.intervals import mean_interval, proportion_interval, win_rate
 from rlhf.kl import KLController, approx_kl, full_kl, kl_estimate
@@ -289,6 +290,16 @@ def test_wilson_solves_its_quadratic(assert_close, n, share):
     for end in (found.low, found.high):
         expected = 1.959964**2 * end * (1 - end) / n
         assert_close((found.mean - end) ** 2, expected, rtol=1e-4, atol=1e-9)
+
+
+@given(n=st.integers(1, 5000), share_of_n=fractions)
+def test_the_wilson_intervals_of_rlhf_and_preferences_agree(n, share_of_n):
+    """Why there are two is in docs/decisions/0008-two-wilson-intervals.md."""
+    hits = int(share_of_n * n)
+    one, other = proportion_interval(float(hits), n), share(hits, n)
+    assert other is not None
+    assert (one.mean, one.n) == (other.mean, other.n)
+    assert max(abs(one.low - other.low), abs(one.high - other.high)) <= 1e-8
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))

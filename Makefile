@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds clean setup
+.PHONY: repro test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
@@ -24,8 +24,8 @@ flow: $(READY)  ## the same pipeline as a Prefect flow, without a server
 ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
 	@python -m flows.serve
 
-annotate: $(READY)  ## the labelling page
-	@python -m feedback serve
+annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that variant
+	@$(if $(VARIANT),cd .work/variants/$(VARIANT) && )python -m feedback serve
 
 sync: $(READY)  ## send to MLflow what has not arrived yet
 	@python -m tasks.sync
@@ -50,6 +50,9 @@ image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty
 
 people-rounds: $(READY)  ## two rounds by a scripted person: real Prefect, real page, ten minutes
 	@python -m pytest -m slow tests/integration/test_people_rounds.py
+
+documented-commands: $(READY)  ## every command of README and tutorial, in a tiny world; minutes
+	@python -m pytest -m slow tests/integration/test_documented_commands.py
 
 format: $(READY)  ## format, and fix what the linter can fix
 	@ruff format . && ruff check --fix .

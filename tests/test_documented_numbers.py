@@ -1,0 +1,137 @@
+"""Results in README and tutorial stand in a file: written by a command, or measured elsewhere.
+
+`docs/controls.md` is written by benchmarks/controls.py, `docs/default-run.json` by
+benchmarks/front_page.py. `docs/measured-elsewhere.json` is typed from a report and says so.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.documents import DOCUMENTS, ROOT, read
+
+RUNS = {"seed 0": "default", "seed 1": "default, seed 1", "seed 2": "default, seed 2"}
+VARIANTS = {"defaults": "default", "no KL penalty": "no KL penalty"}
+CONTROLS = read("docs/controls.md")
+ELSEWHERE: dict[str, Any] = json.loads(read("docs/measured-elsewhere.json"))
+DEFAULT_RUN = ROOT / "docs" / "default-run.json"
+
+RESULT = re.compile(r"(?<![\w.])\d+\.\d{2,}(?![\w.]*\d)")
+COST = re.compile(r"(\d[\d.]*)[ \N{NO-BREAK SPACE}](minutes?|GB|MB)\b")
+APPROXIMATE = re.compile(r"about (\d+(?:\.\d+)?)(?![\d.]| minutes| GB)")
+PLACEHOLDER = re.compile(r"@[A-Z_]+@")
+NO_RESULTS = re.compile(r"Python 3\.11|Apache-2\.0")
+
+
+def numbers(text: str) -> set[str]:
+    return set(RESULT.findall(NO_RESULTS.sub("", text)))
+
+
+def written() -> set[str]:
+    """All numbers that commands wrote for the documents, and those measured elsewhere."""
+    found = numbers(CONTROLS) | numbers(json.dumps(ELSEWHERE))
+    if DEFAULT_RUN.exists():
+        found |= numbers(DEFAULT_RUN.read_text(encoding="utf-8"))
+    return found
+
+
+def rows_of(run: str) -> set[str]:
+    """The numbers of one run in docs/controls.md."""
+    return numbers("".join(row for row in CONTROLS.splitlines() if row.startswith(f"| {run} |")))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table whose columns are runs."""
+
+    name: str
+    cells: dict[str, str]
+
+
+def rows(markdown: str) -> Iterator[Row]:
+    """All such rows, in order; other tables and other columns are left out."""
+    header: list[str] = []
+    for line in markdown.splitlines():
+        row = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            header = []
+        elif not header:
+            header = row
+        else:
+            named = dict(zip(header[1:], row[1:], strict=True))
+            found = {column: cell for column, cell in named.items() if column in RUNS | VARIANTS}
+            if found:
+                yield Row(row[0], found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_placeholder_is_left(document: str):
+    assert PLACEHOLDER.findall(read(document)) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_result_stands_in_a_file_of_results(document: str):
+    assert numbers(read(document)) - written() == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_number_in_a_column_is_of_that_run(document: str):
+    """Seed 1's numbers in seed 1's column, and so on; rows on Zen 3 come in ELSEWHERE's order."""
+    elsewhere = iter(ELSEWHERE[key] for key in ("held_out_gold", "test_gold", "win_rate_vs_sft"))
+    wrong = []
+    for row in rows(read(document)):
+        measured = next(elsewhere) if "Zen 3" in row.name else None
+        for column, cell in row.cells.items():
+            run = (RUNS | VARIANTS)[column]
+            known = rows_of(run) if measured is None else numbers(measured.get(column, ""))
+            wrong += [(row.name, column, number) for number in sorted(numbers(cell) - known)]
+    assert wrong == []
+
+
+def test_minutes_and_gigabytes_are_those_of_the_default_run():
+    run = json.loads(DEFAULT_RUN.read_text(encoding="utf-8"))
+    known = {"minutes": run["minutes"], "GB": run["peak_gigabytes"]}
+
+    found = COST.findall(read("README.md"))
+
+    assert {unit for _, unit in found} == {"minutes", "GB"}
+    for number, unit in found:
+        digits = len(number.partition(".")[2])
+        assert f"{known[unit]:.{digits}f}" == number, unit
+
+
+def test_the_tutorial_leaves_minutes_and_gigabytes_to_readme():
+    assert COST.findall(read("docs/tutorial.md")) == []
+
+
+def test_approximate_scores_are_means_of_the_three_seeds_rounded():
+    """In the words for those who do not see the chart."""
+    means = set()
+    for policy in ("sft", "r3"):
+        names = "|".join(RUNS.values())
+        found = re.findall(rf"^\| (?:{names}) \| {policy} \| ([\d.]+)", CONTROLS, re.MULTILINE)
+        assert len(found) == len(RUNS)
+        mean = sum(map(float, found)) / len(found)
+        means |= {f"{mean:.0f}", f"{mean:.1f}"}
+
+    assert set(APPROXIMATE.findall(read("README.md"))) <= means
+
+
+def test_the_example_is_that_of_the_default_run():
+    example = json.loads(DEFAULT_RUN.read_text(encoding="utf-8"))["example"]
+    words = " ".join(re.sub(r"[>*|`]|<br>", " ", read("README.md")).split())
+
+    for key in ("prompt", "sft", "response"):
+        assert " ".join(str(example[key]).split()) in words
+    for key in ("gold_sft", "gold"):
+        assert f"{example[key]:g}" in words
+
+
+def test_numbers_are_found_in_prose_and_tables_but_not_in_versions():
+    text = "**8.70** [8.51, 8.89], 0.628 → 0.698; Python 3.11, torch 2.13.0, ends at 3.59."
+
+    assert numbers(text) == {"8.70", "8.51", "8.89", "0.628", "0.698", "3.59"}

@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".work" / "trl-parity"
 PAGE = ROOT / "docs" / "trl-parity.md"
 PAD, EOS, VOCABULARY = 0, 1, 16
-ANSWERS = 24
+RESPONSES = 24
 NUMBERS = {
     "temperature": 0.7,
     "kl_coef": 0.1,
@@ -150,11 +150,11 @@ def make_inputs(
         compute=Compute(torch.device("cpu"), "float32"),
         generator=Seeds(0).torch("parity"),
     )
-    # TRL finds padding by its id, so an answer in which the policy wrote that token is cut there;
+    # TRL finds padding by its id, so a response in which the policy wrote that token is cut there;
     # such rows are left out. Ours knows padding by masks only.
     wrote_pad = ((rollout.response_ids == PAD) & rollout.response_mask).any(dim=1)
-    rollout = rollout.select((~wrote_pad).nonzero().flatten()[:ANSWERS])
-    assert len(rollout) == ANSWERS
+    rollout = rollout.select((~wrote_pad).nonzero().flatten()[:RESPONSES])
+    assert len(rollout) == RESPONSES
     assert rollout.ended.any()
     assert not rollout.ended.all()
     models.actor.lm.save_pretrained(FOLDER / "policy")
@@ -179,7 +179,7 @@ def make_inputs(
 
 
 def compare_models(rollout: Rollout, trl: dict[str, Tensor]) -> list[Row]:
-    """Forward passes, values and scores from the same weights, and where answers end."""
+    """Forward passes, values and scores from the same weights, and where responses end."""
     mask = rollout.response_mask
     lengths = last_token_index(mask) + 1
     return [
@@ -189,7 +189,7 @@ def compare_models(rollout: Rollout, trl: dict[str, Tensor]) -> list[Row]:
             "`get_reward` on the value model"),
         Row("scores", rollout.scores, trl["scores"], FLOAT32,
             "`get_reward` on the reward model, at the last real token"),
-        Row("answer lengths", lengths, trl["first_pad"], 0, "`first_true_indices`"),
+        Row("response lengths", lengths, trl["first_pad"], 0, "`first_true_indices`"),
         Row("tokens after the end", rollout.response_ids, trl["truncated"], 0,
             "`truncate_response` finds nothing to cut in what our sampler returns"),
         Row("padding mask", ~mask, trl["k1_padding_mask"], 0),
@@ -262,9 +262,9 @@ def compare_rewards(
             kl_coef=NUMBERS["kl_coef"], estimator=name,
         )  # fmt: skip
         rows += [
-            Row(f"rewards of full-length answers, {name}", rewards[full],
+            Row(f"rewards of full-length responses, {name}", rewards[full],
                 trl[f"{name}_rewards"][full], FLOAT64),
-            Row(f"sum of an answer's rewards, {name}", sequence_sums(rewards, mask),
+            Row(f"sum of a response's rewards, {name}", sequence_sums(rewards, mask),
                 trl[f"{name}_rewards"].sum(dim=1), FLOAT64, "wherever the score stands"),
         ]  # fmt: skip
     ours = gae(rewards := shape_rewards(
@@ -277,26 +277,26 @@ def compare_rewards(
     places = trl["k1_rewards"] - torch.where(mask, rewards, 0.0)
     behind = places[~full][~mask[~full]].abs().sum(dim=0).item()
     rows += [
-        Row("returns of full-length answers", ours.returns[full], trl["k1_returns"][full], FLOAT64,
-            "GAE"),
+        Row("returns of full-length responses", ours.returns[full],
+            trl["k1_returns"][full], FLOAT64, "GAE"),
         Row("returns, with our GAE on TRL's layout", torch.where(wide, theirs.returns, 0.0),
             torch.where(wide, trl["k1_returns"], 0.0), FLOAT64,
-            f"defect 2: for the {int((~full).sum())} answers that end early TRL puts the score on "
-            f"the padding behind the end ({behind:.2f} in size there); on its own "
+            f"defect 2: for the {int((~full).sum())} responses that end early TRL puts the score "
+            f"on the padding behind the end ({behind:.2f} in size there); on its own "
             f"layout the two agree, on ours their returns differ by up to {gap:.3f}"),
     ]  # fmt: skip
     return rows
 
 
 def compare_ends(rollout: Rollout, trl: dict[str, Tensor]) -> list[Row]:
-    """Peer defect 1: what TRL takes for an answer when padding and end share an id."""
+    """Peer defect 1: what TRL takes for a response when padding and end share an id."""
     lengths = last_token_index(rollout.response_mask) + 1
     lost = lengths - rollout.ended.long()
     return [
-        Row("answer lengths where pad equals end, as TRL sees them", lost,
+        Row("response lengths where pad equals end, as TRL sees them", lost,
             trl["first_pad_where_pad_is_end"], 0,
-            f"defect 1: the end of {int(rollout.ended.sum())} answers is lost, to the loss and to "
-            "the reward model; `rlhf.chat.check_tokenizer` refuses such a tokenizer"),
+            f"defect 1: the end of {int(rollout.ended.sum())} responses is lost, to the loss and "
+            "to the reward model; `rlhf.chat.check_tokenizer` refuses such a tokenizer"),
     ]  # fmt: skip
 
 
@@ -309,8 +309,8 @@ def page(rows: list[Row]) -> str:
         "release with a PPO trainer (`trl.experimental.ppo`); 1.13.0 has none. It runs in an",
         "environment of its own with the same torch and transformers. Its helpers are called; its",
         "rewards, GAE and losses, which stand inside `PPOTrainer.train`, are executed from its",
-        f"installed source. {ANSWERS} answers of at most 12 tokens, some ended, some cut; models",
-        "in float32, arithmetic in float64.",
+        f"installed source. {RESPONSES} responses of at most 12 tokens, some ended, some cut;",
+        "models in float32, arithmetic in float64.",
         "",
         "| what | largest difference | allowed | where it comes from |",
         "|---|---|---|---|",
@@ -322,8 +322,8 @@ def page(rows: list[Row]) -> str:
         "Where a row names a defect of TRL, it reproduces TRL's number from ours, which shows that",
         "the defect is the whole difference.",
         "",
-        "- **Defect 1**: padding that equals the end token. TRL goes on; we refuse the tokenizer.",
-        "- **Defect 2**: the score of an answer that ended falls on the padding behind its end,",
+        "- **Defect 1**: padding that equals the end token. TRL takes it; we refuse the tokenizer.",
+        "- **Defect 2**: the score of a response that ended falls on the padding behind its end,",
         "  that of a cut one on its last token. Ours always falls on the last real token.",
         "- **Defect 3**: logged means over the padding. In 1.12.0 `objective/entropy` is masked;",
         "  `policy/approxkl_avg`, `policy/entropy_avg` and `val/ratio` are not.",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sentiment                 # prints the table
     python -m benchmarks.sentiment --write         # and writes docs/sentiment.md
-    python -m benchmarks.sentiment --model FOLDER  # with a GPT-2 in the hub's format
+    python -m benchmarks.sentiment --model FOLDER  # with a GPT-2 in Hugging Face format
 
 The classic experiment of the field (Ziegler et al. 2019): continue the beginning of a review so
 that it praises more. The reward is positive minus negative words; the KL penalty is what keeps the
@@ -286,9 +286,9 @@ def page(found: Sequence[Measures]) -> str:
         "",
         "    python -m benchmarks.sentiment --model path/to/gpt2",
         "",
-        "takes a folder in the hub's format as `base.model`; no params file changes. A tokenizer",
-        "without a pad token gets one, which is never embedded. Tested with a tiny random GPT-2",
-        "only; a real one needs a lower learning rate than the embedded model.",
+        "takes a folder in Hugging Face format as `base.model`; the params file stays as it is. A",
+        "tokenizer without a pad token gets one, which is never embedded. Tested with a tiny",
+        "random GPT-2 only; a real one wants a lower learning rate than the embedded model.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.sentiment",
         description="PPO on a word list: before, after, and without a KL penalty.",
     )
-    parser.add_argument("--model", type=Path, help="a causal model in the hub's format")
+    parser.add_argument("--model", type=Path, help="a causal model in Hugging Face format")
     parser.add_argument("--write", action="store_true", help="write docs/sentiment.md")
     options = parser.parse_args(arguments)
     try:

@@ -1,6 +1,6 @@
-"""What people see of a run in Prefect besides its log: the figures, and the way to MLflow.
+"""What people see of a run in Prefect besides its log: the metrics, and links to MLflow.
 
-Pages are only shown: while Prefect's server is away they are left out, and the run goes on.
+The pages are optional: without a reachable Prefect server they are skipped; the run continues.
 """
 
 import re
@@ -151,7 +151,7 @@ def artifact_key(stage: str) -> str:
 
 @contextmanager
 def left_out_while_away(what: str) -> Iterator[None]:
-    """Go on without something that Prefect's server is to show, where it cannot be reached."""
+    """Skip what Prefect's server should show if the server cannot be reached."""
     try:
         yield
     except httpx.TransportError as error:

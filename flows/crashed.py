@@ -1,4 +1,4 @@
-"""Flow runs whose process died without a word: Prefect would show them as running for ever."""
+"""Flow runs whose process died silently: Prefect would show them as running for ever."""
 
 from uuid import UUID
 
@@ -7,11 +7,11 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
-MESSAGE = "Its process died without a word (killed?). Finished stages and checkpoints are kept."
+MESSAGE = "Its process died silently (killed?). Finished stages and checkpoints are kept."
 
 
 def report_crash(flow_run: str) -> None:
-    """Tell Prefect that `flow_run` and its tasks are not running any more.
+    """Report to Prefect that `flow_run` and its tasks are no longer running.
 
     Of a run that Prefect knows to have ended (its runner reported the crash), the tasks may still
     be shown as running. Does nothing for a run that another server knew.

@@ -31,7 +31,7 @@ WEEKLY = DeploymentScheduleCreate(
 """Mondays at three, switched off: an example to switch on or to change in the UI."""
 LABELLED = DeploymentEventTrigger(
     name="round-labelled",
-    description="People have labelled a round: go on with it.",
+    description="People have labelled a round: continue with it.",
     expect={EVENT},
     match={"prefect.resource.id": "rlhf.feedback.*"},
     threshold=1,
@@ -60,13 +60,13 @@ def main() -> int:
         parameters=parameters,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    # Schedules go on when we come back.
+    # Schedules resume when we are back.
     serve(rounds, policy, pause_on_shutdown=False, limit=1, print_starting_message=False)
     return 0
 
 
 def _schedules() -> list[DeploymentScheduleCreate]:
-    """What people have made of the schedules in the UI: to register anew would drop it."""
+    """The schedules as changed in the UI; registering again would reset them."""
     with get_client(sync_client=True) as client:
         try:
             known = client.read_deployment_by_name(f"{rlhf.name}/{NAME}")

@@ -1,8 +1,8 @@
 """A person decides whether the policy of a round replaces the one in production.
 
-The flow shows the figures before and after, and suspends itself with a form: it holds no process
-while people think. *Resume* in the Prefect UI opens the form; the run goes on with what was
-entered, from the top, and records the decision (`tasks.tracking.promotion`).
+The flow shows the metrics before and after, and suspends itself with a form: it needs no process
+while people decide. *Resume* in the Prefect UI opens the form; the run restarts from the top with
+what was entered, and records the decision (`tasks.tracking.promotion`).
 
 The pipeline's flow orders a run after each new policy (`flows.promotion_request`), where the
 deployment is served.
@@ -27,7 +27,7 @@ from tasks.tracking.promotion import Choice, PromotionError
 
 NAME = "policy"
 PATIENCE_SECONDS = 30 * 24 * 3600
-"""A run that nobody has answered for thirty days fails, and nothing is promoted."""
+"""A run without a decision for thirty days fails, and nothing is promoted."""
 
 
 class Verdict(RunInput):
@@ -101,13 +101,13 @@ def production_round(root: Path) -> str | None:
 
 
 def question(round_key: str, rows: list[dict[str, str]]) -> str:
-    """The text above the form: what is asked, and the table, one line for each figure."""
+    """The text above the form: what is asked, and the table, one line for each metric."""
     table = [list(column) for column in zip(*(row.values() for row in rows), strict=True)]
-    moments, policies, *figures = table
+    moments, policies, *metrics = table
     head = [f"{moment}: {policy}" for moment, policy in zip(moments, policies, strict=True)]
     names = list(rows[0])[2:]
     lines = [["", *head], ["---"] * (1 + len(rows))]
-    lines += [[name, *values] for name, values in zip(names, figures, strict=True)]
+    lines += [[name, *values] for name, values in zip(names, metrics, strict=True)]
     return (
         f"### Shall the policy of round {round_key} replace the one in production?\n\n"
         + "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -32,6 +32,6 @@ def ask(root: Path, round_key: str) -> None:
         parameters={"round_key": round_key, "workspace": str(root), "policy": digest},
         timeout=0,
         as_subflow=False,
-        # Who is asked again about the same policy, has been asked before.
+        # Asks only once per policy.
         idempotency_key=f"promote-{digest}",
     )

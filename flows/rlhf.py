@@ -129,7 +129,7 @@ def run_all(
     One after the other, also where the graph would allow two at once: there is one accelerator.
 
     Returns:
-        The flow's state, and the names of the stages that went through.
+        The flow's state, and the names of the stages that have run.
     """
     get_run_logger().info("%s", plan_line(stages))
     went_through: list[str] = []
@@ -151,7 +151,7 @@ def run_all(
 
 
 def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> State[None]:
-    """`state`, unless stages that went through are stale by now: then what it must say of them."""
+    """`state`, unless stages that have run are stale by now: then a state that says so."""
     try:
         found = {name: why for name, why in changes(root).items() if name in went_through}
         meanwhile = f"became stale while the flow ran: {in_words(found)}" if found else ""
@@ -257,7 +257,7 @@ def _execution(
             )
         arrived = shipper.close(patience)
         if ran:
-            # Finished for `make repro`, which would else go on in this execution.
+            # Finished for `make repro`, which would otherwise continue this execution.
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
             execution.seconds = time.monotonic() - started
             save_execution(root, execution)

@@ -1,4 +1,4 @@
-"""One DVC stage in a subprocess: its lines in the log, its ending told apart.
+"""One DVC stage in a subprocess: its lines go to the log, its outcome decides the state.
 
 `dvc repro --single-item STAGE` says by its exit code only whether all went well. Why it did not is
 in the stage's `.work/<stage>/outcome.json`, or, where the stage could not write one any more, in
@@ -58,7 +58,7 @@ def run_stage(
     """Bring one DVC stage up to date; call it in the main thread.
 
     Where an exception comes from outside (Ctrl-C, a cancelled flow), DVC and the stage are asked
-    to end, given `GRACE_SECONDS` to write a checkpoint, killed, and the exception goes on.
+    to end, given `GRACE_SECONDS` to write a checkpoint, killed, and the exception propagates.
 
     Args:
         stage: DVC's name of it.

@@ -7,7 +7,7 @@ from flows.complaints import Complaints
 from flows.servers import Child, ServerError
 
 LIMIT = 5
-"""Restarts of one process within `WINDOW_SECONDS`; whoever ends more often will go on doing so."""
+"""Restarts of one process within `WINDOW_SECONDS`; one that ends more often counts as broken."""
 WINDOW_SECONDS = 600.0
 
 

@@ -32,7 +32,7 @@ def random_kills(world: World, trials: int) -> Count:
             after = world.chance.uniform(0, seconds)
             killed += run_and_kill(world.root, stage, after, **EVERY_STEP) == -9
             code = run(world.root, stage, **EVERY_STEP)
-            resumed += "goes on from its checkpoint" in world.said()
+            resumed += "resumes from its checkpoint" in world.said()
             count.add(
                 f"{stage} {number}, killed after {after:.2f} s", _ended(world, stage, code, whole)
             )

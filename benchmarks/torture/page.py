@@ -15,7 +15,7 @@ WHAT_HAPPENS = """\
 ## What happens when
 
 - **A training stage is killed** (base, sft, reward, ppo): start it again, by `make repro`, `make
-  flow`, `dvc repro` or its own command. It goes on from its newest good checkpoint and ends with
+  flow`, `dvc repro` or its own command. It resumes from its newest good checkpoint and ends with
   the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
   for more than 2 % of the time); at most that much work is done twice. After the outputs have been
   published they go. What they cost stands in `.work/<stage>/outcome.json` (`checkpoint_seconds` of

@@ -1,4 +1,4 @@
-"""What can be known of your own rows before the first stage: damage, leaks, too few prompts."""
+"""Checks your own rows before the first stage: damage, leaks, too few prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ class OwnData:
     problems: list[tuple[str, str]] = field(default_factory=list)
     """Key of params.yaml, and what is wrong."""
     notes: list[str] = field(default_factory=list)
-    """What does not stop a run, but its user should know."""
+    """What does not stop a run, but the user should know."""
     splits: dict[str, set[str]] = field(default_factory=dict)
     """Split -> what its prompts ask, as `_question` has it."""
 
@@ -46,7 +46,7 @@ class OwnData:
 
     @property
     def evaluation(self) -> set[str]:
-        """What the prompts ask that policies are measured on."""
+        """What the evaluation prompts ask."""
         return self.splits.get("heldout", set()) | self.splits.get("test", set())
 
 
@@ -84,7 +84,7 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     strange = next((row for row in rows if not _of_the_support_desk(row["prompt"])), None)
     if params.label.annotators == "rubric" and strange is not None:
         wrong = (
-            f"rubric, which knows the support desk only, and {files.prompts} asks "
+            f"rubric, which covers the support desk only, but {files.prompts} asks "
             f"{str(strange['prompt'])[:60]!r}; use people, file, language_model or reward_model"
         )
         data.problems.append(("label.annotators", wrong))
@@ -106,7 +106,7 @@ Pair = tuple[Prompt, str]
 
 
 def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair]]]:
-    """Key -> the preferences that one starts with, as far as they lie here."""
+    """Key -> the initial preferences, where they are present."""
     files = params.prepare.files
     if files is not None and files.preferences is not None:
         key = "prepare.files.preferences"
@@ -133,7 +133,7 @@ def _below(root: Path, source: SourceParams) -> SourceParams:
 
 
 def _sided(source: Source, heldout_fraction: float) -> Iterator[Pair]:
-    """The pairs of a source, each on the side that `prepare` will put it."""
+    """The pairs of a source, each on the side where `prepare` will put it."""
     for sourced in Unsettled().settle(source):
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=heldout_fraction)
@@ -157,7 +157,7 @@ def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -
 
 
 def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None:
-    """A problem where the gate will block for certain, else a note."""
+    """A problem where the gate is certain to block, else a note."""
     severity = getattr(params.validate.severities, rule)
     allowed = data.root / "data/allowed.jsonl"
     put_back = any(name == rule for _, name in load_allowed(allowed)) if allowed.exists() else False
@@ -169,7 +169,7 @@ def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None
 
 
 def _question(prompt: Prompt) -> str:
-    """What tells prompts apart for the gate: case, white space and form do not."""
+    """What distinguishes prompts for the gate: not case, white space or form."""
     return normal_text(asked(prompt))
 
 

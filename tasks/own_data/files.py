@@ -1,10 +1,10 @@
 """The files and folders that params.yaml names, as dependencies in dvc.yaml.
 
-DVC can fill `${...}` into a dependency, but only with one text that is always there: it has no
-defaults, no lists in lists, and does not know a file from a hub id. So what params name is written
-into dvc.yaml, a line each with its key behind it; from then on DVC follows it by content, as it
-follows everything else. Whoever runs the pipeline does this first; a stage that DVC has started
-without is refused, since DVC would record and cache its outputs without those files.
+DVC can fill `${...}` into a dependency, but only with one value that always exists: it has no
+defaults, no nested lists, and cannot tell a file from a hub id. So the paths in params are written
+into dvc.yaml, one line each, marked with the key; from then on DVC tracks them by content like
+everything else. Drivers do this first. A stage that DVC started without these lines is refused,
+because DVC would record and cache its outputs without those files.
 """
 
 import json
@@ -68,12 +68,12 @@ def named_paths(values: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def own_files(root: Path, params: Params, stage: str) -> list[str]:
-    """The paths of a stage that are there; ids of the hub are no files."""
+    """The existing paths of a stage, without ids on the hub."""
     return [named.path for named in _present(root, params) if named.stage == stage]
 
 
 def follow(root: Path, params: Params) -> bool:
-    """Bring the dependencies in dvc.yaml up to date with params; whether that took a change.
+    """Bring the dependencies in dvc.yaml up to date with params; returns whether any changed.
 
     Raises:
         ParamsError: dvc.yaml has no list of dependencies that a line could be added to.
@@ -92,10 +92,10 @@ def follow(root: Path, params: Params) -> bool:
 
 
 def require_followed(root: Path, params: Params) -> None:
-    """Refuse to run for a DVC that read its dvc.yaml before it named these files.
+    """Refuse to run if DVC read dvc.yaml before these files were listed in it.
 
     Raises:
-        ParamsError: dvc.yaml was behind; it no longer is.
+        ParamsError: dvc.yaml was outdated; it has now been updated.
     """
     if "DVC_STAGE" in os.environ and follow(root, params):
         raise ParamsError(

@@ -9,14 +9,14 @@ from typing import Literal
 from tasks.params.loading import Params
 
 HUB_SECONDS = 5.0
-"""How long the hub may take to say that it is there."""
+"""How long to wait for the hub to respond."""
 
 Problem = tuple[str, str]
 """Key of params.yaml, and what is wrong."""
 
 
 def model_problems(params: Params, root: Path) -> Iterator[Problem]:
-    """What is wrong with the base model, and with a reward model that judges."""
+    """Problems with the base model, and with a reward model used as annotator."""
     base, label = params.base, params.label
     if base.model is not None and (root / base.model).is_dir():
         yield from (("base.model", text) for text in _folder_problems(root / base.model))
@@ -40,7 +40,7 @@ def _folder_problems(folder: Path) -> Iterator[str]:
             "it into its base model (peft: merge_and_unload) and name the folder of that"
         )
         return
-    # transformers takes seconds to import, which only a model of one's own has to cost.
+    # Importing transformers takes seconds; only runs with a model of their own pay for it.
     from rlhf.chat import TokenizerError  # noqa: PLC0415
     from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
     from rlhf.models import load_tokenizer  # noqa: PLC0415
@@ -58,13 +58,13 @@ def _scores_problems(folder: Path) -> Iterator[str]:
         yield f"{folder}/config.json: not JSON ({error})"
         return
     if "score_std" not in config:
-        yield f"{folder}: a model without a score head of ours (no score_std in config.json)"
+        yield f"{folder}: this model has no score head of ours (no score_std in config.json)"
 
 
 def _hub_problems(
     key: str, name: str, revision: str, kind: Literal["model", "dataset"]
 ) -> Iterator[Problem]:
-    """Neither in the hub's cache here nor to be had from the hub now."""
+    """A model that is neither in Hugging Face's local cache nor available from the hub now."""
     from huggingface_hub import HfApi, constants, snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
@@ -84,12 +84,12 @@ def _hub_problems(
         HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=HUB_SECONDS)
     except HfHubHTTPError as error:
         yield key, f"{name} at {revision}: the hub says {' '.join(str(error).split())[:200]}"
-    except Exception as error:  # Each way to have no network raises another one.
+    except Exception as error:  # Each kind of network failure raises a different exception.
         fetch = f"hf download {name} --revision {revision}"
         fetch += " --repo-type dataset" if kind == "dataset" else ""
         yield (
             key,
-            f"{name} at {revision}: no folder here, not in the hub's cache "
+            f"{name} at {revision}: no folder here, not in Hugging Face's cache "
             f"({constants.HF_HUB_CACHE}), and the hub cannot be reached ({type(error).__name__}); "
             f"name a folder, or fetch it where there is a network: {fetch}",
         )

@@ -1,8 +1,7 @@
-"""Looks at what params.yaml names outside of the pipeline, before anything starts.
+"""Checks what params.yaml names outside the pipeline, before anything starts.
 
-The stages look again, each at what it reads. Whoever runs the whole pipeline calls this first, so
-that a base model that cannot be used is not found out by the second stage, nor a missing annotator
-by the sixth.
+Each stage checks its own inputs again. Drivers call this first, so that an unusable base model is
+not discovered only by the second stage, or a missing annotator only by the sixth.
 """
 
 import logging
@@ -27,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 def check_inputs(params: Params, root: Path) -> None:
-    """Check all that params name below `root` or elsewhere, and have dvc.yaml follow it.
+    """Check everything that params name, and update dvc.yaml to match.
 
-    What does not stop a run, but its user should know, is logged as a warning.
+    What does not stop a run, but the user should know, is logged as a warning.
 
     Raises:
         ParamsError: every problem with its key, in the order of the sections.
@@ -65,7 +64,7 @@ def _path_problems(params: Params, root: Path) -> Iterator[Problem]:
                 "to another place",
             )
         elif named.key in FOLDERS and not place.is_dir():
-            yield named.key, f"{named.path}: a file; expected a model folder in the hub's format"
+            yield named.key, f"{named.path}: a file; expected a model folder in Hugging Face format"
         elif not named.key.startswith(("prepare.sources", *FOLDERS)) and place.is_dir():
             yield named.key, f"{named.path}: a folder; expected a file"
 

@@ -1,4 +1,4 @@
-"""`params.yaml` as frozen, typed values: read whole, checked whole, all problems told at once."""
+"""`params.yaml` as frozen, typed values, fully checked; all problems are reported together."""
 
 import dataclasses
 import difflib
@@ -30,7 +30,7 @@ from tasks.params.rules import impossible, secrets
 
 
 class ParamsError(ValueError):
-    """Everything that is wrong with a params file, one problem a line."""
+    """All problems of a params file, one per line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class RunParams:
     seed: CountOrZero = 0
     """Every random stream of the pipeline is derived from it."""
     threads: Count = 2
-    """CPU threads of torch; part of what makes a result repeatable to the bit."""
+    """CPU threads of torch; bit-identical results need the same number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU where there is one."""
+    """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes; weights and optimisers stay float32."""
 
@@ -72,9 +72,9 @@ class PrepareParams:
     files: FilesParams | None = None
     """null generates the support desk."""
     sources: tuple[SourceParams, ...] = ()
-    """Preferences one starts with, each data set with its weight; the gate of r1 checks them."""
+    """Initial preferences, each data set with its weight; the gate of r1 validates them."""
     heldout_preferences: OpenFraction = 0.15
-    """Share of the prompts of `sources` that is held out."""
+    """Share of the prompts of `sources` that are held out."""
     corpus_documents: CountOrZero = 28_000
     """support desk: documents for pre-training."""
     demonstrations: Count = 40_000
@@ -92,7 +92,7 @@ class ReportParams:
     """The report."""
 
     samples: Count = 12
-    """Held-out prompts shown with the answers before and after."""
+    """Held-out prompts shown with the responses before and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class RoundParams:
     """Where a round starts from."""
 
     policy: str
-    """Policy that answers and is trained: models/sft or models/rounds/<key>/policy."""
+    """Policy that samples responses and is trained: models/sft or models/rounds/<key>/policy."""
     reward_model: str
     """Reward model (or SFT model) that training starts from."""
     preferences: str
@@ -179,7 +179,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unknown_keys(raw: object, kind: Any, prefix: str) -> Iterator[str]:
-    """Keys that no dataclass at their place knows, with the nearest one that exists."""
+    """Unknown keys, each with the nearest known one."""
     if isinstance(raw, list):
         for number, value in enumerate(raw):
             yield from _unknown_keys(value, kind, f"{prefix}{number}.")
@@ -211,14 +211,14 @@ def _dataclass_of(kind: Any) -> Any:
 
 
 def _not_finite(raw: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers that YAML knows and no parameter may be; a range alone lets `.nan` through."""
+    """Rejects NaN and infinity, which YAML has; a range check alone lets `.nan` through."""
     for key, value in flatten(raw).items():
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{key}: expected a finite number, found {value}"
 
 
 def _read_sections(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The sections that are sound, each by itself, and what is wrong with the others."""
+    """The valid sections, and the problems of the others."""
     sections: dict[str, Any] = {}
     problems: list[str] = []
     for name, kind in typing.get_type_hints(Params).items():

@@ -2,7 +2,7 @@
 
     python -m tasks.params.page > docs/params.md
 
-The text is what stands beside the fields in the code, so the page cannot disagree with it.
+The texts are the docstrings of the fields, so the page cannot disagree with the code.
 """
 
 import ast

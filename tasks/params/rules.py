@@ -1,4 +1,4 @@
-"""Rules of params.yaml that go across fields and sections: what makes no sense together."""
+"""Rules of params.yaml across fields and sections: impossible combinations."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""What a stage's result depends on, as one object, so that a training goes on only as it began."""
+"""What a stage's result depends on, as one object, so that training resumes only unchanged."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ def identify(
 ) -> Identity:
     """Everything that decides the bytes of a stage's outputs.
 
-    Inputs and code are hashed as they are now, so an output that was edited by hand is noticed
-    whatever dvc.lock says. Code is what `dvc.yaml` names for the stage.
+    Inputs and code are hashed as they are now, so an output edited by hand is detected whatever
+    dvc.lock says. Code is what `dvc.yaml` names for the stage.
     """
     return {
         "params": dict(flatten(params)),
@@ -44,7 +44,7 @@ def fingerprint(identity: Identity) -> str:
 
 
 def differences(before: Identity, now: Identity) -> str:
-    """What is not the same, in a few words: `params ppo.kl_coef (0.05, now 0.1)`."""
+    """The differences, briefly: `params ppo.kl_coef (0.05, now 0.1)`."""
     found = []
     for part in ("params", "inputs", "code", "environment"):
         old, new = before.get(part, {}), now[part]

@@ -1,4 +1,4 @@
-"""The machine's own troubles in words: a full disk, no memory, a folder that cannot be written."""
+"""Explains errors of the machine: a full disk, no memory, a folder that cannot be written."""
 
 import errno
 import shutil
@@ -37,7 +37,7 @@ def explain(error: BaseException, folder: Path) -> str | None:
     if isinstance(error, MemoryError) or any(words in text for words in MEMORY_WORDS):
         return (
             f"out of memory ({type(error).__name__}: {text.splitlines()[0] if text else 'no text'})"
-            ". Run it again to go on from the newest checkpoint; to need less, lower "
+            ". Run it again to resume from the newest checkpoint; to use less, lower "
             "`micro_batch_size` (it changes no result but rounding) or the number of tokens"
         )
     return None

@@ -16,7 +16,7 @@ WORTH_A_WARNING = 0.1
 
 
 class Progress:
-    """Counts steps of a known total and shows them with the newest figures."""
+    """Counts steps of a known total and shows them with the newest metrics."""
 
     def __init__(self, name: str, total: int, unit: str, done: int = 0):
         """Show nothing yet; `done` steps were made before."""
@@ -29,10 +29,10 @@ class Progress:
             else None
         )
 
-    def step(self, count: int = 1, **figures: float) -> None:
+    def step(self, count: int = 1, **metrics: float) -> None:
         """Note `count` more steps; a plain line comes out every ten seconds and at the end."""
         self._done += count
-        text = "  ".join(f"{name} {value:+.3g}" for name, value in figures.items())
+        text = "  ".join(f"{name} {value:+.3g}" for name, value in metrics.items())
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(count)

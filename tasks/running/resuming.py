@@ -1,6 +1,6 @@
-"""How a training stage goes on where a killed or interrupted run of it was, to the same bytes.
+"""Resumes a training stage where a killed or interrupted run stopped, with the same final bytes.
 
-The state of a training, the figures logged so far and what else the stage has gathered lie in
+The state of a training, the metrics logged so far and what else the stage has gathered are in
 `.work/<stage>/<fingerprint>`. The fingerprint stands for params, inputs, code and environment: a
 run that differs in any of them starts from the beginning, and says so.
 """
@@ -58,7 +58,7 @@ class Trainable(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one training: where it goes on from, and when the next is due.
+    """The checkpoints of one training: where it resumes, and when the next is due.
 
     `RLHF_CHECKPOINT_SECONDS` sets the time between two (0: after each step), and
     `RLHF_CHECKPOINT_STEPS` writes one after so many steps whatever the time.
@@ -67,7 +67,7 @@ class Checkpoints:
     def __init__(
         self, stage: Stage, training: Trainable, gathered: list[dict[str, Any]] | None = None
     ):
-        """Bring `training` and the stage's figures to where the newest good checkpoint has them.
+        """Restore `training` and the stage's metrics from the newest good checkpoint.
 
         Args:
             stage: the running stage.
@@ -143,7 +143,7 @@ class Checkpoints:
         self._gathered.extend(found.state["gathered"])
         restore_random_states(found.state["random"])
         self._steps = self._saved_steps = found.step
-        log.info("%s goes on from its checkpoint of step %d", self._stage.name, found.step)
+        log.info("%s resumes from its checkpoint at step %d", self._stage.name, found.step)
 
     def _explain_fresh_start(self) -> None:
         """Say why checkpoints that are there are not used."""

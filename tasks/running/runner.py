@@ -39,7 +39,7 @@ BAD_INPUT: Mapping[type[Exception], Status] = {
     ChangedMeanwhileError: "bad_input",
     FalseEntryError: "bad_input",
 }
-"""Errors of any stage that are its user's to mend."""
+"""Errors in any stage that the user has to fix."""
 
 
 def run_stage(
@@ -61,10 +61,10 @@ def run_stage(
         name: DVC stage, where it is not the section (`baseline`, `test`).
         arguments: command line without the program; that of the process by default.
         per_round: takes `--round KEY`.
-        errors: further exceptions that are the user's to mend, or that end training.
+        errors: further exceptions that the user has to fix, or that end training.
     """
     started = time.monotonic() - process_age()
-    # What is imported stays. Python's exit alone looks a second for garbage in it.
+    # Imported modules stay. At exit Python alone would spend a second on them.
     gc.freeze()
     gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -146,7 +146,7 @@ def _run(
     except StageEnd as end:
         return end.status, str(end)
     except KeyboardInterrupt:
-        return "interrupted", "interrupted; run it again to go on"
+        return "interrupted", "interrupted; run it again to resume"
     except tuple(known) as error:
         kind = next(kind for kind in known if isinstance(error, kind))
         if kind is ChangedMeanwhileError:

@@ -11,8 +11,8 @@ from types import FrameType
 from tasks.workspace.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
-"""How long a training step may go on after a SIGTERM, whose sender kills what does not end. A step
-that takes longer is given up, and the newest checkpoint is where the next run goes on. After a
+"""How long a training step may continue after a SIGTERM, whose sender kills what does not end. A
+longer step is abandoned, and the next run resumes from the newest checkpoint. After a
 Ctrl-C a step takes as long as it needs: who pressed it sees that, and can press it again."""
 
 WAITING = (
@@ -25,7 +25,7 @@ class Signals:
     """Turns the signals that ask a stage to end into `KeyboardInterrupt`, now or a little later."""
 
     def __init__(self, name: str = "the stage") -> None:
-        """Hear nothing yet; `name` is what a Ctrl-C is told ends later."""
+        """Installs no handler yet; a Ctrl-C reports `name` as ending later."""
         self._name = name
         self.asked = False
         """A signal came, and whoever is patient should come to an end."""
@@ -64,7 +64,7 @@ class Signals:
             raise KeyboardInterrupt
         self.asked = True
         if number == signal.SIGINT:
-            os.write(2, f"{self._name} {WAITING}".encode())  # `print` may be at work just now.
+            os.write(2, f"{self._name} {WAITING}".encode())  # A `print` may be in progress.
         elif not self._alarmed:
             self._alarmed = True
             signal.alarm(PATIENCE_SECONDS)

@@ -121,11 +121,11 @@ class Stage:
     def restore_history(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Figures of an earlier attempt; the spool leaves out what it has of them."""
         for row in rows:
-            figures = dict(row)
-            self.log(int(figures.pop("step")), figures)
+            metrics = dict(row)
+            self.log(int(metrics.pop("step")), metrics)
 
     def final(self, metrics: Mapping[str, Any]) -> None:
-        """The stage's final figures, nested as in metrics.json."""
+        """The stage's final metrics, nested as in metrics.json."""
         numbers = {
             key: float(value)
             for key, value in flatten(metrics).items()

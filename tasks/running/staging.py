@@ -117,7 +117,7 @@ def verify_model(folder: Path) -> None:
     """Compare a model folder with its manifest.
 
     Raises:
-        DamagedError: they differ; the message says how the folder comes back.
+        DamagedError: they differ; the message says how to restore the folder.
     """
     try:
         verify_checkpoint(folder)
@@ -149,7 +149,7 @@ def write_json_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_history(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Per-step figures as CSV; a figure that a step does not have stays empty."""
+    """Per-step metrics as CSV; a metric that a step does not have stays empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [",".join(names)]
     lines += [",".join(_cell(row.get(name)) for name in names) for row in rows]

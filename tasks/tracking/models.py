@@ -1,4 +1,4 @@
-"""Logs a model folder in the hub's format as an MLflow model, without loading it.
+"""Logs a model folder in Hugging Face format as an MLflow model, without loading it.
 
 `mlflow.transformers.log_model` wants the model in memory: five seconds of imports, a second
 serialisation, and with transformers 5 its path form fails. The folder that it would write is
@@ -156,7 +156,7 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
         encoding="utf-8",
     )
     (draft / "README.txt").write_text(
-        f"{kind} ({architecture}), weights in the hub's format under model/.\n", encoding="utf-8"
+        f"{kind} ({architecture}), weights in Hugging Face format under model/.\n", encoding="utf-8"
     )
 
 

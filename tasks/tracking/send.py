@@ -39,9 +39,9 @@ from tasks.workspace.held import held
 
 METRICS_PER_BATCH = 1000
 GONE = "outputs.gone"
-"""Tag of a run with the outputs that could not be sent, because they are not there any more."""
+"""Tag of a run that lists the outputs that could not be sent because they no longer exist."""
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
-"""Answers of a tracking server that concern this spool only: the next one may still be taken."""
+"""Responses of a tracking server that concern this spool only: it may accept the next one."""
 
 
 class TrackingError(Exception):
@@ -98,7 +98,7 @@ def send_output_tags(
 
 
 class _Sender:
-    """One spool, the store it goes to, and how far it has got."""
+    """One spool, the store it goes to, and its progress."""
 
     def __init__(self, folder: Path, store: Store, sent: Sent) -> None:
         self.folder = folder

@@ -24,7 +24,7 @@ class Sent:
     metrics: int = 0
     """Bytes of metrics.jsonl that have arrived."""
     status: str = ""
-    """Last status that MLflow was told."""
+    """Last status reported to MLflow."""
     ended_ms: int = 0
     """`ended_ms` of the finish.json whose metrics and artifacts have arrived; 0 for none."""
     models: dict[str, str] = field(default_factory=dict)

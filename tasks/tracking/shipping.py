@@ -28,7 +28,7 @@ from tasks.workspace.held import take
 logger = logging.getLogger(__name__)
 
 MLFLOW_SETTINGS = {
-    # A server that is away costs seconds, not the four minutes of the defaults.
+    # An unreachable server costs seconds, not the four minutes of the defaults.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
@@ -43,13 +43,13 @@ State = Literal["complete", "open", "busy", "refused", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class ShipResult:
-    """What became of one spool."""
+    """The outcome of shipping one spool."""
 
     folder: Path
     state: State
-    """complete: all has arrived. open: all so far, more will come (the stage runs, or its models
-    are left to `make sync`). busy: another process ships it. refused: MLflow does not take this
-    one. unreachable: MLflow takes nothing at present.
+    """complete: everything has arrived. open: everything so far; more will come (the stage is still
+    running, or its models are left to `make sync`). busy: another process is shipping it. refused:
+    MLflow rejects this one. unreachable: MLflow cannot be reached at present.
     """
     detail: str = ""
     """Why MLflow did not take it, one line."""
@@ -114,7 +114,7 @@ def ship_execution(folder: Path) -> ShipResult:
 
 
 def has_news(folder: Path) -> bool:
-    """Whether a spool of a stage that does not run holds what MLflow does not know yet."""
+    """Whether the spool of a stage that is not running holds anything new for MLflow."""
     return not is_live(folder) and _news(folder, models=True)
 
 
@@ -139,7 +139,7 @@ class Shipper:
         self._thread.start()
 
     def close(self, deadline_seconds: float) -> bool:
-        """Ship once more, wait at most `deadline_seconds`; whether all that there is arrived.
+        """Ship once more, for at most `deadline_seconds`; returns whether everything was delivered.
 
         What did not arrive stays in the spool for the next shipper or `make sync`.
         """
@@ -150,7 +150,7 @@ class Shipper:
     def _work(self) -> None:
         pause = self._every
         while not self._stop.wait(pause):
-            # A server that is away is asked less and less often, at most twice a minute.
+            # An unreachable server is retried less and less often, at most twice a minute.
             pause = self._every if self._round() else min(2 * pause, 30.0)
         self._delivered = self._round()
 
@@ -181,7 +181,7 @@ def _send_execution(folder: Path, uri: str) -> State:
 
 
 def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
-    """Send something of `folder`; what became of it."""
+    """Send part of `folder`; returns the outcome."""
     quiet_mlflow()
     from tasks.tracking.send import TrackingError  # noqa: PLC0415
 

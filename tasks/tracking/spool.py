@@ -1,7 +1,7 @@
-"""What MLflow is to get, written to local files first; no MLflow is needed to write it.
+"""Everything meant for MLflow, written to local files first; writing needs no MLflow.
 
 A stage opens a spool, logs metrics into it and finishes it. `tasks.tracking.shipping` sends spools
-to MLflow beside the work, or later, as often as it takes. So a tracking server that is slow, away
+to MLflow beside the work, or later, as often as it takes. So a tracking server that is slow, down
 or never set up costs a training step a few microseconds and loses nothing.
 
 One spool is one folder, `.work/spool/<stage>/<id>/`:
@@ -10,7 +10,7 @@ One spool is one folder, `.work/spool/<stage>/<id>/`:
     metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
     finish.json    how it ended and why, final metrics, outputs
     outputs/       hard links to the outputs, so that a later run cannot take them away unsent
-    lock           held while the stage lives, so that a killed one can be told from a slow one
+    lock           held while the stage lives, to distinguish a killed one from a slow one
     sent.json      what has arrived where (written by the shipper)
 
 The id follows from stage, execution, parameters and input hashes. A stage that is killed and

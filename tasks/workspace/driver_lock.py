@@ -1,9 +1,9 @@
 """One driver at a time in a workspace: a flow run, `make repro`, or a bare `dvc repro`.
 
 Two would give DVC the same stage twice, and it refuses the second in the middle of a run. The
-kernel keeps the lock, so nobody can die and leave it behind; the file's text is only for people
-and for telling which flow run did not come to an end. A bare `dvc repro` takes no lock of ours: it
-is found among the processes.
+kernel keeps the lock, so a dead process cannot leave it behind; the file's text only informs people
+and identifies flow runs that did not finish. A bare `dvc repro` does not take our lock: it is
+found among the processes.
 """
 
 import json
@@ -21,9 +21,9 @@ from tasks.workspace.held import take
 
 LOCK_FILE = Path(".work") / "driver.lock"
 STALE_EXIT_CODE = 6
-"""Of a driver during whose run something changed: all stages went through, but not with that."""
+"""Exit code of a driver whose inputs changed during the run: the stages ran on older versions."""
 BUSY_EXIT_CODE = 7
-"""Of a driver that finds another one at work; it has started nothing then."""
+"""Exit code of a driver that finds another one running; it has started nothing."""
 DYING_SECONDS = 2.0
 """A `dvc` whose driver was killed takes a moment to follow it."""
 ADVICE = (
@@ -33,7 +33,7 @@ ADVICE = (
 
 
 class WorkspaceBusyError(Exception):
-    """Another driver works here; the message says which."""
+    """Another driver is running here; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
     They are a flow run's to report; any other driver leaves them to the next flow run.
 
     Raises:
-        WorkspaceBusyError: another driver works here.
+        WorkspaceBusyError: another driver is running here.
     """
     with _locked(root) as lock:
         before, dead = _read(lock)
@@ -69,17 +69,17 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
 
 
 def refuse_if_busy(root: Path) -> None:
-    """Look whether a driver works here, before anything is started for another one.
+    """Check that no driver is running here, before anything is started for another one.
 
     Raises:
-        WorkspaceBusyError: one does.
+        WorkspaceBusyError: one is.
     """
     with _locked(root):
         pass
 
 
 def died_in(root: Path) -> list[str]:
-    """The flow runs that died here and that no other has followed yet; none while one works."""
+    """The flow runs that died here and have no successor yet; none while a driver is running."""
     with suppress(WorkspaceBusyError), _locked(root) as lock:
         last, dead = _read(lock)
         return [*dead, last.flow_run] if last is not None and last.flow_run else dead

@@ -1,4 +1,4 @@
-"""Runs `dvc` as a child that dies with us, hears our signals and leaves nobody behind.
+"""Runs `dvc` as a child that dies with us, gets our signals and leaves no process behind.
 
 DVC alone leaves its stage running as an orphan when it is terminated, and the next `dvc repro`
 starts a second writer. So the child gets a session of its own: a signal goes to all of it, and
@@ -69,7 +69,7 @@ class DvcProcess:
     def _wait_for_stages(self) -> None:
         """Wait for what is left of the session after dvc itself has gone."""
         if self.signalled is None:
-            self._send(signal.SIGTERM)  # dvc died alone: its stage must not go on as an orphan
+            self._send(signal.SIGTERM)  # dvc died alone: its stage must not continue as an orphan
         deadline = time.monotonic() + GRACE_SECONDS
         while self._reap():
             if time.monotonic() > deadline:

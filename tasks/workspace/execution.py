@@ -1,8 +1,8 @@
 """The execution that stages belong to: its id, and what is remembered of it between calls.
 
-A new call of the driver begins a new execution, unless the last one did not get to its end
-(killed, blocked, waiting for people) and nothing that defines it has changed: then it
-continues, and the stage that was interrupted comes back to its MLflow run.
+Each call of the driver begins a new execution, unless the last one did not finish (killed,
+blocked, waiting for people) and nothing that defines it has changed: then that one continues, and
+the interrupted stage resumes its MLflow run.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Execution:
 
 
 def begin_execution(root: Path, variant: str | None = None) -> Execution:
-    """The execution to go on with, or a new one; noted in `.work/execution.json`."""
+    """The execution to continue, or a new one; recorded in `.work/execution.json`."""
     key = execution_key(root)
     last = last_execution(root)
     if last is not None and last.unfinished and last.key == key:

@@ -1,4 +1,4 @@
-"""Locks of the kernel on files: whoever dies lets go of them."""
+"""Kernel locks on files: a process that dies releases them."""
 
 import fcntl
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ def take(path: Path, *, shared: bool = False) -> IO[str] | None:
     """The open file, held until it is closed; None where another process holds it.
 
     Args:
-        path: is made where it is missing.
-        shared: only look: others may look at the same time.
+        path: created if missing.
+        shared: lock for reading: others may do so at the same time.
     """
     lock = path.open("a+", encoding="utf-8")
     try:

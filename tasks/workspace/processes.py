@@ -1,7 +1,7 @@
-"""Nobody outlives the process that started them (Linux; elsewhere these do nothing).
+"""No child process outlives its parent (Linux; elsewhere these functions do nothing).
 
-The kernel sends SIGTERM to who asked for it when their parent dies, and hands orphans to who asked
-for those.
+On request the kernel sends a process SIGTERM when its parent dies, and makes it the parent of
+orphans among its descendants.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """What our children leave behind becomes ours, so that we can wait for it."""
+    """Adopt orphans of our children, so that we can wait for them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

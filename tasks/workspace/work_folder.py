@@ -3,7 +3,7 @@
 <fingerprint>/   checkpoints of one definition of the training (16 hex digits)
 staging/         outputs that are being built
 outcome.json     how the last run ended
-running.json     the process that runs now, or that died without a word
+running.json     the running process, or one that died silently
 blocked/         what the data gate found when it last blocked
 
 `.work/stage.lock` is held by the stage that runs.
@@ -30,7 +30,7 @@ BLOCKED = "blocked"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The process of a stage; a process id alone may come back as another process."""
+    """The process of a stage; a process id alone may be reused by another process."""
 
     stage: str
     execution: str
@@ -41,7 +41,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs (a zombie does not)."""
+        """Whether this process is still running (a zombie is not)."""
         return self.boot == _boot() and self.ticks == _start_ticks(self.pid) is not None
 
 

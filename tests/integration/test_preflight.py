@@ -54,7 +54,7 @@ def test_the_rubric_cannot_judge_own_prompts(place: Place):
 
     (found,) = place.preflight()
 
-    assert found.startswith("label.annotators: rubric, which knows the support desk only")
+    assert found.startswith("label.annotators: rubric, which covers the support desk only")
     assert "own/prompts.jsonl asks" in found
 
 
@@ -202,7 +202,7 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     assert [line.partition(": ")[0] for line in lines] == [
         "prepare.sources.0", "base.model", "label.annotators",
     ]  # fmt: skip
-    assert "not in the hub's cache" in lines[1]
+    assert "not in Hugging Face's cache" in lines[1]
     assert "hf download org/model --revision 000" in lines[1]
     assert seconds < 15
     assert place.made() == ["dvc.yaml"]

@@ -1,4 +1,4 @@
-"""The sentiment experiment: its grammar, and that it runs with a GPT-2 in the hub's format."""
+"""The sentiment experiment: its grammar, and that it runs with a GPT-2 in Hugging Face format."""
 
 import re
 from pathlib import Path

@@ -264,7 +264,7 @@ def test_two_processes_on_a_fresh_database_all_deliver(
 
 @pytest.fixture(scope="module")
 def model_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny policy and a tiny reward model in the hub's format, as the stages publish them."""
+    """A tiny policy and a tiny reward model in Hugging Face format, as the stages publish them."""
     folder = tmp_path_factory.mktemp("models")
     vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{n}": n + 3 for n in range(13)}}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

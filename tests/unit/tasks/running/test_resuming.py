@@ -58,7 +58,7 @@ def test_an_interrupted_stage_goes_on_at_its_step_and_ends_with_the_same_bytes(
     monkeypatch.undo()
     caplog.set_level("INFO")
     assert run(world, stage) == 0
-    assert f"{stage} goes on from its checkpoint of step 2" in caplog.messages
+    assert f"{stage} resumes from its checkpoint at step 2" in caplog.messages
     assert digest(world, stage) == whole
     assert checkpoint_paths(world, stage) == []
     assert not list((world / ".work" / stage).glob("*/.staging"))
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
         "sft: damaged checkpoint left out" in m and newest.name in m for m in caplog.messages
     )
     assert older.name == "step-00000003"
-    assert "sft goes on from its checkpoint of step 3" in caplog.messages
+    assert "sft resumes from its checkpoint at step 3" in caplog.messages
     assert digest(world, "sft") == whole
 
 

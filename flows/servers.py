@@ -1,6 +1,5 @@
 """The servers that people look at, on 127.0.0.1, as children of this process."""
 
-import fcntl
 import http.client
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from flows import processes
 from flows.access import auth_string, authorization, make_private
+from tasks.workspace.held import is_held, take
 
 HOST = "127.0.0.1"
 PREFECT_PORT = 4200
@@ -47,7 +47,7 @@ class Child:
     process: "subprocess.Popen[bytes]"
 
     def start_again(self) -> None:
-        """End what it has left behind, and run its command once more; its log goes on."""
+        """End what it has left behind, and run its command again; its log is continued."""
         processes.end(self.process, grace_seconds=self.grace_seconds)
         self.process = _start(self.command, self.env, self.log, os.O_APPEND)
 
@@ -112,17 +112,16 @@ def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
     """Prefect's server and UI with the history in `PREFECT_HOME`; `wait` for it before use.
 
     Raises:
-        ServerError: that history is served already. SQLite does not bear two servers.
+        ServerError: that history is already being served; SQLite does not support two servers.
     """
     home = Path(env["PREFECT_HOME"])
     make_private(home)
     address = url(port)
-    with (home / "server.lock").open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise ServerError(f"Prefect's server already runs at {lock.readline()}") from None
+    path = home / "server.lock"
+    if (lock := take(path)) is None:
+        running_at = path.read_text(encoding="utf-8").partition("\n")[0]
+        raise ServerError(f"Prefect's server is already running at {running_at}")
+    with lock:
         lock.truncate(0)
         lock.write(f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
         lock.flush()
@@ -140,14 +139,10 @@ def running_servers(env: Mapping[str, str]) -> tuple[str, str] | None:
     None where no server runs; the second is empty where no UI does.
     """
     path = Path(env["PREFECT_HOME"]) / "server.lock"
-    if not path.exists():
+    if not is_held(path):
         return None
-    with path.open(encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return lock.readline().strip(), lock.readline().strip()
-    return None
+    prefect, mlflow = (path.read_text(encoding="utf-8") + "\n\n").split("\n")[:2]
+    return prefect.strip(), mlflow.strip()
 
 
 def wait_for_prefect(address: str) -> None:

@@ -98,7 +98,9 @@ def test_a_second_server_over_one_history_is_refused_with_the_address_of_the_fir
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         with (
-            pytest.raises(servers.ServerError, match=r"already runs at http://127\.0\.0\.1:4200"),
+            pytest.raises(
+                servers.ServerError, match=r"already running at http://127\.0\.0\.1:4200"
+            ),
             servers.prefect_server(4201, env),
         ):
             pytest.fail("two servers")

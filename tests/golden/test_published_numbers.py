@@ -46,7 +46,7 @@ def gae_of_episode(rewards, discounts, values, lam):
 
 
 @pytest.mark.parametrize("case", NUMBERS["gae_bootstrapped"], ids=lambda case: case["source"][:40])
-def test_c20_gae_gives_the_published_advantages(assert_close, case):
+def test_s20_gae_gives_the_published_advantages(assert_close, case):
     rows = zip(case["rewards"], case["discounts"], case["values"], case["advantages"], strict=True)
     for rewards, discounts, values, expected in rows:
         for part in episodes(discounts):
@@ -55,7 +55,7 @@ def test_c20_gae_gives_the_published_advantages(assert_close, case):
             assert_close(found.advantages[0], expected[part], rtol=0.0, atol=case["atol"])
 
 
-def test_c21_returns_at_lambda_one_are_the_published_discounted_returns(assert_close):
+def test_s21_returns_at_lambda_one_are_the_published_discounted_returns(assert_close):
     case = NUMBERS["discounted_return"]
     values = [0.3, -0.7, 2.0, 0.0, 1.0, 4.0, -1.0, 0.5, 0.1, case["final_value"]]
     for part in episodes(case["discounts"]):
@@ -64,7 +64,7 @@ def test_c21_returns_at_lambda_one_are_the_published_discounted_returns(assert_c
         assert_close(found.returns[0], case["returns"][part], rtol=0.0, atol=1e-6)
 
 
-def test_c20_returns_are_the_published_lambda_returns(assert_close):
+def test_s20_returns_are_the_published_lambda_returns(assert_close):
     """Discounts that vary: with scales c_{t+1} = c_t g_t the same recursion has a discount of 1."""
     case = NUMBERS["lambda_returns"]
     rewards, discounts = tensor(case["rewards"]), tensor(case["discounts"])
@@ -78,7 +78,7 @@ def test_c20_returns_are_the_published_lambda_returns(assert_close):
 
 
 @pytest.mark.parametrize("row", [0, 1])
-def test_c22_gae_steps_over_masked_positions(assert_close, row):
+def test_s22_gae_steps_over_masked_positions(assert_close, row):
     case = NUMBERS["gae_over_holes"]
     mask = torch.tensor([case["mask"]])
     found = gae(
@@ -91,7 +91,7 @@ def test_c22_gae_steps_over_masked_positions(assert_close, row):
     assert_close(found.advantages[mask], case["advantages_at_mask"], rtol=0.0, atol=1e-6)
 
 
-def test_c20_the_worked_gae_example(assert_close):
+def test_s20_the_worked_gae_example(assert_close):
     case = NUMBERS["worked_gae"]
     rewards, values = tensor([case["rewards"]]), tensor([case["values"]])
     found = gae(rewards, values, all_real(values), gamma=case["gamma"], lam=case["lam"])
@@ -123,7 +123,7 @@ def test_the_mean_of_a_loss_is_over_tokens_not_over_sequences(assert_close):
     assert_close(found, case["mean"], rtol=0.0, atol=1e-6)
 
 
-def test_d28_policy_loss_is_the_derived_token_mean(assert_close):
+def test_s28_policy_loss_is_the_derived_token_mean(assert_close):
     case = NUMBERS["policy_loss"]
     found = policy_loss(
         tensor(case["logprobs"]),
@@ -135,7 +135,7 @@ def test_d28_policy_loss_is_the_derived_token_mean(assert_close):
     assert_close(found.loss, case["loss"], rtol=0.0, atol=1e-6)
 
 
-def test_d28_the_clip_binds_in_two_of_four_corners_and_stops_the_gradient_there(assert_close):
+def test_s28_the_clip_binds_in_two_of_four_corners_and_stops_the_gradient_there(assert_close):
     case = NUMBERS["policy_loss_corners"]
     logprobs = tensor([case["log_ratios"]]).requires_grad_()
     mask = all_real(logprobs)
@@ -153,7 +153,7 @@ def test_d28_the_clip_binds_in_two_of_four_corners_and_stops_the_gradient_there(
 
 
 @pytest.mark.parametrize("corner", range(4))
-def test_d28_each_corner_has_its_derived_loss(assert_close, corner):
+def test_s28_each_corner_has_its_derived_loss(assert_close, corner):
     case = NUMBERS["policy_loss_corners"]
     logprobs = tensor([[case["log_ratios"][corner]]])
     advantages = tensor([[case["advantages"][corner]]])
@@ -164,14 +164,14 @@ def test_d28_each_corner_has_its_derived_loss(assert_close, corner):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_b12_kl_estimators_are_those_of_schulman(assert_close, estimator):
+def test_s12_kl_estimators_are_those_of_schulman(assert_close, estimator):
     case = NUMBERS["kl_estimators"]
     difference = tensor([case["differences"]])
     found = kl_estimate(difference - 2.0, torch.full_like(difference, -2.0), estimator=estimator)
     assert_close(found[0], case[estimator], rtol=0.0, atol=1e-6)
 
 
-def test_b18_the_adaptive_coefficient_follows_the_derived_path(assert_close):
+def test_s18_the_adaptive_coefficient_follows_the_derived_path(assert_close):
     case = NUMBERS["adaptive_kl"]
     params = AdaptiveKLParams(target=case["target"], horizon=case["horizon"])
     controller = KLController(coef=case["coef"], adaptive=params)
@@ -182,7 +182,7 @@ def test_b18_the_adaptive_coefficient_follows_the_derived_path(assert_close):
     assert_close(path, case["coefs"], rtol=1e-9, atol=0.0)
 
 
-def test_e40_bradley_terry_losses(assert_close):
+def test_s40_bradley_terry_losses(assert_close):
     case = NUMBERS["bradley_terry"]
     for gap, expected in zip(case["gaps"], case["losses"], strict=True):
         found = preference_loss(tensor([gap]), tensor([0.0]))

@@ -57,7 +57,7 @@ def accuracy(model, pairs: list[EncodedPair]) -> float:
     return sum(gap > 0 for gap in gaps(model, pairs)) / len(pairs)
 
 
-def test_c50_separable_pairs_are_told_apart_on_pairs_never_seen():
+def test_s50_separable_pairs_are_told_apart_on_pairs_never_seen():
     held_out = separable_pairs(300, 1)
     assert accuracy(tiny.reward_model(), held_out) < 0.8
     model = trained(separable_pairs(400, 0))
@@ -65,7 +65,7 @@ def test_c50_separable_pairs_are_told_apart_on_pairs_never_seen():
     assert negative_log_likelihood(gaps(model, held_out)) < 0.2
 
 
-def test_c50_labels_without_meaning_teach_nothing_about_pairs_never_seen():
+def test_s50_labels_without_meaning_teach_nothing_about_pairs_never_seen():
     """Within 3 standard errors of a half, although the training pairs are learnt by heart."""
     pairs, held_out = random_pairs(100, 0), random_pairs(600, 1)
     model = trained(pairs, RewardParams(epochs=12, batch_size=16, optimiser=PARAMS.optimiser))

@@ -28,7 +28,7 @@ scores = seeds.map(lambda seed: numbers(seed, (4,)))
 
 
 @given(batch=batches(1))
-def test_c24_whitened_values_have_mean_zero_and_variance_one(assert_close, batch):
+def test_s24_whitened_values_have_mean_zero_and_variance_one(assert_close, batch):
     mask, (values,) = batch
     assume(values[mask].std(unbiased=False) > 1e-3)
     whitened = whiten(values, mask)
@@ -37,14 +37,14 @@ def test_c24_whitened_values_have_mean_zero_and_variance_one(assert_close, batch
 
 
 @given(batch=batches(1))
-def test_c24_whitening_twice_is_whitening_once(assert_close, batch):
+def test_s24_whitening_twice_is_whitening_once(assert_close, batch):
     mask, (values,) = batch
     once = whiten(values, mask)
     assert_close(whiten(once, mask), once, rtol=1e-9, atol=1e-9)
 
 
 @given(batch=batches(1), scale=st.floats(0.1, 50.0), shift=st.floats(-20.0, 20.0))
-def test_c24_whitening_forgets_scale_and_shift(assert_close, batch, scale, shift):
+def test_s24_whitening_forgets_scale_and_shift(assert_close, batch, scale, shift):
     mask, (values,) = batch
     assume(values[mask].std(unbiased=False) > 1e-3)
     expected = whiten(values, mask)
@@ -52,14 +52,14 @@ def test_c24_whitening_forgets_scale_and_shift(assert_close, batch, scale, shift
 
 
 @given(batch=batches(1))
-def test_b17_rescaling_keeps_the_mean(assert_close, batch):
+def test_s17_rescaling_keeps_the_mean(assert_close, batch):
     mask, (values,) = batch
     found = masked_mean(rescale(values, mask), mask)
     assert_close(found, values[mask].mean(), rtol=1e-9, atol=1e-9)
 
 
 @given(batch=batches(2), gamma=fractions)
-def test_c21_lambda_one_returns_do_not_depend_on_the_values(assert_close, batch, gamma):
+def test_s21_lambda_one_returns_do_not_depend_on_the_values(assert_close, batch, gamma):
     mask, (rewards, values) = batch
     found = gae(rewards, values, mask, gamma=gamma, lam=1.0).returns
     without = gae(rewards, torch.zeros_like(values), mask, gamma=gamma, lam=1.0).returns
@@ -67,7 +67,7 @@ def test_c21_lambda_one_returns_do_not_depend_on_the_values(assert_close, batch,
 
 
 @given(batch=batches(2, holes=False), gamma=fractions)
-def test_c21_lambda_zero_advantages_are_the_td_errors(assert_close, batch, gamma):
+def test_s21_lambda_zero_advantages_are_the_td_errors(assert_close, batch, gamma):
     mask, (rewards, values) = batch
     found = gae(rewards, values, mask, gamma=gamma, lam=0.0).advantages
     real, mask = np.where(mask, values, 0.0), mask.numpy()
@@ -77,7 +77,7 @@ def test_c21_lambda_zero_advantages_are_the_td_errors(assert_close, batch, gamma
 
 
 @given(batch=batches(2, holes=False), gamma=fractions, lam=fractions)
-def test_c20_gae_satisfies_its_recursion_at_every_token(assert_close, batch, gamma, lam):
+def test_s20_gae_satisfies_its_recursion_at_every_token(assert_close, batch, gamma, lam):
     mask, (rewards, values) = batch
     advantages = gae(rewards, values, mask, gamma=gamma, lam=lam).advantages.numpy()
     for row, steps in enumerate(mask.sum(dim=1).tolist()):
@@ -91,7 +91,7 @@ def test_c20_gae_satisfies_its_recursion_at_every_token(assert_close, batch, gam
 
 
 @given(batch=batches(4), gamma=fractions, lam=fractions, factor=st.floats(-3.0, 3.0))
-def test_c20_gae_is_linear_in_rewards_and_values(assert_close, batch, gamma, lam, factor):
+def test_s20_gae_is_linear_in_rewards_and_values(assert_close, batch, gamma, lam, factor):
     mask, (rewards, values, more_rewards, more_values) = batch
     options = {"gamma": gamma, "lam": lam}
     one = gae(rewards, values, mask, **options)
@@ -103,7 +103,7 @@ def test_c20_gae_is_linear_in_rewards_and_values(assert_close, batch, gamma, lam
 
 
 @given(batch=batches(2), gamma=fractions, lam=fractions)
-def test_c22_gae_of_a_row_with_holes_is_gae_of_the_row_without(assert_close, batch, gamma, lam):
+def test_s22_gae_of_a_row_with_holes_is_gae_of_the_row_without(assert_close, batch, gamma, lam):
     mask, (rewards, values) = batch
     found = gae(rewards, values, mask, gamma=gamma, lam=lam).advantages
     for row, real in enumerate(mask):
@@ -118,7 +118,7 @@ def test_c22_gae_of_a_row_with_holes_is_gae_of_the_row_without(assert_close, bat
 
 
 @given(batch=batches(1))
-def test_c20_exact_values_leave_no_advantage(assert_close, batch):
+def test_s20_exact_values_leave_no_advantage(assert_close, batch):
     mask, (rewards,) = batch
     to_go = gae(rewards, torch.zeros_like(rewards), mask, gamma=0.9, lam=1.0).returns
     found = gae(rewards, to_go, mask, gamma=0.9, lam=0.7).advantages
@@ -126,7 +126,7 @@ def test_c20_exact_values_leave_no_advantage(assert_close, batch):
 
 
 @given(batch=batches(2))
-def test_d35_explained_variance_ignores_a_constant_error_and_is_at_most_one(assert_close, batch):
+def test_s35_explained_variance_ignores_a_constant_error_and_is_at_most_one(assert_close, batch):
     mask, (values, returns) = batch
     found = explained_variance(values, returns, mask)
     assert found <= 1
@@ -134,7 +134,7 @@ def test_d35_explained_variance_ignores_a_constant_error_and_is_at_most_one(asse
 
 
 @given(batch=batches(2))
-def test_b12_k2_and_k3_are_never_negative_and_k1_changes_sign_with_its_arguments(batch):
+def test_s12_k2_and_k3_are_never_negative_and_k1_changes_sign_with_its_arguments(batch):
     _, (policy, reference) = batch
     assert kl_estimate(policy, reference, estimator="k2").min() >= 0
     assert kl_estimate(policy, reference, estimator="k3").min() >= 0
@@ -143,7 +143,7 @@ def test_b12_k2_and_k3_are_never_negative_and_k1_changes_sign_with_its_arguments
 
 
 @given(batch=batches(2))
-def test_d35_approx_kl_is_never_negative_and_is_k3_the_other_way_round(assert_close, batch):
+def test_s35_approx_kl_is_never_negative_and_is_k3_the_other_way_round(assert_close, batch):
     mask, (new, old) = batch
     found = approx_kl(new, old, mask)
     assert found >= 0
@@ -152,7 +152,7 @@ def test_d35_approx_kl_is_never_negative_and_is_k3_the_other_way_round(assert_cl
 
 
 @given(policy=logits, reference=logits, temperature=temperatures)
-def test_b12_the_policy_mean_of_k1_and_k3_is_the_full_kl(
+def test_s12_the_policy_mean_of_k1_and_k3_is_the_full_kl(
     assert_close, policy, reference, temperature
 ):
     """Over all tokens, weighted by their probability: unbiased exactly, not only on average."""
@@ -169,7 +169,7 @@ def test_b12_the_policy_mean_of_k1_and_k3_is_the_full_kl(
 
 
 @given(policy=logits, temperature=temperatures, shift=st.floats(-50.0, 50.0))
-def test_a05_probabilities_sum_to_one_and_forget_a_shift(assert_close, policy, temperature, shift):
+def test_s05_probabilities_sum_to_one_and_forget_a_shift(assert_close, policy, temperature, shift):
     total = torch.zeros(2, 3, dtype=torch.float64)
     for token in range(4):
         ids = torch.full((2, 3), token)
@@ -181,7 +181,7 @@ def test_a05_probabilities_sum_to_one_and_forget_a_shift(assert_close, policy, t
 
 
 @given(policy=logits, low=temperatures, high=temperatures)
-def test_d31_entropy_is_bounded_and_grows_with_temperature(policy, low, high):
+def test_s31_entropy_is_bounded_and_grows_with_temperature(policy, low, high):
     assume(low <= high)
     ids = torch.zeros(policy.shape[:2], dtype=torch.long)
     cold, warm = (
@@ -193,7 +193,7 @@ def test_d31_entropy_is_bounded_and_grows_with_temperature(policy, low, high):
 
 
 @given(batch=batches(2), kl_coef=coefficients, estimator=st.sampled_from(["k1", "k2", "k3"]))
-def test_b14_rewards_of_a_row_sum_to_score_minus_weighted_kl(
+def test_s14_rewards_of_a_row_sum_to_score_minus_weighted_kl(
     assert_close, batch, kl_coef, estimator
 ):
     mask, (logprobs, ref_logprobs) = batch
@@ -206,7 +206,7 @@ def test_b14_rewards_of_a_row_sum_to_score_minus_weighted_kl(
 
 
 @given(batch=batches(3), clip_range=st.floats(0.01, 0.9))
-def test_d28_the_clipped_loss_is_never_below_the_unclipped_one(batch, clip_range):
+def test_s28_the_clipped_loss_is_never_below_the_unclipped_one(batch, clip_range):
     """The surrogate is a pessimistic bound (Schulman et al. 2017, section 3)."""
     mask, (new, old, advantages) = batch
     clipped = policy_loss(new, old, advantages, mask, clip_range=clip_range).loss
@@ -215,7 +215,7 @@ def test_d28_the_clipped_loss_is_never_below_the_unclipped_one(batch, clip_range
 
 
 @given(batch=batches(3), dual_clip=st.floats(1.1, 5.0))
-def test_d29_the_dual_clip_only_lowers_the_loss_and_only_for_negative_advantages(
+def test_s29_the_dual_clip_only_lowers_the_loss_and_only_for_negative_advantages(
     assert_close, batch, dual_clip
 ):
     mask, (new, old, advantages) = batch
@@ -228,7 +228,7 @@ def test_d29_the_dual_clip_only_lowers_the_loss_and_only_for_negative_advantages
 
 
 @given(batch=batches(3), clip_range=st.floats(0.01, 2.0))
-def test_d30_the_clipped_value_loss_is_never_below_the_unclipped_one(batch, clip_range):
+def test_s30_the_clipped_value_loss_is_never_below_the_unclipped_one(batch, clip_range):
     mask, (values, old_values, returns) = batch
     clipped = value_loss(values, old_values, returns, mask, clip_range=clip_range)
     unclipped = value_loss(values, old_values, returns, mask, clip_range=None)
@@ -237,13 +237,13 @@ def test_d30_the_clipped_value_loss_is_never_below_the_unclipped_one(batch, clip
 
 
 @given(chosen=scores, rejected=scores, shift=st.floats(-100.0, 100.0))
-def test_e40_the_preference_loss_forgets_a_common_shift(assert_close, chosen, rejected, shift):
+def test_s40_the_preference_loss_forgets_a_common_shift(assert_close, chosen, rejected, shift):
     found = preference_loss(chosen + shift, rejected + shift).loss
     assert_close(found, preference_loss(chosen, rejected).loss, rtol=1e-9, atol=1e-9)
 
 
 @given(chosen=scores, rejected=scores)
-def test_e40_swapping_every_pair_adds_the_margin_to_the_loss(assert_close, chosen, rejected):
+def test_s40_swapping_every_pair_adds_the_margin_to_the_loss(assert_close, chosen, rejected):
     """log sigma(x) - log sigma(-x) = x."""
     forward, backward = preference_loss(chosen, rejected), preference_loss(rejected, chosen)
     assert_close(backward.loss - forward.loss, forward.margin, rtol=1e-9, atol=1e-9)
@@ -251,7 +251,7 @@ def test_e40_swapping_every_pair_adds_the_margin_to_the_loss(assert_close, chose
 
 
 @given(chosen=scores, rejected=scores, label=fractions)
-def test_e43_a_soft_label_mixes_the_two_orders(assert_close, chosen, rejected, label):
+def test_s43_a_soft_label_mixes_the_two_orders(assert_close, chosen, rejected, label):
     soft = preference_loss(chosen, rejected, soft_labels=torch.full_like(chosen, label)).loss
     forward, backward = preference_loss(chosen, rejected), preference_loss(rejected, chosen)
     expected = label * forward.loss + (1 - label) * backward.loss
@@ -263,7 +263,7 @@ def test_e43_a_soft_label_mixes_the_two_orders(assert_close, chosen, rejected, l
     horizon=st.integers(1, 10_000),
     steps=st.lists(st.tuples(st.floats(-100.0, 1000.0), st.integers(1, 4096)), max_size=20),
 )
-def test_b18_the_coefficient_stays_positive_and_moves_towards_the_target(target, horizon, steps):
+def test_s18_the_coefficient_stays_positive_and_moves_towards_the_target(target, horizon, steps):
     params = AdaptiveKLParams(target=target, horizon=horizon)
     controller = KLController(coef=0.2, adaptive=params)
     for kl, episodes in steps:

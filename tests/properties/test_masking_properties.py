@@ -111,7 +111,7 @@ def with_gradient(function, mask, first, *others, **options):
 
 @pytest.mark.parametrize("name", ALL)
 @given(data=st.data(), behind=junk)
-def test_c22_junk_behind_the_mask_changes_no_result(name, data, behind):
+def test_s22_junk_behind_the_mask_changes_no_result(name, data, behind):
     count, function = ALL[name]
     mask, tensors = data.draw(batches(count))
     junked = [torch.where(mask, tensor, behind) for tensor in tensors]
@@ -121,7 +121,7 @@ def test_c22_junk_behind_the_mask_changes_no_result(name, data, behind):
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(data=st.data(), behind=junk)
-def test_c22_junk_behind_the_mask_changes_no_gradient_and_gets_none(name, data, behind):
+def test_s22_junk_behind_the_mask_changes_no_gradient_and_gets_none(name, data, behind):
     count, function = LOSSES[name]
     mask, tensors = data.draw(batches(count))
     junked = [torch.where(mask, tensor, behind) for tensor in tensors]
@@ -133,7 +133,7 @@ def test_c22_junk_behind_the_mask_changes_no_gradient_and_gets_none(name, data, 
 
 @pytest.mark.parametrize("name", ["whiten", "rescale", "gae", "shape_rewards k1"])
 @given(data=st.data(), behind=junk)
-def test_c24_padding_of_per_token_results_is_exactly_zero(name, data, behind):
+def test_s24_padding_of_per_token_results_is_exactly_zero(name, data, behind):
     count, function = FUNCTIONS[name]
     mask, tensors = data.draw(batches(count))
     for result in function(mask, *[torch.where(mask, tensor, behind) for tensor in tensors]):
@@ -142,7 +142,7 @@ def test_c24_padding_of_per_token_results_is_exactly_zero(name, data, behind):
 
 @pytest.mark.parametrize("name", ALL)
 @given(data=st.data(), extra=st.integers(1, 4), behind=junk)
-def test_a03_wider_right_padding_changes_no_real_token(assert_close, name, data, extra, behind):
+def test_s03_wider_right_padding_changes_no_real_token(assert_close, name, data, extra, behind):
     count, function = ALL[name]
     mask, tensors = data.draw(batches(count, holes=False))
     rows, width = mask.shape
@@ -169,7 +169,7 @@ def test_rows_in_another_order_give_the_same_results_in_that_order(assert_close,
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(data=st.data(), size=st.integers(1, 4))
-def test_d32_micro_batches_change_neither_results_nor_gradient(
+def test_s32_micro_batches_change_neither_results_nor_gradient(
     assert_close, name, dtype, data, size
 ):
     """Also with uneven rows and a last part that is smaller: their sums are the whole step's."""

@@ -152,7 +152,7 @@ def with_ties(*votes, weights=None):
 
 
 @pytest.mark.parametrize("choices", ["tie", "both_bad", "a b", "tie both_bad", "a a b tie"])
-def test_43_a_tie_that_is_kept_is_half_and_half_and_asks_for_no_gap(choices):
+def test_s43_a_tie_that_is_kept_is_half_and_half_and_asks_for_no_gap(choices):
     votes = [vote(choice, who=f"ann{i}", strength=4) for i, choice in enumerate(choices.split())]
     result = with_ties(*votes)
     (row,) = result.rows
@@ -161,7 +161,7 @@ def test_43_a_tie_that_is_kept_is_half_and_half_and_asks_for_no_gap(choices):
     assert (result.ties, result.compared) == (0, 1)
 
 
-def test_43_a_kept_tie_weighs_what_its_votes_weigh():
+def test_s43_a_kept_tie_weighs_what_its_votes_weigh():
     weights = {"human": 1.0, "llm": 0.2}
     votes = [vote("tie"), vote("tie", who="model", kind="llm"), vote("skip", who="x", kind="llm")]
     (row,) = with_ties(*votes, weights=weights).rows
@@ -169,7 +169,7 @@ def test_43_a_kept_tie_weighs_what_its_votes_weigh():
     assert row.preference.source == "human+llm"
 
 
-def test_43_keeping_ties_changes_no_decided_pair_and_no_skipped_one():
+def test_s43_keeping_ties_changes_no_decided_pair_and_no_skipped_one():
     assert with_ties(vote("b")) == judged(vote("b"))
     assert with_ties(vote("skip")) == judged(vote("skip"))
     assert with_ties() == judged()

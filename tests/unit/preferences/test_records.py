@@ -40,7 +40,7 @@ def test_rows_keep_the_key_order_of_the_contract():
     assert Comparison.from_row(comparison.to_row()) == comparison
 
 
-def test_43_only_a_label_that_leaves_doubt_is_written():
+def test_s43_only_a_label_that_leaves_doubt_is_written():
     """So that files without ties are what they were before there were labels."""
     row = {"pair_id": "1", "prompt_id": "2", "prompt": "p", "chosen": "3", "rejected": "4"}
     sure, tie = Preference(**row), Preference(**row, label=0.5)

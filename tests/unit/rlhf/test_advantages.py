@@ -33,7 +33,7 @@ def closed_form(rewards: np.ndarray, values: np.ndarray, gamma: float, lam: floa
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (GAMMA, LAM), (0.5, 1.0), (1.0, 0.0)])
-def test_c20_gae_equals_closed_form(assert_close, gamma, lam):
+def test_s20_gae_equals_closed_form(assert_close, gamma, lam):
     rewards, values, mask = random_rows()
     found = gae(rewards, values, mask, gamma=gamma, lam=lam)
     for row, steps in enumerate(LENGTHS):
@@ -43,7 +43,7 @@ def test_c20_gae_equals_closed_form(assert_close, gamma, lam):
         assert_close(found.advantages[row, :steps], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_c20_gae_equals_an_associative_scan(assert_close):
+def test_s20_gae_equals_an_associative_scan(assert_close):
     """The recursion A = δ + c A' as a product of 2x2 matrices, combined pair by pair."""
     rewards, values, mask = random_rows()
     rewards, values = rewards[0].numpy(), values[0].numpy()
@@ -60,7 +60,7 @@ def test_c20_gae_equals_an_associative_scan(assert_close):
     assert_close(found.advantages[0], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_c21_lambda_one_returns_are_the_discounted_rewards_to_go(assert_close):
+def test_s21_lambda_one_returns_are_the_discounted_rewards_to_go(assert_close):
     rewards, values, mask = random_rows()
     found = gae(rewards, values, mask, gamma=GAMMA, lam=1.0)
     for row, steps in enumerate(LENGTHS):
@@ -71,7 +71,7 @@ def test_c21_lambda_one_returns_are_the_discounted_rewards_to_go(assert_close):
         assert_close(found.returns[row, :steps], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_c21_lambda_zero_returns_are_one_step_targets(assert_close):
+def test_s21_lambda_zero_returns_are_one_step_targets(assert_close):
     rewards, values, mask = random_rows()
     found = gae(rewards, values, mask, gamma=GAMMA, lam=0.0)
     for row, steps in enumerate(LENGTHS):
@@ -81,7 +81,7 @@ def test_c21_lambda_zero_returns_are_one_step_targets(assert_close):
 
 
 @pytest.mark.parametrize("junk", [0.0, 1e30, math.nan, math.inf])
-def test_c22_nothing_is_bootstrapped_from_behind_the_last_token(assert_close, junk):
+def test_s22_nothing_is_bootstrapped_from_behind_the_last_token(assert_close, junk):
     """Peer defect 2: with lambda below 1 the end token's advantage read the value of padding."""
     rewards = torch.tensor([[0.0, 2.0, junk]], dtype=torch.float64)
     values = torch.tensor([[0.5, 1.5, junk]], dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_c22_nothing_is_bootstrapped_from_behind_the_last_token(assert_close, ju
     assert_close(found.returns, [[1.75, 2.0, 0.0]], rtol=1e-12, atol=0.0)
 
 
-def test_c22_ended_and_cut_off_responses_are_treated_alike():
+def test_s22_ended_and_cut_off_responses_are_treated_alike():
     """A full row gives what the same row gives with room behind it."""
     rewards, values = torch.tensor([[0.1, 0.2, 1.0]]), torch.tensor([[0.3, 0.4, 0.5]])
     full = gae(rewards, values, torch.ones(1, 3, dtype=torch.bool), gamma=0.9, lam=0.8)
@@ -107,14 +107,14 @@ def test_c22_ended_and_cut_off_responses_are_treated_alike():
     assert torch.equal(padded.returns[:, :3], full.returns)
 
 
-def test_c22_padding_is_exactly_zero():
+def test_s22_padding_is_exactly_zero():
     found = gae(*random_rows(), gamma=GAMMA, lam=LAM)
     mask = random_rows()[2]
     assert found.advantages[~mask].abs().max().item() == 0.0
     assert found.returns[~mask].abs().max().item() == 0.0
 
 
-def test_c22_masked_positions_within_a_row_cost_no_discount(assert_close):
+def test_s22_masked_positions_within_a_row_cost_no_discount(assert_close):
     rewards = torch.tensor([[1.0, 50.0, 2.0, 50.0, 50.0, 3.0]], dtype=torch.float64)
     values = torch.tensor([[0.5, -9.0, 0.7, -9.0, -9.0, 0.2]], dtype=torch.float64)
     mask = torch.tensor([[True, False, True, False, False, True]])
@@ -123,7 +123,7 @@ def test_c22_masked_positions_within_a_row_cost_no_discount(assert_close):
     assert_close(found.advantages[mask], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_c23_returns_are_unwhitened_advantages_plus_values(assert_close):
+def test_s23_returns_are_unwhitened_advantages_plus_values(assert_close):
     rewards, values, mask = random_rows()
     found = gae(rewards, values, mask, gamma=GAMMA, lam=LAM)
     difference = (found.returns - values)[mask]
@@ -131,7 +131,7 @@ def test_c23_returns_are_unwhitened_advantages_plus_values(assert_close):
     assert not torch.allclose(difference, whiten(found.advantages, mask)[mask], rtol=0.01)
 
 
-def test_c25_advantages_and_returns_carry_no_gradient():
+def test_s25_advantages_and_returns_carry_no_gradient():
     rewards, values, mask = random_rows()
     found = gae(rewards.requires_grad_(), values.requires_grad_(), mask, gamma=1.0, lam=0.95)
     assert not found.advantages.requires_grad
@@ -151,7 +151,7 @@ RETURNS = torch.tensor([[1.0, 2.0, 4.0], [3.0, 99.0, math.nan]], dtype=torch.flo
 RETURNS_MASK = torch.tensor([[True, True, True], [True, False, False]])
 
 
-def test_d35_explained_variance_is_one_minus_the_ratio_of_variances(assert_close):
+def test_s35_explained_variance_is_one_minus_the_ratio_of_variances(assert_close):
     values = torch.tensor([[0.5, 2.5, 3.0], [3.5, -7.0, math.inf]], dtype=torch.float64)
     kept, guesses = np.array([1.0, 2.0, 4.0, 3.0]), np.array([0.5, 2.5, 3.0, 3.5])
     expected = 1 - np.var(kept - guesses) / np.var(kept)
@@ -159,25 +159,25 @@ def test_d35_explained_variance_is_one_minus_the_ratio_of_variances(assert_close
     assert_close(found, expected, rtol=1e-9, atol=0.0)
 
 
-def test_d35_a_perfect_critic_explains_all_and_a_constant_one_nothing(assert_close):
+def test_s35_a_perfect_critic_explains_all_and_a_constant_one_nothing(assert_close):
     perfect = RETURNS + 5.0
     assert_close(explained_variance(perfect, RETURNS, RETURNS_MASK), 1.0, rtol=1e-9, atol=0.0)
     constant = torch.full_like(RETURNS, 2.0)
     assert_close(explained_variance(constant, RETURNS, RETURNS_MASK), 0.0, rtol=0.0, atol=1e-9)
 
 
-def test_d35_a_critic_of_the_wrong_sign_explains_less_than_nothing(assert_close):
+def test_s35_a_critic_of_the_wrong_sign_explains_less_than_nothing(assert_close):
     found = explained_variance(-RETURNS, RETURNS, RETURNS_MASK)
     assert_close(found, -3.0, rtol=1e-9, atol=0.0)
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1])
-def test_d35_constant_returns_give_zero_and_never_nan(constant):
+def test_s35_constant_returns_give_zero_and_never_nan(constant):
     returns = torch.full((2, 5), constant)
     mask = torch.ones(2, 5, dtype=torch.bool)
     assert explained_variance(torch.randn(2, 5), returns, mask).item() == 0.0
 
 
-def test_d39_no_real_token_is_an_error():
+def test_s39_no_real_token_is_an_error():
     with pytest.raises(EmptyMaskError):
         explained_variance(RETURNS, RETURNS, torch.zeros_like(RETURNS_MASK))

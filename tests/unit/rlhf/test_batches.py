@@ -46,7 +46,7 @@ def test_selection_by_mask_keeps_the_rows_that_are_true():
     assert rows_of(ppo_batch(3).select(torch.tensor([True, False, True]))) == [0, 2]
 
 
-def test_d33_a_split_gives_every_row_exactly_once_and_the_last_part_may_be_smaller():
+def test_s33_a_split_gives_every_row_exactly_once_and_the_last_part_may_be_smaller():
     parts = list(ppo_batch(5).split(2))
     assert [rows_of(part) for part in parts] == [[0, 1], [2, 3], [4]]
 

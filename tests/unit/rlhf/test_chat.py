@@ -21,24 +21,24 @@ def changed(**changes):
     return result
 
 
-def test_c01_a_tokenizer_that_pads_with_its_end_token_is_refused():
+def test_s01_a_tokenizer_that_pads_with_its_end_token_is_refused():
     """Peer defect 1: with pad equal to end, the end token drops out of masks and scores."""
     same = changed(pad_token=tokenizer().eos_token)
     with pytest.raises(TokenizerError, match=r"my/model: pad and end-of-sequence are the same"):
         check_tokenizer(same, source="my/model")
 
 
-def test_c01_a_tokenizer_without_end_token_is_refused():
+def test_s01_a_tokenizer_without_end_token_is_refused():
     with pytest.raises(TokenizerError, match=r"my/model: .* no end-of-sequence token"):
         check_tokenizer(changed(eos_token=None), source="my/model")
 
 
-def test_c01_a_tokenizer_without_pad_token_is_refused():
+def test_s01_a_tokenizer_without_pad_token_is_refused():
     with pytest.raises(TokenizerError, match=r"my/model: .* no pad token"):
         check_tokenizer(changed(pad_token=None), source="my/model")
 
 
-def test_c01_the_embedded_tokenizer_passes():
+def test_s01_the_embedded_tokenizer_passes():
     check_tokenizer(tokenizer(), source="embedded")
 
 
@@ -75,7 +75,7 @@ def test_a_conversation_without_a_template_is_refused():
 
 
 @pytest.mark.parametrize("text", [*LINES, "", "line\n", "Grüße, 東京 🙂", "two  spaces"])
-def test_c07_an_answer_is_its_tokens_and_one_end_token(text):
+def test_s07_an_answer_is_its_tokens_and_one_end_token(text):
     """Peer defect 8: nothing is stripped and nothing is put before the end token."""
     ids = encode_response(tokenizer(), text)
     assert ids.count(tokenizer().eos_token_id) == 1

@@ -81,14 +81,14 @@ def test_one_member_is_the_plain_reward_model():
 
 
 @torch.no_grad()
-def test_41_an_ensemble_is_invariant_to_padding(assert_close):
+def test_s41_an_ensemble_is_invariant_to_padding(assert_close):
     ensemble = join(members(), 1.0)
     wide = [torch.nn.functional.pad(tensor, (3, 2)) for tensor in ROWS]
     assert_close(ensemble(*wide), ensemble(*ROWS), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
-def test_37_a_value_function_starts_at_the_score_of_the_first_member(assert_close):
+def test_s37_a_value_function_starts_at_the_score_of_the_first_member(assert_close):
     ensemble = join(members(), 1.0)
     actor = build_actor_critic(tiny.llama(), reward_model=ensemble, separate=True)
     ids = torch.tensor([[5, 6, 7, EOS, 6]])
@@ -117,7 +117,7 @@ def run(training: EnsembleTraining, *, stop: int | None = None):
     return result
 
 
-def test_57_the_first_member_is_what_it_is_without_an_ensemble():
+def test_s57_the_first_member_is_what_it_is_without_an_ensemble():
     alone = Training(
         model := tiny.reward_model(), Optimiser(PARAMS.optimiser, model.named_parameters())
     )
@@ -154,7 +154,7 @@ def test_an_ensemble_that_grows_takes_further_members_from_sft(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5])
-def test_55_an_ensemble_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_an_ensemble_goes_on_from_its_state_as_if_never_stopped(stop):
     """Within the first member, at its end, and within the second."""
     whole, first, second = fresh(2), fresh(2), fresh(2)
     expected = run(whole)
@@ -166,7 +166,7 @@ def test_55_an_ensemble_goes_on_from_its_state_as_if_never_stopped(stop):
         assert fingerprint(one.model) == fingerprint(other.model)
 
 
-def test_34_a_member_whose_weights_are_lost_is_noticed():
+def test_s34_a_member_whose_weights_are_lost_is_noticed():
     training = fresh(2)
     training.require_finite_weights()
     training.members[1].model.head.weight.data[0, 0] = float("nan")
@@ -178,7 +178,7 @@ def test_34_a_member_whose_weights_are_lost_is_noticed():
 
 
 @torch.no_grad()
-def test_49_saved_and_loaded_an_ensemble_gives_the_same_scores(tmp_path):
+def test_s49_saved_and_loaded_an_ensemble_gives_the_same_scores(tmp_path):
     """Eleven members: their order must be that of their numbers."""
     ensemble = join(members(11), 0.7)
     ensemble.classifier.config.ensemble_k = 0.7
@@ -189,7 +189,7 @@ def test_49_saved_and_loaded_an_ensemble_gives_the_same_scores(tmp_path):
 
 
 @torch.no_grad()
-def test_49_one_member_alone_leaves_the_folder_that_it_always_left(tmp_path):
+def test_s49_one_member_alone_leaves_the_folder_that_it_always_left(tmp_path):
     model = members(1)[0]
     found = load_scorer(saved(join([model], 1.0), tmp_path), CPU)
     assert torch.equal(found(*ROWS), model(*ROWS))

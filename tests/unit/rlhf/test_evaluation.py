@@ -27,7 +27,7 @@ def kl(policy, reference, *, batch_size: int = 3, temperature: float = 1.0) -> l
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @torch.no_grad()
-def test_c60_the_kl_of_an_answer_is_the_sum_over_its_tokens_and_the_whole_vocabulary(
+def test_s60_the_kl_of_an_answer_is_the_sum_over_its_tokens_and_the_whole_vocabulary(
     assert_close, temperature
 ):
     """Sequence by sequence without padding, from transformers' own forward pass."""
@@ -45,7 +45,7 @@ def test_c60_the_kl_of_an_answer_is_the_sum_over_its_tokens_and_the_whole_vocabu
     assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_c11_a_policy_has_no_kl_to_itself(assert_close):
+def test_s11_a_policy_has_no_kl_to_itself(assert_close):
     assert_close(kl(tiny.llama(), tiny.llama()), [0.0] * 4, rtol=0, atol=1e-6)
 
 
@@ -57,7 +57,7 @@ def test_the_batch_size_changes_no_kl(assert_close, batch_size):
 
 
 @torch.no_grad()
-def test_c12_the_kl_of_sampled_answers_is_the_kl_between_the_distributions_over_answers():
+def test_s12_the_kl_of_sampled_answers_is_the_kl_between_the_distributions_over_answers():
     """Answers of at most two tokens can all be summed over: 1 + 15 * 16 of them."""
     policy, reference, prompt = tiny.gpt2(0), tiny.gpt2(1), [5, 6]
     exact = 0.0
@@ -85,7 +85,7 @@ def all_answers() -> list[list[int]]:
     return [[EOS], *([first, second] for first, second in pairs)]
 
 
-def test_c57_answers_depend_on_the_seed_and_on_nothing_else():
+def test_s57_answers_depend_on_the_seed_and_on_nothing_else():
     def rows(seed: int) -> list[list[int]]:
         return respond(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
 
@@ -96,17 +96,17 @@ def test_c57_answers_depend_on_the_seed_and_on_nothing_else():
     assert rows(1) != first
 
 
-def test_c60_distinct_n_is_the_share_of_different_n_grams():
+def test_s60_distinct_n_is_the_share_of_different_n_grams():
     texts = ["the cat sat", "the cat ran home", "so"]
     assert distinct_ngrams(texts, 1) == 6 / 8
     assert distinct_ngrams(texts, 2) == 4 / 5
     assert distinct_ngrams(texts, 3) == 3 / 3
 
 
-def test_c60_an_n_gram_does_not_run_from_one_text_into_the_next():
+def test_s60_an_n_gram_does_not_run_from_one_text_into_the_next():
     assert distinct_ngrams(["a b", "a b"], 2) == 1 / 2
     assert distinct_ngrams(["a", "b"], 2) == 0.0
 
 
-def test_c60_a_text_that_repeats_itself_has_few_distinct_n_grams():
+def test_s60_a_text_that_repeats_itself_has_few_distinct_n_grams():
     assert distinct_ngrams(["ha " * 101], 2) == 1 / 100

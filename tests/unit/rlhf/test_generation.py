@@ -48,7 +48,7 @@ def assert_within_three_standard_errors(tokens: torch.Tensor, expected: torch.Te
     assert ((frequencies(tokens) - expected).abs() <= 3 * errors)[often].all()
 
 
-def test_c39_a_prompt_without_a_token_is_refused():
+def test_s39_a_prompt_without_a_token_is_refused():
     with pytest.raises(EmptyMaskError, match=r"none in rows \[1\]"):
         sample(tiny.llama(), [[5, 6], []], max_new_tokens=2)
 
@@ -104,7 +104,7 @@ def test_top_p_keeps_one_token_more_than_openai_the_one_that_takes_the_sum_to_p(
     )
 
 
-def test_c05_without_filters_the_logits_stay_as_they_are():
+def test_s05_without_filters_the_logits_stay_as_they_are():
     logits = torch.tensor([PUBLISHED])
     assert torch.equal(filter_logits(logits, top_k=0, top_p=1.0), logits)
 
@@ -137,7 +137,7 @@ def test_both_filters_together_keep_what_both_keep():
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.8])
 @torch.no_grad()
-def test_c05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
+def test_s05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
     lm = tiny.gpt2()
     prompt = [5, 6, 7]
     found = sample(lm, [prompt] * 4000, temperature=temperature, max_new_tokens=1)
@@ -146,7 +146,7 @@ def test_c05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.25, 0.2500001, 0.9999999, 1 - 2**-53])
-def test_c05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_uniform_number(
+def test_s05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_uniform_number(
     monkeypatch, uniform
 ):
     rows = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
@@ -157,7 +157,7 @@ def test_c05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_u
     assert drawn == [1 if uniform < 0.25 else 3, 2]
 
 
-def test_c05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(monkeypatch):
+def test_s05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(monkeypatch):
     row = torch.full((1, 3), 0.3333)
     monkeypatch.setattr(
         torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64)
@@ -166,7 +166,7 @@ def test_c05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(m
 
 
 @torch.no_grad()
-def test_c05_later_tokens_are_drawn_given_the_row_after_other_rows_have_left():
+def test_s05_later_tokens_are_drawn_given_the_row_after_other_rows_have_left():
     """Half the rows or so end at the first token; the cache must follow those that stay."""
     lm = ending_often()
     prompts = [PROMPTS[row % 2] for row in range(6000)]
@@ -205,7 +205,7 @@ def test_top_p_draws_from_the_kept_tokens_in_their_proportions():
 
 @BOTH
 @torch.no_grad()
-def test_c04_greedy_answers_are_those_of_transformers_generate(build):
+def test_s04_greedy_answers_are_those_of_transformers_generate(build):
     lm, prompts = longer_and_shorter(build), varied_prompts(24)
     ids, mask = pad_left(prompts, PAD)
     theirs = lm.generate(
@@ -231,7 +231,7 @@ def longer_and_shorter(build):
 
 @BOTH
 @torch.no_grad()
-def test_c04_an_answer_is_the_same_alone_and_among_rows_that_finish_earlier(build):
+def test_s04_an_answer_is_the_same_alone_and_among_rows_that_finish_earlier(build):
     lm, prompts = longer_and_shorter(build), varied_prompts()
     together = sample(lm, prompts, **GREEDY).rows()
     assert together == [sample(lm, [prompt], **GREEDY).rows()[0] for prompt in prompts]
@@ -239,7 +239,7 @@ def test_c04_an_answer_is_the_same_alone_and_among_rows_that_finish_earlier(buil
 
 @BOTH
 @torch.no_grad()
-def test_c02_left_padding_changes_no_greedy_answer(build):
+def test_s02_left_padding_changes_no_greedy_answer(build):
     lm, prompts = longer_and_shorter(build), varied_prompts()
     wide = sample(lm, [*prompts, [3] * 20], **GREEDY).rows()[:-1]
     assert wide == sample(lm, prompts, **GREEDY).rows()
@@ -249,7 +249,7 @@ def test_c02_left_padding_changes_no_greedy_answer(build):
 
 
 @torch.no_grad()
-def test_c06_the_first_end_token_is_kept_and_everything_behind_it_is_padding():
+def test_s06_the_first_end_token_is_kept_and_everything_behind_it_is_padding():
     """Peer defect 1: the end token must stay inside the mask."""
     found = sample(ending_often(), varied_prompts(200), max_new_tokens=6)
     lengths = found.response_mask.sum(dim=1)
@@ -264,7 +264,7 @@ def test_c06_the_first_end_token_is_kept_and_everything_behind_it_is_padding():
 
 
 @torch.no_grad()
-def test_c08_an_answer_that_was_cut_has_no_end_token_and_says_so():
+def test_s08_an_answer_that_was_cut_has_no_end_token_and_says_so():
     """Peer defect 8: no end token is written over the last one of an answer that is too long."""
     found = sample(ending_often(), varied_prompts(200), max_new_tokens=3)
     cut = ~found.ended
@@ -300,7 +300,7 @@ def test_rows_are_the_answers_without_padding():
 
 
 @torch.no_grad()
-def test_c57_answers_depend_on_their_generator_alone():
+def test_s57_answers_depend_on_their_generator_alone():
     """Peer defect 4: sampling from the global generator."""
     lm, prompts = tiny.gpt2(), varied_prompts()
     torch.manual_seed(1)

@@ -24,7 +24,7 @@ def probabilities(temperature: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_a05_logprobs_are_the_log_of_the_tempered_softmax(assert_close, temperature):
+def test_s05_logprobs_are_the_log_of_the_tempered_softmax(assert_close, temperature):
     found = token_logprobs(torch.from_numpy(LOGITS), IDS, temperature=temperature)
     rows, columns = np.indices((2, 2))
     expected = np.log(probabilities(temperature)[rows, columns, IDS.numpy()])
@@ -32,7 +32,7 @@ def test_a05_logprobs_are_the_log_of_the_tempered_softmax(assert_close, temperat
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_d31_entropy_is_of_the_same_tempered_distribution_as_the_logprobs(
+def test_s31_entropy_is_of_the_same_tempered_distribution_as_the_logprobs(
     assert_close, temperature
 ):
     """Peer defect 8: entropy at another temperature than the logprobs."""
@@ -41,7 +41,7 @@ def test_d31_entropy_is_of_the_same_tempered_distribution_as_the_logprobs(
     assert_close(found, -(p * np.log(p)).sum(axis=-1), rtol=1e-12, atol=0.0)
 
 
-def test_d31_entropy_lies_between_zero_and_log_vocabulary(assert_close):
+def test_s31_entropy_lies_between_zero_and_log_vocabulary(assert_close):
     even = torch.zeros(1, 1, 50)
     certain = torch.full((1, 1, 50), -100.0)
     certain[0, 0, 3] = 100.0
@@ -49,7 +49,7 @@ def test_d31_entropy_lies_between_zero_and_log_vocabulary(assert_close):
     assert_close(entropy(certain, temperature=1.0), [[0.0]], rtol=0.0, atol=1e-12)
 
 
-def test_d31_mean_entropy_leaves_the_padding_out(assert_close):
+def test_s31_mean_entropy_leaves_the_padding_out(assert_close):
     """Peer defect 3: padding counted as -1 turned an entropy of 1.5 into -1.5."""
     logits = torch.zeros(1, 8, 4)
     mask = torch.tensor([[True, True] + [False] * 6])
@@ -107,7 +107,7 @@ def test_logits_are_not_changed_in_place():
     assert np.array_equal(logits.numpy(), LOGITS)
 
 
-def test_d31_an_entropy_without_gradient_has_the_value_of_one_with():
+def test_s31_an_entropy_without_gradient_has_the_value_of_one_with():
     logits = torch.from_numpy(LOGITS).requires_grad_()
     ids = torch.zeros(LOGITS.shape[:-1], dtype=torch.int64)
     one = token_logprobs_and_entropy(logits, ids, temperature=1.0)

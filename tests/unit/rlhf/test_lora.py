@@ -81,7 +81,7 @@ def changed_weights(before, after) -> set[str]:
 
 @BOTH
 @torch.no_grad()
-def test_38_with_the_adapter_off_the_logits_are_those_of_the_base_to_the_bit(build):
+def test_s38_with_the_adapter_off_the_logits_are_those_of_the_base_to_the_bit(build):
     model = adapted(build)
     expected, with_adapter = build()(IDS).logits, model(IDS).logits
     with adapter_off(model):
@@ -92,7 +92,7 @@ def test_38_with_the_adapter_off_the_logits_are_those_of_the_base_to_the_bit(bui
 
 @BOTH
 @torch.no_grad()
-def test_38_a_fresh_adapter_changes_nothing(build):
+def test_s38_a_fresh_adapter_changes_nothing(build):
     model = build()
     add_adapter(model, LORA, generator())
     assert torch.equal(model(IDS).logits, build()(IDS).logits)
@@ -100,7 +100,7 @@ def test_38_a_fresh_adapter_changes_nothing(build):
 
 @BOTH
 @torch.no_grad()
-def test_38_the_adapter_adds_alpha_over_rank_times_b_a(assert_close, build):
+def test_s38_the_adapter_adds_alpha_over_rank_times_b_a(assert_close, build):
     """The formula, put into a plain model by hand; GPT-2 keeps its matrices transposed."""
     model, plain = adapted(build), build()
     weights = adapter_weights(model)
@@ -112,7 +112,7 @@ def test_38_the_adapter_adds_alpha_over_rank_times_b_a(assert_close, build):
     assert_close(model(IDS).logits, plain(IDS).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_57_the_same_generator_gives_the_same_adapter_whatever_the_global_one():
+def test_s57_the_same_generator_gives_the_same_adapter_whatever_the_global_one():
     found = []
     for seed in (0, 0, 1):
         torch.manual_seed(len(found))
@@ -123,7 +123,7 @@ def test_57_the_same_generator_gives_the_same_adapter_whatever_the_global_one():
     assert not torch.equal(found[0], found[2])
 
 
-def test_38_every_linear_layer_of_the_trunk_has_one_and_no_head_or_embedding():
+def test_s38_every_linear_layer_of_the_trunk_has_one_and_no_head_or_embedding():
     names = {name.split(".")[-4] for name in adapter_weights(adapted())}
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     model = tiny.llama()
@@ -140,7 +140,7 @@ def test_targets_that_the_model_does_not_have_are_refused():
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_38_only_the_adapter_is_in_the_optimiser(name):
+def test_s38_only_the_adapter_is_in_the_optimiser(name):
     model = adapted()
     optimiser = Optimiser(OptimiserParams(name=name), model.named_parameters())
     assert {id(w) for w in optimiser.weights} == {id(w) for w in adapter_weights(model).values()}
@@ -153,7 +153,7 @@ def test_38_only_the_adapter_is_in_the_optimiser(name):
 
 @BOTH
 @torch.no_grad()
-def test_38_merged_equals_unmerged_and_is_a_plain_model(assert_close, build):
+def test_s38_merged_equals_unmerged_and_is_a_plain_model(assert_close, build):
     model = adapted(build)
     expected = model(IDS).logits
     take_adapter(model)
@@ -165,7 +165,7 @@ def test_38_merged_equals_unmerged_and_is_a_plain_model(assert_close, build):
 
 @BOTH
 @torch.no_grad()
-def test_49_saved_merged_the_folder_loads_like_any_model(assert_close, build, tmp_path):
+def test_s49_saved_merged_the_folder_loads_like_any_model(assert_close, build, tmp_path):
     model = adapted(build)
     expected = model(IDS).logits
     adapter = take_adapter(model)
@@ -176,7 +176,7 @@ def test_49_saved_merged_the_folder_loads_like_any_model(assert_close, build, tm
 
 @BOTH
 @torch.no_grad()
-def test_49_peft_reads_the_adapter_folder(build, tmp_path):
+def test_s49_peft_reads_the_adapter_folder(build, tmp_path):
     model = adapted(build)
     expected = model(IDS).logits
     take_adapter(model).save(tmp_path / ADAPTER)
@@ -185,7 +185,7 @@ def test_49_peft_reads_the_adapter_folder(build, tmp_path):
 
 @BOTH
 @torch.no_grad()
-def test_38_a_later_round_goes_on_with_the_adapter_and_its_reference_is_still_sft(build, tmp_path):
+def test_s38_a_later_round_goes_on_with_the_adapter_and_its_reference_is_still_sft(build, tmp_path):
     model = adapted(build)
     expected = model(IDS).logits
     take_adapter(model).save(tmp_path / ADAPTER)
@@ -224,7 +224,7 @@ def test_the_same_adapter_gives_the_same_bytes(tmp_path):
 # --- the loops -----------------------------------------------------------------------------------
 
 
-def test_38_sft_trains_the_adapter_and_no_weight_of_the_model():
+def test_s38_sft_trains_the_adapter_and_no_weight_of_the_model():
     model = tiny.llama()
     add_adapter(model, LORA, generator())
     params = SFTParams(epochs=12, batch_size=2, optimiser=FAST)
@@ -246,7 +246,7 @@ def scorer_after_training() -> tuple[RewardModel, list[float]]:
 
 
 @torch.no_grad()
-def test_49_a_reward_model_trains_adapter_and_head_and_both_survive(assert_close, tmp_path):
+def test_s49_a_reward_model_trains_adapter_and_head_and_both_survive(assert_close, tmp_path):
     with torch.enable_grad():
         scorer, losses = scorer_after_training()
     assert losses[-1] < losses[0] / 3
@@ -291,7 +291,7 @@ def ppo(value_model: str):
 
 
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
-def test_38_ppo_needs_no_second_model_for_its_reference(value_model):
+def test_s38_ppo_needs_no_second_model_for_its_reference(value_model):
     """KL is 0 in the first rollout and grows; the weights under the adapter stay to the bit."""
     actor, metrics = ppo(value_model)
     assert metrics[0].kl == 0.0
@@ -301,7 +301,7 @@ def test_38_ppo_needs_no_second_model_for_its_reference(value_model):
     assert actor.value_head.weight.any()
 
 
-def test_38_a_reference_that_keeps_its_adapter_on_is_noticed():
+def test_s38_a_reference_that_keeps_its_adapter_on_is_noticed():
     """Were the adapter not switched off, policy and reference would never differ."""
     lm = adapted()
     models = PPOModels(
@@ -313,7 +313,7 @@ def test_38_a_reference_that_keeps_its_adapter_on_is_noticed():
 
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
 @torch.no_grad()
-def test_38_the_value_function_survives_saving(assert_close, value_model, tmp_path):
+def test_s38_the_value_function_survives_saving(assert_close, value_model, tmp_path):
     with torch.enable_grad():
         actor, _ = ppo(value_model)
     batch = (IDS[:, :2], torch.ones(2, 2).bool(), IDS[:, 2:], torch.ones(2, 3).bool())
@@ -332,7 +332,7 @@ def test_38_the_value_function_survives_saving(assert_close, value_model, tmp_pa
         assert_close(found(*batch).logits, expected.logits, rtol=1e-4, atol=1e-4)
 
 
-def test_55_the_state_of_a_training_with_an_adapter_is_restored_to_the_bit():
+def test_s55_the_state_of_a_training_with_an_adapter_is_restored_to_the_bit():
     model = adapted()
     state = copy.deepcopy(model.state_dict())
     other = adapted(seed=9)

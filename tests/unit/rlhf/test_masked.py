@@ -50,7 +50,7 @@ def test_sequence_sums_add_up_each_row_and_give_zero_for_an_empty_one(assert_clo
     assert_close(sequence_sums(values, mask), [18.0, 11.25, 0.0], rtol=1e-12, atol=0.0)
 
 
-def test_c24_whitened_values_have_mean_zero_and_biased_variance_one_over_the_mask(assert_close):
+def test_s24_whitened_values_have_mean_zero_and_biased_variance_one_over_the_mask(assert_close):
     """Peer defect 6: the values are centred, not only scaled (5.85 in must not stay 5.85)."""
     whitened = whiten(VALUES, MASK)
     expected = (KEPT - KEPT.mean()) / np.sqrt(np.mean((KEPT - KEPT.mean()) ** 2))
@@ -59,12 +59,12 @@ def test_c24_whitened_values_have_mean_zero_and_biased_variance_one_over_the_mas
     assert_close(whitened[MASK].var(unbiased=False), 1.0, rtol=1e-9, atol=0.0)
 
 
-def test_c24_padding_is_exactly_zero_after_whitening():
+def test_s24_padding_is_exactly_zero_after_whitening():
     assert whiten(VALUES, MASK)[~MASK].tolist() == [0.0, 0.0, 0.0]
     assert rescale(VALUES, MASK)[~MASK].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_c24_the_scope_of_whitening_is_all_tokens_given():
+def test_s24_the_scope_of_whitening_is_all_tokens_given():
     """Each half of a batch alone gives other numbers than the whole batch."""
     whole = whiten(VALUES, MASK)[:1]
     half = whiten(VALUES[:1], MASK[:1])
@@ -92,7 +92,7 @@ def test_a_single_token_whitens_to_zero_without_nan():
     assert whiten(torch.tensor([[2.0, 3.0]]), mask).tolist() == [[0.0, 0.0]]
 
 
-def test_b17_rescaled_rewards_keep_their_mean_and_get_deviation_one(assert_close):
+def test_s17_rescaled_rewards_keep_their_mean_and_get_deviation_one(assert_close):
     rescaled = rescale(VALUES, MASK)[MASK]
     expected = (KEPT - KEPT.mean()) / KEPT.std() + KEPT.mean()
     assert_close(rescaled, expected, rtol=1e-9, atol=0.0)
@@ -113,14 +113,14 @@ def test_the_last_token_is_the_last_real_one_also_behind_holes_and_left_padding(
     assert last_token_index(mask).tolist() == [1, 3, 3, 2, 0]
 
 
-def test_d39_an_empty_row_has_no_last_token_and_is_named():
+def test_s39_an_empty_row_has_no_last_token_and_is_named():
     mask = torch.tensor([[True, False], [False, False], [True, True], [False, False]])
     with pytest.raises(EmptyMaskError, match=r"rows \[1, 3\]"):
         last_token_index(mask)
 
 
 @pytest.mark.parametrize("reduction", [masked_mean, masked_variance, whiten, rescale])
-def test_d39_an_empty_mask_is_an_error_and_never_nan(reduction):
+def test_s39_an_empty_mask_is_an_error_and_never_nan(reduction):
     with pytest.raises(EmptyMaskError, match=r"\(2, 4\)"):
         reduction(VALUES, torch.zeros_like(MASK))
 
@@ -154,7 +154,7 @@ def test_a_mask_of_numbers_is_refused():
     assert type(error.value).__name__ == "TypeCheckError"
 
 
-def test_c24_junk_behind_the_mask_spoils_no_gradient_of_whitening():
+def test_s24_junk_behind_the_mask_spoils_no_gradient_of_whitening():
     values = torch.tensor([[1.0, 2.0, 4.0, math.nan]], requires_grad=True)
     mask = torch.tensor([[True, True, True, False]])
     (whiten(values, mask) * torch.tensor([[1.0, 2.0, 3.0, 4.0]])).sum().backward()

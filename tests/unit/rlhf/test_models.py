@@ -55,7 +55,7 @@ def saved(model, folder):
 @BOTH
 @pytest.mark.parametrize("pads", [1, 9])
 @torch.no_grad()
-def test_c02_left_padding_changes_no_logit(assert_close, build, pads):
+def test_s02_left_padding_changes_no_logit(assert_close, build, pads):
     lm, (prompt, mask, answer, answer_mask) = build(), padded()
     narrow = response_logits(lm, prompt, mask, answer, answer_mask)
     wide = response_logits(lm, *widened(prompt, mask, left=pads), answer, answer_mask)
@@ -64,7 +64,7 @@ def test_c02_left_padding_changes_no_logit(assert_close, build, pads):
 
 @BOTH
 @torch.no_grad()
-def test_c03_right_padding_changes_no_logit(assert_close, build):
+def test_s03_right_padding_changes_no_logit(assert_close, build):
     lm, (prompt, mask, answer, answer_mask) = build(), padded()
     narrow = response_logits(lm, prompt, mask, answer, answer_mask)
     wide = response_logits(lm, prompt, mask, *widened(answer, answer_mask, right=5))[:, :4]
@@ -74,7 +74,7 @@ def test_c03_right_padding_changes_no_logit(assert_close, build):
 @BOTH
 @pytest.mark.parametrize("junk", [EOS, 11, -100, 10**6])
 @torch.no_grad()
-def test_c03_the_pad_id_itself_is_never_read_even_where_it_is_no_legal_id(build, junk):
+def test_s03_the_pad_id_itself_is_never_read_even_where_it_is_no_legal_id(build, junk):
     lm, (prompt, mask, answer, answer_mask) = build(), padded()
     expected = response_logits(lm, prompt, mask, answer, answer_mask)
     prompt, answer = prompt.masked_fill(~mask, junk), answer.masked_fill(~answer_mask, junk)
@@ -83,7 +83,7 @@ def test_c03_the_pad_id_itself_is_never_read_even_where_it_is_no_legal_id(build,
 
 @BOTH
 @torch.no_grad()
-def test_c04_position_prompt_plus_t_minus_1_predicts_answer_token_t(assert_close, build):
+def test_s04_position_prompt_plus_t_minus_1_predicts_answer_token_t(assert_close, build):
     """Against transformers' own forward pass over each sequence alone, without padding."""
     lm = build()
     found = response_logits(lm, *padded())
@@ -94,14 +94,14 @@ def test_c04_position_prompt_plus_t_minus_1_predicts_answer_token_t(assert_close
 
 @BOTH
 @torch.no_grad()
-def test_c04_the_actor_gives_the_same_logits_as_the_policy_alone(build):
+def test_s04_the_actor_gives_the_same_logits_as_the_policy_alone(build):
     lm = build()
     actor = build_actor_critic(lm, reward_model=None, separate=True)
     assert torch.equal(actor(*padded()).logits, response_logits(lm, *padded()))
 
 
 @torch.no_grad()
-def test_c03_padding_changes_no_value(assert_close):
+def test_s03_padding_changes_no_value(assert_close):
     actor = value_actor(separate=True)
     prompt, mask, answer, answer_mask = padded()
     narrow = actor(*padded()).values
@@ -113,7 +113,7 @@ def test_c03_padding_changes_no_value(assert_close):
 
 
 @torch.no_grad()
-def test_c10_dropout_is_off_in_every_model_that_is_loaded(tmp_path):
+def test_s10_dropout_is_off_in_every_model_that_is_loaded(tmp_path):
     lm = tiny.gpt2(dropout=0.5)
     folder = saved(lm.train(), tmp_path)
     policy = load_policy(folder, CPU)
@@ -142,13 +142,13 @@ def value_actor(*, separate: bool, seed: int = 0):
 
 @torch.no_grad()
 @pytest.mark.parametrize("separate", [True, False])
-def test_c37_a_value_function_of_its_own_starts_at_zero(separate):
+def test_s37_a_value_function_of_its_own_starts_at_zero(separate):
     actor = build_actor_critic(tiny.llama(), reward_model=None, separate=separate)
     assert not actor(*padded()).values.any()
 
 
 @torch.no_grad()
-def test_c37_from_a_reward_model_the_value_after_the_last_token_is_the_normalised_score(
+def test_s37_from_a_reward_model_the_value_after_the_last_token_is_the_normalised_score(
     assert_close,
 ):
     """V is read before each token, so the value after the end token stands one step behind it."""
@@ -162,7 +162,7 @@ def test_c37_from_a_reward_model_the_value_after_the_last_token_is_the_normalise
 
 
 @torch.no_grad()
-def test_c37_the_value_of_a_token_does_not_see_the_token(assert_close):
+def test_s37_the_value_of_a_token_does_not_see_the_token(assert_close):
     actor = value_actor(separate=False)
     one = actor(*padded([[5, 6]], [[7, 8, 9]])).values[0]
     other = actor(*padded([[5, 6]], [[7, 8, 2]])).values[0]
@@ -172,7 +172,7 @@ def test_c37_the_value_of_a_token_does_not_see_the_token(assert_close):
     assert (one[2] - changed[2]).abs() > 1e-2
 
 
-def test_c37_a_separate_value_trunk_is_a_copy_that_shares_no_weight():
+def test_s37_a_separate_value_trunk_is_a_copy_that_shares_no_weight():
     scorer, lm = tiny.reward_model(), tiny.llama()
     for source in (None, scorer):
         actor = build_actor_critic(lm, reward_model=source, separate=True)
@@ -194,7 +194,7 @@ def test_the_value_loss_reaches_the_policy_on_a_shared_trunk_only(separate):
 
 @torch.no_grad()
 @pytest.mark.parametrize("separate", [True, False])
-def test_c49_the_value_function_comes_back_from_disk(tmp_path, separate):
+def test_s49_the_value_function_comes_back_from_disk(tmp_path, separate):
     """Peer defect 5: the critic is lost when training ends."""
     actor = value_actor(separate=separate)
     if separate:
@@ -217,7 +217,7 @@ def test_a_shared_value_function_is_not_taken_for_a_separate_one(tmp_path, separ
 
 @BOTH_REWARDS
 @torch.no_grad()
-def test_c41_padding_and_the_order_of_rows_change_no_score(assert_close, build):
+def test_s41_padding_and_the_order_of_rows_change_no_score(assert_close, build):
     scorer = build()
     rows = [[*prompt, EOS] for prompt in PROMPTS]
     alone = [scorer(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool)) for row in rows]
@@ -232,7 +232,7 @@ def test_c41_padding_and_the_order_of_rows_change_no_score(assert_close, build):
 
 @BOTH_REWARDS
 @torch.no_grad()
-def test_c41_the_score_is_read_at_the_end_token(assert_close, build):
+def test_s41_the_score_is_read_at_the_end_token(assert_close, build):
     """Peer defect 1: reading one token before the end, or one behind it."""
     scorer = build()
     ids, mask = pad_right([[5, 6, EOS], [5, 6, 7, 8, EOS]], PAD)
@@ -245,7 +245,7 @@ def test_c41_the_score_is_read_at_the_end_token(assert_close, build):
 
 @BOTH_REWARDS
 @torch.no_grad()
-def test_c41_it_scores_as_the_library_that_wrote_the_format(assert_close, build):
+def test_s41_it_scores_as_the_library_that_wrote_the_format(assert_close, build):
     """transformers' own classifier, one sequence at a time."""
     scorer = build()
     for row in PROMPTS:
@@ -255,13 +255,13 @@ def test_c41_it_scores_as_the_library_that_wrote_the_format(assert_close, build)
 
 
 @torch.no_grad()
-def test_c39_a_row_without_a_real_token_is_refused():
+def test_s39_a_row_without_a_real_token_is_refused():
     with pytest.raises(ValueError, match="row"):
         tiny.reward_model()(*pad_right([[5, 6], []], PAD))
 
 
 @torch.no_grad()
-def test_c15_the_normaliser_is_applied_once(assert_close):
+def test_s15_the_normaliser_is_applied_once(assert_close):
     scorer, rows = tiny.reward_model(), pad_right(PROMPTS, PAD)
     raw = scorer.raw_scores(*rows)
     assert_close(scorer(*rows), raw, rtol=0, atol=0)
@@ -271,14 +271,14 @@ def test_c15_the_normaliser_is_applied_once(assert_close):
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, float("nan")])
-def test_c15_a_spread_that_is_not_positive_is_refused(std):
+def test_s15_a_spread_that_is_not_positive_is_refused(std):
     with pytest.raises(ValueError, match="gives every reference response one score"):
         tiny.reward_model().set_normaliser(0.0, std)
 
 
 @BOTH_REWARDS
 @torch.no_grad()
-def test_c49_a_saved_reward_model_gives_the_same_scores(tmp_path, build):
+def test_s49_a_saved_reward_model_gives_the_same_scores(tmp_path, build):
     scorer, rows = build(), pad_right(PROMPTS, PAD)
     scorer.set_normaliser(-0.3, 1.7)
     scorer.classifier.save_pretrained(tmp_path)
@@ -288,7 +288,7 @@ def test_c49_a_saved_reward_model_gives_the_same_scores(tmp_path, build):
 
 
 @torch.no_grad()
-def test_c49_a_reward_model_that_was_never_normalised_keeps_its_head(tmp_path):
+def test_s49_a_reward_model_that_was_never_normalised_keeps_its_head(tmp_path):
     scorer, rows = tiny.reward_model(), pad_right(PROMPTS, PAD)
     scorer.classifier.save_pretrained(tmp_path)
     loaded = load_reward_model(tmp_path, CPU, torch.Generator().manual_seed(99))
@@ -296,7 +296,7 @@ def test_c49_a_reward_model_that_was_never_normalised_keeps_its_head(tmp_path):
 
 
 @torch.no_grad()
-def test_c49_a_reward_model_from_elsewhere_keeps_its_head(tmp_path):
+def test_s49_a_reward_model_from_elsewhere_keeps_its_head(tmp_path):
     classifier = tiny.gpt2_reward_model().classifier
     folder = saved(classifier, tmp_path)
     loaded = load_reward_model(folder, CPU, torch.Generator().manual_seed(99))
@@ -305,7 +305,7 @@ def test_c49_a_reward_model_from_elsewhere_keeps_its_head(tmp_path):
 
 
 @BOTH
-def test_c42_a_fresh_head_is_drawn_from_the_seed_with_deviation_1_over_root_d_plus_1(
+def test_s42_a_fresh_head_is_drawn_from_the_seed_with_deviation_1_over_root_d_plus_1(
     assert_close, tmp_path, build
 ):
     folder = saved(build(), tmp_path)
@@ -321,7 +321,7 @@ def test_c42_a_fresh_head_is_drawn_from_the_seed_with_deviation_1_over_root_d_pl
 
 
 @torch.no_grad()
-def test_c42_a_fresh_reward_model_has_the_policys_trunk_and_no_normaliser(tmp_path):
+def test_s42_a_fresh_reward_model_has_the_policys_trunk_and_no_normaliser(tmp_path):
     lm = tiny.llama()
     scorer = load_reward_model(saved(lm, tmp_path), CPU, torch.Generator())
     for name, weight in lm.base_model.state_dict().items():
@@ -369,7 +369,7 @@ def test_weights_that_could_run_code_when_loaded_are_refused(tmp_path):
         load_policy(tmp_path, CPU)
 
 
-def test_c01_a_folder_whose_tokenizer_pads_with_its_end_token_is_refused(tmp_path):
+def test_s01_a_folder_whose_tokenizer_pads_with_its_end_token_is_refused(tmp_path):
     saved(tiny.llama(), tmp_path)
     tokenizer = tiny.tokenizer()
     tokenizer.save_pretrained(tmp_path)
@@ -419,7 +419,7 @@ def test_a_classifier_with_two_labels_is_no_reward_model(tmp_path):
 
 @torch.no_grad()
 @BOTH
-def test_c49_a_saved_policy_gives_the_same_logits_in_float32(tmp_path, build):
+def test_s49_a_saved_policy_gives_the_same_logits_in_float32(tmp_path, build):
     lm = build()
     loaded = load_policy(saved(lm, tmp_path), CPU)
     assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}

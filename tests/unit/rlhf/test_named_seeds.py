@@ -7,7 +7,7 @@ import pytest
 from rlhf.named_seeds import named_random, named_seed
 
 
-def test_c57_a_name_has_the_same_seed_in_every_process_and_version():
+def test_s57_a_name_has_the_same_seed_in_every_process_and_version():
     """First 8 bytes of `printf '[0, "ppo", 3]' | sha256sum`, halved."""
     assert named_seed(0, "ppo", 3) == 0x328805A36980777B
 
@@ -24,7 +24,7 @@ def test_c57_a_name_has_the_same_seed_in_every_process_and_version():
         ((1, "a"), (0, 1, "a")),
     ],
 )
-def test_c57_different_names_or_runs_have_different_seeds(one, other):
+def test_s57_different_names_or_runs_have_different_seeds(one, other):
     assert named_seed(*one) != named_seed(*other)
 
 
@@ -34,7 +34,7 @@ def test_a_seed_is_one_that_torch_and_python_take():
     assert max(seeds) > 2**62
 
 
-def test_c57_a_stream_repeats_itself_and_leaves_the_global_one_alone():
+def test_s57_a_stream_repeats_itself_and_leaves_the_global_one_alone():
     random.seed(5)
     expected = random.random()
     random.seed(5)

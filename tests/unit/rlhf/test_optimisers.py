@@ -30,38 +30,38 @@ def factors(total: int, **changes) -> list[float]:
     return [schedule_factor(params(**changes), step, total) for step in range(total + 1)]
 
 
-def test_c34_the_warm_up_is_linear_and_never_zero(assert_close):
+def test_s34_the_warm_up_is_linear_and_never_zero(assert_close):
     assert_close(factors(4, warmup_steps=4)[:4], [0.25, 0.5, 0.75, 1.0], rtol=1e-12, atol=0)
 
 
-def test_c34_a_constant_rate_stays_at_its_peak():
+def test_s34_a_constant_rate_stays_at_its_peak():
     assert factors(3) == [1.0] * 4
 
 
-def test_c34_a_linear_rate_falls_to_its_final_fraction(assert_close):
+def test_s34_a_linear_rate_falls_to_its_final_fraction(assert_close):
     found = factors(6, warmup_steps=2, schedule="linear", final_fraction=0.2)
     assert_close(found, [0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2], rtol=1e-12, atol=0)
 
 
-def test_c34_a_linear_rate_can_fall_to_zero():
+def test_s34_a_linear_rate_can_fall_to_zero():
     assert factors(4, schedule="linear", final_fraction=0.0) == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
-def test_c34_a_cosine_rate_falls_along_half_a_wave(assert_close):
+def test_s34_a_cosine_rate_falls_along_half_a_wave(assert_close):
     found = factors(4, schedule="cosine", final_fraction=0.1)
     half = math.sqrt(0.5)
     expected = [1.0, 0.1 + 0.45 * (1 + half), 0.55, 0.1 + 0.45 * (1 - half), 0.1]
     assert_close(found, expected, rtol=1e-12, atol=0)
 
 
-def test_c34_a_warm_up_as_long_as_the_training_divides_by_nothing():
+def test_s34_a_warm_up_as_long_as_the_training_divides_by_nothing():
     assert schedule_factor(params(warmup_steps=5, schedule="linear"), 5, 5) == 1.0
 
 
 # --- the step ----------------------------------------------------------------------------------
 
 
-def test_c34_adamw_adds_its_epsilon_outside_the_root(assert_close):
+def test_s34_adamw_adds_its_epsilon_outside_the_root(assert_close):
     """Two steps by hand: the placement inside the root would give other numbers."""
     weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     settings = params(lr=0.1, beta1=0.9, beta2=0.99, eps=0.5, max_grad_norm=1e9)
@@ -76,7 +76,7 @@ def test_c34_adamw_adds_its_epsilon_outside_the_root(assert_close):
         assert_close(weight, [expected], rtol=1e-12, atol=0)
 
 
-def test_c34_gradients_are_scaled_down_to_the_global_norm(assert_close):
+def test_s34_gradients_are_scaled_down_to_the_global_norm(assert_close):
     """With beta 0 and epsilon 1 a step is lr g / (|g| + 1); the clipped norm is 1."""
     one = weight_with_gradient([0.0], [6.0])
     other = weight_with_gradient([[0.0]], [[-8.0]])
@@ -87,7 +87,7 @@ def test_c34_gradients_are_scaled_down_to_the_global_norm(assert_close):
     assert_close(other, [[0.8 / 1.8]], rtol=1e-5, atol=0)
 
 
-def test_c34_small_gradients_are_not_scaled_up(assert_close):
+def test_s34_small_gradients_are_not_scaled_up(assert_close):
     weight = weight_with_gradient([0.0], [0.5])
     settings = params(lr=1.0, beta1=0.0, beta2=0.0, eps=1.0, max_grad_norm=1.0)
     assert Optimiser(settings, [("a", weight)]).step(1.0) == 0.5
@@ -116,7 +116,7 @@ def test_discarding_forgets_the_gradient_and_changes_nothing():
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_c34_a_gradient_that_is_not_finite_stops_before_any_weight_or_moment_moves(name, bad):
+def test_s34_a_gradient_that_is_not_finite_stops_before_any_weight_or_moment_moves(name, bad):
     good = weight_with_gradient([[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [0.5, 3.0]])
     broken = weight_with_gradient([3.0, 4.0], [0.1, 0.2])
     optimiser = Optimiser(params(name=name, weight_decay=0.1), [("m", good), ("v", broken)])
@@ -137,7 +137,7 @@ def test_a_step_that_breaks_the_weights_is_noticed_at_once():
         Optimiser(params(lr=1e38), [("a", weight)]).step(10.0)
 
 
-def test_c34_two_optimisers_can_both_look_before_either_steps():
+def test_s34_two_optimisers_can_both_look_before_either_steps():
     one, other = weight_with_gradient([1.0], [1.0]), weight_with_gradient([1.0], [math.nan])
     first, second = Optimiser(params(), [("a", one)]), Optimiser(params(), [("b", other)])
     assert first.clip() == 1.0
@@ -219,7 +219,7 @@ def steps(training: Training, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_c55_a_training_goes_on_from_its_state_as_if_never_stopped(name):
+def test_s55_a_training_goes_on_from_its_state_as_if_never_stopped(name):
     def fresh(seed: int) -> Training:
         model = tiny.llama(seed)
         return Training(model, Optimiser(params(name=name), model.named_parameters()))

@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(20, 50))
-def test_c52_every_sequence_is_in_one_row_and_no_row_is_too_long(lengths, width):
+def test_s52_every_sequence_is_in_one_row_and_no_row_is_too_long(lengths, width):
     rows = pack(lengths, width)
     assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
     totals = [sum(lengths[index] for index in row) for row in rows]
@@ -28,14 +28,14 @@ def test_a_sequence_longer_than_a_row_is_refused():
         pack([3, 9], 8)
 
 
-def test_c52_positions_restart_with_every_sequence():
+def test_s52_positions_restart_with_every_sequence():
     found = packed_positions([[3, 1, 2], [2]])
     assert found.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
 
 
 @BOTH
 @torch.no_grad()
-def test_c52_logits_of_a_packed_sample_equal_those_of_it_alone(assert_close, build):
+def test_s52_logits_of_a_packed_sample_equal_those_of_it_alone(assert_close, build):
     """Against transformers' own pass over each sequence, in a row of its own and in a full one."""
     lm = build()
     rows = [SEQUENCES, SEQUENCES[:2]]
@@ -54,7 +54,7 @@ def test_c52_logits_of_a_packed_sample_equal_those_of_it_alone(assert_close, bui
 
 @BOTH
 @torch.no_grad()
-def test_c52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
+def test_s52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
     lm = build()
     positions = packed_positions([[3, 4]])
     one = packed_hidden(lm.base_model, torch.tensor([[5, 6, 7, 8, 9, 10, 11]]), positions)
@@ -64,11 +64,11 @@ def test_c52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
 
 
 @BOTH
-def test_c52_the_self_check_passes_for_a_model_that_can_be_packed(build):
+def test_s52_the_self_check_passes_for_a_model_that_can_be_packed(build):
     check_packing(build().base_model, SEQUENCES)
 
 
-def test_c52_the_self_check_stops_a_model_that_looks_across():
+def test_s52_the_self_check_stops_a_model_that_looks_across():
     """A trunk that is told neither positions nor where a sequence ends."""
     trunk = tiny.llama().base_model
 

@@ -7,19 +7,19 @@ from rlhf.padding import length_buckets, pad_left, pad_right, position_ids
 ROWS = [[7, 8, 9], [5], []]
 
 
-def test_c02_prompts_end_at_the_right_edge_and_the_mask_marks_the_real_tokens():
+def test_s02_prompts_end_at_the_right_edge_and_the_mask_marks_the_real_tokens():
     ids, mask = pad_left(ROWS, 3)
     assert ids.tolist() == [[7, 8, 9], [3, 3, 5], [3, 3, 3]]
     assert mask.tolist() == [[True] * 3, [False, False, True], [False] * 3]
 
 
-def test_c03_answers_start_at_the_left_edge_and_the_mask_marks_the_real_tokens():
+def test_s03_answers_start_at_the_left_edge_and_the_mask_marks_the_real_tokens():
     ids, mask = pad_right(ROWS, 3)
     assert ids.tolist() == [[7, 8, 9], [5, 3, 3], [3, 3, 3]]
     assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
 
 
-def test_c01_a_real_token_that_looks_like_padding_stays_real():
+def test_s01_a_real_token_that_looks_like_padding_stays_real():
     _, mask = pad_right([[3, 3], [3]], 3)
     assert mask.tolist() == [[True, True], [True, False]]
 
@@ -29,7 +29,7 @@ def test_no_rows_give_an_empty_batch():
     assert ids.shape == mask.shape == (0, 0)
 
 
-def test_c02_positions_count_real_tokens_from_zero_wherever_the_padding_is():
+def test_s02_positions_count_real_tokens_from_zero_wherever_the_padding_is():
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 0, 0, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
     assert position_ids(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 1, 1, 2], [0, 1, 2, 3, 4]]
 
@@ -38,7 +38,7 @@ def lengths(count: int) -> list[int]:
     return torch.randint(1, 200, (count,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
-def test_c33_every_row_is_in_exactly_one_batch():
+def test_s33_every_row_is_in_exactly_one_batch():
     batches = length_buckets(lengths(203), 8, torch.Generator().manual_seed(0))
     assert sorted(row for batch in batches for row in batch) == list(range(203))
     assert sorted(len(batch) for batch in batches) == [3] + [8] * 25
@@ -59,7 +59,7 @@ def test_long_and_short_batches_come_in_random_order():
     assert means != sorted(means)
 
 
-def test_c57_the_batches_depend_on_the_seed_and_on_nothing_else():
+def test_s57_the_batches_depend_on_the_seed_and_on_nothing_else():
     sizes = lengths(64)
 
     def batches(seed: int) -> list[list[int]]:

@@ -36,13 +36,13 @@ def test_the_default_ppo_round_holds_together():
 
 
 @pytest.mark.parametrize("changes", [{"top_k": 5}, {"top_p": 0.9}, {"min_new_tokens": 2}])
-def test_c05_ppo_refuses_to_sample_from_another_distribution_than_it_scores(changes):
+def test_s05_ppo_refuses_to_sample_from_another_distribution_than_it_scores(changes):
     problems = dict(PPOParams(sampling=SamplingParams(**changes)).problems())
     assert list(problems) == ["sampling"]
     assert "the very distribution that it samples from" in problems["sampling"]
 
 
-def test_c05_ppo_takes_any_temperature():
+def test_s05_ppo_takes_any_temperature():
     assert list(PPOParams(sampling=SamplingParams(temperature=0.3)).problems()) == []
 
 
@@ -79,7 +79,7 @@ def test_all_problems_are_told_at_once():
     assert [key for key, _ in params.problems()] == ["sampling", "minibatches", "dual_clip"]
 
 
-def test_c37_a_shared_trunk_cannot_start_at_the_reward_models_score():
+def test_s37_a_shared_trunk_cannot_start_at_the_reward_models_score():
     params = PPOParams(value_model="shared", value_init="reward")
     problems = dict(params.problems())
     assert list(problems) == ["value_init"]
@@ -128,9 +128,9 @@ def test_parameters_cannot_be_changed_misspelt_or_given_by_position(params):
         params(1)
 
 
-def test_c50_the_number_of_epochs_of_the_reward_model_is_stated():
+def test_s50_the_number_of_epochs_of_the_reward_model_is_stated():
     assert RewardParams().epochs == 2
 
 
-def test_c21_the_discount_is_1_by_default():
+def test_s21_the_discount_is_1_by_default():
     assert PPOParams().gamma == 1.0

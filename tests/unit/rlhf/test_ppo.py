@@ -51,7 +51,7 @@ def rollout() -> Rollout:
 K1 = torch.tensor([[0.5, -1.0, 0.1, 0.0], [0.0, 0.4, -1.0, 0.2]])
 
 
-def test_c14_the_score_falls_on_the_last_real_token_whether_it_ended_or_was_cut(assert_close):
+def test_s14_the_score_falls_on_the_last_real_token_whether_it_ended_or_was_cut(assert_close):
     """Peer defect 2: one slot behind the end token, but on the last token of a cut answer."""
     rewards, _ = compute_rewards(rollout(), params(missing_end_penalty=0.0), kl_coef=0.1)
     expected = -0.1 * K1
@@ -71,7 +71,7 @@ def test_c14_the_score_falls_on_the_last_real_token_whether_it_ended_or_was_cut(
     ],
     ids=["subtract", "replace", "length", "clip"],
 )
-def test_c08_c16_penalties_and_clipping_concern_the_score_and_not_the_kl(
+def test_s08_s16_penalties_and_clipping_concern_the_score_and_not_the_kl(
     assert_close, changes, expected
 ):
     rewards, _ = compute_rewards(rollout(), params(**changes), kl_coef=0.1)
@@ -79,12 +79,12 @@ def test_c08_c16_penalties_and_clipping_concern_the_score_and_not_the_kl(
 
 
 @pytest.mark.parametrize(("limit", "share"), [(None, 0.0), (3.5, 0.5), (2.0, 1.0)])
-def test_c16_the_share_of_clipped_scores_is_told(limit, share):
+def test_s16_the_share_of_clipped_scores_is_told(limit, share):
     _, clipped = compute_rewards(rollout(), params(score_clip=limit), kl_coef=0.1)
     assert clipped == share
 
 
-def test_c17_whitened_rewards_keep_their_mean(assert_close):
+def test_s17_whitened_rewards_keep_their_mean(assert_close):
     plain, _ = compute_rewards(rollout(), params(), kl_coef=0.1)
     found, _ = compute_rewards(rollout(), params(whiten_rewards=True), kl_coef=0.1)
     mask = rollout().response_mask
@@ -92,7 +92,7 @@ def test_c17_whitened_rewards_keep_their_mean(assert_close):
     assert_close(found[mask].var(unbiased=False), 1.0, rtol=1e-5, atol=0)
 
 
-def test_c23_returns_are_unwhitened_advantages_plus_values(assert_close):
+def test_s23_returns_are_unwhitened_advantages_plus_values(assert_close):
     rewards, _ = compute_rewards(rollout(), params(), kl_coef=0.1)
     batch = build_batch(rollout(), rewards, params(lam=1.0))
     to_go = rewards.flip(1).cumsum(1).flip(1)
@@ -102,7 +102,7 @@ def test_c23_returns_are_unwhitened_advantages_plus_values(assert_close):
     assert_close(plain.advantages[batch.response_mask], expected, rtol=0, atol=1e-5)
 
 
-def test_c24_advantages_are_whitened_over_the_rollouts_real_tokens(assert_close):
+def test_s24_advantages_are_whitened_over_the_rollouts_real_tokens(assert_close):
     rewards, _ = compute_rewards(rollout(), params(), kl_coef=0.1)
     batch = build_batch(rollout(), rewards, params())
     real = batch.advantages[batch.response_mask]
@@ -111,7 +111,7 @@ def test_c24_advantages_are_whitened_over_the_rollouts_real_tokens(assert_close)
     assert not batch.advantages[~batch.response_mask].any()
 
 
-def test_c20_the_batch_holds_the_worked_example(assert_close):
+def test_s20_the_batch_holds_the_worked_example(assert_close):
     """Rewards 1 to 4, values 10 to 13, gamma 0.9, lambda 0.95, terminal value 0."""
     one = rollout().select(torch.tensor([1]))
     one = copy.copy(one)
@@ -125,7 +125,7 @@ def test_c20_the_batch_holds_the_worked_example(assert_close):
 # --- the first step ----------------------------------------------------------------------------
 
 
-def test_c26_before_the_first_step_the_ratio_is_1_and_the_policy_loss_0(assert_close):
+def test_s26_before_the_first_step_the_ratio_is_1_and_the_policy_loss_0(assert_close):
     settings = params(**ONE_STEP)
     (metrics,) = metrics_of(run(fresh(settings, reference_seed=1), settings))
     assert_close(metrics.ratio, 1.0, rtol=0, atol=1e-6)
@@ -135,13 +135,13 @@ def test_c26_before_the_first_step_the_ratio_is_1_and_the_policy_loss_0(assert_c
     assert metrics.grad_norm > 1e-3
 
 
-def test_c11_a_round_that_starts_at_the_reference_starts_without_kl(assert_close):
+def test_s11_a_round_that_starts_at_the_reference_starts_without_kl(assert_close):
     settings = params(iterations=1)
     (metrics,) = metrics_of(run(fresh(settings), settings))
     assert_close(metrics.kl, 0.0, rtol=0, atol=1e-6)
 
 
-def test_c35_the_figures_of_an_iteration_are_those_of_its_rollout(assert_close):
+def test_s35_the_figures_of_an_iteration_are_those_of_its_rollout(assert_close):
     settings = params(iterations=1)
     (result,) = run(fresh(settings, reference_seed=1), settings)
     metrics, found = result.metrics, result.rollout
@@ -159,7 +159,7 @@ def test_c35_the_figures_of_an_iteration_are_those_of_its_rollout(assert_close):
 
 
 @torch.no_grad()
-def test_c31_entropy_is_that_of_the_sampling_temperature_over_real_tokens(assert_close):
+def test_s31_entropy_is_that_of_the_sampling_temperature_over_real_tokens(assert_close):
     """Peer defects 3 and 8: the padding's included, at another temperature than the logprobs."""
     settings = params(**ONE_STEP, sampling=SamplingParams(max_new_tokens=4, temperature=0.6))
     with torch.enable_grad():
@@ -176,7 +176,7 @@ def test_c31_entropy_is_that_of_the_sampling_temperature_over_real_tokens(assert
 
 @pytest.mark.parametrize("micro", [1, 3])
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
-def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value_model):
+def test_s32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value_model):
     """Answers have different lengths, so a mean of the micro-batches' means would differ."""
     weights, metrics = [], []
     for size in (99, micro):
@@ -202,7 +202,7 @@ def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value
         assert_close(getattr(metrics[1], name), getattr(metrics[0], name), rtol=1e-4, atol=1e-6)
 
 
-def test_c33_every_answer_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order(monkeypatch):
+def test_s33_every_answer_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order(monkeypatch):
     """Peer defect 4: the permutation must not come from the global generator."""
     chosen: list[list[int]] = []
     select = PPOBatch.select
@@ -228,14 +228,14 @@ def test_c33_every_answer_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order
     assert passes(2) == found
 
 
-def test_c36_an_update_that_moves_too_far_skips_its_remaining_passes():
+def test_s36_an_update_that_moves_too_far_skips_its_remaining_passes():
     far, near = params(target_approx_kl=1e-9), params(target_approx_kl=1e9)
     for settings, expected in ((far, (2, 1)), (near, (4, 0))):
         found = metrics_of(run(fresh(settings), settings))
         assert [(m.optimiser_steps, m.skipped_passes) for m in found] == [expected] * 2
 
 
-def test_c37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk():
+def test_s37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk():
     for value_model in ("shared", "separate"):
         settings = params(value_warmup_iterations=1, value_model=value_model)
         training, start = fresh(settings), fresh(settings)
@@ -248,7 +248,7 @@ def test_c37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk()
         assert fingerprint(training.models.actor.lm) != fingerprint(start.models.actor.lm)
 
 
-def test_c37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be():
+def test_s37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be():
     trained = []
     for value_epochs in (None, 3):
         settings = params(iterations=1, epochs=1, value_epochs=value_epochs)
@@ -261,7 +261,7 @@ def test_c37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be()
     assert not torch.equal(plain.value_head.weight, longer.value_head.weight)
 
 
-def test_c31_the_entropy_bonus_raises_the_entropy():
+def test_s31_the_entropy_bonus_raises_the_entropy():
     runs = []
     for coef in (0.0, 5.0):
         settings = params(iterations=4, entropy_coef=coef)
@@ -271,7 +271,7 @@ def test_c31_the_entropy_bonus_raises_the_entropy():
     assert raised[-1] > plain[-1] + 0.05
 
 
-def test_c34_the_value_optimiser_follows_its_own_schedule():
+def test_s34_the_value_optimiser_follows_its_own_schedule():
     """A warm-up of a billion steps: nothing may move yet."""
     slow = OptimiserParams(lr=3e-3, warmup_steps=10**9)
     settings = params(value_optimiser=slow)
@@ -283,7 +283,7 @@ def test_c34_the_value_optimiser_follows_its_own_schedule():
 # --- what stops a round ------------------------------------------------------------------------
 
 
-def test_c34_a_gradient_that_is_not_finite_stops_the_round_before_a_weight_moves():
+def test_s34_a_gradient_that_is_not_finite_stops_the_round_before_a_weight_moves():
     settings = params()
     training = fresh(settings)
     training.models.reward_model.head.weight.data.fill_(float("inf"))
@@ -292,7 +292,7 @@ def test_c34_a_gradient_that_is_not_finite_stops_the_round_before_a_weight_moves
     assert_same_weights(training.models.actor, fresh(settings).models.actor)
 
 
-def test_c34_a_value_gradient_that_is_not_finite_stops_before_the_policy_moves():
+def test_s34_a_value_gradient_that_is_not_finite_stops_before_the_policy_moves():
     settings = params(value_coef=3e38)
     training = fresh(settings)
     with pytest.raises(NonFiniteError, match="no weight was changed"):
@@ -312,7 +312,7 @@ class ScoredByAnother(ActorCritic):
         return PolicyOutput(logits, torch.zeros_like(logits[..., 0]))
 
 
-def test_c19_a_kl_far_below_zero_stops_the_round_and_says_why():
+def test_s19_a_kl_far_below_zero_stops_the_round_and_says_why():
     settings = params(kl_alarm=0.5, value_model="shared")
     actor = ScoredByAnother(tiny.gpt2(0, spread=12.0), tiny.gpt2(1, spread=12.0))
     models = PPOModels(actor, tiny.gpt2(0, spread=12.0), tiny.reward_model())
@@ -320,7 +320,7 @@ def test_c19_a_kl_far_below_zero_stops_the_round_and_says_why():
         run(PPOTraining(models, settings), settings)
 
 
-def test_c10_dropout_in_the_policy_is_found_at_the_first_ratio():
+def test_s10_dropout_in_the_policy_is_found_at_the_first_ratio():
     settings = params(value_model="shared", kl_alarm=1e9)
     lm = tiny.gpt2(dropout=0.3)
     actor = build_actor_critic(lm, reward_model=None, separate=False)
@@ -345,7 +345,7 @@ def test_a_round_ends_after_the_iteration_that_used_up_its_kl_budget_and_says_so
             assert [one.end for one in result] == [None, None]
 
 
-def test_c55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
+def test_s55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
     settings = params(kl_budget=1e-6)
     first, second = fresh(settings, reference_seed=1), fresh(settings, reference_seed=1)
     run(first, settings)
@@ -356,7 +356,7 @@ def test_c55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
 # --- the KL coefficient ------------------------------------------------------------------------
 
 
-def test_c18_the_adaptive_coefficient_follows_the_kl_per_answer_and_is_told(assert_close):
+def test_s18_the_adaptive_coefficient_follows_the_kl_per_answer_and_is_told(assert_close):
     adaptive = AdaptiveKLParams(target=1.0, horizon=40)
     settings = params(iterations=4, kl_coef=0.2, kl_adaptive=adaptive)
     result = metrics_of(run(fresh(settings, reference_seed=1), settings))
@@ -367,7 +367,7 @@ def test_c18_the_adaptive_coefficient_follows_the_kl_per_answer_and_is_told(asse
     assert coef != 0.2
 
 
-def test_c13_the_penalty_uses_the_coefficient_of_the_iteration(assert_close):
+def test_s13_the_penalty_uses_the_coefficient_of_the_iteration(assert_close):
     settings = params(iterations=1, kl_coef=0.7, missing_end_penalty=0.0)
     (metrics,) = metrics_of(run(fresh(settings, reference_seed=1), settings))
     assert abs(metrics.kl) > 1e-2
@@ -402,7 +402,7 @@ def test_fewer_prompts_than_a_rollout_are_used_again_within_it():
 
 
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
-def test_c38_the_reference_and_the_reward_model_are_bit_identical_after_a_round(value_model):
+def test_s38_the_reference_and_the_reward_model_are_bit_identical_after_a_round(value_model):
     settings = params(value_model=value_model)
     models = fresh(settings).models
     if value_model == "separate":
@@ -415,7 +415,7 @@ def test_c38_the_reference_and_the_reward_model_are_bit_identical_after_a_round(
     assert before[0] != after[0]
 
 
-def test_c38_every_trained_weight_moves():
+def test_s38_every_trained_weight_moves():
     settings = params()
     training = fresh(settings)
     run(training, settings)
@@ -425,7 +425,7 @@ def test_c38_every_trained_weight_moves():
 
 
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
-def test_c55_a_round_goes_on_from_its_state_as_if_never_stopped(value_model):
+def test_s55_a_round_goes_on_from_its_state_as_if_never_stopped(value_model):
     """Peer defects 7 and 11: the KL controller and the random streams come back too."""
     settings = params(
         iterations=4,
@@ -444,7 +444,7 @@ def test_c55_a_round_goes_on_from_its_state_as_if_never_stopped(value_model):
     assert_same_weights(second.models.actor, whole.models.actor)
 
 
-def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
     settings = params()
     torch.manual_seed(1)
     first = metrics_of(run(fresh(settings), settings))
@@ -456,14 +456,14 @@ def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
 # --- options -----------------------------------------------------------------------------------
 
 
-def test_c13_a_penalty_in_the_loss_leaves_the_rewards_alone(assert_close):
+def test_s13_a_penalty_in_the_loss_leaves_the_rewards_alone(assert_close):
     in_loss = params(kl_in="loss", kl_estimator="k2", missing_end_penalty=0.0)
     rewards, _ = compute_rewards(rollout(), in_loss, kl_coef=0.1)
     assert_close(rewards, [[0, 0, 4, 0], [0, 0, 0, -3]], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
-def test_c12_the_penalty_in_the_loss_is_the_mean_over_real_tokens(assert_close, estimator):
+def test_s12_the_penalty_in_the_loss_is_the_mean_over_real_tokens(assert_close, estimator):
     settings = params(**ONE_STEP, kl_in="loss", kl_estimator=estimator)
     (result,) = run(fresh(settings, reference_seed=1), settings)
     found = result.rollout
@@ -473,7 +473,7 @@ def test_c12_the_penalty_in_the_loss_is_the_mean_over_real_tokens(assert_close, 
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
-def test_c13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estimator):
+def test_s13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estimator):
     settings = params(
         iterations=6, rollout_size=32, kl_in="loss", kl_estimator=estimator, kl_coef=20.0
     )
@@ -488,7 +488,7 @@ def test_the_penalty_is_in_one_place_only(assert_close):
     assert metrics.kl_loss == 0.0
 
 
-def test_c24_advantages_are_clipped_after_whitening(assert_close):
+def test_s24_advantages_are_clipped_after_whitening(assert_close):
     rewards, _ = compute_rewards(rollout(), params(), kl_coef=0.1)
     whole = build_batch(rollout(), rewards, params()).advantages
     clipped = build_batch(rollout(), rewards, params(advantage_clip=0.8))
@@ -500,7 +500,7 @@ def test_c24_advantages_are_clipped_after_whitening(assert_close):
 
 
 @pytest.mark.parametrize("delta", [None, 0.5])
-def test_c30_the_value_loss_is_squared_or_hubers(assert_close, delta):
+def test_s30_the_value_loss_is_squared_or_hubers(assert_close, delta):
     """Values start at 0, so the errors are the returns."""
     settings = params(**ONE_STEP, value_huber_delta=delta)
     (result,) = run(fresh(settings), settings)
@@ -514,7 +514,7 @@ def test_c30_the_value_loss_is_squared_or_hubers(assert_close, delta):
     assert_close(result.metrics.value_loss, expected.mean(), rtol=1e-5, atol=0)
 
 
-def test_c38_every_weight_of_the_actor_belongs_to_one_of_the_two_optimisers():
+def test_s38_every_weight_of_the_actor_belongs_to_one_of_the_two_optimisers():
     for value_model in ("shared", "separate"):
         training = fresh(params(value_model=value_model))
         stepped = [*training.optimiser.weights, *training.value_optimiser.weights]
@@ -522,7 +522,7 @@ def test_c38_every_weight_of_the_actor_belongs_to_one_of_the_two_optimisers():
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_c24_whitening_is_the_same_however_the_rollout_is_cut(assert_close, parts):
+def test_s24_whitening_is_the_same_however_the_rollout_is_cut(assert_close, parts):
     """The reference adds up counts, sums and squares of shards, as several processes would."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.arange(6) < torch.randint(1, 7, (8, 1), generator=generator)
@@ -541,7 +541,7 @@ def test_c24_whitening_is_the_same_however_the_rollout_is_cut(assert_close, part
     assert (alone - whole[order]).abs().max() > 1e-3
 
 
-def test_c24_the_micro_batches_that_were_scored_change_no_advantage(assert_close):
+def test_s24_the_micro_batches_that_were_scored_change_no_advantage(assert_close):
     found = []
     for size in (8, 3):
         settings = params(**ONE_STEP, micro_batch_size=size)
@@ -551,7 +551,7 @@ def test_c24_the_micro_batches_that_were_scored_change_no_advantage(assert_close
     assert_close(found[1], found[0], rtol=0, atol=1e-4)
 
 
-def test_c27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():
+def test_s27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():
     """Decoding with a cache rounds differently, so its log-probabilities would not do."""
     settings = params(**ONE_STEP)
     (result,) = run(fresh(settings), settings)

@@ -67,7 +67,7 @@ def test_finite_losses_pass():
     check_losses({"policy_loss": -1e30, "value_loss": 0.0}, 0)
 
 
-def test_c19_a_kl_above_its_limit_stops_the_round_before_a_weight_moves():
+def test_s19_a_kl_above_its_limit_stops_the_round_before_a_weight_moves():
     settings = params(kl_limit=1e-6)
     training = fresh(settings, reference_seed=1)
     with pytest.raises(TrainingStopped, match=r"above 1e-06 \(kl_limit\).* higher kl_coef"):
@@ -111,7 +111,7 @@ def test_scores_that_differ_again_are_counted_anew():
     assert training.flat_rollouts == 0
 
 
-def test_c54_how_many_rollouts_were_flat_is_in_the_checkpoint():
+def test_s54_how_many_rollouts_were_flat_is_in_the_checkpoint():
     settings = params(iterations=5, flat_rollouts=3)
     first, second = flat_training(settings), flat_training(settings)
     run(first, settings, stop=2)
@@ -123,7 +123,7 @@ def test_c54_how_many_rollouts_were_flat_is_in_the_checkpoint():
 SOUND = {"ratio": 1.0, "approx_kl": 0.0, "clip_fraction": 0.0}
 
 
-def test_c26_a_sound_first_step_passes():
+def test_s26_a_sound_first_step_passes():
     check_first_step(SOUND, 0)
 
 
@@ -139,6 +139,6 @@ def test_c26_a_sound_first_step_passes():
     ],
     ids=str,
 )
-def test_c26_a_first_step_at_which_something_has_moved_is_named(changes):
+def test_s26_a_first_step_at_which_something_has_moved_is_named(changes):
     with pytest.raises(SelfCheckError, match="'first ratio is 1' failed in iteration 1"):
         check_first_step({**SOUND, **changes}, 0)

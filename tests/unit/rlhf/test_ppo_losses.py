@@ -29,7 +29,7 @@ def one_token(number: float) -> torch.Tensor:
 ONE = torch.ones(1, 1, dtype=torch.bool)
 
 
-def test_d28_policy_loss_is_the_masked_mean_of_the_clipped_surrogate(assert_close):
+def test_s28_policy_loss_is_the_masked_mean_of_the_clipped_surrogate(assert_close):
     found = policy_loss(LOGPROBS, OLD_LOGPROBS, ADVANTAGES, MASK, clip_range=0.2)
     mask = MASK.numpy()
     ratio = np.exp(LOGPROBS.numpy()[mask] - OLD_LOGPROBS.numpy()[mask])
@@ -41,7 +41,7 @@ def test_d28_policy_loss_is_the_masked_mean_of_the_clipped_surrogate(assert_clos
     assert_close(found.approx_kl, (ratio - 1 - np.log(ratio)).mean(), rtol=1e-9, atol=0.0)
 
 
-def test_d26_at_ratio_one_nothing_is_clipped_and_the_loss_is_minus_the_mean_advantage(assert_close):
+def test_s26_at_ratio_one_nothing_is_clipped_and_the_loss_is_minus_the_mean_advantage(assert_close):
     advantages = whiten(ADVANTAGES, MASK)
     found = policy_loss(LOGPROBS, LOGPROBS, advantages, MASK, clip_range=0.2)
     assert_close(found.loss, 0.0, rtol=0.0, atol=1e-12)
@@ -50,7 +50,7 @@ def test_d26_at_ratio_one_nothing_is_clipped_and_the_loss_is_minus_the_mean_adva
     assert_close(unwhitened.loss, -ADVANTAGES[MASK].mean(), rtol=1e-12, atol=0.0)
 
 
-def test_d26_at_ratio_one_the_gradient_is_the_plain_policy_gradient(assert_close):
+def test_s26_at_ratio_one_the_gradient_is_the_plain_policy_gradient(assert_close):
     logprobs = LOGPROBS.clone().requires_grad_()
     policy_loss(logprobs, LOGPROBS, ADVANTAGES, MASK, clip_range=0.2).loss.backward()
     expected = np.where(MASK, -ADVANTAGES, 0.0) / 5
@@ -70,7 +70,7 @@ def test_d26_at_ratio_one_the_gradient_is_the_plain_policy_gradient(assert_close
         (-0.1, -1.0, True),
     ],
 )
-def test_d28_the_gradient_is_zero_where_clipped_and_the_sign_says_so(
+def test_s28_the_gradient_is_zero_where_clipped_and_the_sign_says_so(
     assert_close, log_ratio, advantage, has_gradient
 ):
     logprobs = one_token(log_ratio).requires_grad_()
@@ -81,7 +81,7 @@ def test_d28_the_gradient_is_zero_where_clipped_and_the_sign_says_so(
     assert found.clip_fraction.item() == float(not has_gradient)
 
 
-def test_c25_advantages_and_old_logprobs_get_no_gradient():
+def test_s25_advantages_and_old_logprobs_get_no_gradient():
     tensors = [tensor.clone().requires_grad_() for tensor in (LOGPROBS, OLD_LOGPROBS, ADVANTAGES)]
     found = policy_loss(tensors[0], tensors[1].detach(), tensors[2], MASK, clip_range=0.2)
     found.loss.backward()
@@ -101,7 +101,7 @@ def test_c25_advantages_and_old_logprobs_get_no_gradient():
         (-2.0, -0.5, 0.8 * 0.5),  # A < 0, small ratio: the ordinary clip
     ],
 )
-def test_d29_dual_clip_caps_the_loss_of_negative_advantages_only(
+def test_s29_dual_clip_caps_the_loss_of_negative_advantages_only(
     assert_close, log_ratio, advantage, expected
 ):
     logprobs = one_token(log_ratio).requires_grad_()
@@ -125,7 +125,7 @@ OLD_VALUES = torch.tensor([[0.0, 1.9, -1.0, -9.0], [1.0, 0.5, -9.0, -9.0]], dtyp
 RETURNS = torch.tensor([[1.0, 1.0, 2.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 
 
-def test_d30_value_loss_is_half_the_masked_mean_of_the_larger_squared_error(assert_close):
+def test_s30_value_loss_is_half_the_masked_mean_of_the_larger_squared_error(assert_close):
     found = value_loss(VALUES, OLD_VALUES, RETURNS, MASK, clip_range=0.2)
     mask = MASK.numpy()
     values, old, returns = (t.numpy()[mask] for t in (VALUES, OLD_VALUES, RETURNS))
@@ -137,14 +137,14 @@ def test_d30_value_loss_is_half_the_masked_mean_of_the_larger_squared_error(asse
     assert_close(found.clip_fraction, worse.mean(), rtol=1e-12, atol=0.0)
 
 
-def test_d30_without_a_clip_it_is_half_the_mean_squared_error(assert_close):
+def test_s30_without_a_clip_it_is_half_the_mean_squared_error(assert_close):
     found = value_loss(VALUES, OLD_VALUES, RETURNS, MASK, clip_range=None)
     expected = np.mean((VALUES - RETURNS).numpy()[MASK.numpy()] ** 2) / 2
     assert_close(found.loss, expected, rtol=1e-12, atol=0.0)
     assert found.clip_fraction.item() == 0.0
 
 
-def test_d30_the_gradient_stops_where_the_clipped_error_is_the_larger(assert_close):
+def test_s30_the_gradient_stops_where_the_clipped_error_is_the_larger(assert_close):
     values = torch.tensor([[1.0, 1.0]], dtype=torch.float64, requires_grad=True)
     old, returns = torch.tensor([[0.0, 0.0]]).double(), torch.tensor([[2.0, -2.0]]).double()
     mask = torch.ones(1, 2, dtype=torch.bool)
@@ -183,7 +183,7 @@ def test_the_slope_beyond_delta_is_delta(assert_close):
     assert_close(values.grad, [[0.3]], rtol=1e-12, atol=0.0)
 
 
-def test_c25_returns_and_old_values_get_no_gradient():
+def test_s25_returns_and_old_values_get_no_gradient():
     old, returns = OLD_VALUES.clone().requires_grad_(), RETURNS.clone().requires_grad_()
     values = VALUES.clone().requires_grad_()
     value_loss(values, old, returns, MASK, clip_range=0.2).loss.backward()
@@ -191,7 +191,7 @@ def test_c25_returns_and_old_values_get_no_gradient():
     assert values.grad is not None
 
 
-def test_d31_entropy_bonus_is_the_masked_mean(assert_close):
+def test_s31_entropy_bonus_is_the_masked_mean(assert_close):
     entropies = torch.tensor([[1.0, 2.0, 0.5, math.nan]], dtype=torch.float64)
     assert_close(entropy_bonus(entropies, MASK[:1]), 3.5 / 3, rtol=1e-12, atol=0.0)
 
@@ -212,25 +212,25 @@ IDS = torch.zeros(2, 4, dtype=torch.long)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_d39_an_empty_mask_is_an_error(loss):
+def test_s39_an_empty_mask_is_an_error(loss):
     with pytest.raises(EmptyMaskError):
         LOSSES[loss](torch.zeros_like(MASK), None)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_d39_an_empty_micro_batch_adds_zero_to_its_step(loss):
+def test_s39_an_empty_micro_batch_adds_zero_to_its_step(loss):
     results = LOSSES[loss](torch.zeros_like(MASK), 5)
     assert [result.item() for result in results] == [0.0] * len(results)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_d32_the_normaliser_divides_every_result(assert_close, loss):
+def test_s32_the_normaliser_divides_every_result(assert_close, loss):
     own, wide = LOSSES[loss](MASK, None), LOSSES[loss](MASK, 20)
     for mean, part in zip(own, wide, strict=True):
         assert_close(part, mean * 5 / 20, rtol=1e-12, atol=0.0)
 
 
-def test_d32_averaging_the_means_of_uneven_micro_batches_would_be_wrong(assert_close):
+def test_s32_averaging_the_means_of_uneven_micro_batches_would_be_wrong(assert_close):
     """3 tokens and 2: the mean of their means is not the mean over 5; sums over 5 are."""
 
     def loss(rows: slice, normaliser: int | None) -> torch.Tensor:

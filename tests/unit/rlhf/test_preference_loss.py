@@ -20,7 +20,7 @@ def softplus(x: np.ndarray) -> np.ndarray:
     return np.log1p(np.exp(x))
 
 
-def test_e40_preference_loss_is_minus_log_sigmoid_of_the_gap(assert_close):
+def test_s40_preference_loss_is_minus_log_sigmoid_of_the_gap(assert_close):
     found = preference_loss(CHOSEN, REJECTED)
     gaps = np.array([1.0, -0.5, 0.0])
     assert_close(found.loss, softplus(-gaps).mean(), rtol=1e-12, atol=0.0)
@@ -28,18 +28,18 @@ def test_e40_preference_loss_is_minus_log_sigmoid_of_the_gap(assert_close):
     assert_close(found.margin, gaps.mean(), rtol=1e-12, atol=0.0)
 
 
-def test_e40_equal_scores_cost_log_two(assert_close):
+def test_s40_equal_scores_cost_log_two(assert_close):
     assert_close(preference_loss(CHOSEN, CHOSEN).loss, math.log(2), rtol=1e-12, atol=0.0)
 
 
-def test_e40_swapping_the_labels_flips_the_margin_and_a_shift_changes_nothing(assert_close):
+def test_s40_swapping_the_labels_flips_the_margin_and_a_shift_changes_nothing(assert_close):
     found = preference_loss(CHOSEN, REJECTED)
     assert_close(preference_loss(REJECTED, CHOSEN).margin, -found.margin, rtol=1e-12, atol=0.0)
     shifted = preference_loss(CHOSEN + 40, REJECTED + 40)
     assert_close(shifted.loss, found.loss, rtol=1e-9, atol=0.0)
 
 
-def test_e40_the_gradient_is_antisymmetric_and_that_of_the_logistic(assert_close):
+def test_s40_the_gradient_is_antisymmetric_and_that_of_the_logistic(assert_close):
     chosen, rejected = CHOSEN.clone().requires_grad_(), REJECTED.clone().requires_grad_()
     preference_loss(chosen, rejected).loss.backward()
     gaps = np.array([1.0, -0.5, 0.0])
@@ -49,7 +49,7 @@ def test_e40_the_gradient_is_antisymmetric_and_that_of_the_logistic(assert_close
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("gap", "loss", "gradient"), [(1000.0, 0.0, 0.0), (-1000.0, 1000.0, -1.0)])
-def test_e40_a_gap_of_a_thousand_is_stable(assert_close, gap, loss, gradient, dtype):
+def test_s40_a_gap_of_a_thousand_is_stable(assert_close, gap, loss, gradient, dtype):
     chosen = torch.tensor([gap], dtype=dtype, requires_grad=True)
     found = preference_loss(chosen, torch.zeros(1, dtype=dtype)).loss
     found.backward()
@@ -57,7 +57,7 @@ def test_e40_a_gap_of_a_thousand_is_stable(assert_close, gap, loss, gradient, dt
     assert_close(chosen.grad, [gradient], rtol=1e-6, atol=1e-12)
 
 
-def test_e40_a_margin_is_subtracted_from_the_gap(assert_close):
+def test_s40_a_margin_is_subtracted_from_the_gap(assert_close):
     found = preference_loss(CHOSEN, REJECTED, margins=scores(0.5, 0.0, 2.0))
     expected = softplus(-np.array([0.5, -0.5, -2.0])).mean()
     assert_close(found.loss, expected, rtol=1e-12, atol=0.0)
@@ -83,7 +83,7 @@ def test_label_smoothing_moves_mass_to_the_other_side(assert_close):
     assert_close(found.loss, expected, rtol=1e-12, atol=0.0)
 
 
-def test_e43_a_tie_counts_as_half_of_each_order(assert_close):
+def test_s43_a_tie_counts_as_half_of_each_order(assert_close):
     """Never a random preference: its loss is least at equal scores, and it has no accuracy."""
     tie = preference_loss(CHOSEN, REJECTED, soft_labels=scores(0.5, 0.5, 0.5))
     both = preference_loss(CHOSEN, REJECTED).loss + preference_loss(REJECTED, CHOSEN).loss
@@ -94,19 +94,19 @@ def test_e43_a_tie_counts_as_half_of_each_order(assert_close):
     assert chosen.grad.tolist() == [0.0]
 
 
-def test_e43_ties_are_left_out_of_the_accuracy(assert_close):
+def test_s43_ties_are_left_out_of_the_accuracy(assert_close):
     found = preference_loss(CHOSEN, REJECTED, soft_labels=scores(1.0, 0.5, 0.5))
     assert_close(found.accuracy, 1.0, rtol=1e-12, atol=0.0)
 
 
-def test_e43_a_soft_label_below_half_prefers_the_other_answer(assert_close):
+def test_s43_a_soft_label_below_half_prefers_the_other_answer(assert_close):
     found = preference_loss(CHOSEN, REJECTED, soft_labels=scores(0.0, 0.0, 0.0))
     swapped = preference_loss(REJECTED, CHOSEN)
     assert_close(found.loss, swapped.loss, rtol=1e-12, atol=0.0)
     assert_close(found.accuracy, swapped.accuracy, rtol=1e-12, atol=0.0)
 
 
-def test_e43_labels_of_both_directions_add_up_to_one_accuracy(assert_close):
+def test_s43_labels_of_both_directions_add_up_to_one_accuracy(assert_close):
     """Gaps of 1, -½ and 0: right, right the other way round, undecided."""
     found = preference_loss(CHOSEN, REJECTED, soft_labels=scores(1.0, 0.2, 1.0))
     assert_close(found.accuracy, (1 + 1 + 0.5) / 3, rtol=1e-12, atol=0.0)
@@ -128,7 +128,7 @@ def test_smoothing_leaves_a_tie_a_tie(assert_close):
     assert_close(smooth.loss, plain.loss, rtol=1e-12, atol=0.0)
 
 
-def test_e47_the_centring_term_is_the_mean_squared_sum_of_the_scores(assert_close):
+def test_s47_the_centring_term_is_the_mean_squared_sum_of_the_scores(assert_close):
     plain = preference_loss(CHOSEN, REJECTED).loss
     centred = preference_loss(CHOSEN, REJECTED, centring_coef=0.01).loss
     expected = 0.01 * np.mean(np.array([1.0, 0.9, -1.0]) ** 2)

@@ -41,7 +41,7 @@ def test_a_word_is_the_same_token_at_the_start_and_in_the_middle():
     assert both == first + first
 
 
-def test_c01_the_tokenizer_has_an_end_token_that_differs_from_padding():
+def test_s01_the_tokenizer_has_an_end_token_that_differs_from_padding():
     check_tokenizer(tokenizer(), source="embedded")
     assert len(set(tokenizer().all_special_ids)) == 5
 
@@ -56,7 +56,7 @@ def test_the_vocabulary_is_bounded_and_the_merges_depend_on_the_texts_alone():
 # --- the model ---------------------------------------------------------------------------------
 
 
-def test_c57_the_weights_depend_on_the_seed_and_the_global_generator_is_left_alone():
+def test_s57_the_weights_depend_on_the_seed_and_the_global_generator_is_left_alone():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -130,7 +130,7 @@ def test_the_loss_of_the_first_step_is_that_of_an_even_guess_and_falls():
     assert losses[-1] < losses[0] - 0.3
 
 
-def test_c33_every_row_is_trained_once_per_epoch_in_a_new_order(assert_close):
+def test_s33_every_row_is_trained_once_per_epoch_in_a_new_order(assert_close):
     """A rate of next to nothing leaves each row its own loss, by which it is known again."""
     count = len(pack_documents(tokenizer(), LINES, PARAMS.sequence_length))
     still = OptimiserParams(lr=1e-30, warmup_steps=0)
@@ -142,7 +142,7 @@ def test_c33_every_row_is_trained_once_per_epoch_in_a_new_order(assert_close):
     assert first != second
 
 
-def test_c55_training_goes_on_from_its_state_as_if_never_stopped():
+def test_s55_training_goes_on_from_its_state_as_if_never_stopped():
     """Three rows of a batch at a time from so few that the eight steps take several epochs."""
     whole, first, second = fresh(), fresh(), fresh(1)
     expected = run(whole)
@@ -154,7 +154,7 @@ def test_c55_training_goes_on_from_its_state_as_if_never_stopped():
         assert torch.equal(second.model.state_dict()[name], weight)
 
 
-def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     torch.manual_seed(1)
     first = run(fresh())

@@ -68,7 +68,7 @@ def scores(model, pair: EncodedPair) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def test_c40_a_step_reports_the_weighted_bradley_terry_loss_of_its_pairs(assert_close):
+def test_s40_a_step_reports_the_weighted_bradley_terry_loss_of_its_pairs(assert_close):
     """Pair by pair, by hand: margin, smoothing, centring and weight of each."""
     settings = params(
         batch_size=5, micro_batch_size=2, label_smoothing=0.1, centring_coef=0.3, optimiser=PLAIN
@@ -91,7 +91,7 @@ def test_c40_a_step_reports_the_weighted_bradley_terry_loss_of_its_pairs(assert_
 
 
 @torch.no_grad()
-def test_c15_training_reads_raw_scores_whatever_the_normaliser(assert_close):
+def test_s15_training_reads_raw_scores_whatever_the_normaliser(assert_close):
     model = tiny.reward_model()
     before = pair_loss(model, PAIRS, params(), pad_id=PAD)
     model.set_normaliser(5.0, 9.0)
@@ -99,7 +99,7 @@ def test_c15_training_reads_raw_scores_whatever_the_normaliser(assert_close):
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
-def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro):
+def test_s32_the_micro_batch_size_changes_no_gradient(assert_close, micro):
     """The pairs weigh 0.25 to 3, so a mean of the micro-batches' means would differ."""
     weights, metrics = [], []
     for size in (99, micro):
@@ -113,14 +113,14 @@ def test_c32_the_micro_batch_size_changes_no_gradient(assert_close, micro):
 
 
 @torch.no_grad()
-def test_c41_the_order_of_the_pairs_and_their_padding_change_no_loss(assert_close):
+def test_s41_the_order_of_the_pairs_and_their_padding_change_no_loss(assert_close):
     model = tiny.reward_model()
     expected = pair_loss(model, PAIRS, params(), pad_id=PAD)
     found = pair_loss(model, PAIRS[::-1], params(), pad_id=EOS)
     assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_c40_swapping_the_answers_swaps_the_loss():
+def test_s40_swapping_the_answers_swaps_the_loss():
     model = tiny.reward_model()
     pair = PAIRS[0]
     swapped = EncodedPair(pair.rejected, pair.chosen, 0.0, 1.0)
@@ -131,7 +131,7 @@ def test_c40_swapping_the_answers_swaps_the_loss():
     assert torch.isclose(other.loss - one.loss, one.margin, rtol=1e-4)
 
 
-def test_c43_a_tie_costs_the_mean_of_both_orders(assert_close):
+def test_s43_a_tie_costs_the_mean_of_both_orders(assert_close):
     """Half and half, so its gradient only pulls the two scores together."""
     model, plain = tiny.reward_model(), params(centring_coef=0.0)
     one, other = PAIRS[0].chosen, PAIRS[0].rejected
@@ -155,7 +155,7 @@ def test_weights_per_source_are_the_mean_over_the_kinds_that_agreed(assert_close
     assert_close(found, expected, rtol=1e-12, atol=0)
 
 
-def test_c33_every_pair_is_trained_in_every_epoch():
+def test_s33_every_pair_is_trained_in_every_epoch():
     settings = params()
     assert len(run(fresh(settings), settings)) == total_steps(5, settings) == 9
 
@@ -167,7 +167,7 @@ ROWS = [row for pair in PAIRS for row in (pair.chosen, pair.rejected)]
 
 @pytest.mark.parametrize("batch_size", [1, 3, 99])
 @torch.no_grad()
-def test_c41_scores_come_in_the_order_of_the_rows_whatever_the_batch(assert_close, batch_size):
+def test_s41_scores_come_in_the_order_of_the_rows_whatever_the_batch(assert_close, batch_size):
     model = tiny.reward_model()
     model.set_normaliser(0.1, 2.0)
     expected = [(raw_score(model, row) - 0.1) / 2 for row in ROWS]
@@ -175,7 +175,7 @@ def test_c41_scores_come_in_the_order_of_the_rows_whatever_the_batch(assert_clos
     assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_c15_normalised_scores_of_the_reference_answers_have_mean_0_and_deviation_1(assert_close):
+def test_s15_normalised_scores_of_the_reference_answers_have_mean_0_and_deviation_1(assert_close):
     model = tiny.reward_model()
     fit_normaliser(model, ROWS, pad_id=PAD, compute=COMPUTE)
     found = torch.tensor(score_rows(model, ROWS, pad_id=PAD, compute=COMPUTE))
@@ -183,7 +183,7 @@ def test_c15_normalised_scores_of_the_reference_answers_have_mean_0_and_deviatio
     assert_close(found.std(unbiased=False), 1.0, rtol=0, atol=1e-5)
 
 
-def test_c15_normalising_twice_changes_nothing():
+def test_s15_normalising_twice_changes_nothing():
     model = tiny.reward_model()
     fit_normaliser(model, ROWS, pad_id=PAD, compute=COMPUTE)
     first = (model.mean, model.std)
@@ -191,7 +191,7 @@ def test_c15_normalising_twice_changes_nothing():
     assert (model.mean, model.std) == first
 
 
-def test_c15_answers_that_all_score_alike_cannot_be_normalised():
+def test_s15_answers_that_all_score_alike_cannot_be_normalised():
     with pytest.raises(ValueError, match="gives every reference response one score"):
         fit_normaliser(tiny.reward_model(), [[5, EOS]] * 3, pad_id=PAD, compute=COMPUTE)
 
@@ -199,7 +199,7 @@ def test_c15_answers_that_all_score_alike_cannot_be_normalised():
 # --- tokenising --------------------------------------------------------------------------------
 
 
-def test_c07_the_reward_model_reads_prompt_and_answer_as_the_policy_has_them():
+def test_s07_the_reward_model_reads_prompt_and_answer_as_the_policy_has_them():
     """Peer defect 8: no text is joined or stripped in between; twice, since prompts are cached."""
     encoder = Encoder(tokenizer())
     for prompt, answer in ((LINES[0], LINES[1]), (LINES[0], LINES[3]), (LINES[2], "end \n")):
@@ -208,7 +208,7 @@ def test_c07_the_reward_model_reads_prompt_and_answer_as_the_policy_has_them():
     assert encoder.pad_id == tokenizer().pad_token_id
 
 
-def test_c41_both_sides_of_a_pair_end_with_the_end_token():
+def test_s41_both_sides_of_a_pair_end_with_the_end_token():
     encoder = Encoder(tokenizer())
     rows = [encoder.encode(LINES[0], answer) for answer in (LINES[1], "")]
     assert [row[-1] for row in rows] == [tokenizer().eos_token_id] * 2
@@ -218,7 +218,7 @@ def test_c41_both_sides_of_a_pair_end_with_the_end_token():
 
 
 @pytest.mark.parametrize("stop", [2, 3, 7])
-def test_c55_training_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_training_goes_on_from_its_state_as_if_never_stopped(stop):
     """Within the first epoch, at its end, and within the last."""
     settings = params()
     whole, first, second = fresh(settings), fresh(settings), fresh(settings, seed=8)
@@ -231,7 +231,7 @@ def test_c55_training_goes_on_from_its_state_as_if_never_stopped(stop):
         assert torch.equal(second.model.state_dict()[name], weight)
 
 
-def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     settings = params()
     torch.manual_seed(1)

@@ -38,7 +38,7 @@ def answers(rollout) -> list[list[int]]:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
 @torch.no_grad()
-def test_c04_logprobs_are_those_of_each_sequence_alone_at_the_sampling_temperature(
+def test_s04_logprobs_are_those_of_each_sequence_alone_at_the_sampling_temperature(
     assert_close, temperature
 ):
     """Old, reference, and with the same temperature; against transformers' own forward pass."""
@@ -56,7 +56,7 @@ def test_c04_logprobs_are_those_of_each_sequence_alone_at_the_sampling_temperatu
 
 
 @torch.no_grad()
-def test_c05_the_policy_that_is_scored_is_the_one_that_was_sampled_from():
+def test_s05_the_policy_that_is_scored_is_the_one_that_was_sampled_from():
     """How often a token was drawn is what its log-probability says, within 3 standard errors."""
     rollout = collect(models(), [PROMPTS[0]] * 4000, micro=4000, temperature=0.6, tokens=1)
     ids, probabilities = rollout.response_ids[:, 0], rollout.logprobs[:, 0].exp()
@@ -68,20 +68,20 @@ def test_c05_the_policy_that_is_scored_is_the_one_that_was_sampled_from():
 
 
 @torch.no_grad()
-def test_c11_a_policy_that_is_the_reference_has_no_kl_at_any_token(assert_close):
+def test_s11_a_policy_that_is_the_reference_has_no_kl_at_any_token(assert_close):
     rollout = collect(models())
     assert_close(rollout.logprobs, rollout.ref_logprobs, rtol=0, atol=1e-6)
 
 
 @torch.no_grad()
-def test_c11_another_policy_has_kl():
+def test_s11_another_policy_has_kl():
     rollout = collect(models(reference_seed=1))
     gaps = (rollout.logprobs - rollout.ref_logprobs)[rollout.response_mask]
     assert gaps.abs().min() > 0
 
 
 @torch.no_grad()
-def test_c07_the_reward_model_reads_the_very_ids_that_the_policy_emitted(assert_close):
+def test_s07_the_reward_model_reads_the_very_ids_that_the_policy_emitted(assert_close):
     """Peer defect 8: scored alone, prompt and answer as token ids give the same score."""
     world = models()
     rollout = collect(world)
@@ -92,7 +92,7 @@ def test_c07_the_reward_model_reads_the_very_ids_that_the_policy_emitted(assert_
 
 
 @torch.no_grad()
-def test_c15_scores_are_normalised_once(assert_close):
+def test_s15_scores_are_normalised_once(assert_close):
     world = models()
     scores = collect(world).scores
     world.reward_model.set_normaliser(0.0, 1.0)
@@ -100,7 +100,7 @@ def test_c15_scores_are_normalised_once(assert_close):
 
 
 @torch.no_grad()
-def test_c37_values_are_those_of_the_actor_on_each_sequence_alone(assert_close):
+def test_s37_values_are_those_of_the_actor_on_each_sequence_alone(assert_close):
     world = models()
     rollout = collect(world)
     for row, (prompt, answer) in enumerate(zip(MANY, answers(rollout), strict=True)):
@@ -112,7 +112,7 @@ def test_c37_values_are_those_of_the_actor_on_each_sequence_alone(assert_close):
 
 
 @torch.no_grad()
-def test_c06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_an_answer_ended():
+def test_s06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_an_answer_ended():
     """Peer defect 1."""
     rollout = collect(models(), MANY * 10, micro=240)
     assert 0 < rollout.ended.sum() < len(rollout)
@@ -122,7 +122,7 @@ def test_c06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_an_a
 
 
 @torch.no_grad()
-def test_c09_prompts_longer_than_any_answer_are_kept_whole():
+def test_s09_prompts_longer_than_any_answer_are_kept_whole():
     """Peer defect 9: prompts padded or cut to the length of the response."""
     prompts = [list(range(2, 16)) * 3, [4, 5]]
     rollout = collect(models(), prompts, tokens=2)
@@ -133,7 +133,7 @@ def test_c09_prompts_longer_than_any_answer_are_kept_whole():
 
 @pytest.mark.parametrize("micro", [1, 5, 24])
 @torch.no_grad()
-def test_c32_the_micro_batch_size_changes_no_rollout(assert_close, micro):
+def test_s32_the_micro_batch_size_changes_no_rollout(assert_close, micro):
     whole, parts = collect(models(), micro=1000), collect(models(), micro=micro)
     assert torch.equal(whole.response_ids, parts.response_ids)
     mask = whole.response_mask
@@ -144,7 +144,7 @@ def test_c32_the_micro_batch_size_changes_no_rollout(assert_close, micro):
 
 
 @torch.no_grad()
-def test_c57_the_generator_alone_decides_what_is_sampled():
+def test_s57_the_generator_alone_decides_what_is_sampled():
     torch.manual_seed(1)
     first = collect(models(), seed=3)
     torch.manual_seed(2)
@@ -154,7 +154,7 @@ def test_c57_the_generator_alone_decides_what_is_sampled():
     assert answers(collect(models(), seed=4)) != answers(first)
 
 
-def test_c25_a_rollout_carries_no_gradient():
+def test_s25_a_rollout_carries_no_gradient():
     rollout = collect(models())
     for name in ("logprobs", "ref_logprobs", "values", "scores"):
         assert not getattr(rollout, name).requires_grad

@@ -42,7 +42,7 @@ def test_sound_models_pass():
     check_models(models(), PROMPTS, TOKENS, starts_at_reference=True)
 
 
-def test_c01_padding_that_equals_the_end_is_found():
+def test_s01_padding_that_equals_the_end_is_found():
     with pytest.raises(SelfCheckError, match="'pad differs from end' failed: both are 1"):
         check_models(models(), PROMPTS, SpecialIds(eos=1, pad=1), starts_at_reference=True)
 
@@ -55,23 +55,23 @@ def test_c01_padding_that_equals_the_end_is_found():
     ],
     ids=["last position", "positions"],
 )
-def test_c41_a_reward_model_that_depends_on_padding_is_found(broken):
+def test_s41_a_reward_model_that_depends_on_padding_is_found(broken):
     with pytest.raises(SelfCheckError, match="'the reward model is invariant to padding' failed"):
         check_models(models(reward_model=broken), PROMPTS, TOKENS, starts_at_reference=True)
 
 
-def test_c11_a_policy_that_is_not_the_reference_is_found():
+def test_s11_a_policy_that_is_not_the_reference_is_found():
     other = tiny.llama()
     other.model.layers[1].mlp.down_proj.weight.data[0, 0] += 0.01
     with pytest.raises(SelfCheckError, match="'the policy equals the reference at step 0' failed"):
         check_models(models(policy=other), PROMPTS, TOKENS, starts_at_reference=True)
 
 
-def test_c11_a_later_round_may_start_from_another_policy():
+def test_s11_a_later_round_may_start_from_another_policy():
     check_models(models(policy=tiny.llama(1)), PROMPTS, TOKENS, starts_at_reference=False)
 
 
-def test_c38_a_round_that_leaves_the_frozen_models_alone_passes():
+def test_s38_a_round_that_leaves_the_frozen_models_alone_passes():
     one = models()
     before = frozen(one)
     one.actor.lm.lm_head.weight.data += 1.0
@@ -79,7 +79,7 @@ def test_c38_a_round_that_leaves_the_frozen_models_alone_passes():
 
 
 @pytest.mark.parametrize("part", ["reference", "reward model"])
-def test_c38_a_frozen_model_that_has_changed_is_named(part):
+def test_s38_a_frozen_model_that_has_changed_is_named(part):
     one = models()
     before = frozen(one)
     model = one.reference if part == "reference" else one.reward_model
@@ -88,7 +88,7 @@ def test_c38_a_frozen_model_that_has_changed_is_named(part):
         check_frozen(one, before)
 
 
-def test_c38_the_fingerprint_changes_with_any_weight_and_with_nothing_else():
+def test_s38_the_fingerprint_changes_with_any_weight_and_with_nothing_else():
     lm = tiny.llama()
     before = fingerprint(lm)
     assert fingerprint(tiny.llama()) == before

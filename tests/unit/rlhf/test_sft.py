@@ -68,7 +68,7 @@ def token_losses(lm, example: Example) -> torch.Tensor:
 
 @pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 @torch.no_grad()
-def test_c51_the_loss_is_the_mean_over_answer_tokens_and_the_end_token_is_one(assert_close, build):
+def test_s51_the_loss_is_the_mean_over_answer_tokens_and_the_end_token_is_one(assert_close, build):
     lm = build()
     losses = torch.cat([token_losses(lm, example) for example in EXAMPLES])
     assert len(losses) == 15
@@ -77,7 +77,7 @@ def test_c51_the_loss_is_the_mean_over_answer_tokens_and_the_end_token_is_one(as
 
 
 @torch.no_grad()
-def test_c51_no_prompt_token_is_a_label(assert_close):
+def test_s51_no_prompt_token_is_a_label(assert_close):
     """The loss splits into answers; were a prompt token trained, the difference would tell."""
     lm = tiny.llama()
     example = EXAMPLES[0]
@@ -89,13 +89,13 @@ def test_c51_no_prompt_token_is_a_label(assert_close):
 
 @torch.no_grad()
 @pytest.mark.parametrize("pad", [PAD, EOS, 9])
-def test_c03_padding_is_neither_read_nor_a_label(assert_close, pad):
+def test_s03_padding_is_neither_read_nor_a_label(assert_close, pad):
     lm = tiny.llama()
     expected = response_loss(lm, EXAMPLES, tokens=15, pad_id=PAD)
     assert_close(response_loss(lm, EXAMPLES, tokens=15, pad_id=pad), expected, rtol=0, atol=0)
 
 
-def test_c51_the_first_step_reports_the_loss_of_its_tokens(assert_close):
+def test_s51_the_first_step_reports_the_loss_of_its_tokens(assert_close):
     settings = params(batch_size=5, optimiser=PLAIN)
     metrics = run(fresh(settings), settings, stop=1)[0]
     lm = tiny.llama()
@@ -108,7 +108,7 @@ def test_c51_the_first_step_reports_the_loss_of_its_tokens(assert_close):
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
-def test_c53_the_micro_batch_size_changes_no_gradient(assert_close, micro):
+def test_s53_the_micro_batch_size_changes_no_gradient(assert_close, micro):
     """Also statement 32. The examples have 1 to 6 answer tokens: a mean of means would differ."""
     weights, norms = [], []
     for size in (99, micro):
@@ -123,7 +123,7 @@ def test_c53_the_micro_batch_size_changes_no_gradient(assert_close, micro):
 
 @pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 @pytest.mark.parametrize(("width", "micro"), [(8, 99), (9, 2), (100, 99)])
-def test_c52_packing_changes_no_gradient(assert_close, build, width, micro):
+def test_s52_packing_changes_no_gradient(assert_close, build, width, micro):
     """Whole rows, rows with padding, and all examples in one row."""
     weights, losses = [], []
     for packing in (False, True):
@@ -139,14 +139,14 @@ def test_c52_packing_changes_no_gradient(assert_close, build, width, micro):
 
 
 @torch.no_grad()
-def test_c52_an_example_without_a_prompt_is_not_predicted_by_the_one_before(assert_close):
+def test_s52_an_example_without_a_prompt_is_not_predicted_by_the_one_before(assert_close):
     lm = tiny.llama()
     examples = [Example([5, 6, 7, 2], [8, 9, EOS]), Example([], [10, 11, EOS])]
     expected = response_loss(lm, examples, tokens=5, pad_id=PAD)
     assert_close(packed_response_loss(lm, examples, tokens=5, width=7), expected, rtol=1e-5, atol=0)
 
 
-def test_c33_every_example_is_trained_once_per_epoch():
+def test_s33_every_example_is_trained_once_per_epoch():
     settings = params()
     tokens = [metrics.tokens for metrics in run(fresh(settings), settings)]
     assert len(tokens) == total_steps(5, settings) == 9
@@ -157,7 +157,7 @@ def test_c33_every_example_is_trained_once_per_epoch():
 
 
 @pytest.mark.parametrize("stop", [2, 3, 7])
-def test_c55_training_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_training_goes_on_from_its_state_as_if_never_stopped(stop):
     """Within the first epoch, at its end, and within the last."""
     settings = params()
     whole, first, second = fresh(settings), fresh(settings), fresh(settings, seed=1)
@@ -170,14 +170,14 @@ def test_c55_training_goes_on_from_its_state_as_if_never_stopped(stop):
         assert torch.equal(second.model.state_dict()[name], weight)
 
 
-def test_c55_a_finished_training_does_nothing_more():
+def test_s55_a_finished_training_does_nothing_more():
     settings = params()
     training = fresh(settings)
     run(training, settings)
     assert run(training, settings) == []
 
 
-def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     settings = params()
     torch.manual_seed(1)
@@ -190,7 +190,7 @@ def test_c57_the_same_seed_gives_the_same_figures_and_another_seed_others():
 # --- tokenising --------------------------------------------------------------------------------
 
 
-def test_c09_demonstrations_beyond_the_limit_are_left_out_whole_and_counted():
+def test_s09_demonstrations_beyond_the_limit_are_left_out_whole_and_counted():
     pairs = [(LINES[0], LINES[1]), (LINES[2], LINES[3]), ("Sam", "lamp")]
     every, none = encode_examples(tokenizer(), pairs, 10_000)
     assert none == 0
@@ -201,7 +201,7 @@ def test_c09_demonstrations_beyond_the_limit_are_left_out_whole_and_counted():
     assert len(kept) == 2
 
 
-def test_c51_an_example_is_the_templated_prompt_and_the_answer_with_its_end():
+def test_s51_an_example_is_the_templated_prompt_and_the_answer_with_its_end():
     (example,), _ = encode_examples(tokenizer(), [(LINES[0], LINES[1])], 10_000)
     assert example.prompt == encode_prompt(tokenizer(), LINES[0])
     assert example.response == encode_response(tokenizer(), LINES[1])

@@ -35,7 +35,7 @@ def ordered(scorer) -> list[str]:
     return [answer for _, answer in sorted(zip(gaps, ANSWERS, strict=True))]
 
 
-def test_48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close):
+def test_s48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close):
     (gap,) = label_gaps(*scorer, [preference(ANSWERS[0], ANSWERS[1])], COMPUTE)
     model = tiny.reward_model(vocabulary=len(tokenizer()))
     (raw,) = label_gaps(model, scorer[1], [preference(ANSWERS[0], ANSWERS[1])], COMPUTE)
@@ -43,7 +43,7 @@ def test_48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close)
     assert_close(gap, raw, rtol=1e-4, atol=1e-6)
 
 
-def test_48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
+def test_s48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
     low, *_, high = ordered(scorer)
     right, wrong = preference(high, low, round="r1"), preference(low, high, round="r1")
     figures, gaps = measure(*scorer, [right], [right, right, right, wrong], COMPUTE)
@@ -56,7 +56,7 @@ def test_48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
     assert len(gaps) == 4
 
 
-def test_43_ties_are_measured_nowhere(scorer):
+def test_s43_ties_are_measured_nowhere(scorer):
     low, *_, high = ordered(scorer)
     tie = preference(low, high, label=0.5)
     figures, gaps = measure(*scorer, [tie], [tie], COMPUTE)
@@ -67,7 +67,7 @@ def test_43_ties_are_measured_nowhere(scorer):
     assert with_one["labels"]["accuracy"]["n"] == 1
 
 
-def test_48_accuracy_by_how_sure_the_annotators_were(scorer):
+def test_s48_accuracy_by_how_sure_the_annotators_were(scorer):
     low, *_, high = ordered(scorer)
     rows = [preference(high, low, margin=1.0)] * 3
     rows += [preference(high, low, margin=1 / 3), preference(low, high, margin=1 / 3)]
@@ -78,7 +78,7 @@ def test_48_accuracy_by_how_sure_the_annotators_were(scorer):
     assert set(plain) == {"accuracy", "longer_wins"}
 
 
-def test_48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path):
+def test_s48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path):
     write_reliability(tmp_path / "r.csv", [math.log(19), -math.log(19), math.log(3)])
     with (tmp_path / "r.csv").open() as file:
         sure, surer = list(csv.DictReader(file))

@@ -21,7 +21,7 @@ WHAT_HAPPENS = """\
   published they go. What they cost stands in `.work/<stage>/outcome.json` (`checkpoint_seconds` of
   `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
 - **`dvc repro`, `make repro` or `make flow` is killed**: what it started ends by itself within
-  seconds, with a checkpoint. The same command again goes on; locks that dead processes left are
+  seconds, with a checkpoint. The same command again resumes; locks that dead processes left are
   removed, and said so.
 - **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
   the beginning and says what differs.
@@ -44,7 +44,7 @@ WHAT_HAPPENS = """\
   outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
 - **MLflow's server is away**: training does not notice; what was not sent waits in `.work/spool`
   for the next stage or `make sync`.
-- **Prefect's server is away** while a flow runs: the stage that runs goes on. For a page of figures
+- **Prefect's server is away** while a flow runs: the running stage continues. For a page of figures
   or the end of the run, the flow waits up to four minutes (`PREFECT_CLIENT_MAX_RETRIES`); then the
   page is left out. A run that cannot report its end fails although its work is done: the next one
   recomputes nothing, for DVC has it.

@@ -83,7 +83,7 @@ ROWS = {
     ),
     "planted_non_finite": Row(
         damage.planted_non_finite,
-        "NaN or infinity planted in a weight: stop within a step, exit 3, no such checkpoint", 10,
+        "NaN or infinity put into a weight: stop within a step, exit 3, no such checkpoint", 10,
         "HF Trainer: loss shown as 0.0, exit 0, the NaN is saved",
     ),
     "tracking_away": Row(

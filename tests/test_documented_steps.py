@@ -1,0 +1,88 @@
+"""Commands of README and tutorial: each is known to its test, and make has its targets.
+
+tests/integration/test_documented_commands.py runs them, which takes minutes.
+"""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.documents import DOCUMENTS, NOT_RUN, ROOT, Command, File, is_run, read, steps
+
+VARIANT = re.compile(r"VARIANT=(\w+)")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def commands(document: str) -> list[Command]:
+    return [step for step in steps(read(document)) if isinstance(step, Command)]
+
+
+def files(document: str) -> list[File]:
+    return [step for step in steps(read(document)) if isinstance(step, File)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_test_knows_what_to_do_with_every_command(document: str):
+    found = commands(document)
+
+    assert len(found) >= 8
+    for command in found:
+        is_run(command)  # raises for one that nobody has thought of
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_make_has_every_target_and_reads_every_variable(document: str):
+    for command in commands(document):
+        if not command.text.startswith("make "):
+            continue
+        done = subprocess.run(
+            ["make", "--dry-run", *command.text.split()[1:]],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        for name in re.findall(r"\b([A-Z]+)=", command.text):
+            assert f"$({name})" in MAKEFILE, command.text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_variant_has_its_file(document: str):
+    shipped = {path.stem for path in (ROOT / "params").glob("*.yaml")}
+    written = {file.path.removeprefix("params/").removesuffix(".yaml") for file in files(document)}
+
+    named = {name for command in commands(document) for name in VARIANT.findall(command.text)}
+
+    assert named - shipped - written == set()
+
+
+def test_what_is_not_run_is_in_the_makefile_or_needs_docker():
+    targets = set(re.findall(r"^([\w-]+):", MAKEFILE, re.MULTILINE))
+
+    assert {
+        command.removeprefix("make ") for command in NOT_RUN if command.startswith("make ")
+    } <= (targets)
+
+
+def test_an_unknown_command_is_refused():
+    with pytest.raises(LookupError, match="curl"):
+        is_run(Command("curl http://127.0.0.1"))
+
+
+def test_steps_come_in_order_from_blocks_spans_and_files():
+    markdown = (
+        "Type `make repro`, edit `params.yaml`:\n"
+        "```yaml\n# params/mine.yaml\nppo: {kl_coef: 1}\n```\n"
+        "```bash\nmake ui   # pages\ndvc push\n```\n```text\nmake nothing\n```\n"
+        "| a | `make sync` |\n"
+    )
+
+    assert list(steps(markdown)) == [
+        Command("make repro"),
+        File("params/mine.yaml", "ppo: {kl_coef: 1}\n"),
+        Command("make ui"),
+        Command("dvc push"),
+        Command("make sync"),
+    ]

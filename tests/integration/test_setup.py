@@ -75,7 +75,8 @@ def test_other_versions_are_installed(root: Path):
     assert "pip install" in done.stdout
 
 
-def test_continuous_integration_runs_the_checks_and_the_tests():
+def test_continuous_integration_runs_the_checks_the_tests_and_the_documented_commands():
     lines = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("make")] == ["make check", "make test"]
+    steps = [line for line in lines if line.startswith("make")]
+    assert steps == ["make check", "make test", "make documented-commands"]
     assert os.access(ROOT / ".ci/run", os.X_OK)

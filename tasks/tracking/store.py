@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
+from tasks.tracking.sent import DEFAULT_STORE
 from tasks.workspace.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
@@ -68,7 +69,7 @@ def _creation_lock(uri: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with held(folder / "create.lock"):
         yield
 
@@ -77,12 +78,19 @@ def _create_tables(uri: str) -> None:
     """Make the tables of a new SQLite store in a draft file, renamed when it is complete.
 
     A process that dies in the middle (a stage's shipper has seconds) would otherwise leave a
-    store that MLflow can neither use nor finish.
+    store that MLflow can neither use nor finish. It is for its owner only, whatever the umask; so
+    is the default store of an earlier version. (A store that somebody else set up is theirs.)
     """
-    if _sqlite_folder(uri) is None or (target := Path(uri.removeprefix("sqlite:///"))).exists():
+    if _sqlite_folder(uri) is None:
+        return
+    target = Path(uri.removeprefix("sqlite:///"))
+    if target.exists():
+        if target.as_posix().endswith(f"/{DEFAULT_STORE.as_posix()}"):
+            target.chmod(0o600)
         return
     draft = target.with_name(f".{target.name}.draft")
     draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
     MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
     draft.replace(target)
 

@@ -1,0 +1,45 @@
+"""MLflow's SQLite store is for its owner only, whoever creates it and whatever the umask."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking.store import connect
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / ".work" / "mlflow" / "mlflow.db"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_store_and_an_old_one_with_open_modes_are_private(store: Path):
+    before = os.umask(0o022)
+    try:
+        connect(f"sqlite:///{store}")
+    finally:
+        os.umask(before)
+    assert (mode(store.parent), mode(store)) == (0o700, 0o600)
+
+    older = store.parents[2] / "another checkout" / ".work" / "mlflow" / "mlflow.db"
+    older.parent.mkdir(parents=True)
+    shutil.copy(store, older)
+    older.chmod(0o644)
+    connect(f"sqlite:///{older}")
+    assert mode(older) == 0o600
+
+
+def test_the_mode_of_a_store_that_somebody_set_up_elsewhere_stays(tmp_path: Path):
+    connect(f"sqlite:///{tmp_path}/ours/runs.db")
+    elsewhere = tmp_path / "shared" / "runs.db"
+    elsewhere.parent.mkdir()
+    shutil.copy(tmp_path / "ours" / "runs.db", elsewhere)
+    elsewhere.chmod(0o660)
+    connect(f"sqlite:///{elsewhere}")
+    assert mode(elsewhere) == 0o660

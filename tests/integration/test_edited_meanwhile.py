@@ -146,7 +146,7 @@ def test_an_edit_while_a_stage_runs_fails_it_and_is_recorded_nowhere(world: Worl
         (world.root / name).write_bytes(content)
     log = world.dvc("repro", "--single-item", "base")
 
-    assert f"from its checkpoint of step {STEPS}" in log
+    assert f"from its checkpoint at step {STEPS}" in log
     recorded = locked(world)["params"]["params.yaml"]["base"]["embedded"]
     assert recorded["optimiser"]["lr"] == 0.005
     assert false_entries(world.root) == []

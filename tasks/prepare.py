@@ -23,7 +23,7 @@ from preferences.schemas import DEMONSTRATIONS, PROMPTS
 from preferences.sources import gather
 from rlhf.named_seeds import named_random
 from tasks.own_data.rows import own_split, read_preferences
-from tasks.params.loading import FilesParams, PrepareParams
+from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.running.outcome import StageEnd
 from tasks.running.progress import say_left_out, track
 from tasks.running.runner import run_stage

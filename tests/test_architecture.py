@@ -33,13 +33,14 @@ MODULES = sorted(
 ROOMS_OF_ORCHESTRATION = ("running", "tracking", "params", "workspace")
 """Rooms of tasks/ that move results without making them."""
 
-SHOWN = "tasks/params/changed.py"
-"""The one module of these rooms that makes a result: the report shows what it finds."""
+MAKE_RESULTS = {"tasks/params/changed.py", "tasks/params/prepare.py"}
+"""Those in these rooms that results depend on: what the report shows, and `prepare`'s defaults."""
 
 ORCHESTRATION = {
     path
     for path in MODULES
-    if path.startswith(tuple(f"tasks/{room}/" for room in ROOMS_OF_ORCHESTRATION)) and path != SHOWN
+    if path.startswith(tuple(f"tasks/{room}/" for room in ROOMS_OF_ORCHESTRATION))
+    and path not in MAKE_RESULTS
 } | {"feedback/people.py"}
 """Code that is no dependency of a stage: a log line that changes must not train a model again.
 Neither is what only it imports. Nor is the labelling page's store: how people are asked changes
@@ -207,12 +208,7 @@ def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: st
 # --- One name per stage --------------------------------------------------------------------------
 
 
-DEFAULTS_IN_ORCHESTRATION = {"prepare"}
-"""Sections whose dataclass is in tasks/params/loading.py although params.yaml leaves keys out: a
-changed default makes nothing stale there."""
-
-
-@pytest.mark.parametrize("section", sorted(set(STAGE_MODULES.values()) - DEFAULTS_IN_ORCHESTRATION))
+@pytest.mark.parametrize("section", sorted(set(STAGE_MODULES.values())))
 def test_a_changed_default_makes_its_stage_stale(section: str) -> None:
     """The dataclass of a section is a dep of its stage, or params.yaml spells every key out."""
     kind = typing.get_type_hints(Params)[section]

@@ -16,7 +16,8 @@ from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, normal_text, split_of
 from tasks.own_data.rows import own_split, read_preferences
-from tasks.params.loading import FilesParams, Params
+from tasks.params.loading import Params
+from tasks.params.prepare import FilesParams
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
 from preferences.schemas import PREFERENCES
 from preferences.splitting import split_of
-from tasks.params.loading import FilesParams
+from tasks.params.prepare import FilesParams
 
 PROMPTS = "prompts"
 """The salt for splitting prompts. Pairs are split without one: with the same salt, no training

@@ -16,15 +16,15 @@ from ruamel.yaml.error import YAMLError
 
 from feedback.annotators import LabelParams
 from preferences.params import ValidateParams
-from preferences.source_params import SourceParams
 from rlhf.params.base import BaseParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams
-from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
+from rlhf.params.ranges import Count, CountOrZero
 from rlhf.params.reward import RewardParams
 from rlhf.params.sample import SampleParams
 from rlhf.params.sft import SFTParams
 from tasks.params.overlays import lay_over
+from tasks.params.prepare import PrepareParams
 from tasks.params.redaction import redact
 from tasks.params.rules import impossible, secrets
 
@@ -45,46 +45,6 @@ class RunParams:
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes; weights and optimisers stay float32."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesParams:
-    """Your own data, as JSON Lines below the repository (see data/README.md)."""
-
-    prompts: str
-    """{"prompt_id", "prompt"}: split by a hash of the prompt into train, heldout and test."""
-    demonstrations: str
-    """{"prompt_id", "prompt", "response"} for supervised fine-tuning."""
-    corpus: str | None = None
-    """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
-    preferences: str | None = None
-    """Preferences to start from."""
-    heldout_fraction: Fraction = 0.1
-    """Share of prompts for evaluation after each round."""
-    test_fraction: Fraction = 0.1
-    """Share of prompts for the one evaluation at the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareParams:
-    """The data sets: the embedded support desk, or your own files."""
-
-    files: FilesParams | None = None
-    """null generates the support desk."""
-    sources: tuple[SourceParams, ...] = ()
-    """Initial preferences, each data set with its weight; the gate of r1 validates them."""
-    heldout_preferences: OpenFraction = 0.15
-    """Share of the prompts of `sources` that are held out."""
-    corpus_documents: CountOrZero = 28_000
-    """support desk: documents for pre-training."""
-    demonstrations: Count = 40_000
-    """support desk: demonstrations by four kinds of writers."""
-    train_prompts: Count = 20_000
-    """support desk: prompts that rounds and PPO draw from."""
-    heldout_prompts: Count = 512
-    """support desk: prompts for the evaluation after each round."""
-    test_prompts: Count = 512
-    """support desk: prompts for the one evaluation at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from tasks.own_data.preflight import check_inputs
 from tasks.own_data.rows import own_split
-from tasks.params.loading import FilesParams, load_params
+from tasks.params.loading import load_params
+from tasks.params.prepare import FilesParams
 from tests.integration.test_own_data import ROOT, WORDS, Place, write_chat_model, write_rows
 
 FILES = FilesParams(prompts="p", demonstrations="d")

@@ -5,7 +5,7 @@ import pytest
 from preferences.intake import candidates_of
 from preferences.records import Preference, Sourced
 from tasks.own_data.rows import own_split
-from tasks.params.loading import FilesParams
+from tasks.params.prepare import FilesParams
 
 FILES = FilesParams(prompts="p", demonstrations="d")
 """The defaults: a tenth held out, a tenth for the test."""

@@ -17,14 +17,13 @@ from rlhf.params.reward import RewardParams
 from rlhf.params.sft import SFTParams
 from tasks.params.loading import (
     BaseParams,
-    FilesParams,
     Params,
-    PrepareParams,
     ReportParams,
     RoundParams,
     RunParams,
     SampleParams,
 )
+from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.tracking.run_names import run_name
 
 DEFAULT = Params(

@@ -1,0 +1,46 @@
+"""Params of stage `prepare`; a module of their own, so that a changed default makes it stale."""
+
+from dataclasses import dataclass
+
+from preferences.source_params import SourceParams
+from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesParams:
+    """Your own data, as JSON Lines below the repository (see data/README.md)."""
+
+    prompts: str
+    """{"prompt_id", "prompt"}: split by a hash of the prompt into train, heldout and test."""
+    demonstrations: str
+    """{"prompt_id", "prompt", "response"} for supervised fine-tuning."""
+    corpus: str | None = None
+    """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
+    preferences: str | None = None
+    """Preferences to start from."""
+    heldout_fraction: Fraction = 0.1
+    """Share of prompts for evaluation after each round."""
+    test_fraction: Fraction = 0.1
+    """Share of prompts for the one evaluation at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareParams:
+    """The data sets: the embedded support desk, or your own files."""
+
+    files: FilesParams | None = None
+    """null generates the support desk."""
+    sources: tuple[SourceParams, ...] = ()
+    """Initial preferences, each data set with its weight; the gate of r1 validates them."""
+    heldout_preferences: OpenFraction = 0.15
+    """Share of the prompts of `sources` that are held out."""
+    corpus_documents: CountOrZero = 28_000
+    """support desk: documents for pre-training."""
+    demonstrations: Count = 40_000
+    """support desk: demonstrations by four kinds of writers."""
+    train_prompts: Count = 20_000
+    """support desk: prompts that rounds and PPO draw from."""
+    heldout_prompts: Count = 512
+    """support desk: prompts for the evaluation after each round."""
+    test_prompts: Count = 512
+    """support desk: prompts for the one evaluation at the end."""

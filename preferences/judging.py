@@ -68,8 +68,8 @@ def judge(
     for judgment in standing(judgments):
         if judgment.pair_id not in pairs:
             raise JudgmentMismatchError(
-                f"judgment {judgment.judgment_id}: pair {judgment.pair_id} is none of the "
-                f"{len(pairs):,} comparisons of this round"
+                f"judgment {judgment.judgment_id}: pair {judgment.pair_id} is not among "
+                f"the {len(pairs):,} comparisons of this round"
             )
         votes[judgment.pair_id].append(oriented(judgment, pairs[judgment.pair_id]))
     rows, counts = [], Counter[str]()

@@ -1,6 +1,6 @@
 """Detects the language or script of a text without a model.
 
-Non-Latin scripts identify themselves. Languages in Latin script are told apart by their function
+Non-Latin scripts identify themselves. Languages in Latin script are distinguished by their function
 words: a text is in a language if it has many of its function words, and no other language accounts
 for words that this one lacks. Texts of few words, names, code or two languages have no language:
 the gate would rather miss a response in another language than flag a sound one.

@@ -14,9 +14,9 @@ warn: reported only; off: not checked."""
 class Severities:
     """What happens to the rows that a rule finds; one field per rule."""
 
-    blank_answers: Severity = "quarantine"
+    blank_responses: Severity = "quarantine"
     """A response without a visible character."""
-    identical_answers: Severity = "quarantine"
+    identical_responses: Severity = "quarantine"
     """Both responses are the same, or differ only in case and white space."""
     identical_tokens: Severity = "quarantine"
     """The model sees no difference: both responses have the same tokens within its limit."""

@@ -182,12 +182,12 @@ def decode_json(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise RowError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
-        raise RowError(f"nested more than {MAX_DEPTH} deep") from None
+        raise RowError(f"nested more than {MAX_DEPTH} levels deep") from None
     except RowError:
         raise
     except ValueError:
         # The only other error that json raises: Python's limit on the digits of an integer.
-        raise RowError("a number with too many digits") from None
+        raise RowError("expected a number of fewer digits") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def check_value(value: Any, depth: int = 0) -> None:
         _check_number(value)
     elif isinstance(value, dict | list):
         if depth >= MAX_DEPTH:
-            raise RowError(f"nested more than {MAX_DEPTH} deep")
+            raise RowError(f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(value, dict):
             _check_fields(value, depth)
         else:
@@ -239,11 +239,11 @@ def _check_fields(row: dict[str, Any], depth: int) -> None:
 def _check_number(value: float) -> None:
     if isinstance(value, int):
         if value not in _INTEGERS:
-            raise RowError("an integer of more than 64 bits")
+            raise RowError("expected an integer of at most 64 bits")
     elif math.isnan(value):
-        raise RowError("NaN is not a number")
+        raise RowError("expected a number, found NaN")
     elif math.isinf(value):
-        raise RowError("a number too large for a 64-bit float")
+        raise RowError("expected a number that fits a 64-bit float")
 
 
 def _check_text(text: str) -> None:

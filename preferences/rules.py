@@ -87,13 +87,13 @@ def in_order(table: pd.DataFrame) -> "pd.Series[bool]":
 
 RULES = (
     Rule(
-        "blank_answers",
+        "blank_responses",
         "a response has no visible character",
         ("chosen_characters", "rejected_characters"),
         filled,
     ),
     Rule(
-        "identical_answers",
+        "identical_responses",
         "the responses differ only in case and white space, or not at all",
         ("chosen", "rejected"),
         different,

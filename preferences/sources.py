@@ -50,7 +50,7 @@ def opened(params: SourceParams) -> Source | None:
     """A source that lies here as files; None for one of the hub, or in its layout.
 
     Raises:
-        MalformedDataError: it is not what its revision says, or its format cannot be told.
+        MalformedDataError: it is not what its revision says, or its format cannot be detected.
     """
     path = Path(params.path)
     if not (path.is_file() or _holds_files(path)):

@@ -30,7 +30,7 @@ Models
     models               the policy with its value function, the reward model
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
-    model_folders        folders in the hub's format, and the error for other folders
+    model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
     generation           sampling responses with a key-value cache
     scoring              scores of texts by a reward model

@@ -4,8 +4,8 @@
 
 The adapter goes into the model itself, which keeps its class and its names: whatever works on a
 model works on one with an adapter. Switched off, it leaves the model that it was put on, so the
-policy of PPO is its own reference. A model is published merged, in the hub's format and without a
-trace of all this; the adapter alone lies beside it in `adapter`, as `peft` writes it. Importing
+policy of PPO is its own reference. A model is published merged, in Hugging Face format and without
+a trace of all this; the adapter alone lies beside it in `adapter`, as `peft` writes it. Importing
 `peft` takes seconds, so only what uses an adapter does.
 """
 
@@ -146,20 +146,24 @@ def load_adapter(model: PreTrainedModel, folder: Path, params: LoraParams) -> No
     """
     if not (folder / WEIGHTS).is_file() or not (folder / CONFIG).is_file():
         raise ModelFolderError(
-            f"{folder}: no adapter here; with LoRA a policy continues from SFT, or from a "
-            "policy that was trained with LoRA"
+            f"{folder}: expected an adapter ({CONFIG}, {WEIGHTS}), found none; with LoRA a policy "
+            "starts from SFT, or from a policy that was trained with LoRA"
         )
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     for key, wanted in (("r", params.rank), ("lora_alpha", params.alpha)):
         if config[key] != wanted:
-            raise ModelFolderError(f"{folder}: {key} is {config[key]}, the params ask for {wanted}")
+            raise ModelFolderError(
+                f"{folder}: {key} is {config[key]}, expected {wanted} as in params"
+            )
     add_adapter(model, params, torch.Generator())
     found = load_file(folder / WEIGHTS)
     mine = adapter_weights(model)
     names = {name: PREFIX + name.replace(f".{NAME}", "") for name in mine}
     if set(names.values()) != set(found):
         odd = sorted(set(names.values()) ^ set(found))
-        raise ModelFolderError(f"{folder}: another model's adapter, or other targets: {odd[0]}")
+        raise ModelFolderError(
+            f"{folder}: adapter of another model, or with other targets; {odd[0]} is only in one"
+        )
     for name, weight in mine.items():
         weight.data.copy_(found[names[name]])
 

@@ -1,4 +1,4 @@
-"""Model folders in the hub's format, and the one error for folders that are not.
+"""Model folders in Hugging Face format, and the one error for folders that are not.
 
 Only safetensors: pickled weights are never read, and no code that lies in a folder is run.
 """
@@ -15,11 +15,13 @@ class ModelFolderError(ValueError):
 
 
 def require_model_folder(folder: Path) -> None:
-    """Raise ModelFolderError unless the folder looks like a model in the hub's format."""
+    """Raise ModelFolderError unless the folder looks like a model in Hugging Face format."""
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder")
     if not (folder / "config.json").is_file():
-        raise ModelFolderError(f"{folder}: not a model folder in the hub's format (no config.json)")
+        raise ModelFolderError(
+            f"{folder}: not a model folder in Hugging Face format (no config.json)"
+        )
     if not list(folder.glob("*.safetensors")):
         raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
 

@@ -281,6 +281,10 @@ def load_value_function(model: ActorCritic, folder: Path) -> None:
     trunk = {key[6:]: value for key, value in tensors.items() if key.startswith("trunk.")}
     model.value_head.load_state_dict(head)
     if (model.value_trunk is not None) != bool(trunk):
-        raise ModelFolderError(f"{folder / VALUE_HEAD}: shared and separate value models differ")
+        kinds = {True: "separate", False: "shared"}
+        raise ModelFolderError(
+            f"{folder / VALUE_HEAD}: expected a {kinds[not trunk]} value model, "
+            f"found a {kinds[bool(trunk)]} one"
+        )
     if model.value_trunk is not None:
         model.value_trunk.load_state_dict(trunk)

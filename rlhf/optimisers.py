@@ -106,8 +106,8 @@ class Optimiser:
         size = float(nn.utils.get_total_norm([weight.detach() for weight in self.weights]))
         if not math.isfinite(size):
             raise NonFiniteError(
-                f"the global norm of the weights is {size} after a step: this model is lost. "
-                "Resume from the last checkpoint with a lower learning rate"
+                f"the global norm of the weights is {size} after a step: this model is "
+                "unusable. Resume from the last checkpoint with a lower learning rate"
             )
 
     def discard(self) -> None:

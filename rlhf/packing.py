@@ -76,5 +76,5 @@ def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]]) -> None:
         if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
             raise PackingError(
                 "self-check 'a packed sequence is what it is alone' failed: hidden states differ "
-                f"by {gap:.2e}; this model cannot be packed, set sft.packing to false"
+                f"by {gap:.2e}; this model does not support packing, set sft.packing to false"
             )

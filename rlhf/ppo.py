@@ -194,7 +194,7 @@ def _budget_used(kl: float, done: int, params: PPOParams) -> str | None:
     if params.kl_budget is None or kl <= params.kl_budget or done == params.iterations:
         return None
     return (
-        f"the KL budget is used up ({kl:.2f} of {params.kl_budget} nats per answer); PPO ends "
+        f"the KL budget is used up ({kl:.2f} of {params.kl_budget} nats per response); PPO ends "
         f"after {done} of {params.iterations} iterations"
     )
 

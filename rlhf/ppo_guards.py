@@ -46,8 +46,9 @@ def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
         )
     if params.kl_limit is not None and kl > params.kl_limit:
         raise TrainingStopped(
-            f"{where}, above {params.kl_limit} (kl_limit): the policy has left the reference. Try "
-            "a higher kl_coef, a lower learning rate, or kl_budget to end the round in time"
+            f"{where}, above {params.kl_limit} (kl_limit): the policy is too far from the "
+            "reference. Try a higher kl_coef, a lower learning rate, or kl_budget to end the round "
+            "in time"
         )
 
 

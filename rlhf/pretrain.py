@@ -1,6 +1,6 @@
 """The embedded base model: a byte-level BPE tokenizer and a small Llama, trained from nothing.
 
-For the default experiment only; a real base model comes from a folder in the hub's format.
+For the default experiment only; a real base model comes from a folder in Hugging Face format.
 Documents are packed end to end into sequences of equal length and trained with the plain
 next-token loss, as in ordinary pre-training.
 """

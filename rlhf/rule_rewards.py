@@ -98,7 +98,7 @@ def sentiment_reward(response: str, *, words: Mapping[str, float]) -> float:
 
 
 def load_sentiment_words(path: Path) -> dict[str, float]:
-    """Read a word list: a word a line (it counts +1), or word, tab and score; `#` starts a comment.
+    """Read a list of one word per line (+1), or word, tab and score; `#` starts a comment.
 
     Raises:
         WordListError: the file cannot be read, has no word, or a line is no single word with a
@@ -118,7 +118,7 @@ def load_sentiment_words(path: Path) -> dict[str, float]:
                 raise WordListError(f"{path}, line {number}: {word!r} is listed a second time")
             scores[word] = score
     if not scores:
-        raise WordListError(f"{path}: expected a word a line, found none")
+        raise WordListError(f"{path}: expected one word per line, found none")
     return scores
 
 

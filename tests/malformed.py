@@ -99,9 +99,11 @@ _NOT_JSON = (
     _raw("bom_inside", b'\xef\xbb\xbf{"prompt": "p"}', "not JSON"),
     _raw("nan", b'{"prompt": "p", "chosen": NaN}', "NaN is not a JSON number"),
     _raw("infinity", b'{"prompt": "p", "chosen": -Infinity}', "-Infinity is not a JSON number"),
-    _raw("huge_number", b'{"prompt": "p", "margin": 1e999}', 'field "margin"', "too large"),
-    _raw("huge_integer", b'{"prompt": "p", "margin": 1' + b"0" * 400 + b"}", "more than 64 bits"),
-    _raw("many_digits", b'{"margin": ' + b"9" * 5000 + b"}", "too many digits"),
+    _raw(
+        "huge_number", b'{"prompt": "p", "margin": 1e999}', 'field "margin"', "fits a 64-bit float"
+    ),
+    _raw("huge_integer", b'{"prompt": "p", "margin": 1' + b"0" * 400 + b"}", "at most 64 bits"),
+    _raw("many_digits", b'{"margin": ' + b"9" * 5000 + b"}", "fewer digits"),
     _raw("twice", b'{"prompt": "p", "prompt": "q"}', 'field "prompt": occurs twice'),
     _raw("nul", rb'{"prompt": "a\u0000b", "chosen": "a"}', 'field "prompt"', "NUL"),
     _raw("lone_surrogate", rb'{"prompt": "\ud83d", "chosen": "a"}', "surrogate", "U+D83D"),
@@ -109,8 +111,8 @@ _NOT_JSON = (
     _raw("utf_16", '{"prompt": "p"}'.encode("utf-16"), "not UTF-8: byte 0xff"),
     _raw("overlong", b'{"prompt": "\xc0\xaf"}', "not UTF-8: byte 0xc0"),
     _raw("cesu", b'{"prompt": "\xed\xa0\xbd\xed\xb8\x80"}', "not UTF-8: byte 0xed"),
-    _raw("deep", b'{"prompt": ' + b"[" * 40 + b"]" * 40 + b"}", "nested more than 16 deep"),
-    _raw("abyss", b'{"prompt": ' + b"[" * 100_000, "nested more than 16 deep"),
+    _raw("deep", b'{"prompt": ' + b"[" * 40 + b"]" * 40 + b"}", "nested more than 16 levels deep"),
+    _raw("abyss", b'{"prompt": ' + b"[" * 100_000, "nested more than 16 levels deep"),
     _raw("long_row", b'{"prompt": "' + b"x" * (4 << 20) + b'"}', "over 4,194,304 bytes"),
 )
 _NO_ROW = (
@@ -153,22 +155,35 @@ _FORMATS = (
     _of("own_wrong_id", OWN, {"pair_id": "1ec0ffeeec0ffeee"}, 'field "pair_id": expected'),
     _of("own_unknown", OWN, {"mood": "grim"}, 'field "mood": unknown; preferences have pair_id'),
     _of("vote_unknown", VOTES, {"votes": ["left"]}, 'field "votes": expected one of a, b, tie'),
-    _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "2 votes by 1 workers"),
-    _of("votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "a worker votes twice"),
+    _of("votes_unequal", VOTES, {"votes": ["a", "b"]}, "found 2 votes and 1 workers"),
+    _of(
+        "votes_twice", VOTES, {"votes": ["a", "b"], "workers": ["x", "x"]}, "a worker occurs twice"
+    ),
     _of("votes_nameless", VOTES, {"workers": [" "]}, 'field "workers": expected a list of names'),
     _of("scores_short", SCORED, {"scores": [1]}, "2 responses and 1 scores"),
     _of(
         "scores_text", SCORED, {"scores": ["1", "0"]}, 'field "scores": expected a list of numbers'
     ),
-    _of("scores_huge", SCORED, {"scores": [10**400, 1]}, 'field "scores": an integer of more'),
+    _of(
+        "scores_huge",
+        SCORED,
+        {"scores": [10**400, 1]},
+        'field "scores": expected an integer of at most',
+    ),
     _of(
         "scores_far",
         SCORED,
         {"scores": [1.7e308, -1.7e308]},
-        'field "scores": the difference of two of them',
+        'field "scores": the difference between two',
     ),
     _of("scores_and_ranks", SCORED, {"ranks": [1, 2]}, 'expected either "scores" or "ranks"'),
-    _of("one_answer", SCORED, {"responses": ["a"], "scores": [1]}, "1 responses", "expected 2+"),
+    _of(
+        "one_answer",
+        SCORED,
+        {"responses": ["a"], "scores": [1]},
+        "1 responses",
+        "expected equal numbers",
+    ),
     _of("answers_null", SCORED, {"responses": ["a", None]}, "expected a list of texts"),
     _of("label_text", UNPAIRED, {"label": "good"}, 'field "label": expected true or false'),
     _of("task_empty", TASK, {"data": {"prompt": "p"}}, 'data: field "response_a": missing'),

@@ -206,7 +206,7 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
     if first is None:
         raise MalformedDataError([f"{path}: no row to detect the format from"], 1)
     columns = set(first.row)
-    for name, needed in _TOLD_BY:
+    for name, needed in _RECOGNISED_BY:
         if needed <= columns:
             if name == "trl" and _is_transcript(first.row):
                 return "hh"
@@ -214,11 +214,15 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
     # Escaped, so that no control character of the data reaches a terminal.
     found = ", ".join(sorted(columns)).encode("unicode_escape").decode("ascii") or "none"
     raise MalformedDataError(
-        [f"{first.where}: columns of no known format ({found[:200]}); specify one with --format"], 1
+        [
+            f"{first.where}: columns of no known format ({found[:200]}); name the format: "
+            "--format, or format in prepare.sources"
+        ],
+        1,
     )
 
 
-_TOLD_BY: tuple[tuple[FormatName, set[str]], ...] = (
+_RECOGNISED_BY: tuple[tuple[FormatName, set[str]], ...] = (
     ("label_studio", {"data", "annotations"}),
     ("votes", {"response_a", "response_b", "votes", "workers"}),
     ("scored", {"responses", "scores"}),

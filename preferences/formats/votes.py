@@ -78,7 +78,8 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
     """
     responses, worth = row["responses"], _worth(row)
     if len(responses) != len(worth) or len(responses) < 2:
-        raise RowError(f"{len(responses)} responses and {len(worth)} scores or ranks, expected 2+")
+        found = f"{len(responses)} responses and {len(worth)} scores or ranks"
+        raise RowError(f"found {found}, expected equal numbers of at least 2")
     if not all(isinstance(response, str) for response in responses):
         raise RowError('field "responses": expected a list of texts')
     for one, other in combinations(range(len(responses)), 2):
@@ -88,7 +89,7 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
         else:
             margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
             if not math.isfinite(margin):
-                raise RowError('field "scores": the difference of two of them is not finite')
+                raise RowError('field "scores": the difference between two of them is not finite')
             pair = responses[better], responses[worse]
             preference = preference_of(row, row["prompt"], *pair, ("prompt_id", "round"))
             yield Preference.from_row(preference.to_row() | {"margin": margin})
@@ -112,12 +113,12 @@ def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
     """
     votes, workers = row["votes"], [_name(worker) for worker in row["workers"]]
     if len(votes) != len(workers):
-        raise RowError(f"{len(votes)} votes by {len(workers)} workers")
+        raise RowError(f"found {len(votes)} votes and {len(workers)} workers, expected one of each")
     for vote in votes:
         if vote not in CHOICES:
             raise RowError(f'field "votes": expected one of {", ".join(CHOICES)}')
     if len(set(workers)) != len(workers):
-        raise RowError('field "workers": a worker votes twice')
+        raise RowError('field "workers": a worker occurs twice')
     cast = list(zip(workers, votes, strict=True))
     yield _voted(row, (row["response_a"], row["response_b"]), cast, where)
 

@@ -42,7 +42,7 @@ class BaseParams:
     """The model everything starts from."""
 
     model: str | None = None
-    """A local folder in the hub's format or a hub id; null pre-trains the embedded model."""
+    """A local folder in Hugging Face format or a hub id; null pre-trains the embedded model."""
     revision: str | None = None
     """Commit of a hub id; required with one."""
     embedded: EmbeddedModelParams = field(default_factory=EmbeddedModelParams)

@@ -23,7 +23,7 @@ class RewardMixParams:
     sentiment: NonNegative = 0.0
     """Weight of positive minus negative words; a sum, so it has no bound."""
     sentiment_words: str | None = None
-    """File with a word a line, or word, tab and score; null takes the embedded list."""
+    """File with one word per line, or word, tab and score; null takes the embedded list."""
 
     def rules(self) -> dict[str, float]:
         """The weights of the rules that count."""

@@ -76,8 +76,9 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
         data.splits.setdefault(split, set()).add(_question(row["prompt"]))
     empty = [split for split, count in counts.items() if not count]
     if empty:
-        left = f"{files.prompts}: no prompt of {len(rows)} falls into split {', '.join(empty)}"
-        data.problems.append((key, f"{left}; more prompts are needed, or larger fractions"))
+        none = f"none of the {len(rows)} prompts falls into split {', '.join(empty)}"
+        wrong = f"{files.prompts}: {none}; add prompts or raise the fractions"
+        data.problems.append((key, wrong))
     elif counts["train"] < params.sample.pairs:
         found = f"{params.sample.pairs}, but only {counts['train']} of the {len(rows)} prompts in"
         wrong = f"{found} {files.prompts} are for training; each is asked once"
@@ -97,7 +98,7 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     if shared:
         data.notes.append(
             f"prepare.files.demonstrations: {shared} of {len(rows)} demonstrations answer prompts "
-            "that policies are evaluated on, so SFT has seen them; leave those out for a fair "
+            "that policies are evaluated on, so SFT has seen them; remove those for a fair "
             "comparison"
         )
 
@@ -163,7 +164,7 @@ def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None
     allowed = data.root / "data/allowed.jsonl"
     put_back = any(name == rule for _, name in load_allowed(allowed)) if allowed.exists() else False
     if severity == "error" and params.validate.limit(rule) == 0 and not put_back:
-        way_out = f"take them out, or set validate.severities.{rule} to quarantine"
+        way_out = f"remove them, or set validate.severities.{rule} to quarantine"
         data.problems.append((key, f"{what}; the gate of the first round would block: {way_out}"))
     elif severity != "off":
         data.notes.append(f"{key}: {what} ({rule}: {severity})")

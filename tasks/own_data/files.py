@@ -99,8 +99,8 @@ def require_followed(root: Path, params: Params) -> None:
     """
     if "DVC_STAGE" in os.environ and follow(root, params):
         raise ParamsError(
-            "dvc.yaml did not have the files that params.yaml names among its deps; it has them "
-            "now: run the same command again (make repro and make flow do this by themselves)"
+            "dvc.yaml did not list the files that params.yaml names as deps; it does now, so run "
+            "the same command again (make repro and make flow do this by themselves)"
         )
 
 

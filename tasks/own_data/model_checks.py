@@ -37,7 +37,7 @@ def _folder_problems(folder: Path) -> Iterator[str]:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         yield (
             f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; merge "
-            "it into its base model (peft: merge_and_unload) and name the folder of that"
+            "it into its base model (peft: merge_and_unload) and name the merged model's folder"
         )
         return
     # Importing transformers takes seconds; only runs with a model of their own pay for it.
@@ -58,7 +58,7 @@ def _scores_problems(folder: Path) -> Iterator[str]:
         yield f"{folder}/config.json: not JSON ({error})"
         return
     if "score_std" not in config:
-        yield f"{folder}: this model has no score head of ours (no score_std in config.json)"
+        yield f"{folder}: no reward model of this pipeline (no score_std in config.json)"
 
 
 def _hub_problems(
@@ -72,7 +72,7 @@ def _hub_problems(
         snapshot_download(name, revision=revision, repo_type=kind, local_files_only=True)
         return
     except HFValidationError:
-        yield key, f"{name}: no such file or folder, and no id of the hub either"
+        yield key, f"{name}: neither a file or folder here nor a valid id on the hub"
         return
     except OSError:  # Not in the cache.
         pass
@@ -83,7 +83,7 @@ def _hub_problems(
     try:
         HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=HUB_SECONDS)
     except HfHubHTTPError as error:
-        yield key, f"{name} at {revision}: the hub says {' '.join(str(error).split())[:200]}"
+        yield key, f"{name} at {revision}: the hub refused: {' '.join(str(error).split())[:200]}"
     except Exception as error:  # Each kind of network failure raises a different exception.
         fetch = f"hf download {name} --revision {revision}"
         fetch += " --repo-type dataset" if kind == "dataset" else ""

@@ -60,8 +60,7 @@ def _path_problems(params: Params, root: Path) -> Iterator[Problem]:
         elif output := _output_at(place, root):
             yield (
                 named.key,
-                f"{named.path}: what stages write below {output} cannot be what they read; copy it "
-                "to another place",
+                f"{named.path}: overlaps with {output}, which stages write; copy it elsewhere",
             )
         elif named.key in FOLDERS and not place.is_dir():
             yield named.key, f"{named.path}: a file; expected a model folder in Hugging Face format"

@@ -37,8 +37,8 @@ def read_preferences(path: Path) -> list[Row]:
             raise
         raise MalformedDataError(
             [
-                f"{path}: in the format {name}, but prepare.files.preferences takes our own "
-                "(docs/params.md); name the file under prepare.sources, which reads both: "
+                f"{path}: found the format {name}, expected preferences as in data/README.md; "
+                "name the file under prepare.sources instead, which reads both: "
                 f"sources: [{{path: {path}}}]"
             ],
             1,

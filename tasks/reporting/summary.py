@@ -50,7 +50,7 @@ class Machine:
 def build_results(
     root: Path, rounds: Sequence[str], *, seed: int, test_policy: str
 ) -> dict[str, Any]:
-    """The figures of every round that has been evaluated so far, in the order of `rounds`.
+    """The metrics of every round that has been evaluated so far, in the order of `rounds`.
 
     A stage that has not run yet is left out of its list; `test` is null until it has run.
 

@@ -29,7 +29,9 @@ def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams)
     compute = start_compute(run)
     try:
         if not is_reward_model(folder):
-            raise ModelFolderError(f"{folder}: this model has no score head of ours")
+            raise ModelFolderError(
+                f"{folder}: no reward model of this pipeline (no score_std in config.json)"
+            )
         model = load_reward_model(folder, compute.device, torch.Generator())
         tokenizer = load_tokenizer(folder)
     except ModelFolderError as error:

@@ -382,7 +382,7 @@ def test_preferences_in_another_format_are_sent_to_prepare_sources(place: Place)
     code, err = place.run("prepare")
 
     assert code == 2
-    assert "own/pairs.jsonl: in the format trl" in err
+    assert "own/pairs.jsonl: found the format trl, expected preferences" in err
     assert "sources: [{path: own/pairs.jsonl}]" in err
     assert "missing" not in err
     assert place.made() == []

@@ -60,8 +60,8 @@ def test_good_data_pass_and_every_row_is_there(gate, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "rule", "found"),
     [
-        ([("p", "", "b")], "blank_answers", 1),
-        ([("p", "a", "A ")], "identical_answers", 1),
+        ([("p", "", "b")], "blank_responses", 1),
+        ([("p", "a", "A ")], "identical_responses", 1),
         ([("p", "a", "b"), ("p", "b", "a")], "contradictions", 2),
         ([("p", "a", "b"), ("p", "a", "b")], "duplicates", 1),
     ],
@@ -82,10 +82,10 @@ def test_each_defect_is_set_aside_with_its_rule_and_the_rest_passes(
 
 
 def test_an_error_blocks_and_says_which_rule(gate):
-    strict = ValidateParams(severities=Severities(blank_answers="error"))
+    strict = ValidateParams(severities=Severities(blank_responses="error"))
     result = gate([*good(40), sourced("p", "", "b")], params=strict)
     assert not result.passed
-    assert result.reasons == ("blank_answers: 1 row where a response has no visible character",)
+    assert result.reasons == ("blank_responses: 1 row where a response has no visible character",)
 
 
 def test_a_warning_is_counted_and_the_row_passes(gate):
@@ -103,12 +103,12 @@ def test_a_warning_is_counted_and_the_row_passes(gate):
 def test_an_allow_list_puts_back_one_pair_for_one_rule(gate, tmp_path):
     path = tmp_path / "allow.jsonl"
     blank = sourced("p", "", "b")
-    entry = {"pair_id": blank.preference.pair_id, "rule": "blank_answers", "why": "silence"}
+    entry = {"pair_id": blank.preference.pair_id, "rule": "blank_responses", "why": "silence"}
     path.write_text(json.dumps(entry))
     rows = [*good(40), blank, sourced("q", "", "b")]
     result = gate(rows, context=Round(allowed=load_allowed(path)))
     assert [entry.sourced.preference.prompt for entry in result.quarantined] == ["q"]
-    assert result.verdict.to_json()["rules"]["blank_answers"]["allowed"] == 1
+    assert result.verdict.to_json()["rules"]["blank_responses"]["allowed"] == 1
     other = Round(allowed=frozenset({(entry["pair_id"], "duplicates")}))
     assert len(gate(rows, context=other).quarantined) == 2
 

@@ -35,7 +35,7 @@ def test_a_good_file_passes_and_leaves_report_data_and_quarantine(tmp_path, caps
     said = capsys.readouterr().out
     assert "format trl, 61 pairs" in said
     assert "columns not read: 'mood'" in said
-    assert "blank_answers      quarantine         1" in said
+    assert "blank_responses    quarantine         1" in said
     assert "verdict: passed" in said
     quarantine = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
     assert [row["where"] for row in quarantine] == [f"{path}:61"]
@@ -120,8 +120,8 @@ REAL = ROOT.parent / "shared" / "data"
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("hh_helpful", {"blank_answers": 4, "extra_turns": 35, "contradictions": 0}),
-        ("polite_instructions", {"identical_answers": 6, "blank_answers": 0}),
+        ("hh_helpful", {"blank_responses": 4, "extra_turns": 35, "contradictions": 0}),
+        ("polite_instructions", {"identical_responses": 6, "blank_responses": 0}),
     ],
 )
 def test_natural_defects_of_real_data_are_found(tmp_path, name, found):

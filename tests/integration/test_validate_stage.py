@@ -102,11 +102,11 @@ def test_good_rows_pass_and_every_other_row_is_accounted_for(round_: Round):
     assert "- longer_wins: 1.000 (95 %" in report
     assert "- bag_of_words: 1.000 (95 %" in report
     (aside,) = rows(round_.results / "quarantine.jsonl")
-    assert (aside["rules"], aside["where"]) == (["blank_answers"], f"comparison {round_.blank}")
+    assert (aside["rules"], aside["where"]) == (["blank_responses"], f"comparison {round_.blank}")
 
 
 def test_the_allow_list_of_the_repository_puts_a_row_back(round_: Round):
-    entry = {"pair_id": round_.blank, "rule": "blank_answers", "why": "silence is an answer"}
+    entry = {"pair_id": round_.blank, "rule": "blank_responses", "why": "silence is an answer"}
     write_rows(round_.root / "data/allowed.jsonl", [entry])
     code, err = round_.run()
     assert code == 0, err
@@ -115,11 +115,11 @@ def test_the_allow_list_of_the_repository_puts_a_row_back(round_: Round):
 
 def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
     round_.values["validate"] |= {
-        "human_labels": {"r1": 50}, "severities": {"blank_answers": "error"}
+        "human_labels": {"r1": 50}, "severities": {"blank_responses": "error"}
     }  # fmt: skip
     code, err = round_.run()
     assert code == 4
-    blank = "blank_answers: 1 row where a response has no visible character"
+    blank = "blank_responses: 1 row where a response has no visible character"
     people = "human_labels: people judged 42 fresh pairs, the round requires 50"
     report = ".work/validate@r1/blocked/report.md"
     assert f"validate@r1: {blank}; {people}. Report: {report}\n" in err
@@ -136,5 +136,5 @@ def test_an_allow_list_for_a_rule_that_does_not_exist_is_refused(round_: Round):
     write_rows(round_.root / "data/allowed.jsonl", [entry])
     code, err = round_.run()
     assert code == 2
-    assert 'data/allowed.jsonl:1: field "rule": expected one of blank_answers, ' in err
+    assert 'data/allowed.jsonl:1: field "rule": expected one of blank_responses, ' in err
     assert "Traceback" not in err

@@ -153,7 +153,7 @@ def table(path, **columns):
             pa.array([None, datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "Mars/Base")),
             'row 2: field "chosen": cannot be read (',
         ),
-        (pa.array([0.5, float("nan")]), 'row 2: field "chosen": NaN is not a number'),
+        (pa.array([0.5, float("nan")]), 'row 2: field "chosen": expected a number, found NaN'),
     ],
     ids=["not utf-8", "year 148,000", "time zone", "nan"],
 )  # fmt: skip

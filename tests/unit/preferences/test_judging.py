@@ -132,7 +132,7 @@ def test_a_judgment_of_swapped_responses_is_turned_round():
 
 
 def test_a_judgment_of_a_pair_that_the_round_does_not_have_is_refused():
-    with pytest.raises(JudgmentMismatchError, match=r"is none of the 1 comparisons"):
+    with pytest.raises(JudgmentMismatchError, match=r"is not among the 1 comparisons"):
         judged(vote("a", pair=comparison(b="other")))
 
 

@@ -191,9 +191,9 @@ def test_a_folder_is_read_file_by_file_in_order(tmp_path):
         ("x.jsonl", b'{"prompt": "p", "responses": ["a"], "scores": [1]}', "1 responses and 1"),
         ("x.jsonl", b'{"prompt": "p", "responses": ["a", 1], "scores": [1, 2]}', "list of texts"),
         ("x.jsonl", b'{"prompt": "p", "responses": ["a", "b"], "scores": [1, "2"]}', "numbers"),
-        ("x.jsonl", json.dumps(VOTES | {"votes": ["a"]}).encode(), "1 votes by 7 workers"),
+        ("x.jsonl", json.dumps(VOTES | {"votes": ["a"]}).encode(), "found 1 votes and 7 workers"),
         ("x.jsonl", json.dumps(VOTES | {"votes": ["c"] * 7}).encode(), "one of a, b, tie"),
-        ("x.jsonl", json.dumps(VOTES | {"workers": ["w"] * 7}).encode(), "a worker votes twice"),
+        ("x.jsonl", json.dumps(VOTES | {"workers": ["w"] * 7}).encode(), "a worker occurs twice"),
         ("x.jsonl", b'{"data": {"prompt": "p"}, "annotations": []}', '"response_a": missing'),
     ],
 )  # fmt: skip

@@ -11,11 +11,11 @@ def test_text_of_the_data_cannot_leave_its_cell_or_become_markup():
 
 
 def test_the_summary_says_why_it_is_blocked_and_where_all_rows_went():
-    finding = Finding("blank_answers", "error", (0, 2), allowed=1)
+    finding = Finding("blank_responses", "error", (0, 2), allowed=1)
     verdict = Verdict(counts=COUNTS, findings=(finding,), reasons=("because",))
     text = verdict.to_markdown()
     assert text.startswith("# Preference data: BLOCKED\n\n- because\n")
-    assert "| blank_answers | error | 2 | 1 | a response has no visible character |" in text
+    assert "| blank_responses | error | 2 | 1 | a response has no visible character |" in text
     assert "| ties | 4 |" in text
     assert not verdict.passed
 

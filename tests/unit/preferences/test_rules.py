@@ -50,9 +50,9 @@ def test_a_response_is_as_long_as_what_can_be_seen_of_it(response, length):
     assert visible_characters(response) == length
 
 
-def test_blank_answers_are_found_on_both_sides():
+def test_blank_responses_are_found_on_both_sides():
     rows = [("p", "a", "b"), ("p", " ", "b"), ("p", "a", ""), ("p", "\u200b", "b")]
-    assert broken("blank_answers", *rows) == [1, 2, 3]
+    assert broken("blank_responses", *rows) == [1, 2, 3]
 
 
 def test_responses_that_differ_only_in_case_and_white_space_are_identical():
@@ -62,7 +62,7 @@ def test_responses_that_differ_only_in_case_and_white_space_are_identical():
         ("p", "a", "a."),
         ("p", "a b", "ab"),
     ]
-    assert broken("identical_answers", *rows) == [0, 1]
+    assert broken("identical_responses", *rows) == [0, 1]
 
 
 def test_all_rows_of_a_contradiction_are_found_and_nothing_else():

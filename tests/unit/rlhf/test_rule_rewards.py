@@ -112,7 +112,7 @@ def test_a_file_of_words_gives_plain_words_one_point_and_others_their_score(tmp_
         (b"good\tmuch\n", "line 1: expected a score after the tab, found 'much'"),
         (b"good\tnan\n", "line 1: expected a score after the tab, found 'nan'"),
         (b"good\nGood\t2\n", "line 2: 'good' is listed a second time"),
-        (b"# nothing\n", "expected a word a line, found none"),
+        (b"# nothing\n", "expected one word per line, found none"),
         (b"\xff\n", "not UTF-8"),
     ],
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rlhf.models import RewardModel, is_reward_model, load_reward_model
+from rlhf.models import RewardModel, is_reward_model, load_reward_model, save_model
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
 
 
@@ -73,7 +73,7 @@ def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
 def save_members(model: RewardModel, folder: Path) -> None:
     """Write the members after the first beside it; `folder` is that of the first."""
     for number, member in enumerate(members_of(model)[1:], start=1):
-        member.classifier.save_pretrained(member_folder(folder, number))
+        save_model(member.classifier, member_folder(folder, number))
 
 
 def member_folder(folder: Path, number: int) -> Path:

@@ -125,6 +125,8 @@ def take_adapter(model: PreTrainedModel) -> Adapter:
     }
     whole = sorted({name.split(".")[0] for name in trained if MARK not in name})
     config |= {"inference_mode": True, "modules_to_save": whole or None}
+    # Weights do not depend on the version of peft, so nothing that is written names it.
+    config.pop("peft_version", None)
     weights = {
         PREFIX + name.replace(f".{NAME}", ""): weight.detach().cpu().clone().contiguous()
         for name, weight in trained.items()

@@ -13,6 +13,7 @@ from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.model_folders import ModelFolderError
+from rlhf.models import save_model
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
 from rlhf.templates import TemplateError
@@ -55,7 +56,7 @@ def write_model(
 ) -> Path:
     """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last."""
     folder = stage.staging.directory(path)
-    model.save_pretrained(folder)
+    save_model(model, folder)
     tokenizer.save_pretrained(folder)
     return folder
 

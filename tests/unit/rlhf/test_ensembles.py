@@ -97,6 +97,13 @@ def test_s37_a_value_function_starts_at_the_score_of_the_first_member(assert_clo
     assert_close(values[0, -1], members()[0](ids[:, :4], mask[:, :4])[0], rtol=0, atol=1e-5)
 
 
+def test_no_member_names_the_version_of_the_library_that_wrote_it(tmp_path):
+    save_members(join(members(), 1.0), tmp_path)
+    configs = sorted(tmp_path.glob("*/*config.json"))
+    assert {path.parent.name for path in configs} == {"member_2", "member_3"}
+    assert not [path for path in configs if "transformers_version" in path.read_text()]
+
+
 # --- training ------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 
 from rlhf.lora import (
@@ -217,6 +217,12 @@ def test_the_same_adapter_gives_the_same_bytes(tmp_path):
     assert files[0] == files[1]
     targets = json.loads(files[0])["target_modules"]
     assert targets == sorted(targets)
+
+
+def test_an_adapters_config_names_no_version_and_peft_reads_it(tmp_path):
+    take_adapter(adapted()).save(tmp_path / "one")
+    assert "peft_version" not in json.loads((tmp_path / "one/adapter_config.json").read_text())
+    assert LoraConfig.from_pretrained(tmp_path / "one").r == LORA.rank
 
 
 # --- the loops -----------------------------------------------------------------------------------

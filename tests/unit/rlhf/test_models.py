@@ -19,6 +19,7 @@ from rlhf.models import (
     load_tokenizer,
     load_value_function,
     response_logits,
+    save_model,
     save_value_function,
     sequence_hidden,
 )
@@ -424,3 +425,19 @@ def test_s49_a_saved_policy_gives_the_same_logits_in_float32(tmp_path, build):
     loaded = load_policy(saved(lm, tmp_path), CPU)
     assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
     assert torch.equal(response_logits(loaded, *padded()), response_logits(lm, *padded()))
+
+
+@BOTH
+def test_a_saved_model_is_the_hubs_but_for_the_version_of_the_library(tmp_path, build):
+    build().save_pretrained(tmp_path / "hub")
+    save_model(build(), tmp_path / "ours")
+
+    names = {path.name for path in (tmp_path / "hub").iterdir()}
+    assert names == {"config.json", "generation_config.json", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == names
+    for name in names:
+        lines = (tmp_path / "hub" / name).read_bytes().splitlines()
+        kept = [line.rstrip(b",") for line in lines if b"transformers_version" not in line]
+        ours = (tmp_path / "ours" / name).read_bytes().splitlines()
+        assert [line.rstrip(b",") for line in ours] == kept
+    assert type(load_policy(tmp_path / "ours", CPU)) is type(build())

@@ -19,8 +19,8 @@ from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair, read_judgments
 from preferences.records import Choice, Judgment, latest, oriented
 
-Score = Callable[[str, str], float]
-"""Gold score of (prompt, response); a higher one is better."""
+Score = Callable[[str, str, bool], float]
+"""Gold score of (prompt, response, whether it is finished); a higher one is better."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,8 +157,8 @@ class RubricAnnotator:
                 f"pair {pair.pair_id}: the rubric scores text prompts, but this one has messages; "
                 "expected label.annotators file or people"
             )
-        gold_a = self._score(pair.prompt, pair.response_a)
-        gold_b = self._score(pair.prompt, pair.response_b)
+        gold_a = self._score(pair.prompt, pair.response_a, pair.finished_a)
+        gold_b = self._score(pair.prompt, pair.response_b, pair.finished_b)
         u = self._uniform(pair, name, "noise")
         noise = self._params.tau * math.log(u / (1 - u))
         # The noise belongs to the responses, not to their positions.

@@ -205,6 +205,7 @@ def _read_gold(path: Path) -> list[tuple[Pair, str]]:
         key = pair_id(*(str(content[name]) for name in content))
         if isinstance(content["prompt"], list):
             key = pair_id(content["prompt"], str(row["response_a"]), str(row["response_b"]))
+        content |= {name: row[name] for name in ("finished_a", "finished_b") if name in row}
         pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
         gold.append((pair, str(row["gold"])))
     return gold

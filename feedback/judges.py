@@ -47,8 +47,10 @@ _LONGEST_REPLY = 20_000
 class RewardModelAnnotator:
     """Prefers the response with the higher score; equal scores are a tie."""
 
-    def __init__(self, score: Callable[[Prompt, str], float], *, name: str, version: str) -> None:
-        """`version`: hash of the model behind `score`."""
+    def __init__(
+        self, score: Callable[[Prompt, str, bool], float], *, name: str, version: str
+    ) -> None:
+        """`score` takes prompt, response, whether it is finished; `version`: hash of its model."""
         self._score, self._name, self._version = score, name, version
 
     def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
@@ -56,8 +58,8 @@ class RewardModelAnnotator:
         return [self._judge_one(pair) for pair in pairs]
 
     def _judge_one(self, pair: Pair) -> Judgment:
-        score_a = self._score(pair.prompt, pair.response_a)
-        score_b = self._score(pair.prompt, pair.response_b)
+        score_a = self._score(pair.prompt, pair.response_a, pair.finished_a)
+        score_b = self._score(pair.prompt, pair.response_b, pair.finished_b)
         choice: Choice = "tie" if score_a == score_b else "a" if score_a > score_b else "b"
         return Judgment.of(
             pair,

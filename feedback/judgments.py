@@ -33,20 +33,27 @@ class Pair:
     prompt: Prompt
     response_a: str
     response_b: str
+    finished_a: bool = True
+    """Whether `response_a` was ended by its writer, and not cut at a length limit."""
+    finished_b: bool = True
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], *, where: str = "pair") -> Self:
         """Reads a row of comparisons.jsonl, without what an annotator must not see.
 
         Raises:
-            JudgmentError: a field is missing or not text, or the id does not match the content.
+            JudgmentError: a field is missing or of another type, or the id does not match the
+                content.
         """
         for name in ("pair_id", "round", "response_a", "response_b"):
             _expect_text(row, name, where)
+        for name in ("finished_a", "finished_b"):
+            if not isinstance(found := row.get(name, True), bool):
+                raise JudgmentError(f"{where}: {name} is {found!r}, expected true or false")
         if not isinstance(row.get("prompt"), str | list):
             found = row.get("prompt")
             raise JudgmentError(f"{where}: prompt is {found!r}, expected a text or messages")
-        pair = cls(**{field.name: row[field.name] for field in fields(cls)})
+        pair = cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
         expected = pair_id(pair.prompt, pair.response_a, pair.response_b)
         if pair.pair_id != expected:
             raise JudgmentError(

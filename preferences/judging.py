@@ -159,14 +159,20 @@ def _by_id(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
 def _preference(
     comparison: Comparison, winning: Sequence[Judgment], weights: Mapping[str, float]
 ) -> Preference:
-    responses = {"a": comparison.response_a, "b": comparison.response_b}
+    sides = {
+        "a": (comparison.response_a, comparison.finished_a),
+        "b": (comparison.response_b, comparison.finished_b),
+    }
     choice = winning[0].choice
+    chosen, rejected = sides[choice], sides["b" if choice == "a" else "a"]
     return Preference(
         pair_id=comparison.pair_id,
         prompt_id=comparison.prompt_id,
         prompt=comparison.prompt,
-        chosen=responses[choice],
-        rejected=responses["b" if choice == "a" else "a"],
+        chosen=chosen[0],
+        rejected=rejected[0],
+        chosen_finished=chosen[1],
+        rejected_finished=rejected[1],
         margin=_margin(winning),
         weight=_mean_weight(winning, weights),
         source=_source(winning),
@@ -184,6 +190,8 @@ def _tie(
         prompt=comparison.prompt,
         chosen=comparison.response_a,
         rejected=comparison.response_b,
+        chosen_finished=comparison.finished_a,
+        rejected_finished=comparison.finished_b,
         weight=_mean_weight(votes, weights),
         source=_source(votes),
         round=comparison.round,

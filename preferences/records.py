@@ -5,6 +5,9 @@ Fields are in the order of the files. A prompt is a text, or a list of messages
 `a` is `response_a`, wherever it was shown. A pair keeps its id when its responses trade places, so
 a judgment may record in `answer_a` (a hash of the text) which response its `a` was; `oriented`
 turns it to the pair at hand.
+
+A response is finished when its writer ended it, and not when it was cut at a length limit. The text
+does not tell, so a flag does; a file that leaves the flag out has finished responses.
 """
 
 import hashlib
@@ -75,8 +78,16 @@ def _names(record: type) -> Iterator[str]:
     return (one.name for one in fields(record))
 
 
-USUAL: Row = {"label": 1.0, "annotator_version": ""}
-"""Defaults for columns that a preference's row may omit: no doubt, and no known annotator."""
+USUAL: Row = {
+    "chosen_finished": True,
+    "rejected_finished": True,
+    "label": 1.0,
+    "annotator_version": "",
+}
+"""Defaults for columns that a preference's row may omit: nothing cut, no doubt, no known
+annotator."""
+_OMITTED = ("label", "annotator_version")
+"""Columns that our own rows omit where they have their default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +99,9 @@ class Preference(_Rowed):
     prompt: Prompt
     chosen: str
     rejected: str
+    chosen_finished: bool = True
+    """Whether `chosen` was ended by its writer, and not cut at a length limit."""
+    rejected_finished: bool = True
     margin: float = 0.0
     """How much better, 0 to 1 in Llama 2's four steps; 0 if not stated."""
     weight: float = 1.0
@@ -111,7 +125,7 @@ class Preference(_Rowed):
     def to_row(self) -> Row:
         """The row for the file, without a label of 1 and without an empty version."""
         row = super(Preference, self).to_row()
-        return {name: row[name] for name in row if name not in USUAL or row[name] != USUAL[name]}
+        return {name: row[name] for name in row if name not in _OMITTED or row[name] != USUAL[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +138,9 @@ class Comparison(_Rowed):
     prompt: Prompt
     response_a: str
     response_b: str
+    finished_a: bool = True
+    """Whether `response_a` was ended by its writer, and not cut at a length limit."""
+    finished_b: bool = True
     policy_a: str
     """Hash of the policy that wrote `response_a`."""
     policy_b: str

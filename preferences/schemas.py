@@ -174,6 +174,12 @@ PROMPTS = Schema("prompts", (*_filled("prompt_id"), _PROMPT))
 
 DEMONSTRATIONS = Schema("demonstrations", (*_filled("prompt_id"), _PROMPT, Field(name="response")))
 
+
+def _finished(*names: str) -> tuple[Field, ...]:
+    """Flags of responses; one that a file leaves out is true."""
+    return tuple(Field(name=name, kind="truth", required=False) for name in names)
+
+
 COMPARISONS = Schema(
     "comparisons",
     (
@@ -181,6 +187,7 @@ COMPARISONS = Schema(
         _PROMPT,
         Field(name="response_a"),
         Field(name="response_b"),
+        *_finished("finished_a", "finished_b"),
         *_filled("policy_a", "policy_b"),
     ),
 )
@@ -209,6 +216,7 @@ PREFERENCES = Schema(
         _PROMPT,
         Field(name="chosen"),
         Field(name="rejected"),
+        *_finished("chosen_finished", "rejected_finished"),
         Field(name="margin", kind="number", low=0),
         Field(name="weight", kind="number", low=0),
         Field(name="source"),

@@ -8,6 +8,9 @@ from tokenizers import Tokenizer
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, prompt_text
 
+_END = -1
+"""Stands for the end token, whose id does not matter here."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
@@ -42,9 +45,10 @@ class TokenLimit:
             encoding.ids
             for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
         )
+        chosen = chosen + [_END] * preference.chosen_finished
+        rejected = rejected + [_END] * preference.rejected_finished
         room = max(0, self.limit - len(prompt))
         return TokenView(
-            # Including the end token.
-            tokens=len(prompt) + max(len(chosen), len(rejected)) + 1,
+            tokens=len(prompt) + max(len(chosen), len(rejected)),
             same=chosen[:room] == rejected[:room],
         )

@@ -1,4 +1,4 @@
-"""Text to token ids and back: prompts by the chat template, responses with their end token."""
+"""Text to token ids and back: prompts by the chat template, finished responses with their end."""
 
 from collections.abc import Sequence
 
@@ -51,10 +51,15 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
-    """Token ids of a response with the end token, which is trained and scored like any other."""
+def encode_response(
+    tokenizer: PreTrainedTokenizerBase, response: str, *, finished: bool
+) -> list[int]:
+    """Token ids of a response; a finished one has the end token, one that was cut has none.
+
+    The end token is trained and scored like any other.
+    """
     ids = list(tokenizer(response, add_special_tokens=False)["input_ids"])
-    return [*ids, tokenizer.eos_token_id]
+    return [*ids, tokenizer.eos_token_id] if finished else ids
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

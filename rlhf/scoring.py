@@ -22,12 +22,15 @@ class Encoder:
         self.pad_id = special_ids(tokenizer).pad
         self._prompts: dict[str, list[int]] = {}
 
-    def encode(self, prompt: Prompt, response: str) -> list[int]:
-        """Token ids of the prompt, the response and the end token."""
+    def encode(self, prompt: Prompt, response: str, *, finished: bool) -> list[int]:
+        """Token ids of the prompt, the response and, where it is finished, the end token.
+
+        So the last token, where the model scores, is the one that PPO scores at.
+        """
         key = prompt if isinstance(prompt, str) else repr(prompt)
         if key not in self._prompts:
             self._prompts[key] = encode_prompt(self._tokenizer, prompt)
-        return [*self._prompts[key], *encode_response(self._tokenizer, response)]
+        return [*self._prompts[key], *encode_response(self._tokenizer, response, finished=finished)]
 
 
 @torch.no_grad()

@@ -47,7 +47,9 @@ def encode_examples(
 ) -> tuple[list[Example], int]:
     """Tokenised demonstrations and how many were left out as too long."""
     examples = [
-        Example(encode_prompt(tokenizer, prompt), encode_response(tokenizer, response))
+        Example(
+            encode_prompt(tokenizer, prompt), encode_response(tokenizer, response, finished=True)
+        )
         for prompt, response in pairs
     ]
     kept = [example for example in examples if len(example) <= max_tokens]

@@ -80,7 +80,7 @@ def ask_language_model(params: LabelParams, pairs: Sequence[Pair]) -> list[Judgm
     return judgments
 
 
-def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str], float]:
+def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str, bool], float]:
     """The rubric's score function; the rubric covers the embedded prompts only."""
     for pair in pairs:
         if not isinstance(pair.prompt, str) or parse_request(pair.prompt) is None:
@@ -89,7 +89,7 @@ def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str], float]:
                 f"label.annotators is rubric, which covers the support desk only, but "
                 f"pair {pair.pair_id} asks {str(pair.prompt)[:80]!r}; use people, file or a model",
             )
-    return score_response
+    return lambda prompt, response, finished: score_response(prompt, response, finished=finished)
 
 
 if __name__ == "__main__":

@@ -169,19 +169,26 @@ def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str
 def _samples(
     result: Iteration, iteration: int, tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Some responses of the rollout, with their scores."""
+    """Some responses of the rollout, with whether they ended by themselves, and their scores."""
     rollout = result.rollout
     chosen = random.Random(iteration).sample(range(len(rollout)), min(SAMPLES, len(rollout)))
     kept = rollout.select(torch.tensor(chosen, device=rollout.scores.device))
     rows = zip(
         decode_rows(tokenizer, kept.prompt_ids, kept.prompt_mask),
         decode_rows(tokenizer, kept.response_ids, kept.response_mask),
+        kept.ended.tolist(),
         kept.scores.tolist(),
         strict=True,
     )
     return [
-        {"iteration": iteration, "prompt": prompt, "response": response, "score": round(score, 4)}
-        for prompt, response, score in rows
+        {
+            "iteration": iteration,
+            "prompt": prompt,
+            "response": response,
+            "finished": ended,
+            "score": round(score, 4),
+        }
+        for prompt, response, ended, score in rows
     ]
 
 

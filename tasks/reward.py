@@ -107,8 +107,8 @@ def _train(
     params = stage.params.reward
     pairs = [
         reward.EncodedPair(
-            encoder.encode(row.prompt, row.chosen),
-            encoder.encode(row.prompt, row.rejected),
+            encoder.encode(row.prompt, row.chosen, finished=row.chosen_finished),
+            encoder.encode(row.prompt, row.rejected, finished=row.rejected_finished),
             row.margin if params.margins else 0.0,
             row.weight * reward.source_weight(row.source, params.source_weights),
             row.label,
@@ -154,9 +154,12 @@ def _normalise(
     """Fit the normaliser on SFT's own responses among the round's pairs."""
     sft = model_hash(Path("models/sft"))
     rows = [
-        encoder.encode(row.prompt, response)
+        encoder.encode(row.prompt, response, finished=finished)
         for row in comparisons
-        for response, policy in ((row.response_a, row.policy_a), (row.response_b, row.policy_b))
+        for response, finished, policy in (
+            (row.response_a, row.finished_a, row.policy_a),
+            (row.response_b, row.finished_b, row.policy_b),
+        )
         if policy == sft
     ]
     if len(rows) < 2:

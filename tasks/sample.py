@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from preferences.reader import read_rows
 from preferences.records import pair_id
@@ -34,6 +34,14 @@ DRAWS = 4
 """Most attempts per prompt to get two responses that differ."""
 
 
+class Response(NamedTuple):
+    """A sampled response."""
+
+    text: str
+    finished: bool
+    """It ended with the end token, and was not cut at the length limit."""
+
+
 def run(stage: Stage) -> None:
     """Sample responses to prompts without preferences, and pair them blind."""
     params: SampleParams = stage.params.sample
@@ -48,7 +56,7 @@ def run(stage: Stage) -> None:
     models = {folder: load_policy(folder, compute.device) for folder in (policy, sft)}
     progress = Progress(stage.name, len(rows), "pairs")
 
-    def respond(folder: Path, indices: Sequence[int], name: str) -> list[str]:
+    def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:
         if not indices:
             return []
         ids = sample_all(
@@ -60,9 +68,9 @@ def run(stage: Stage) -> None:
             batch_size=params.batch_size,
             generator=seeds.torch("sample", name, device=compute.device),
         )
-        return [decode_response(tokenizer, row) for row in ids]
+        return [Response(decode_response(tokenizer, row), row[-1] == tokens.eos) for row in ids]
 
-    pairs: dict[int, tuple[str, str]] = {}
+    pairs: dict[int, tuple[Response, Response]] = {}
     for draw in range(DRAWS):
         left = [index for index in range(len(rows)) if index not in pairs]
         against = [index for index in left if index < num_against_sft]
@@ -73,7 +81,7 @@ def run(stage: Stage) -> None:
         new = {
             index: (one, other)
             for index, one, other in zip(left, first, second, strict=True)
-            if _comparable(one, other)
+            if _comparable(one.text, other.text)
         }
         pairs |= new
         progress.step(len(new))
@@ -121,21 +129,24 @@ def _readable(response: str) -> bool:
 
 
 def _comparison(
-    stage: Stage, row: Mapping[str, Any], pair: tuple[str, str], policies: tuple[str, str]
+    stage: Stage,
+    row: Mapping[str, Any],
+    pair: tuple[Response, Response],
+    policies: tuple[str, str],
 ) -> dict[str, Any]:
     """A comparison; the pair's id decides which response is `a`, so sides carry no meaning."""
-    prompt, identity = row["prompt"], pair_id(row["prompt"], *pair)
+    prompt, identity = row["prompt"], pair_id(row["prompt"], *(side.text for side in pair))
     swap = int(identity, 16) % 2 == 1
-    (response_a, response_b), (policy_a, policy_b) = (
-        (pair[::-1], policies[::-1]) if swap else (pair, policies)
-    )
+    (one, other), (policy_a, policy_b) = (pair[::-1], policies[::-1]) if swap else (pair, policies)
     return {
         "pair_id": identity,
         "round": stage.round_key,
         "prompt_id": row["prompt_id"],
         "prompt": prompt,
-        "response_a": response_a,
-        "response_b": response_b,
+        "response_a": one.text,
+        "response_b": other.text,
+        "finished_a": one.finished,
+        "finished_b": other.finished,
         "policy_a": policy_a,
         "policy_b": policy_b,
     }

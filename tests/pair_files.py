@@ -42,6 +42,7 @@ PREFERENCES = [
     preference("Where is my parcel?", "On its way.", "No idea.", split="heldout", weight=0.5),
     preference("„Quoted“ 🙂", " leading space", "trailing \n"),
     preference("Where?", "", "blank against this"),
+    preference("Cut?", "Whole.", "Not who", rejected_finished=False),
     *(preference(f"tricky {text}", text, f"not {text}") for text in TRICKY),
     preference(MESSAGES, "Là.", "Nowhere."),
 ]

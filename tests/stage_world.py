@@ -65,7 +65,7 @@ def run(root: Path, stage: str, **environment: str) -> int:
             inputs=module.INPUTS,
             per_round=bool(key),
             arguments=["--round", key] if key else [],
-            errors=module.ERRORS,
+            errors=getattr(module, "ERRORS", {}),
         )
 
 

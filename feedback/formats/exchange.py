@@ -23,14 +23,16 @@ def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dic
         if judgment.choice not in ("a", "b"):
             continue
         pair = pairs[judgment.pair_id]
-        chosen, rejected = pair.response_a, pair.response_b
+        chosen, rejected = (pair.response_a, pair.finished_a), (pair.response_b, pair.finished_b)
         if judgment.choice == "b":
             chosen, rejected = rejected, chosen
         rows.append(
             {
                 "prompt": pair.prompt,
-                "chosen": _completion(pair, chosen),
-                "rejected": _completion(pair, rejected),
+                "chosen": _completion(pair, chosen[0]),
+                "rejected": _completion(pair, rejected[0]),
+                "chosen_finished": chosen[1],
+                "rejected_finished": rejected[1],
                 "pair_id": judgment.pair_id,
                 "round": judgment.round,
                 "annotator_id": judgment.annotator_id,

@@ -22,8 +22,10 @@ _BY_NEED = (
 def task_view(task: Task) -> dict[str, Any]:
     """A pair as the page shows it: only sides, nothing that reveals the authors."""
     left, right = task.pair.response_a, task.pair.response_b
+    left_finished, right_finished = task.pair.finished_a, task.pair.finished_b
     if task.swap:
         left, right = right, left
+        left_finished, right_finished = right_finished, left_finished
     prompt = task.pair.prompt
     return {
         "assignment_id": task.assignment_id,
@@ -33,6 +35,8 @@ def task_view(task: Task) -> dict[str, Any]:
         "prompt_raw": visible(prompt) if isinstance(prompt, str) else None,
         "left_raw": visible(left),
         "right_raw": visible(right),
+        "left_cut": not left_finished,
+        "right_cut": not right_finished,
     }
 
 

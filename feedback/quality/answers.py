@@ -82,7 +82,7 @@ def _answer(row: Row[Any]) -> Answer:
     left = None
     if row.choice in ("a", "b"):
         left = (row.choice == "a") != bool(row.swap)
-    prompt, response_a, response_b = json.loads(row.content)
+    prompt, response_a, response_b, *_ = json.loads(row.content)
     characters = len(response_a) + len(response_b) + len(str(prompt))
     return Answer(
         annotator_id=row.annotator_id,

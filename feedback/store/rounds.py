@@ -1,7 +1,6 @@
 """Rounds of pairs in the store: publishing, settling and progress."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from feedback.judgments import Pair
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
-from feedback.store.standing import answers, chunks, column_in
+from feedback.store.standing import answers, chunks, column_in, content_of
 from feedback.store.votes import votes_needed
 
 # Built once, as in `feedback.store.assignments`.
@@ -111,7 +110,7 @@ def add_pairs(
     rows = [
         {
             "pair_id": pair.pair_id,
-            "content": json.dumps([pair.prompt, pair.response_a, pair.response_b]),
+            "content": content_of(pair),
             "gold": (gold or {}).get(pair.pair_id),
             "created_ms": now_ms(),
         }

@@ -31,7 +31,7 @@ pairs = Table(
     "pairs",
     metadata,
     Column("pair_id", String(16), primary_key=True),
-    Column("content", Text, nullable=False, comment="JSON: [prompt, response_a, response_b]"),
+    Column("content", Text, nullable=False, comment="JSON: see `standing.content_of`"),
     Column("gold", String(8), comment="the right choice of a gold item, else null"),
     Column("created_ms", BigInteger, nullable=False),
 )

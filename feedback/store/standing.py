@@ -32,13 +32,24 @@ _STANDING = (
 
 def stored_pair(row: Row[Any], round_key: str) -> Pair:
     """The pair of a row with `pair_id` and `content`."""
-    prompt, response_a, response_b = json.loads(row.content)
+    # A store from before there were flags has the texts only.
+    prompt, response_a, response_b, *finished = json.loads(row.content)
+    finished_a, finished_b = finished or (True, True)
     return Pair(
         pair_id=row.pair_id,
         round=round_key,
         prompt=prompt,
         response_a=response_a,
         response_b=response_b,
+        finished_a=finished_a,
+        finished_b=finished_b,
+    )
+
+
+def content_of(pair: Pair) -> str:
+    """What the store keeps of a pair: [prompt, response_a, response_b, finished_a, finished_b]."""
+    return json.dumps(
+        [pair.prompt, pair.response_a, pair.response_b, pair.finished_a, pair.finished_b]
     )
 
 

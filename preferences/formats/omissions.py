@@ -22,7 +22,7 @@ from preferences.records import (
 
 _USUAL = {"margin": 0.0, "weight": 1.0, "source": "", "round": "", "split": "train", **USUAL}
 _ALL = frozenset({"prompt_id", *_USUAL})
-_VOTE = frozenset({"prompt_id", "round", "source"})
+_VOTE = frozenset({"prompt_id", "round", "source", "chosen_finished", "rejected_finished"})
 _HELD: dict[OutName, frozenset[str]] = {
     "preferences": _ALL,
     "trl": _ALL,

@@ -19,6 +19,8 @@ from preferences.schemas import PREFERENCES, Field, Schema
 TURN = "\n\nAssistant:"
 
 _EXTRA = (
+    Field(name="chosen_finished", kind="truth", required=False, nullable=True),
+    Field(name="rejected_finished", kind="truth", required=False, nullable=True),
     Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="margin", kind="number", required=False, nullable=True, low=0),
     Field(name="weight", kind="number", required=False, nullable=True, low=0),

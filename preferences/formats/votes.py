@@ -33,7 +33,9 @@ from preferences.schemas import Field, Schema
 
 _PROMPT = Field(name="prompt", kind="prompt")
 _RESPONSES = (Field(name="response_a"), Field(name="response_b"))
+_FINISHED = ("finished_a", "finished_b")
 _IDS = (
+    *(Field(name=name, kind="truth", required=False, nullable=True) for name in _FINISHED),
     Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
 )
@@ -140,6 +142,8 @@ def votes_to_row(voted: Voted) -> Row:
         "prompt": comparison.prompt,
         "response_a": comparison.response_a,
         "response_b": comparison.response_b,
+        "finished_a": comparison.finished_a,
+        "finished_b": comparison.finished_b,
         "votes": [judgment.choice for judgment in voted.judgments],
         "workers": [judgment.annotator_id for judgment in voted.judgments],
         "round": comparison.round,
@@ -184,7 +188,7 @@ def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
 def label_studio_to_row(voted: Voted) -> Row:
     """A task with its annotations."""
     comparison = voted.comparison
-    names = ("pair_id", "prompt_id", "prompt", "response_a", "response_b", "round")
+    names = ("pair_id", "prompt_id", "prompt", "response_a", "response_b", *_FINISHED, "round")
     return {
         "data": {name: getattr(comparison, name) for name in names},
         "annotations": [_to_annotation(judgment) for judgment in voted.judgments],
@@ -212,7 +216,9 @@ def voted_of(preference: Preference, where: str) -> Voted:
     """
     swapped = int(preference.pair_id, 16) % 2 == 1 and not preference.is_tie
     responses = (preference.chosen, preference.rejected)
+    finished = (preference.chosen_finished, preference.rejected_finished)
     row = {name: getattr(preference, name) for name in ("prompt_id", "prompt", "round")}
+    row |= dict(zip(_FINISHED, finished[::-1] if swapped else finished, strict=True))
     choice: Choice = "tie" if preference.is_tie else "b" if swapped else "a"
     source = preference.source if preference.source.strip() else "import"
     voted = _voted(row, responses[::-1] if swapped else responses, [(source, choice)], where)
@@ -247,6 +253,7 @@ def _voted(
         prompt=prompt,
         response_a=responses[0],
         response_b=responses[1],
+        **{name: row[name] for name in _FINISHED if row.get(name) is not None},
         policy_a="unknown",
         policy_b="unknown",
     )

@@ -34,6 +34,9 @@ class Sample:
     prompt: str
     before: str
     after: str
+    before_finished: bool
+    """Whether the response ended by itself, rather than at the length limit."""
+    after_finished: bool
     gold_before: float | None
     gold_after: float | None
     score: float | None
@@ -230,6 +233,8 @@ def _sample(row: Mapping[str, Any]) -> Sample:
         prompt=_as_text(row["prompt"]),
         before=str(row["sft"]),
         after=str(row["response"]),
+        before_finished=row["sft_finished"],
+        after_finished=row["finished"],
         gold_before=row.get("gold_sft"),
         gold_after=row.get("gold"),
         score=row.get("score"),

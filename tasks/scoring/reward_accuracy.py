@@ -79,11 +79,17 @@ def label_gaps(
 def _member_gaps(
     model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
 ) -> list[float]:
-    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
-    encoded += [encoder.encode(row.prompt, row.rejected) for row in rows]
+    encoded = _chosen(encoder, rows)
+    encoded += [
+        encoder.encode(row.prompt, row.rejected, finished=row.rejected_finished) for row in rows
+    ]
     scores = score_rows(model, encoded, pad_id=encoder.pad_id, compute=compute)
     half = len(rows)
     return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
+
+
+def _chosen(encoder: Encoder, rows: Sequence[Preference]) -> list[list[int]]:
+    return [encoder.encode(row.prompt, row.chosen, finished=row.chosen_finished) for row in rows]
 
 
 def _disagreement(
@@ -92,7 +98,7 @@ def _disagreement(
     """Mean standard deviation, over the members, of the normalised score of a chosen response."""
     if not rows:
         return None
-    encoded = [encoder.encode(row.prompt, row.chosen) for row in rows]
+    encoded = _chosen(encoder, rows)
     scores = [
         score_rows(member, encoded, pad_id=encoder.pad_id, compute=compute)
         for member in members_of(model)
@@ -139,8 +145,9 @@ def _gold_sign(row: Preference) -> int:
     """
     if not isinstance(row.prompt, str) or parse_request(row.prompt) is None:
         return 0 if row.is_tie else 1
-    difference = score_response(row.prompt, row.chosen) - score_response(row.prompt, row.rejected)
-    return (difference > 0) - (difference < 0)
+    chosen = score_response(row.prompt, row.chosen, finished=row.chosen_finished)
+    rejected = score_response(row.prompt, row.rejected, finished=row.rejected_finished)
+    return (chosen > rejected) - (chosen < rejected)
 
 
 def _longer_wins(rows: Sequence[Preference]) -> float | None:

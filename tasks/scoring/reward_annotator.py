@@ -10,9 +10,9 @@ from feedback.annotators import LabelParams
 from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
-from rlhf.chat import encode_prompt, encode_response
 from rlhf.model_folders import ModelFolderError
 from rlhf.models import is_reward_model, load_reward_model, load_tokenizer
+from rlhf.scoring import Encoder
 from tasks.params.loading import RunParams
 from tasks.running.models import start_compute
 from tasks.running.outcome import StageEnd
@@ -33,12 +33,12 @@ def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams)
                 f"{folder}: no reward model of this pipeline (no score_std in config.json)"
             )
         model = load_reward_model(folder, compute.device, torch.Generator())
-        tokenizer = load_tokenizer(folder)
+        encoder = Encoder(load_tokenizer(folder))
     except ModelFolderError as error:
         raise StageEnd("bad_input", f"label.reward_model: {error}") from None
 
-    def score(prompt: Prompt, response: str) -> float:
-        row = [*encode_prompt(tokenizer, prompt), *encode_response(tokenizer, response)]
+    def score(prompt: Prompt, response: str, finished: bool) -> float:
+        row = encoder.encode(prompt, response, finished=finished)
         ids = torch.tensor([row], device=compute.device)
         with torch.no_grad(), compute.autocast():
             return float(model(ids, torch.ones_like(ids, dtype=torch.bool)))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,19 @@ def twelve(pair_of: Any) -> list[Any]:
         )
         for n in range(12)
     ]
+
+
+def test_a_response_that_was_cut_says_so_below_its_text(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish([replace(pair_of("Where is it?", "good, it is on", "bad."), finished_a=False)])
+    sign_in(browser, site)
+    cut, other = (
+        ("left", "right") if by_id(browser, "left").text == "good, it is on" else ("right", "left")
+    )
+    assert by_id(browser, f"{cut}-cut").is_displayed()
+    assert not by_id(browser, f"{other}-cut").is_displayed()
+    press(browser, Keys.ARROW_LEFT)
 
 
 def test_a_whole_session_by_keyboard(

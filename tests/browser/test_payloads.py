@@ -116,6 +116,7 @@ def hostile_report(root: Path) -> Path:
     write_world(root, ("r1",))
     rows = [
         {"prompt_id": f"p{n}", "prompt": f"{n} {text}", "sft": text, "response": f"{text} {n}",
+         "sft_finished": True, "finished": False,
          "gold_sft": 4.0, "gold": n / 10, "score": 1.25}
         for n, text in enumerate(PAYLOADS)
     ]  # fmt: skip

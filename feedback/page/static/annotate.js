@@ -73,6 +73,7 @@ function fill() {
     // The server has sanitised this HTML, and the page's policy runs only our scripts.
     if (asText) box.textContent = plain; else box.innerHTML = task[part];
   }
+  for (const side of SIDES) $(`${side}-cut`).hidden = !task[`${side}_cut`];
 }
 
 function show(given) {

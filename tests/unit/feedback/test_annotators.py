@@ -16,10 +16,10 @@ from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 DIFFERENCES = (-3.0, -1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 4.0)
 
 
-def score(prompt: str, response: str) -> float:
-    """The gold score is written into the answer itself: 'gold=2.5 ...'."""
+def score(prompt: str, response: str, finished: bool) -> float:
+    """The gold score is written into the answer itself, 'gold=2.5 ...'; 3 less if it was cut."""
     assert prompt.startswith("prompt")
-    return float(response.split("=")[1].split()[0])
+    return float(response.split("=")[1].split()[0]) - 3 * (not finished)
 
 
 def pairs_with(difference: float, count: int, key: str = "r1") -> list[Pair]:
@@ -51,6 +51,16 @@ def test_a_is_preferred_as_often_as_the_sigmoid_says(difference: float, tau: flo
     expected = 1 / (1 + math.exp(-difference / tau))
     error = math.sqrt(expected * (1 - expected) / count)
     assert abs(share(judgments, choice="a") - expected) < 3 * error
+
+
+def test_the_gold_score_of_a_cut_response_is_that_of_a_cut_response() -> None:
+    """A lead of 1.5 and a cut that costs 3 are a lag of 1.5."""
+    cut = [replace(pair, finished_a=False) for pair in pairs_with(1.5, 2000)]
+    expected = [one.choice for one in annotator(seed=1).judge(pairs_with(-1.5, 2000))]
+    found = [one.choice for one in annotator(seed=1).judge(cut)]
+    # Other texts have other noise, so the shares agree and not each choice.
+    assert abs(found.count("a") - expected.count("a")) < 3 * math.sqrt(2 * 2000 * 0.15)
+    assert found.count("a") < 600
 
 
 def test_agreement_with_the_gold_order_is_the_mean_of_the_sigmoids() -> None:

@@ -164,7 +164,7 @@ def test_the_key_comes_from_the_environment(
 def test_a_reward_model_prefers_the_higher_score(make_pairs: Any) -> None:
     pairs = make_pairs(3)
     scores = {pairs[0].response_a: 1.0, pairs[1].response_b: 1.0}
-    judge = RewardModelAnnotator(lambda _, text: scores.get(text, 0.0), name="rm", version="v")
+    judge = RewardModelAnnotator(lambda _, text, __: scores.get(text, 0.0), name="rm", version="v")
     judgments = judge.judge(pairs)
     assert [one.choice for one in judgments] == ["a", "b", "tie"]
     assert {one.kind for one in judgments} == {"reward_model"}

@@ -66,6 +66,29 @@ def test_a_pair_from_a_comparison_holds_nothing_of_the_policies() -> None:
     assert "SECRET" not in repr(Pair.from_json(row))
 
 
+def comparison_of(pair: Pair, **more: Any) -> dict[str, Any]:
+    names = ("pair_id", "round", "prompt", "response_a", "response_b")
+    return {name: getattr(pair, name) for name in names} | more
+
+
+def test_a_comparison_without_flags_has_finished_responses() -> None:
+    assert (Pair.from_json(comparison_of(a_pair())).finished_a, a_pair().finished_b) == (True, True)
+    cut = Pair.from_json(comparison_of(a_pair(), finished_a=False, finished_b=True))
+    assert (cut.finished_a, cut.finished_b) == (False, True)
+    assert cut.pair_id == a_pair().pair_id
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, "false"])
+def test_a_flag_that_is_not_true_or_false_is_named_with_its_line(
+    wrong: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "comparisons.jsonl"
+    path.write_text(to_lines([comparison_of(a_pair()), comparison_of(a_pair(), finished_b=wrong)]))
+    with pytest.raises(JudgmentError) as caught:
+        read_pairs(path)
+    assert str(caught.value) == f"{path}:2: finished_b is {wrong!r}, expected true or false"
+
+
 def test_a_pair_whose_id_is_not_that_of_its_content_is_refused() -> None:
     row = {
         "pair_id": "0" * 16,

@@ -12,10 +12,10 @@ from preferences.records import (
 PROMPT = "Where is my parcel?"
 
 
-def comparison(a="Here.", b="No idea.", prompt=PROMPT):
+def comparison(a="Here.", b="No idea.", prompt=PROMPT, **more):
     return Comparison(
         pair_id=pair_id(prompt, a, b), round="r1", prompt_id="p1", prompt=prompt,
-        response_a=a, response_b=b, policy_a="x", policy_b="y",
+        response_a=a, response_b=b, policy_a="x", policy_b="y", **more,
     )  # fmt: skip
 
 
@@ -173,3 +173,14 @@ def test_s43_keeping_ties_changes_no_decided_pair_and_no_skipped_one():
     assert with_ties(vote("b")) == judged(vote("b"))
     assert with_ties(vote("skip")) == judged(vote("skip"))
     assert with_ties() == judged()
+
+
+@pytest.mark.parametrize("choice", ["a", "b", "tie"])
+def test_the_flag_of_a_cut_response_follows_it_to_its_side(choice):
+    pair = comparison(finished_a=True, finished_b=False)
+    (row,) = judge([pair], [vote(choice)], weights={}, keep_ties=True).rows
+    flags = {
+        row.preference.chosen: row.preference.chosen_finished,
+        row.preference.rejected: row.preference.rejected_finished,
+    }
+    assert flags == {"Here.": True, "No idea.": False}

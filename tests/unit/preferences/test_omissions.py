@@ -35,6 +35,8 @@ ODD = [
     preference("chain", "c", "a", prompt_id="chosen by us"),
     preference("„Ünïcode“ 🙂\u2028", "null", "12"),
     preference("line\r\nends\r", "\r", " \n"),
+    preference("cut", "good but", "bad", chosen_finished=False),
+    preference("both cut", "bet", "wors", chosen_finished=False, rejected_finished=False),
     preference("blank", "", " "),
     preference("same", "alike", "alike"),
     preference(TURNS, " there", " here"),
@@ -101,7 +103,10 @@ def test_every_pair_that_no_note_counts_comes_back_from_every_kind_of_file(
     found = {seen(row): row for row in back}
     usual = preference("", "", "")
     for row in expected:
-        for name in ("margin", "weight", "source", "round", "split", "label", "annotator_version"):
+        for name in (
+            *("chosen_finished", "rejected_finished"),
+            *("margin", "weight", "source", "round", "split", "label", "annotator_version"),
+        ):
             value = getattr(row, name)
             if name not in lost and value != getattr(usual, name):
                 assert getattr(found[seen(row)], name) == value, (row, name)
@@ -119,9 +124,12 @@ def test_a_conversion_within_our_own_format_loses_nothing_and_says_nothing(tmp_p
 @pytest.mark.parametrize(
     ("to", "lost"),
     [
-        ("hh", "annotator_version, label, margin, round, source, split, weight"),
-        ("unpaired", "annotator_version, label, margin, round, source, split, weight"),
-        ("scored", "annotator_version, label, source, split, weight"),
+        ("hh", "annotator_version, label, margin, rejected_finished, round, source, split, weight"),
+        (
+            "unpaired",
+            "annotator_version, label, margin, rejected_finished, round, source, split, weight",
+        ),
+        ("scored", "annotator_version, label, rejected_finished, source, split, weight"),
         ("votes", "annotator_version, label, margin, split, weight"),
         ("judgments", "label, margin, split, weight"),
         ("trl", None),
@@ -130,7 +138,7 @@ def test_a_conversion_within_our_own_format_loses_nothing_and_says_nothing(tmp_p
 def test_fields_that_a_format_has_no_place_for_are_named(tmp_path, capsys, to, lost):
     row = preference(
         TURNS, " a", " b", margin=0.5, weight=2.0, source="human", round="r1", split="heldout",
-        label=0.75, annotator_version="v1",
+        label=0.75, annotator_version="v1", rejected_finished=False,
     )  # fmt: skip
     out = tmp_path / ("out" if to == "judgments" else "out.jsonl")
     path = write_own(tmp_path / "own.jsonl", [row])

@@ -5,6 +5,8 @@ import pytest
 
 from preferences.formats.files import write_records
 from preferences.formats.reading import open_source
+from preferences.formats.writing import Unsettled
+from preferences.loading import load_comparisons
 from preferences.reader import MalformedDataError
 from preferences.records import Sourced, Voted, pair_id, text_hash
 from tests.pair_files import (
@@ -212,3 +214,56 @@ def test_a_pair_id_of_other_content_is_refused(tmp_path):
     write_records(tmp_path / "x.jsonl", [row])
     with pytest.raises(MalformedDataError, match='field "pair_id": expected'):
         read(tmp_path / "x.jsonl")
+
+
+FLAGS = ("chosen_finished", "rejected_finished")
+
+
+def test_a_file_that_leaves_the_flags_out_has_finished_responses(tmp_path):
+    write(tmp_path / "own.jsonl", [preference("p", "good", "bad")], "preferences")
+    own = json.loads((tmp_path / "own.jsonl").read_text())
+    assert [own.pop(name) for name in FLAGS] == [True, True]
+    hh = {side: f"\n\nHuman: p\n\nAssistant: {side}" for side in ("chosen", "rejected")}
+    rows = [own, {"prompt": "p", "chosen": "good", "rejected": "bad"}, hh]
+    rows.append({"prompt": "p", "responses": ["good", "bad"], "ranks": [1, 2]})
+    for number, row in enumerate(rows):
+        write_records(tmp_path / f"{number}.jsonl", [row])
+        (found,) = read(tmp_path / f"{number}.jsonl")
+        assert (found.chosen_finished, found.rejected_finished) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+@pytest.mark.parametrize("to", ["preferences", "trl", "votes"])
+def test_the_flag_of_a_cut_response_is_read_from_every_format_that_has_it(tmp_path, name, to):
+    cut = preference("p", "good", "bad", rejected_finished=False)
+    write(tmp_path / name, [cut, preference("q", "good", "bad")], to)
+    flags = []
+    for sourced in Unsettled().settle(open_source(tmp_path / name)):
+        flags.append((sourced.preference.chosen_finished, sourced.preference.rejected_finished))
+    assert flags == [(True, False), (True, True)]
+
+
+@pytest.mark.parametrize("to", ["preferences", "trl"])
+@pytest.mark.parametrize("wrong", ["yes", 1])
+def test_a_flag_that_is_not_true_or_false_is_refused_with_its_place(tmp_path, to, wrong):
+    write(tmp_path / "x.jsonl", [preference("p", "good", "bad")], to)
+    row = json.loads((tmp_path / "x.jsonl").read_text()) | {"rejected_finished": wrong}
+    write_records(tmp_path / "x.jsonl", [row])
+    with pytest.raises(MalformedDataError) as caught:
+        read(tmp_path / "x.jsonl")
+    found = json.dumps(wrong)
+    assert str(caught.value) == (
+        f'{tmp_path}/x.jsonl:1: field "rejected_finished": expected true or false, got {found}'
+    )
+
+
+def test_a_wrong_flag_of_a_comparison_is_refused_with_its_place(tmp_path):
+    row = {"pair_id": pair_id("p", "x", "y"), "round": "r1", "prompt_id": "1", "prompt": "p",
+           "response_a": "x", "response_b": "y", "policy_a": "k", "policy_b": "l"}  # fmt: skip
+    path = tmp_path / "comparisons.jsonl"
+    write_records(path, [row])
+    (one,) = load_comparisons(path)
+    assert (one.finished_a, one.finished_b) == (True, True)
+    write_records(path, [row, row | {"finished_a": "no"}])
+    with pytest.raises(MalformedDataError, match=r':2: field "finished_a": expected true or false'):
+        load_comparisons(path)

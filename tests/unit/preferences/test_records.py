@@ -25,8 +25,8 @@ def test_rows_keep_the_key_order_of_the_contract():
         pair_id="1", prompt_id="2", prompt=MESSAGES, chosen="3", rejected="4", margin=0.5
     )
     assert list(preference.to_row()) == [
-        "pair_id", "prompt_id", "prompt", "chosen", "rejected",
-        "margin", "weight", "source", "round", "split",
+        "pair_id", "prompt_id", "prompt", "chosen", "rejected", "chosen_finished",
+        "rejected_finished", "margin", "weight", "source", "round", "split",
     ]  # fmt: skip
     assert Preference.from_row(preference.to_row()) == preference
     comparison = Comparison(
@@ -35,7 +35,7 @@ def test_rows_keep_the_key_order_of_the_contract():
     )  # fmt: skip
     assert list(comparison.to_row()) == [
         "pair_id", "round", "prompt_id", "prompt", "response_a", "response_b",
-        "policy_a", "policy_b",
+        "finished_a", "finished_b", "policy_a", "policy_b",
     ]  # fmt: skip
     assert Comparison.from_row(comparison.to_row()) == comparison
 

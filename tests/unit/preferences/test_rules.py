@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from preferences.measures import Candidate, digest, measure, visible_characters
@@ -221,6 +223,15 @@ def test_what_the_model_cannot_tell_apart_is_identical_to_it(tokens):
 def test_the_longer_side_counts_with_its_end_token(tokens):
     rows = [("qqqq", "xxxxxx", "x"), ("qqqq", "x", "xxxxxx"), ("qqqq", "x", "xxxxx")]
     assert broken("token_limit", *rows, tokens=tokens(12)) == [0, 1]
+
+
+def test_a_side_that_was_cut_has_no_end_token_to_count(tokens):
+    limit = tokens(12)
+    row = {"prompt": "qqqq", "chosen": "xxxxxx", "rejected": "x"}
+    whole = Preference(pair_id="", prompt_id="", **row)
+    assert limit.view(whole).tokens == 4 + 1 + 6 + 1 + 1
+    assert limit.view(replace(whole, rejected_finished=False)).tokens == 4 + 1 + 6 + 1 + 1
+    assert limit.view(replace(whole, chosen_finished=False)).tokens == 4 + 1 + 6 + 1
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):

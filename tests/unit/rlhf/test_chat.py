@@ -77,8 +77,15 @@ def test_a_conversation_without_a_template_is_refused():
 @pytest.mark.parametrize("text", [*LINES, "", "line\n", "Grüße, 東京 🙂", "two  spaces"])
 def test_s07_an_answer_is_its_tokens_and_one_end_token(text):
     """Peer defect 8: nothing is stripped and nothing is put before the end token."""
-    ids = encode_response(tokenizer(), text)
+    ids = encode_response(tokenizer(), text, finished=True)
     assert ids.count(tokenizer().eos_token_id) == 1
     assert ids[-1] == tokenizer().eos_token_id
     assert decode_response(tokenizer(), ids) == text
     assert decode_response(tokenizer(), ids[:-1]) == text
+
+
+@pytest.mark.parametrize("text", [*LINES, "", "cut in the mid"])
+def test_s07_a_response_that_was_cut_is_its_tokens_alone(text):
+    ids = encode_response(tokenizer(), text, finished=False)
+    assert tokenizer().eos_token_id not in ids
+    assert ids == encode_response(tokenizer(), text, finished=True)[:-1]

@@ -203,15 +203,19 @@ def test_s07_the_reward_model_reads_prompt_and_answer_as_the_policy_has_them():
     """Peer defect 8: no text is joined or stripped in between; twice, since prompts are cached."""
     encoder = Encoder(tokenizer())
     for prompt, answer in ((LINES[0], LINES[1]), (LINES[0], LINES[3]), (LINES[2], "end \n")):
-        expected = encode_prompt(tokenizer(), prompt) + encode_response(tokenizer(), answer)
-        assert encoder.encode(prompt, answer) == expected
+        ids = encode_prompt(tokenizer(), prompt) + encode_response(
+            tokenizer(), answer, finished=True
+        )
+        assert encoder.encode(prompt, answer, finished=True) == ids
+        assert encoder.encode(prompt, answer, finished=False) == ids[:-1]
     assert encoder.pad_id == tokenizer().pad_token_id
 
 
-def test_s41_both_sides_of_a_pair_end_with_the_end_token():
+def test_s41_a_finished_response_ends_with_the_end_token_and_a_cut_one_does_not():
     encoder = Encoder(tokenizer())
-    rows = [encoder.encode(LINES[0], answer) for answer in (LINES[1], "")]
-    assert [row[-1] for row in rows] == [tokenizer().eos_token_id] * 2
+    for answer in (LINES[1], ""):
+        assert encoder.encode(LINES[0], answer, finished=True)[-1] == tokenizer().eos_token_id
+        assert encoder.encode(LINES[0], answer, finished=False)[-1] != tokenizer().eos_token_id
 
 
 # --- seeds and resuming ------------------------------------------------------------------------

@@ -138,7 +138,10 @@ def rollout() -> Rollout:
     """Two answers as text, one finished; the learned scores are 2 and -1."""
     tokenizer = tiny.tokenizer()
     prompt = tokenizer(PROMPT, add_special_tokens=False)["input_ids"]
-    rows = [encode_response(tokenizer, ANSWERS[0]), encode_response(tokenizer, ANSWERS[1])[:-1]]
+    rows = [
+        encode_response(tokenizer, answer, finished=finished)
+        for answer, finished in zip(ANSWERS[:2], (True, False), strict=True)
+    ]
     width = max(map(len, rows))
     ids = torch.full((2, width), tokenizer.pad_token_id)
     mask = torch.zeros(2, width, dtype=torch.bool)

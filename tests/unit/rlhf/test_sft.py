@@ -204,5 +204,5 @@ def test_s09_demonstrations_beyond_the_limit_are_left_out_whole_and_counted():
 def test_s51_an_example_is_the_templated_prompt_and_the_answer_with_its_end():
     (example,), _ = encode_examples(tokenizer(), [(LINES[0], LINES[1])], 10_000)
     assert example.prompt == encode_prompt(tokenizer(), LINES[0])
-    assert example.response == encode_response(tokenizer(), LINES[1])
+    assert example.response == encode_response(tokenizer(), LINES[1], finished=True)
     assert len(example) == len(example.prompt) + len(example.response)

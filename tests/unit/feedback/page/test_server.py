@@ -98,7 +98,7 @@ def test_the_browser_learns_nothing_but_texts(client: TestClient, desk: Any) -> 
     view = client.post("/api/task", headers=bearer(desk)).json()
     assert set(view) == {"state", "task", "mine", "round", "settled", "pairs"}
     texts = {"prompt", "left", "right", "prompt_raw", "left_raw", "right_raw"}
-    assert set(view["task"]) == {"assignment_id", *texts}
+    assert set(view["task"]) == {"assignment_id", "left_cut", "right_cut", *texts}
     page = client.post("/api/task", headers=bearer(desk)).text
     ((pair_id,),) = desk.sql("SELECT pair_id FROM assignments WHERE state = 'open'")
     assert pair_id not in page

@@ -1,6 +1,7 @@
 """The labelling store: nothing lost, nothing doubled, nobody asked twice, nothing forgotten."""
 
 import collections
+import json
 import math
 import random
 import secrets
@@ -546,3 +547,57 @@ def test_the_store_is_for_its_owner_only_also_one_that_was_open_to_all(tmp_path:
     store.close()
     assert modes == {name: 0o600 for name in modes}
     assert "feedback.db-wal" in modes
+
+
+def cut(pairs: Any) -> list[Any]:
+    """The pairs, of which every second response b was cut."""
+    return [replace(pair, finished_b=number % 2 == 0) for number, pair in enumerate(pairs)]
+
+
+def test_a_response_that_was_cut_is_one_when_it_is_served_and_exported(
+    desk: Any, make_pairs: Any
+) -> None:
+    desk.hire("ana")
+    pairs = {pair.pair_id: pair for pair in cut(make_pairs(4))}
+    desk.publish(list(pairs.values()))
+    for _ in pairs:
+        served = desk.answer("ana", "a").pair
+        assert served == pairs[served.pair_id]
+    with desk.database.reading() as connection:
+        stored = standing.pairs_of(connection, list(pairs), "r1")
+        judgments = standing.judgments_of(connection, stored)
+    assert stored == list(pairs.values())
+    for row in to_trl(judgments, pairs):
+        pair = pairs[row["pair_id"]]
+        assert (row["chosen_finished"], row["rejected_finished"]) == (True, pair.finished_b)
+
+
+def test_a_store_from_before_there_were_flags_has_finished_responses(
+    desk: Any, make_pairs: Any
+) -> None:
+    """The content of such a store is [prompt, response_a, response_b]."""
+    (old, new) = cut(make_pairs(2))
+    desk.publish([old])
+    content = json.dumps([old.prompt, old.response_a, old.response_b])
+    desk.sql(f"UPDATE pairs SET content = '{content}'")
+    reopened = Desk(desk.sql("PRAGMA database_list")[0][2])
+    reopened.publish([old, new])
+    with reopened.database.reading() as connection:
+        found = standing.pairs_of(connection, [old.pair_id, new.pair_id], "r1")
+    reopened.database.close()
+    assert found == [old, new]
+    assert (found[0].finished_b, found[1].finished_b) == (True, False)
+
+
+def test_the_page_says_which_side_was_cut(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana")
+    desk.publish([replace(pair, finished_a=False) for pair in make_pairs(12)])
+    sides = set()
+    for _ in range(12):
+        task = desk.answer("ana")
+        view = task_view(task)
+        cut = "left" if view["left_cut"] else "right"
+        assert view["left_cut"] != view["right_cut"]
+        assert view[f"{cut}_raw"] == task.pair.response_a
+        sides.add(cut)
+    assert sides == {"left", "right"}

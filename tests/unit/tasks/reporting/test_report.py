@@ -254,6 +254,19 @@ def test_control_characters_and_lone_surrogates_are_made_visible(tmp_path: Path)
     assert re.search(r"\([\d,]+ more characters\)", text)
 
 
+def test_a_response_that_was_cut_is_marked_where_it_ends(tmp_path: Path) -> None:
+    """Every second response of SFT is cut in this world, none of the final policy's."""
+    write_world(tmp_path)
+    shown = re.findall(r'<p dir="auto">([^<]*)(<span[^>]*>[^<]*</span>)?', report(tmp_path))
+    marks = {text.strip(): [] for text, _ in shown}
+    for text, mark in shown:
+        marks[text.strip()].append("(cut at the length limit)" in mark)
+    assert {text.split()[0]: set(found) for text, found in marks.items()} == {
+        "We": {True, False},
+        "Hello": {False},
+    }
+
+
 def test_data_without_gold_still_makes_a_page(tmp_path: Path) -> None:
     write_world(tmp_path, gold=False)
     text = report(tmp_path)

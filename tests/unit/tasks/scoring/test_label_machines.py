@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,16 +23,24 @@ from tests import tiny
 RUN = RunParams(threads=1, device="cpu")
 
 
-def pair(prompt: str, a: str, b: str) -> Pair:
-    return Pair(
-        pair_id=pair_id(prompt, a, b), round="r1", prompt=prompt, response_a=a, response_b=b
-    )
+def pair(prompt: str, a: str, b: str, **flags: bool) -> Pair:
+    key = pair_id(prompt, a, b)
+    return Pair(pair_id=key, round="r1", prompt=prompt, response_a=a, response_b=b, **flags)
 
 
 PAIRS = [
     pair(prompt, a, b)
     for prompt, a, b in zip(tiny.LINES, tiny.LINES[1:], tiny.LINES[2:], strict=False)
 ]
+
+
+def score(prompt: str, response: str, finished: bool = True) -> float:
+    """The raw score of the tokens, put together here."""
+    model, tokenizer = tiny.reward_model(vocabulary=len(tiny.tokenizer())), tiny.tokenizer()
+    ids = tokenizer(f"<|user|>{prompt}<|end|><|assistant|>")["input_ids"]
+    ids = [*ids, *tokenizer(response)["input_ids"], *[tokenizer.eos_token_id] * finished]
+    with torch.no_grad():
+        return float(model.raw_scores(torch.tensor([ids]), torch.ones(1, len(ids)) == 1))
 
 
 @pytest.fixture
@@ -52,21 +61,32 @@ def test_the_answer_with_the_higher_score_wins_wherever_it_stands(folder: Path) 
     turned = [pair(one.prompt, one.response_b, one.response_a) for one in PAIRS]  # type: ignore[arg-type]
     other_way = ask_reward_model(by_reward_model(folder), turned, RUN)
 
-    model, tokenizer = tiny.reward_model(vocabulary=len(tiny.tokenizer())), tiny.tokenizer()
-
-    def score(prompt: str, response: str) -> float:
-        from rlhf.chat import encode_prompt, encode_response
-
-        ids = torch.tensor(
-            [[*encode_prompt(tokenizer, prompt), *encode_response(tokenizer, response)]]
-        )
-        with torch.no_grad():
-            return float(model.raw_scores(ids, torch.ones_like(ids, dtype=torch.bool)))
-
     for one, judgment, turned_one in zip(PAIRS, judgments, other_way, strict=True):
         better = score(str(one.prompt), one.response_a) > score(str(one.prompt), one.response_b)
         assert (judgment.choice, turned_one.choice) == (("a", "b") if better else ("b", "a"))
         assert (judgment.kind, judgment.annotator_id) == ("reward_model", "judge")
+
+
+def test_a_response_that_was_cut_is_judged_without_the_end_token(folder: Path) -> None:
+    cut = [
+        pair(one.prompt, one.response_a, one.response_b, finished_a=False, finished_b=ended)
+        for one in PAIRS
+        for ended in (True, False)
+        if isinstance(one.prompt, str)
+    ]
+    choices = [judgment.choice for judgment in ask_reward_model(by_reward_model(folder), cut, RUN)]
+    expected = [
+        "a"
+        if score(str(one.prompt), one.response_a, one.finished_a)
+        > score(str(one.prompt), one.response_b, one.finished_b)
+        else "b"
+        for one in cut
+    ]
+    assert choices == expected
+    whole = ask_reward_model(
+        by_reward_model(folder), [replace(one, finished_a=True) for one in cut], RUN
+    )
+    assert [judgment.choice for judgment in whole] != expected
 
 
 def test_the_version_is_that_of_the_weights(folder: Path) -> None:

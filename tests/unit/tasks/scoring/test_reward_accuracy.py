@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from data.support_desk.rubric import score_response
 from preferences.records import Preference
 from rlhf.scoring import Encoder
 from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
@@ -90,3 +91,23 @@ def test_s48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path
     )
     # Wilson 1927 for 1 of 2, worked out by hand.
     assert (float(surer["low"]), float(surer["high"])) == pytest.approx((0.0945, 0.9055), abs=1e-4)
+
+
+PROMPT = "Hello, this is Clara. Can you refund me? My red lamp is broken. It was order 89."
+
+
+def test_s48_gold_counts_a_response_that_was_cut_as_unfinished(scorer):
+    """Whatever the model says, gold turns round when the better response turns out to be cut."""
+    ideal = "I have sent you a refund for the red lamp from order 89."
+    good = "I have sent you a refund for order 89."
+    row = {"pair_id": "x", "prompt_id": "p", "prompt": PROMPT, "chosen": ideal, "rejected": good}
+    whole, cut = Preference(**row), Preference(**row, chosen_finished=False)
+    gold = [
+        score_response(PROMPT, ideal) - score_response(PROMPT, good),
+        score_response(PROMPT, ideal, finished=False) - score_response(PROMPT, good),
+    ]
+    assert gold[0] * gold[1] < 0
+    for preference_, difference in ((whole, gold[0]), (cut, gold[1])):
+        (gap,) = label_gaps(*scorer, [preference_], COMPUTE)
+        accuracy = gold_accuracy(*scorer, [preference_], COMPUTE)
+        assert accuracy["mean"] == float(gap * difference > 0)

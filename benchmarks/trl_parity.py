@@ -28,6 +28,7 @@ from transformers import (
 from rlhf.advantages import gae
 from rlhf.batches import Rollout
 from rlhf.compute import Compute
+from rlhf.draws import draw_table
 from rlhf.kl import kl_estimate
 from rlhf.logprobs import token_logprobs_and_entropy
 from rlhf.masked import last_token_index, masked_mean, masked_sum, rescale, sequence_sums, whiten
@@ -148,7 +149,7 @@ def make_inputs(
         SpecialIds(EOS, PAD),
         micro_batch_size=len(prompts),
         compute=Compute(torch.device("cpu"), "float32"),
-        generator=Seeds(0).torch("parity"),
+        draws=draw_table(Seeds(0).named("parity"), prompts, steps=12),
     )
     # TRL finds padding by its id, so a response in which the policy wrote that token is cut there;
     # such rows are left out. Ours knows padding by masks only.

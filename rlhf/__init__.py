@@ -12,6 +12,7 @@ Foundations
     special_ids          the ids of the end of a response and of padding
     batches              a rollout and a PPO batch: tensors that belong together
     named_seeds, seeding one seed, many named random streams
+    draws                the uniform numbers that sampling draws tokens with
     compute              device, threads, precision
     params               the settings of each algorithm, with the recipe as defaults
 

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
+from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.kl import full_kl
 from rlhf.masked import sequence_sums
@@ -26,7 +27,11 @@ def respond(
     compute: Compute,
     seeds: Seeds,
 ) -> list[list[int]]:
-    """One sampled response per prompt as token ids, the end token kept."""
+    """One sampled response per prompt as token ids, the end token kept.
+
+    The draws depend on the seeds and the prompts alone: policies that are measured with the same
+    seeds are paired, and equal ones give equal responses.
+    """
     with compute.autocast():
         return sample_all(
             policy,
@@ -35,7 +40,9 @@ def respond(
             eos_id=tokens.eos,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
-            generator=seeds.torch("evaluate", "sampling", device=compute.device),
+            draws=draw_table(
+                seeds.named("evaluate", "sampling"), prompts, params.sampling.max_new_tokens
+            ),
         )
 
 

@@ -1,5 +1,6 @@
 """Sampling responses with a key-value cache; rows that are finished leave the batch."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,8 +12,12 @@ from rlhf.masked import last_token_index
 from rlhf.models import language_model_head
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
-from rlhf.shapes import PromptIds, PromptMask, ResponseIds, ResponseMask
+from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask
 from rlhf.stopping import NonFiniteError
+
+ONE = 2**52
+"""Probability 1 in fixed point. Sums of such numbers are exact, so they do not depend on the order
+of summation, and a GPU adds them up deterministically, which torch refuses for floating point."""
 
 
 class Responses(NamedTuple):
@@ -40,9 +45,9 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
         kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
     if top_p < 1.0:
-        ordered, index = logits.sort(dim=-1, descending=True)
-        probabilities = ordered.softmax(dim=-1)
-        reached_before = probabilities.cumsum(dim=-1) - probabilities >= top_p
+        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+        shares = _fixed_point(ordered.softmax(dim=-1))
+        reached_before = shares.cumsum(dim=-1) - shares >= math.ceil(top_p * ONE)
         reached_before[..., 0] = False
         drop = torch.zeros_like(reached_before).scatter(-1, index, reached_before)
         logits = logits.masked_fill(drop, float("-inf"))
@@ -58,11 +63,11 @@ def sample_responses(
     *,
     eos_id: int,
     pad_id: int,
-    generator: torch.Generator,
+    draws: Draws,
 ) -> Responses:
     """One response per prompt; everything after the first end token is padding.
 
-    The generator must live on the model's device.
+    Row i, step t is drawn with `draws[i, t]`, whichever rows have ended by then.
 
     Raises:
         EmptyMaskError: a prompt has no token.
@@ -73,7 +78,7 @@ def sample_responses(
     ids = torch.full((rows, params.max_new_tokens), pad_id, dtype=torch.int64, device=device)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    active = torch.arange(rows, device=device)
+    active, draws = torch.arange(rows, device=device), draws.to(device)
     seen, step_ids, positions = prompt_mask, torch.where(prompt_mask, prompt_ids, 0), None
     cache = DynamicCache(config=lm.config)
     for step in range(params.max_new_tokens):
@@ -90,7 +95,7 @@ def sample_responses(
             logits,
             params,
             banned=eos_id if step < params.min_new_tokens else None,
-            generator=generator,
+            uniform=draws[active, step],
         )
         ids[active, step], mask[active, step] = tokens, True
         stopped = tokens == eos_id
@@ -107,9 +112,7 @@ def sample_responses(
     return Responses(ids[:, :width], mask[:, :width], ended)
 
 
-def _draw(
-    logits: Tensor, params: SamplingParams, *, banned: int | None, generator: torch.Generator
-) -> Tensor:
+def _draw(logits: Tensor, params: SamplingParams, *, banned: int | None, uniform: Tensor) -> Tensor:
     if params.temperature != 1:
         logits = logits / params.temperature
     if banned is not None:
@@ -121,21 +124,24 @@ def _draw(
         raise NonFiniteError(
             "the policy's logits are not finite, so nothing can be sampled: its weights are broken"
         )
-    return draw_index(probabilities, generator)
+    return draw_index(probabilities, uniform)
 
 
-def draw_index(probabilities: Tensor, generator: torch.Generator) -> Tensor:
-    """An index for each row of probabilities (rows, vocab), by inversion: one uniform number a row.
+def draw_index(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """An index for each row of probabilities (rows, vocab), by inversion of its uniform number.
 
     A token of probability 0 is never drawn. (`torch.multinomial` draws a number for every token,
     which on a CPU takes a third of a decoding step of a small model.)
     """
-    sums = probabilities.double().cumsum(dim=-1)
+    sums = _fixed_point(probabilities).cumsum(dim=-1)
     total = sums[:, -1:]
-    uniform = torch.rand(len(sums), 1, dtype=torch.float64, device=sums.device, generator=generator)
     # Rounding may take the product to the total itself, which no sum exceeds.
-    point = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    point = torch.minimum((uniform.unsqueeze(1) * total).long(), total - 1)
     return torch.searchsorted(sums, point, right=True).squeeze(1)
+
+
+def _fixed_point(probabilities: Tensor) -> Tensor:
+    return (probabilities.double() * ONE).long()
 
 
 def sample_all(
@@ -146,11 +152,12 @@ def sample_all(
     eos_id: int,
     pad_id: int,
     batch_size: int,
-    generator: torch.Generator,
+    draws: Draws,
 ) -> list[list[int]]:
     """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
 
-    Prompts of similar length share a batch.
+    Prompts of similar length share a batch. Which prompts share one affects a response only where
+    a draw falls within rounding of the boundary between two tokens.
     """
     device = next(lm.parameters()).device
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
@@ -165,7 +172,7 @@ def sample_all(
             params,
             eos_id=eos_id,
             pad_id=pad_id,
-            generator=generator,
+            draws=draws[chosen],
         )
         for row, response in zip(chosen, responses.rows(), strict=True):
             sampled[row] = response

@@ -27,6 +27,7 @@ from torch import Tensor
 from rlhf.advantages import explained_variance, gae
 from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
+from rlhf.draws import draw_table
 from rlhf.masked import rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_finite, check_kl, count_flat
@@ -84,7 +85,9 @@ def train(
             tokens,
             micro_batch_size=params.micro_batch_size,
             compute=compute,
-            generator=seeds.torch("ppo", "sampling", iteration, device=compute.device),
+            draws=draw_table(
+                seeds.named("ppo", "sampling", iteration), chosen, params.sampling.max_new_tokens
+            ),
         )
         components: dict[str, float] = {}
         if rules is not None:

@@ -15,6 +15,7 @@ from rlhf.lora import adapter_off
 from rlhf.models import ActorCritic, RewardModel, response_logits
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
+from rlhf.shapes import Draws
 from rlhf.special_ids import SpecialIds
 
 
@@ -38,12 +39,13 @@ def collect_rollout(
     *,
     micro_batch_size: int,
     compute: Compute,
-    generator: torch.Generator,
+    draws: Draws,
 ) -> Rollout:
     """Sample one response per prompt and score it.
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
     the first ratio of the update is exactly 1. The reward model reads the ids the policy emitted.
+    `draws` has a row for each prompt (`rlhf.draws`).
     """
     ids, mask = pad_left(prompts, tokens.pad)
     ids, mask = ids.to(compute.device), mask.to(compute.device)
@@ -55,7 +57,7 @@ def collect_rollout(
             sampling,
             eos_id=tokens.eos,
             pad_id=tokens.pad,
-            generator=generator,
+            draws=draws,
         )
     # Rows of similar length share a micro-batch, so that little padding is computed.
     order = (mask.sum(dim=1) + responses.response_mask.sum(dim=1)).argsort(stable=True)

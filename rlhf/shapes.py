@@ -5,7 +5,7 @@ The aliases are ordinary annotations. Under pytest every function of `rlhf` is c
 bool, and True means a real token.
 """
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 PromptIds = Int[Tensor, "batch prompt"]
@@ -16,6 +16,8 @@ ResponseIds = Int[Tensor, "batch response"]
 """Token ids of responses, padded on the right."""
 ResponseMask = Bool[Tensor, "batch response"]
 """True at the real tokens of a response, its end token included."""
+Draws = Float64[Tensor, "batch steps"]
+"""Uniform numbers in [0, 1): the one that draws each token of each response."""
 TokenIds = Int[Tensor, "batch sequence"]
 """Token ids of whole sequences (prompt and response)."""
 AttentionMask = Bool[Tensor, "batch sequence"]

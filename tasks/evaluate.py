@@ -1,6 +1,7 @@
 """Stages `baseline`, `evaluate@K` and `test`: a policy on prompts it was not trained on.
 
-Every policy samples from the same random stream, so that equal policies give equal responses.
+Every policy draws with the same numbers, whatever the round: responses are paired by prompt, and
+equal policies give equal responses.
 """
 
 import argparse

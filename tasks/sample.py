@@ -9,6 +9,7 @@ from preferences.reader import read_rows
 from preferences.records import pair_id
 from preferences.schemas import PREFERENCES
 from rlhf.chat import decode_response
+from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
@@ -59,14 +60,15 @@ def run(stage: Stage) -> None:
     def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:
         if not indices:
             return []
+        chosen = [prompts[index] for index in indices]
         ids = sample_all(
             models[folder],
-            [prompts[index] for index in indices],
+            chosen,
             params.sampling,
             eos_id=tokens.eos,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
-            generator=seeds.torch("sample", name, device=compute.device),
+            draws=draw_table(seeds.named("sample", name), chosen, params.sampling.max_new_tokens),
         )
         return [Response(decode_response(tokenizer, row), row[-1] == tokens.eos) for row in ids]
 

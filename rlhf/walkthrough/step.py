@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
+from rlhf.draws import draw_table
 from rlhf.kl import full_kl
 from rlhf.logprobs import token_logprobs
 from rlhf.masked import sequence_sums
@@ -54,7 +55,11 @@ def take_step(world: World, *, compute: Compute, seeds: Seeds) -> Step:
         world.tokens(),
         micro_batch_size=world.params.micro_batch_size,
         compute=compute,
-        generator=seeds.torch("walkthrough", "sampling"),
+        draws=draw_table(
+            seeds.named("walkthrough", "sampling"),
+            world.prompts,
+            world.params.sampling.max_new_tokens,
+        ),
     )
     if world.rules is not None:
         rollout = world.rules.mix(rollout).rollout

@@ -20,6 +20,7 @@ from transformers import LlamaForCausalLM
 
 from flows.servers import any_free_port
 from rlhf.chat import Prompt, decode_rows, encode_prompt
+from rlhf.draws import draw_table
 from rlhf.generation import sample_responses
 from rlhf.params.sampling import SamplingParams
 from tasks.tracking.models import log_model
@@ -135,7 +136,7 @@ def our_response(root: Path, prompt: Prompt) -> str:
         SamplingParams(top_k=1, max_new_tokens=TOKENS),
         eos_id=tokenizer().eos_token_id,
         pad_id=tokenizer().pad_token_id,
-        generator=torch.Generator(),
+        draws=draw_table(0, ids.tolist(), TOKENS),
     )
     return decode_rows(tokenizer(), responses.response_ids, responses.response_mask)[0]
 

@@ -1,9 +1,9 @@
 """Supervised fine-tuning memorises four lines and says them when asked, with their end."""
 
 import pytest
-import torch
 
 from rlhf.chat import decode_response
+from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
@@ -39,14 +39,15 @@ def test_four_lines_are_learnt_by_heart(build, optimiser):
     ]
     assert losses[0] > 5
     assert losses[-1] < 0.1
+    prompts = [example.prompt for example in examples]
     answers = sample_all(
         model,
-        [example.prompt for example in examples],
+        prompts,
         SamplingParams(top_k=1, max_new_tokens=80),
         eos_id=eos,
         pad_id=pad,
         batch_size=4,
-        generator=torch.Generator(),
+        draws=draw_table(0, prompts, 80),
     )
     assert [decode_response(tokenizer(), row) for row in answers] == list(LINES)
     assert all(row[-1] == eos for row in answers)

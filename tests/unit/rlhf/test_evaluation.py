@@ -96,6 +96,22 @@ def test_s57_answers_depend_on_the_seed_and_on_nothing_else():
     assert rows(1) != first
 
 
+def test_s57_policies_that_hardly_differ_hardly_differ_in_their_responses():
+    """They are paired: where one response ends earlier, the others are drawn as before."""
+
+    def rows(temperature: float, seed: int = 0) -> list[list[int]]:
+        settings = params(8, max_new_tokens=6, temperature=temperature)
+        return respond(tiny.gpt2(), prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(seed))
+
+    def equal(others: list[list[int]]) -> int:
+        return sum(one == other for one, other in zip(first, others, strict=True))
+
+    prompts = [[one, two, three] for one in range(2, 9) for two in range(2, 9) for three in (2, 3)]
+    first = rows(1.0)
+    assert len(prompts) * 0.8 < equal(rows(1.01)) < len(prompts)
+    assert equal(rows(1.0, seed=1)) < len(prompts) * 0.2
+
+
 def test_s60_distinct_n_is_the_share_of_different_n_grams():
     texts = ["the cat sat", "the cat ran home", "so"]
     assert distinct_ngrams(texts, 1) == 6 / 8

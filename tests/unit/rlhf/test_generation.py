@@ -1,10 +1,15 @@
 """Sampling: the right distribution, the right stop, and rows that do not depend on each other."""
 
 import math
+from bisect import bisect_right
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate
 
 import pytest
 import torch
 
+from rlhf.draws import draw_table
 from rlhf.generation import draw_index, filter_logits, sample_all, sample_responses
 from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
@@ -19,13 +24,27 @@ GREEDY = {"top_k": 1, "max_new_tokens": 12}
 
 
 def sample(lm, prompts, *, seed: int = 0, **settings):
+    params = SamplingParams(**settings)
     return sample_responses(
         lm,
         *pad_left(prompts, PAD),
-        SamplingParams(**settings),
+        params,
         eos_id=EOS,
         pad_id=PAD,
-        generator=torch.Generator().manual_seed(seed),
+        draws=draw_table(seed, prompts, params.max_new_tokens),
+    )
+
+
+def sample_in_batches(lm, prompts, *, batch_size: int, **settings) -> list[list[int]]:
+    params = SamplingParams(**settings)
+    return sample_all(
+        lm,
+        prompts,
+        params,
+        eos_id=EOS,
+        pad_id=PAD,
+        batch_size=batch_size,
+        draws=draw_table(0, prompts, params.max_new_tokens),
     )
 
 
@@ -147,22 +166,54 @@ def test_s05_tokens_are_drawn_from_the_softmax_at_the_temperature(temperature):
 
 @pytest.mark.parametrize("uniform", [0.0, 0.25, 0.2500001, 0.9999999, 1 - 2**-53])
 def test_s05_a_draw_is_the_first_token_whose_cumulated_probability_exceeds_the_uniform_number(
-    monkeypatch, uniform
+    uniform,
 ):
     rows = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
-    monkeypatch.setattr(
-        torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64)
-    )
-    drawn = draw_index(rows, torch.Generator()).tolist()
+    drawn = draw_index(rows, torch.tensor([uniform, uniform], dtype=torch.float64)).tolist()
     assert drawn == [1 if uniform < 0.25 else 3, 2]
 
 
-def test_s05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one(monkeypatch):
+def test_s05_each_row_is_drawn_with_its_own_number():
+    rows = torch.tensor([[0.5, 0.5]] * 3)
+    assert draw_index(rows, torch.tensor([0.4, 0.6, 0.1], dtype=torch.float64)).tolist() == [
+        0,
+        1,
+        0,
+    ]
+
+
+def test_s05_no_draw_leaves_the_row_where_rounding_leaves_the_sum_short_of_one():
     row = torch.full((1, 3), 0.3333)
-    monkeypatch.setattr(
-        torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64)
-    )
-    assert draw_index(row, torch.Generator()).tolist() == [2]
+    assert draw_index(row, torch.tensor([1 - 2**-53], dtype=torch.float64)).tolist() == [2]
+
+
+def test_s05_no_draw_leaves_the_row_where_the_sum_exceeds_one():
+    """As a softmax's sum does in every second row; the product is then rounded to the total."""
+    row = torch.tensor([[0.5, 0.5 + 2**-20, 0.0]])
+    assert draw_index(row, torch.tensor([1 - 2**-53], dtype=torch.float64)).tolist() == [1]
+
+
+def test_s05_draws_are_those_of_exact_arithmetic():
+    """Cumulated probabilities as fractions, on rows of a real vocabulary's size."""
+    logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(0)) * 3
+    probabilities = logits.softmax(dim=-1)
+    uniform = draw_table(0, [[row] for row in range(40)], 1)[:, 0]
+    for row, number, index in zip(
+        probabilities.tolist(), uniform.tolist(), draw_index(probabilities, uniform), strict=True
+    ):
+        sums = list(accumulate(map(Fraction, row)))
+        assert index == bisect_right(sums, Fraction(number) * sums[-1])
+
+
+def test_s05_draws_follow_the_probabilities_and_never_fall_on_an_impossible_token():
+    """Chi-square of 50,000 draws: below its 99.9 % quantile at 4 degrees of freedom."""
+    row = torch.tensor([0.0, 0.4, 0.0, 0.3, 0.2, 0.09, 0.01, 0.0])
+    uniform = draw_table(5, [[3]] * 500, 100).flatten()
+    counts = torch.bincount(draw_index(row.expand(len(uniform), -1), uniform), minlength=8)
+    possible = row > 0
+    assert counts[~possible].sum() == 0
+    expected = row[possible] * len(uniform)
+    assert ((counts[possible] - expected).square() / expected).sum() < 18.47
 
 
 @torch.no_grad()
@@ -300,7 +351,7 @@ def test_rows_are_the_answers_without_padding():
 
 
 @torch.no_grad()
-def test_s57_answers_depend_on_their_generator_alone():
+def test_s57_answers_depend_on_their_draws_alone():
     """Peer defect 4: sampling from the global generator."""
     lm, prompts = tiny.gpt2(), varied_prompts()
     torch.manual_seed(1)
@@ -320,13 +371,52 @@ def test_s57_answers_depend_on_their_generator_alone():
 @torch.no_grad()
 def test_many_prompts_get_their_own_answers_in_their_order(batch_size):
     lm, prompts = longer_and_shorter(tiny.llama), varied_prompts()
-    found = sample_all(
-        lm,
-        prompts,
-        SamplingParams(**GREEDY),
-        eos_id=EOS,
-        pad_id=PAD,
-        batch_size=batch_size,
-        generator=torch.Generator(),
-    )
+    found = sample_in_batches(lm, prompts, batch_size=batch_size, **GREEDY)
     assert found == sample(lm, prompts, **GREEDY).rows()
+
+
+# --- a response depends on its own prompt and the seed alone -------------------------------------
+
+
+@torch.no_grad()
+def test_s57_a_row_that_ends_earlier_or_later_changes_no_other_response():
+    lm, prompts = ending_often(), varied_prompts()
+    expected = sample(lm, prompts, max_new_tokens=8).rows()[1:]
+    lengths = set()
+    for first in range(2, 14):
+        rows = sample(lm, [[first] * 9, *prompts[1:]], max_new_tokens=8).rows()
+        lengths.add(len(rows[0]))
+        assert rows[1:] == expected
+    assert lengths >= {1, 2, 3}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("build", [partial(longer_and_shorter, tiny.llama), ending_often])
+@torch.no_grad()
+def test_s57_neither_batch_size_nor_order_changes_a_sampled_response(build, batch_size):
+    """Sums differ in the last bit between shapes of a batch; no draw here is that close."""
+    lm, prompts = build(), varied_prompts(24)
+    expected = sample(lm, prompts, max_new_tokens=8).rows()
+    assert len({len(row) for row in expected}) > 3
+    assert sample_in_batches(lm, prompts, batch_size=batch_size, max_new_tokens=8) == expected
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(batch_size)).tolist()
+    shuffled = [prompts[row] for row in order]
+    found = sample_in_batches(lm, shuffled, batch_size=batch_size, max_new_tokens=8)
+    assert found == [expected[row] for row in order]
+
+
+@torch.no_grad()
+def test_s57_a_response_that_was_cut_is_the_start_of_the_one_with_more_room():
+    lm, prompts = ending_often(), varied_prompts(24)
+    short, long = (sample(lm, prompts, max_new_tokens=room).rows() for room in (3, 8))
+    assert short != long
+    assert short == [row[:3] for row in long]
+
+
+@torch.no_grad()
+def test_s57_equal_policies_give_equal_responses_and_equal_prompts_different_ones():
+    first, second = (sample(tiny.gpt2(), PROMPTS * 4, max_new_tokens=8).rows() for _ in range(2))
+    assert first == second
+    copies = first[:: len(PROMPTS)]
+    assert len(copies) == 4
+    assert len({tuple(row) for row in copies}) > 1

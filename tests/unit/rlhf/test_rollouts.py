@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rlhf.draws import draw_table
 from rlhf.models import build_actor_critic
 from rlhf.params.sampling import SamplingParams
 from rlhf.rollouts import PPOModels, collect_rollout
@@ -27,7 +28,7 @@ def collect(models, prompts=MANY, *, seed=0, micro=4, temperature=1.0, tokens=5)
         TOKENS,
         micro_batch_size=micro,
         compute=COMPUTE,
-        generator=torch.Generator().manual_seed(seed),
+        draws=draw_table(seed, prompts, tokens),
     )
 
 
@@ -144,7 +145,7 @@ def test_s32_the_micro_batch_size_changes_no_rollout(assert_close, micro):
 
 
 @torch.no_grad()
-def test_s57_the_generator_alone_decides_what_is_sampled():
+def test_s57_the_draws_alone_decide_what_is_sampled():
     torch.manual_seed(1)
     first = collect(models(), seed=3)
     torch.manual_seed(2)
@@ -152,6 +153,16 @@ def test_s57_the_generator_alone_decides_what_is_sampled():
     assert torch.equal(first.response_ids, second.response_ids)
     assert torch.equal(first.logprobs, second.logprobs)
     assert answers(collect(models(), seed=4)) != answers(first)
+
+
+@torch.no_grad()
+def test_s57_the_other_prompts_of_a_rollout_and_their_order_change_no_response():
+    world, prompts = models(), [[*prompt, token] for prompt in PROMPTS for token in range(2, 8)]
+    together = answers(collect(world, prompts, tokens=8))
+    assert len({len(row) for row in together}) > 2
+    backwards = answers(collect(world, prompts[::-1], tokens=8))
+    assert backwards[::-1] == together
+    assert answers(collect(world, prompts[1::3], tokens=8)) == together[1::3]
 
 
 def test_s25_a_rollout_carries_no_gradient():

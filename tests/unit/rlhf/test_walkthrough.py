@@ -64,9 +64,18 @@ def test_the_numbers_of_one_answer_follow_from_the_equations(assert_close):
             assert_close(done.batch.returns[row, t], advantage + value, rtol=0, atol=1e-4)
 
 
-def test_without_the_penalty_the_update_goes_further_from_the_reference():
+def test_the_penalty_holds_tokens_back_that_left_the_reference():
+    """Each such token loses beta k1 of reward, so it is worth less and becomes less likely.
+
+    Neither is noise; the KL after a single update is (it falls without a penalty for some seeds).
+    """
     _, step = small()
-    assert step.at_zero.kl.mean() > step.configured.kl.mean() + 0.1
+    rollout, mask = step.rollout, step.rollout.response_mask
+    far = mask & (rollout.logprobs - rollout.ref_logprobs > 0.5)
+    assert far.sum() > 10
+    with_penalty, without = step.configured, step.at_zero
+    assert with_penalty.batch.advantages[far].mean() < without.batch.advantages[far].mean() - 0.2
+    assert with_penalty.logprobs[far].mean() < without.logprobs[far].mean()
 
 
 def test_both_updates_start_from_the_same_weights_and_leave_the_world_as_it_was(assert_close):

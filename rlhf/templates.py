@@ -28,6 +28,11 @@ EMBEDDED_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+WITHOUT_DATE = "{%- set strftime_now = todays_date %}\n"
+"""Put before a template, so that `strftime_now`, with which transformers gives it today's date, is
+as undefined as `todays_date` is: a prompt must not depend on the day. Templates like Llama 3.2's
+then fall back on a fixed date of their own. The line leaves no trace in the text."""
+
 MAX_CHARACTERS = 1_000_000
 """Longest text that a template may render for one prompt."""
 
@@ -120,6 +125,11 @@ def _reply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> d
         return {"problem": f"rendering the chat template takes more than {limit} of memory"}
     except Exception as error:  # A template may raise anything.
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        if "'todays_date' is undefined" in reason:
+            reason = (
+                "it asks for today's date (strftime_now), and a prompt must not depend on the "
+                "day; write a fixed date into the template"
+            )
         return {"problem": f"the chat template cannot be rendered: {reason}"}
     if len(text) > MAX_CHARACTERS:
         return {
@@ -131,7 +141,12 @@ def _reply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> d
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
     return str(
-        tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(
+            list(messages),
+            chat_template=WITHOUT_DATE + tokenizer.get_chat_template(),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
     )
 
 

@@ -33,6 +33,9 @@ SAMPLING = ("temperature", "top_p", "max_tokens")
 KEYS = ("messages", "prompt", "model", *SAMPLING)
 """What a request may hold. `model` is taken and ignored: clients send it, and there is one."""
 
+_WITHOUT_DATE = "{%- set strftime_now = todays_date %}\n"
+"""As in `rlhf.templates`: no prompt depends on the day."""
+
 Prompt = str | Sequence[Mapping[str, str]]
 
 
@@ -150,6 +153,7 @@ class ServedPolicy:
                 str,
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
+                    chat_template=_WITHOUT_DATE + self._tokenizer.get_chat_template(),
                     tokenize=False,
                     add_generation_prompt=True,
                 ),

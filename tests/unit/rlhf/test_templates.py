@@ -1,12 +1,14 @@
 """Chat templates: what one may do to a prompt, and what is stopped while it renders."""
 
 import copy
+import datetime
 import json
 import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
+from transformers.utils import chat_template_utils
 
 from rlhf import templates
 from rlhf.chat import encode_prompt
@@ -122,3 +124,56 @@ def test_messages_reach_the_template_letter_by_letter():
     echo = with_template("{{ messages | tojson }}")
     odd = [{"role": "user", "content": "\ud800 \x00 \u2028 </s>"}]
     assert json.loads(json.dumps(json.loads(render(echo, odd)))) == odd
+
+
+# As in Llama 3.2's template.
+DATED = """  {%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{{- "Today Date: " + date_string + "\n" }}
+{%- for message in messages %}
+    {{- message.content }}
+{%- endfor %}"""
+
+
+def on(day: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the template see this day of November 2026."""
+
+    class Day(datetime.datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime.datetime:
+            return datetime.datetime(2026, 11, day)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Day)
+    templates._renderer.cache_clear()
+
+
+def test_a_template_that_can_do_without_todays_date_gives_the_same_prompt_every_day(monkeypatch):
+    messages = [{"role": "user", "content": "Hello"}]
+    found = []
+    for day in (1, 22):
+        on(day, monkeypatch)
+        found.append(render(with_template(DATED), messages))
+    assert found == ["Today Date: 26 Jul 2024\nHello"] * 2
+
+
+def test_a_template_that_needs_todays_date_is_refused_and_the_reason_given(monkeypatch):
+    on(22, monkeypatch)
+    needy = with_template("{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+    with pytest.raises(TemplateError) as caught:
+        render(needy, MESSAGES)
+    assert str(caught.value) == (
+        "the chat template cannot be rendered: it asks for today's date (strftime_now), and a "
+        "prompt must not depend on the day; write a fixed date into the template"
+    )
+
+
+@pytest.mark.parametrize("beginning", ["", "\n", "  {# #}x\n", "\n  {% if true %}\ny{% endif %}"])
+def test_nothing_else_of_a_template_changes(beginning: str):
+    apart = with_template(beginning + EMBEDDED_TEMPLATE + " ")
+    plain = apart.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert render(apart, MESSAGES) == plain

@@ -36,7 +36,8 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
     """Token ids of a prompt, ready for the response to follow.
 
     A tokenizer with a chat template gets the prompt as messages with the generation prompt
-    appended; one without takes plain text as it is.
+    appended; one without takes plain text and puts its first tokens (`<s>`) before it, once. A
+    template writes those itself.
 
     Raises:
         TokenizerError: messages, and no chat template.
@@ -45,10 +46,20 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
     if tokenizer.chat_template is None:
         if not isinstance(prompt, str):
             raise TokenizerError("a prompt of messages needs a tokenizer with a chat template")
-        return list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        first = _first_ids(tokenizer)
+        return ids if ids[: len(first)] == first else [*first, *ids]
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     text = render(tokenizer, messages)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _first_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer puts before every text, and not what it puts behind."""
+    whole = list(tokenizer("a")["input_ids"])
+    text = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    starts = range(len(whole) - len(text) + 1)
+    return whole[: next(n for n in starts if whole[n : n + len(text)] == text)]
 
 
 def encode_response(

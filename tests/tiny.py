@@ -11,6 +11,7 @@ from functools import cache
 from typing import TypeVar
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (
     GPT2Config,
@@ -149,3 +150,23 @@ def _drawn(build: Callable[[], Model], seed: int) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build().eval()
+
+
+def beginning_with(bos: str, template: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer of Llama's kind: its post-processor puts a token before every text."""
+    words = Tokenizer(
+        models.WordLevel({"<s>": 0, "</s>": 1, "<pad>": 2, "<unk>": 3, "hi": 4}, "<unk>")
+    )
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, 0)]
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        bos_token=bos,
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
+    made.chat_template = template
+    return made

@@ -147,7 +147,10 @@ class ServedPolicy:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt as in training: the same as `rlhf.chat.encode_prompt`."""
-        if self._tokenizer.chat_template is not None:
+        first: list[int] = []
+        if self._tokenizer.chat_template is None:
+            first = _first_ids(self._tokenizer)
+        else:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
             prompt = cast(
                 str,
@@ -160,7 +163,16 @@ class ServedPolicy:
             )
         if not isinstance(prompt, str):
             raise _refusal("this policy has no chat template; ask by text, not by 'messages'")
-        return list(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = list(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        return ids if ids[: len(first)] == first else [*first, *ids]
+
+
+def _first_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer puts before every text, as in `rlhf.chat`."""
+    whole = list(tokenizer("a")["input_ids"])
+    text = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    starts = range(len(whole) - len(text) + 1)
+    return whole[: next(n for n in starts if whole[n : n + len(text)] == text)]
 
 
 def _load_pyfunc(path: str) -> ServedPolicy:

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from tokenizers import processors
 
 from rlhf.chat import (
     TokenizerError,
@@ -11,7 +12,9 @@ from rlhf.chat import (
     encode_prompt,
     encode_response,
 )
-from tests.tiny import LINES, tokenizer
+from rlhf.scoring import Encoder
+from rlhf.sft import encode_examples
+from tests.tiny import LINES, beginning_with, tokenizer
 
 
 def changed(**changes):
@@ -89,3 +92,37 @@ def test_s07_a_response_that_was_cut_is_its_tokens_alone(text):
     ids = encode_response(tokenizer(), text, finished=False)
     assert tokenizer().eos_token_id not in ids
     assert ids == encode_response(tokenizer(), text, finished=True)[:-1]
+
+
+def test_a_base_model_gets_the_token_that_its_tokenizer_puts_before_a_text():
+    assert encode_prompt(beginning_with("<s>"), "hi hi") == [0, 4, 4]
+    assert encode_response(beginning_with("<s>"), "hi", finished=True) == [4, 1]
+
+
+def test_what_a_tokenizer_puts_behind_a_text_is_not_put_behind_a_prompt():
+    """T5's kind ends every text; the response has yet to follow."""
+    both = beginning_with("<s>")
+    both.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    assert encode_prompt(both, "hi") == [0, 4]
+    assert encode_prompt(both, "") == [0]
+
+
+def test_a_prompt_that_begins_with_the_token_already_has_it_once():
+    assert encode_prompt(beginning_with("<s>"), "<s> hi") == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("template", "ids"),
+    [("{{ bos_token }} {{ messages[0].content }}", [0, 4]), ("{{ messages[0].content }}", [4])],
+)
+def test_with_a_chat_template_the_template_alone_writes_the_token(template, ids):
+    assert encode_prompt(beginning_with("<s>", template), "hi") == ids
+
+
+def test_the_whole_sequence_of_training_begins_with_it_once():
+    words = beginning_with("<s>")
+    ((example,), _) = encode_examples(words, [("hi", "hi hi")], 10)
+    assert [*example.prompt, *example.response] == [0, 4, 4, 4, 1]
+    assert Encoder(words).encode("hi", "hi hi", finished=False) == [0, 4, 4, 4]

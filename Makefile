@@ -4,10 +4,13 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
+.PHONY: repro verify test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
+
+verify: $(READY)  ## whether this machine writes the bytes of the commit; STAGES=n for the first n
+	@python -m tasks.verify $(if $(STAGES),--stages '$(STAGES)')
 
 test: $(READY)  ## all tests that fit in ten minutes
 	@python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -18,6 +18,10 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
+from tasks.reporting.summary import read_outcomes
+from tasks.reporting.verification import outputs_digest
+from tasks.workspace.dvc_lockfile import read_entries
+
 ROOT = Path(__file__).parents[1]
 SEEDS = {"default": "seed 0", "default, seed 1": "seed 1", "default, seed 2": "seed 2"}
 COLOURS = ("#0b6e63", "#b8541a", "#7a2f8f")
@@ -70,6 +74,15 @@ def example(root: Path) -> dict[str, Any]:
     return {"round": last.name, **rows[len(rows) // 2]}
 
 
+def made_on(root: Path) -> dict[str, Any]:
+    """What all stages ran on alike, and the outputs that this is true of (`make verify` asks)."""
+    entries = read_entries(root)
+    ran = [outcome["environment"] for outcome in read_outcomes(root) if outcome["stage"] in entries]
+    first = ran[0] if ran else {}
+    alike = {key: first[key] for key in first if all(e.get(key) == first[key] for e in ran)}
+    return {"environment": alike, "outputs": outputs_digest(entries)}
+
+
 def main() -> int:
     """Write the chart and the numbers of the run."""
     summary_file = ROOT / "reports" / "summary.json"
@@ -83,6 +96,7 @@ def main() -> int:
         "machine": summary["machine"],
         "minutes": round(summary["seconds"]["total"] / 60, 1),
         "peak_gigabytes": round(max(summary["peak_rss_bytes"].values()) / 1e9, 2),
+        **made_on(ROOT),
         "example": example(ROOT),
     }
     text = json.dumps(record, ensure_ascii=False, indent=1) + "\n"

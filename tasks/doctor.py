@@ -105,7 +105,7 @@ def _works(root: Path) -> list[Path]:
     """The working folders of stages that are not running."""
     alive = {running.stage for running in read_running(root) if running.alive}
     folders = (path for path in sorted((root / ".work").glob("*")) if path.is_dir())
-    others = {"spool", "mlflow", "variants", "prefect", *alive}
+    others = {"spool", "mlflow", "variants", "verify", "prefect", *alive}
     return [path for path in folders if path.name not in others]
 
 

@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
+from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import result_table, time_lines
 from tasks.reporting.run_page import write_run_page
 from tasks.reporting.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
@@ -34,36 +35,15 @@ from tasks.workspace.driver_lock import (
     WorkspaceBusyError,
     sole_use,
 )
-from tasks.workspace.dvc_process import DvcProcess
+from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.execution import Execution, begin_execution, last_execution, save_execution
+from tasks.workspace.execution import begin_execution, last_execution, save_execution
 from tasks.workspace.files import git_commit, now_ms, write_json
 from tasks.workspace.variants import VariantError, prepare_workspace
-from tasks.workspace.work_folder import read_running
 
 SHIPPING_DEADLINE_SECONDS = 60.0
 STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
 """Exit code -> how the parent run in MLflow ended; FAILED for all others."""
-WORDS = {
-    "bad_input": "found bad input",
-    "stopped": "stopped itself",
-    "blocked": "was blocked by the data gate",
-    "waiting": "is waiting for people",
-    "failed": "failed",
-    "interrupted": "was interrupted; run again to resume from its checkpoint",
-}
-KILLED = (
-    "was killed from outside, most likely because memory ran out. Run again to resume from its "
-    "newest checkpoint; to use less memory, lower `micro_batch_size` or the lengths in params.yaml."
-)
-
-
-class Ended(NamedTuple):
-    """How one run of this command ended."""
-
-    code: int
-    message: str
-    """For stderr; empty on success."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str | None) -> int:
     # A variant has folders of its own, but shares the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
-    environment = _environment(os.environ)
+    environment = dvc_environment(os.environ)
     if _up_to_date(workspace, environment):
         sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
         ended = Ended(0, "")
@@ -130,14 +110,6 @@ def _workspace(root: Path, variant: str | None) -> Path:
     return root if variant is None else prepare_workspace(root, variant)
 
 
-def _environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What dvc and its stages see."""
-    # Stages call `python`: it must be this interpreter, even if its environment is not activated.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
-    quiet = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "RLHF_SHIPPER": "driver"}
-    return {**base, **quiet, "PATH": path}
-
-
 def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:
     """Whether DVC says so; False also on an error, which `dvc repro` will then explain."""
     command = [sys.executable, "-m", "dvc", "status", "--quiet"]
@@ -158,7 +130,7 @@ def _run(
     )
     shipper = Shipper(workspace)
     code = dvc.wait()
-    ended = _how_it_ended(workspace, execution, code, dvc.signalled, started_ms)
+    ended = how_it_ended(workspace, execution.id, code, dvc.signalled, started_ms)
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
     save_execution(workspace, execution)
@@ -175,29 +147,6 @@ def _run(
     else:
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
     return ended
-
-
-def _how_it_ended(
-    workspace: Path, execution: Execution, code: int, signalled: int | None, since_ms: int
-) -> Ended:
-    """DVC exits 255 for every failure; the stage's own outcome says what happened."""
-    outcomes = [
-        outcome
-        for outcome in read_outcomes(workspace)
-        if outcome["execution"] == execution.id and outcome["ended_ms"] >= since_ms
-    ]
-    if code == 0 and signalled is None:
-        return Ended(0, "")
-    if bad := [outcome for outcome in outcomes if outcome["code"] != 0]:
-        last = bad[-1]
-        words = WORDS.get(last["status"], last["status"])
-        return Ended(last["code"], f"{last['stage']} {words}: {last['message']}".rstrip(": "))
-    if signalled is not None:
-        return Ended(128 + signalled, "Interrupted; run again to resume.")
-    for running in read_running(workspace):
-        if running.execution == execution.id and not running.alive:
-            return Ended(137, f"{running.stage} {KILLED}")
-    return Ended(1, "dvc repro failed; its message is above.")
 
 
 def write_summary(workspace: Path, params: Params) -> dict[str, Any]:

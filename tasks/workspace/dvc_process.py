@@ -85,6 +85,14 @@ class DvcProcess:
         return False
 
 
+def dvc_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What dvc and its stages see."""
+    # Stages call `python`: it must be this interpreter, even if its environment is not activated.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
+    quiet = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "RLHF_SHIPPER": "driver"}
+    return {**base, **quiet, "PATH": path}
+
+
 @contextmanager
 def _handlers(handler: object) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)

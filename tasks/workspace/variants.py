@@ -8,7 +8,6 @@ own `.work`, outputs and `dvc.lock` between calls.
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
@@ -18,6 +17,7 @@ from ruamel.yaml import YAML
 from tasks.own_data.files import named_paths
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import refuse_if_busy
+from tasks.workspace.git import GitError, git
 from tasks.workspace.held import held
 
 VARIANTS_FOLDER = Path(".work") / "variants"
@@ -61,7 +61,7 @@ def prepare_workspace(root: Path, name: str) -> Path:
             refuse_if_busy(workspace)
         _check_out(root, workspace, _snapshot(root))
     _write_params(workspace / "params.yaml", overlay)
-    _link_own_files(root, workspace)
+    link_own_files(root, workspace)
     _share_cache(root, workspace)
     return workspace
 
@@ -118,8 +118,12 @@ def _write_params(path: Path, overlay: Mapping[str, object]) -> None:
         yaml.dump(merged, file)
 
 
-def _link_own_files(root: Path, workspace: Path) -> None:
-    """Links to the files and folders that the params name and git does not know."""
+def link_own_files(root: Path, workspace: Path) -> None:
+    """Links to the files and folders that the params name and git does not know.
+
+    Raises:
+        VariantError: one lies outside of the repository and is named by a relative path.
+    """
     values = YAML(typ="safe").load((workspace / "params.yaml").read_text(encoding="utf-8"))
     for named in named_paths(values):
         if Path(named.path).is_absolute():
@@ -128,7 +132,7 @@ def _link_own_files(root: Path, workspace: Path) -> None:
         if not Path(os.path.normpath(source)).is_relative_to(root):
             raise VariantError(
                 f"{named.key}: {named.path} leads out of the repository, which is another place "
-                "from the workspace of a variant; write its full path"
+                f"from {workspace.relative_to(root)}; write its full path"
             )
         if link.is_symlink() and not source.exists():
             link.unlink()
@@ -160,10 +164,7 @@ def _read_config(path: Path) -> ConfigParser:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # No hooks: `dvc install` would check out data at every refresh.
-    command = ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise VariantError(f"git {' '.join(arguments[:2])}: {lines[-1]}")
-    return done.stdout.strip()
+    try:
+        return git(folder, *arguments)
+    except GitError as error:
+        raise VariantError(str(error)) from None

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import ordered, plan, round_of
+from flows.graph import plan
 from tasks.workspace.dvc_graph import GraphError
+from tasks.workspace.stage_order import ordered, round_of
 
 REPOSITORY = Path(__file__).parents[3]
 

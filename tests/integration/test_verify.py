@@ -1,0 +1,343 @@
+"""`make verify` on a real git and DVC repository with two small stages of its own."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tasks.reporting.verification import outputs_digest
+from tasks.workspace.dvc_lockfile import read_entries
+from tasks.workspace.held import take
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_SECONDS = 300
+"""On a loaded machine."""
+PIPELINE = """\
+stages:
+  baseline:
+    cmd: exec python stage.py baseline
+    deps: [stage.py]
+    params: [run]
+    outs: [results/baseline]
+  evaluate:
+    foreach: ${rounds}
+    do:
+      cmd: exec python stage.py evaluate@${key}
+      deps: [results/baseline]
+      outs: ["results/evaluate/${key}"]
+"""
+PARAMS = "run: {seed: 5}\nrounds:\n  r1: {policy: models/sft}\n"
+STAGE = """\
+import ctypes, json, os, signal, sys, time
+from pathlib import Path
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # as tasks.running.stage does
+name, wanted = sys.argv[1], os.environ.get("WANTED", "")
+work = Path(".work") / name
+work.mkdir(parents=True, exist_ok=True)
+def end(status, code, message):
+    outcome = {"stage": name, "status": status, "code": code, "message": message,
+               "ended_ms": time.time_ns() // 1_000_000, "execution": os.environ["RLHF_EXECUTION"],
+               "environment": {"python": "3.11.98" if wanted == "other" else "3.11.7",
+                               "threads": 2, "torch": "2.13.0"}}
+    (work / "outcome.json").write_text(json.dumps(outcome))
+    sys.exit(code)
+if wanted == "hang":
+    (work / "pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.1)
+if wanted == "blocked":
+    end("blocked", 4, "3 contradictory pairs")
+folder = Path("results") / name.replace("@", "/")
+folder.mkdir(parents=True)
+# Elsewhere only the second stage has other numbers.
+mean = 8.07 if wanted == "other" and name != "baseline" else 8.7
+gold = {"mean": mean, "low": mean - 0.25, "high": mean + 0.25, "n": 8}
+(folder / "metrics.json").write_text(json.dumps({"policy": name, "gold": gold}))
+end("done", 0, "")
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    private = ("MLFLOW_", "DVC_", "GIT_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
+    own = {"PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "SHELL": "/bin/sh"}
+    return kept | own | more
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(root: Path) -> str:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "recorded")
+    return git(root, "rev-parse", "--short=7", "HEAD").strip()
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose commit has the dvc.lock, the numbers and the environment of a run."""
+    root = tmp_path_factory.mktemp("verify") / "root"
+    root.mkdir()
+    (root / "params.yaml").write_text(PARAMS)
+    (root / "dvc.yaml").write_text(PIPELINE)
+    (root / "stage.py").write_text(STAGE)
+    (root / ".gitignore").write_text(".work\nresults\n")
+    (root / "metrics/rounds").mkdir(parents=True)
+    for policy in ("sft", "r1"):
+        (root / f"metrics/rounds/{policy}.json").write_text('{"gold": 8.7}')
+    git(root, "init", "--quiet")
+    dvc = [sys.executable, "-m", "dvc"]
+    run = environment(RLHF_EXECUTION="recorded")
+    run["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{run['PATH']}"
+    subprocess.run([*dvc, "init", "--quiet"], cwd=root, check=True, env=run)
+    subprocess.run([*dvc, "repro", "--quiet"], cwd=root, check=True, env=run)
+    made_on = json.loads((root / ".work/baseline/outcome.json").read_text())["environment"]
+    (root / "docs").mkdir()
+    record = {"environment": made_on, "outputs": outputs_digest(read_entries(root))}
+    (root / "docs/default-run.json").write_text(json.dumps(record))
+    commit_all(root)
+    return root
+
+
+@pytest.fixture
+def root(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "root"))
+
+
+def start(root: Path, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tasks.verify", *arguments],
+        cwd=root,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def verify(root: Path, *arguments: str, **more: str) -> tuple[int, str, str]:
+    process = start(root, *arguments, **more)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, out, err
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Everything in the checkout, DVC's and git's own files included, but for `.work`."""
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file())
+    found = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    # git status refreshes its index: the times of files, no content.
+    return {name: v for name, v in found.items() if not name.startswith((".work/", ".git/index"))}
+
+
+def change_lock(root: Path, stage: str) -> None:
+    """Give the first output of a stage another hash in dvc.lock."""
+    yaml = YAML()
+    lock = yaml.load(root / "dvc.lock")
+    lock["stages"][stage]["outs"][0]["md5"] = "0" * 32 + ".dir"
+    yaml.dump(lock, root / "dvc.lock")
+
+
+def test_equal_outputs_are_counted_and_the_checkout_is_as_before(root: Path) -> None:
+    before, commit = contents(root), git(root, "rev-parse", "--short=7", "HEAD").strip()
+
+    code, out, err = verify(root)
+
+    assert code == 0, err
+    assert f"All 2 outputs have the bytes of commit {commit}." in out
+    digest = outputs_digest(read_entries(root))
+    assert re.search(rf"\| `{commit}` \| all 2 outputs equal \| `{digest}` \| .* \| 2 \| ", out)
+    assert re.search(r"\.work/verify \(\d+ MB\) was removed\.", out)
+    assert contents(root) == before
+    assert not (root / ".work/verify").exists()
+
+
+def poison_cache(root: Path) -> None:
+    """Let DVC's run cache name another result for each stage, whose objects are sound."""
+    cache, content = root / ".dvc/cache", b'{"gold": "poison"}'
+    file = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    listing = json.dumps([{"md5": file, "relpath": "metrics.json"}]).encode()
+    folder = hashlib.md5(listing, usedforsecurity=False).hexdigest() + ".dir"
+    for name, text in ((file, content), (folder, listing)):
+        (cache / "files/md5" / name[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / "files/md5" / name[:2] / name[2:]).write_bytes(text)
+    runs = [path for path in (cache / "runs").rglob("*") if path.is_file()]
+    assert len(runs) == 2
+    for path in runs:
+        text = path.read_text()
+        path.chmod(0o644)
+        path.write_text(
+            re.sub(r"(outs:.*?md5: )\w+\.dir", rf"\g<1>{folder}", text, flags=re.DOTALL)
+        )
+
+
+def test_neither_the_cache_nor_the_outputs_of_the_checkout_are_used(
+    root: Path, tmp_path: Path
+) -> None:
+    poison_cache(root)
+    shutil.rmtree(root / "results")
+    victim = shutil.copytree(root, tmp_path / "victim")
+    (victim / "dvc.lock").unlink()
+    repro = [sys.executable, "-m", "dvc", "repro", "--quiet", "baseline"]
+    subprocess.run(repro, cwd=victim, check=True, env=environment())
+    assert "poison" in (victim / "results/baseline/metrics.json").read_text()
+
+    code, out, err = verify(root)
+
+    assert code == 0, err
+    assert set(re.findall(r"Running stage '([^']+)'", out)) == {"baseline", "evaluate@r1"}
+
+
+def test_an_output_that_differs_is_named_with_its_stage_and_the_clone_is_kept(root: Path) -> None:
+    change_lock(root, "evaluate@r1")
+    commit = commit_all(root)
+
+    code, out, err = verify(root)
+
+    assert code == 8, err
+    assert (
+        f"evaluate@r1 is the first stage that differs from commit {commit}: results/evaluate/r1 "
+        "(1 of 2 outputs differ in all)." in out
+    )
+    assert "is kept, to look at" in out
+    assert (root / ".work/verify/results/evaluate/r1/metrics.json").is_file()
+    # The record of the environment is of another dvc.lock now.
+    assert "the commit does not say what its run was made on; here: python 3.11.7" in out
+
+
+def test_another_environment_and_other_numbers_stand_beside_those_of_the_commit(root: Path) -> None:
+    code, out, err = verify(root, WANTED="other")
+
+    assert code == 8, err
+    assert "evaluate@r1 is the first stage that differs" in out
+    assert "  python: 3.11.7, here 3.11.98\n" in out
+    assert "threads:" not in out
+    assert re.search(r"  sft +gold +8\.7, here 8\.7 \[8\.45, 8\.95\]\n", out)
+    assert re.search(r"  r1 +gold +8\.7, here 8\.07 \[7\.82, 8\.32\]\n", out)
+
+    code, out, err = verify(root)
+    assert code == 0, err  # What was kept is no obstacle.
+
+
+def test_a_dvc_lock_of_other_code_and_params_is_named(root: Path) -> None:
+    (root / "stage.py").write_text(STAGE.replace("8.7", "8.8"))
+    (root / "params.yaml").write_text(PARAMS.replace("seed: 5", "seed: 6"))
+    commit_all(root)
+
+    code, out, err = verify(root)
+
+    assert code == 8, err
+    assert "baseline is the first stage that differs" in out
+    assert (
+        "Its inputs are others than dvc.lock recorded: stage.py, params.yaml: run.seed. "
+        "Run `make repro` and commit dvc.lock with them." in out
+    )
+
+
+def test_the_first_stages_can_be_verified_alone(root: Path) -> None:
+    change_lock(root, "evaluate@r1")
+    commit = commit_all(root)
+
+    code, out, err = verify(root, "--stages", "1")
+
+    assert code == 0, err
+    assert f"The first stage's 1 output have the bytes of commit {commit}." in out
+    assert "Running stage 'evaluate@r1'" not in out
+
+
+@pytest.mark.parametrize("count", ["0", "3", "two", "-1"])
+def test_a_wrong_number_of_stages_is_one_clear_error(root: Path, count: str) -> None:
+    commit = git(root, "rev-parse", "--short=7", "HEAD").strip()
+
+    code, _, err = verify(root, f"--stages={count}")
+
+    assert code == 2
+    assert err == (
+        f"STAGES: expected a whole number from 1 to 2, the stages of commit {commit}; "
+        f"found '{count}'\n"
+    )
+    assert not (root / ".work/verify").exists()
+
+
+def test_a_commit_without_a_recorded_run_has_nothing_to_compare_with(root: Path) -> None:
+    (root / "dvc.lock").unlink()
+    commit = commit_all(root)
+
+    code, _, err = verify(root)
+
+    assert code == 2
+    assert err == (
+        f"dvc.lock of commit {commit}: no entry for baseline, evaluate@r1, so there is nothing to "
+        "compare with; run `make repro` and commit dvc.lock\n"
+    )
+
+
+def test_uncommitted_changes_are_named_and_left_out(root: Path) -> None:
+    (root / "stage.py").write_text("raise SystemExit('edited')\n")
+
+    code, out, err = verify(root)
+
+    assert code == 0, err
+    assert out.startswith("The commit is verified, without the uncommitted changes: stage.py\n")
+
+
+def test_a_second_one_says_that_the_first_is_running(root: Path) -> None:
+    (root / ".work").mkdir(exist_ok=True)
+    lock = take(root / ".work/verify.lock")
+    assert lock is not None
+    lock.write("4711\n")
+    lock.flush()
+
+    with lock:
+        code, _, err = verify(root)
+
+    assert code == 7
+    assert err == f"{root}: `make verify` is running here (process 4711)\n"
+
+
+def test_a_stage_that_does_not_go_through_ends_it_with_its_own_code(root: Path) -> None:
+    code, out, err = verify(root, WANTED="blocked")
+
+    assert code == 4
+    assert "baseline was blocked by the data gate: 3 contradictory pairs\n" in err
+    assert err.endswith("Nothing was verified; the next run starts anew.\n")
+    assert "bytes of commit" not in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_kill_leaves_the_checkout_as_it_was_and_the_next_one_starts_anew(
+    root: Path, number: signal.Signals
+) -> None:
+    before = contents(root)
+    process = start(root, WANTED="hang")
+    pid = wait_for(root / ".work/verify/.work/baseline/pid")
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    assert contents(root) == before
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "the stage outlived the command"
+        time.sleep(0.05)
+    code, _, err = verify(root)
+    assert code == 0, err
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+    return path.read_text()

@@ -7,11 +7,14 @@ after that looks at what is there, or works in a clone that pulled it.
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from ruamel.yaml import YAML
 
+from tasks.reporting.summary import cpu_name
 from tasks.running.staging import write_manifest
 from tests.stage_world import copy_repository
 
@@ -271,10 +275,14 @@ def test_commit_times_and_runs_stand_on_a_page_beside_the_report(world: World):
     assert "ppo@r2" in page
 
 
-def test_no_output_holds_a_time_a_path_or_the_name_of_the_run(world: World):
-    execution = world.json(".work/sft/outcome.json")["execution"]
+def test_no_output_holds_a_time_a_path_a_machine_a_version_or_the_name_of_the_run(world: World):
+    outcome = world.json(".work/sft/outcome.json")
     commit = world.git("rev-parse", "HEAD~1").strip()
-    private = [text.encode() for text in (execution, commit, str(world.root))]
+    day = f"{datetime.fromtimestamp(outcome['ended_ms'] / 1000, UTC):%Y-%m-%d}"
+    packages = ("torch", "transformers", "great-expectations", "dvc", "mlflow", "datasets")
+    versions = [platform.python_version(), *map(version, packages)]
+    texts = [outcome["execution"], commit, str(world.root), day, cpu_name(), *versions]
+    private = [text.encode() for text in texts]
 
     found = {
         path
@@ -282,6 +290,47 @@ def test_no_output_holds_a_time_a_path_or_the_name_of_the_run(world: World):
         if any(text in (world.root / path).read_bytes() for text in private)
     }
     assert found == set()
+
+
+OTHER_VERSIONS = """\
+import importlib.abc, importlib.metadata, importlib.util, platform, sys
+version = importlib.metadata.version
+platform.python_version = lambda: "3.11.98"
+importlib.metadata.version = lambda name: version(name) + (".post98" if name in NAMES else "")
+NAMES = ("torch", "transformers", "great_expectations")
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name not in NAMES[1:]:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
+        execute = spec.loader.exec_module
+        def execute_and_rename(module):
+            execute(module)
+            sys.modules[name].__version__ += ".post98"
+        spec.loader.exec_module = execute_and_rename
+        return spec
+sys.meta_path.insert(0, Finder())
+"""
+"""A sitecustomize.py under which Python and packages say that they are other releases."""
+
+
+def test_another_path_time_and_release_of_python_and_packages_give_the_same_bytes(
+    world: World, tmp_path: Path
+):
+    """By `make verify`, which runs all stages again in a clone."""
+    (tmp_path / "sitecustomize.py").write_text(OTHER_VERSIONS)
+    elsewhere = World(world.root, world.environment | {"PYTHONPATH": str(tmp_path)})
+    lock = YAML(typ="safe").load(world.root / "dvc.lock")["stages"]
+    count = sum(len(stage["outs"]) for stage in lock.values())
+
+    said = elsewhere.run(sys.executable, "-m", "tasks.verify")
+
+    commit = world.git("rev-parse", "--short=7", "HEAD").strip()
+    assert f"All {count} outputs have the bytes of commit {commit}." in said
+    assert ran(said) == STAGES
+    assert f"| 3.11.98, {version('torch')}.post98 |" in said
 
 
 # --- DVC -----------------------------------------------------------------------------------------

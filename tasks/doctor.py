@@ -52,7 +52,7 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def notes(root: Path) -> Iterator[str]:
-    """Unfinished work that is in order: the next run resumes it."""
+    """Unfinished work and missing outputs that are no problem: the next run deals with them."""
     for work in _works(root):
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
@@ -60,7 +60,8 @@ def notes(root: Path) -> Iterator[str]:
     missing = [path for path, problem in differing_outputs(root) if problem == "missing"]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield f"{missing[0]}{more} in dvc.lock, but not here (dvc pull, dvc checkout or make repro)"
+        get = "dvc pull, dvc checkout or make repro"
+        yield f"in dvc.lock, but not here: {missing[0]}{more} (to get them: {get})"
 
 
 def main(argv: list[str] | None = None) -> int:

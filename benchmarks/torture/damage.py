@@ -76,7 +76,7 @@ def damaged_models(world: World, trials: int) -> Count:
     return count
 
 
-def planted_non_finite(world: World, trials: int) -> Count:
+def injected_non_finite(world: World, trials: int) -> Count:
     """NaN or infinity in a weight of the model in training, after a random step."""
     count = Count()
     for number in range(trials):

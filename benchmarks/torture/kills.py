@@ -36,7 +36,7 @@ def random_kills(world: World, trials: int) -> Count:
             count.add(
                 f"{stage} {number}, killed after {after:.2f} s", _ended(world, stage, code, whole)
             )
-    count.remark = f"{killed} were still running when killed, {resumed} went on from a checkpoint"
+    count.remark = f"{killed} were still running when killed, {resumed} resumed from a checkpoint"
     return count
 
 

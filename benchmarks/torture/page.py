@@ -44,7 +44,7 @@ WHAT_HAPPENS = """\
   outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
 - **MLflow's server is away**: training does not notice; what was not sent waits in `.work/spool`
   for the next stage or `make sync`.
-- **Prefect's server is away** while a flow runs: the running stage continues. For a page of figures
+- **Prefect's server is away** while a flow runs: the running stage continues. For a page of numbers
   or the end of the run, the flow waits up to four minutes (`PREFECT_CLIENT_MAX_RETRIES`); then the
   page is left out. A run that cannot report its end fails although its work is done: the next one
   recomputes nothing, for DVC has it.

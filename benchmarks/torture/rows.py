@@ -81,8 +81,8 @@ ROWS = {
         "a stage started twice at once: exactly one writer at a time", 50,
         "dvc refuses the second repro; an orphan and a new repro both write",
     ),
-    "planted_non_finite": Row(
-        damage.planted_non_finite,
+    "injected_non_finite": Row(
+        damage.injected_non_finite,
         "NaN or infinity put into a weight: stop within a step, exit 3, no such checkpoint", 10,
         "HF Trainer: loss shown as 0.0, exit 0, the NaN is saved",
     ),

@@ -15,7 +15,7 @@ def fill_paths(paths: Sequence[str], params: Params, round_key: str | None) -> l
 
 
 def input_hashes(root: Path, inputs: Sequence[str]) -> dict[str, str]:
-    """Path -> hash, from dvc.lock, of all that earlier stages made below the given inputs."""
+    """Path -> hash, from dvc.lock, of all that earlier stages wrote below the given inputs."""
     produced = {
         path: digest for locked in read_lock(root).values() for path, digest in locked.outs.items()
     }

@@ -16,7 +16,7 @@ MEMORY_WORDS = ("can't allocate memory", "out of memory", "not enough memory")
 
 
 def explain(error: BaseException, folder: Path) -> str | None:
-    """One line for people, or None where the error is no trouble of the machine.
+    """One line for people, or None if the machine is not the cause.
 
     Args:
         error: what ended the stage.
@@ -29,8 +29,8 @@ def explain(error: BaseException, folder: Path) -> str | None:
         usage = shutil.disk_usage(place)
         return (
             f"{_place(error, folder)}: the disk is full ({_megabytes(usage.free)} free of "
-            f"{_megabytes(usage.total)} in {place}). Earlier outputs and checkpoints are as they "
-            "were: make room and run it again"
+            f"{_megabytes(usage.total)} in {place}). Earlier outputs and checkpoints are "
+            "unchanged; free some space and run it again"
         )
     if number in FORBIDDEN:
         return f"{_place(error, folder)}: cannot be written or read: {error.strerror}"  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def explain(error: BaseException, folder: Path) -> str | None:
 
 
 def advice(root: Path, stage: str, status: Status) -> str:
-    """What is kept of a stage that did not end well, to be added to its message."""
+    """What is kept of a stage that failed, as a suffix to its message."""
     words = ""
     if (
         status in ("stopped", "bad_input")
@@ -60,7 +60,7 @@ def advice(root: Path, stage: str, status: Status) -> str:
             if not (root / path).exists() and is_cached(cache, digest)
         ]
         if missing:  # DVC removed them before it started the stage.
-            words += f". Its last good outputs come back with: dvc checkout {' '.join(missing)}"
+            words += f". To restore its last good outputs: dvc checkout {' '.join(missing)}"
     return words
 
 

@@ -47,9 +47,9 @@ class Outcome:
     checkpoints: int
     """Written by this run."""
     checkpoint_seconds: float
-    """Time that training stood still for them."""
+    """Time that training paused for them."""
     environment: Mapping[str, Any]
-    """What it ran on: Python, packages, machine. No output says so, since none depends on it."""
+    """What it ran on: Python, packages, machine. In no output, since none depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def track(items: Iterable[Item], name: str, total: int, unit: str) -> Iterator[I
 
 
 def say_left_out(count: int, total: int, what: str, why: str) -> None:
-    """A line on the screen where rows were left out; a warning where they are many."""
+    """Report rows that were left out; as a warning if they are many."""
     if count:
         share = count / total
         warning = "WARNING: " if share > WORTH_A_WARNING else ""

@@ -1,4 +1,4 @@
-"""What a result was really made from, and entries of `dvc.lock` that say something else.
+"""What a result was really made from, and entries of `dvc.lock` that disagree.
 
 DVC reads params and hashes dependencies a moment after a stage has last read them. An edit in that
 moment is recorded as if the stage had used it. So a stage notes what it used

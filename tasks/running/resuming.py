@@ -32,7 +32,7 @@ EVERY_SECONDS = 30.0
 """Time between two checkpoints, and so the most work that a kill can cost."""
 
 COST_FACTOR = 50.0
-"""Nor is one written before 50 times the duration of the last has passed: below 2 % of a stage."""
+"""At least 50 times the duration of the last one pass before the next: below 2 % of a stage."""
 
 LONG_STEP_SECONDS = PATIENCE_SECONDS / 2
 """A step that takes longer may not end before a SIGTERM's time is up; what is finished by then
@@ -134,7 +134,7 @@ class Checkpoints:
     def _resume(self) -> None:
         found, skipped = load_newest(self._folder)
         for line in skipped:
-            log.warning("%s: damaged checkpoint left out: %s", self._stage.name, line)
+            log.warning("%s: damaged checkpoint skipped: %s", self._stage.name, line)
         if found is None:
             self._explain_fresh_start()
             return
@@ -146,16 +146,16 @@ class Checkpoints:
         log.info("%s resumes from its checkpoint at step %d", self._stage.name, found.step)
 
     def _explain_fresh_start(self) -> None:
-        """Say why checkpoints that are there are not used."""
+        """Say why existing checkpoints are not used."""
         if checkpoints(self._folder):
-            log.warning("%s: no checkpoint is whole; starts from the beginning", self._stage.name)
+            log.warning("%s: all checkpoints are damaged; starts anew", self._stage.name)
             return
         for folder in reversed(checkpoint_folders(self._stage.work)):
             for path in checkpoints(folder):
                 if (facts := _facts(path)) is not None:
                     log.warning(
-                        "%s: a checkpoint of step %s is of another run, not of this one; starts "
-                        "from the beginning. Different: %s",
+                        "%s: the checkpoint of step %s belongs to a run with other inputs, so this "
+                        "one starts from the beginning. Differences: %s",
                         self._stage.name,
                         facts.get("step"),
                         differences(facts, self._stage.identity),

@@ -1,9 +1,9 @@
 """How every stage starts and ends.
 
-A stage module gives `run_stage` its body: a function of a `Stage`. Around it stands all that the
-stages share: parameters are checked, the process dies with its parent, one stage at a time holds
-the machine, metrics go to local files first, outputs appear whole or not at all, and the outcome
-is recorded for whoever started it.
+A stage module gives `run_stage` its body: a function of a `Stage`. Everything that stages share is
+here: parameters are checked, the process dies with its parent, one stage at a time holds the
+machine, metrics go to local files first, outputs appear whole or not at all, and the outcome is
+recorded for whoever started it.
 """
 
 import argparse
@@ -57,14 +57,14 @@ def run_stage(
     Args:
         section_name: section of params.yaml that steers it.
         body: does the work; what it raises decides the outcome.
-        inputs: what it reads of earlier stages; `{key}`, `{policy}` ... stand for the round's.
-        name: DVC stage, where it is not the section (`baseline`, `test`).
+        inputs: outputs of earlier stages that it reads; `{key}`, `{policy}` ... are the round's.
+        name: DVC stage, if its name is not that of the section (`baseline`, `test`).
         arguments: command line without the program; that of the process by default.
         per_round: takes `--round KEY`.
         errors: further exceptions that the user has to fix, or that end training.
     """
     started = time.monotonic() - process_age()
-    # Imported modules stay. At exit Python alone would spend a second on them.
+    # Without this, Python would spend a second at exit on collecting the imported modules.
     gc.freeze()
     gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -85,7 +85,7 @@ def run_stage(
     die_with_parent()
     try:
         with alone(stage_name):
-            # Before anything is read; params again, since another stage may have held us up.
+            # Before anything is read; params again, since we may have waited for another stage.
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
             stage = Stage(snapshot, section_name, round_key, params, inputs)
@@ -93,7 +93,7 @@ def run_stage(
     except (ParamsError, DefinitionError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
-    except OSError as error:  # Not even the outcome could be written down.
+    except OSError as error:  # Not even the outcome could be recorded.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")
@@ -162,7 +162,7 @@ def _run(
 
 
 def _look_once_more(stage: Stage) -> tuple[Status, str]:
-    """Compare as late as can be: DVC reads params and hashes once this process has ended."""
+    """Compare as late as possible: DVC reads params and hashes after this process has ended."""
     try:
         stage.snapshot.require_unchanged(stage.root)
     except ChangedMeanwhileError as error:

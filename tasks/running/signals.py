@@ -12,12 +12,12 @@ from tasks.workspace.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
 """How long a training step may continue after a SIGTERM, whose sender kills what does not end. A
-longer step is abandoned, and the next run resumes from the newest checkpoint. After a
-Ctrl-C a step takes as long as it needs: who pressed it sees that, and can press it again."""
+longer step is abandoned, and the next run resumes from the newest checkpoint. After a Ctrl-C a step
+takes as long as it needs: whoever pressed it can see that and press it again."""
 
 WAITING = (
-    "ends after the step at hand, with a checkpoint; a second Ctrl-C ends it at once, and what it "
-    "has done since the newest checkpoint is lost\n"
+    "will end after the current step and write a checkpoint; a second Ctrl-C ends it at once and "
+    "loses its work since the newest checkpoint\n"
 )
 
 
@@ -28,7 +28,7 @@ class Signals:
         """Installs no handler yet; a Ctrl-C reports `name` as ending later."""
         self._name = name
         self.asked = False
-        """A signal came, and whoever is patient should come to an end."""
+        """A signal has arrived; work inside `patient` should end soon."""
         self._patient = False
         self._alarmed = False
 
@@ -80,7 +80,7 @@ def die_with_parent() -> None:
         return
     hear_of_the_parents_death()
     if os.environ.get("DVC_STAGE") and _left_to_init():
-        sys.stderr.write("dvc died while this stage started; it ends too\n")
+        sys.stderr.write("dvc died while this stage was starting, so the stage ends too\n")
         raise SystemExit(143)
 
 

@@ -64,9 +64,9 @@ class Snapshot:
         """
         if found := list(self._differences(root)):
             raise ChangedMeanwhileError(
-                f"changed while the stage ran: {'; '.join(found)}. What it made of the old state "
-                "is not published, since dvc.lock would call it made of the new one. Put the old "
-                "state back to get that result, or keep the new one; then run it again"
+                f"changed while the stage ran: {'; '.join(found)}. Its outputs are not published: "
+                "they were made from the old state, but dvc.lock would record the new one. Restore "
+                "the old state to get that result, or keep the new one; then run it again"
             )
 
     def _differences(self, root: Path) -> Iterator[str]:

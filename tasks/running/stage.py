@@ -30,7 +30,7 @@ from tasks.workspace.files import git_commit
 from tasks.workspace.work_folder import checkpoint_folders
 
 MODELS = "models/"
-"""What lies below it was written by a stage, with a manifest; so one that is missing is damage."""
+"""Stages write everything below it, with manifests; so a missing manifest is damage."""
 
 SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
 
@@ -88,7 +88,7 @@ class Stage:
         )
 
     def begin(self) -> None:
-        """Check what the stage builds on and begin to write down what MLflow is to get.
+        """Check what the stage builds on and open the spool for MLflow.
 
         Raises:
             ChangedMeanwhileError: code or dvc.yaml was edited while the stage started.
@@ -113,13 +113,13 @@ class Stage:
         self._spool = open_spool(self.root, start)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Figures of one step: into history.csv and, by way of the spool, to MLflow."""
+        """Metrics of one step: into history.csv and, through the spool, to MLflow."""
         self.history.append({"step": step, **metrics})
         assert self._spool is not None
         self._spool.log(step, metrics)
 
     def restore_history(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Figures of an earlier attempt; the spool leaves out what it has of them."""
+        """Metrics of an earlier attempt; the spool skips those that it already has."""
         for row in rows:
             metrics = dict(row)
             self.log(int(metrics.pop("step")), metrics)
@@ -142,7 +142,7 @@ class Stage:
         self._outputs += outputs
 
     def environment(self) -> dict[str, Any]:
-        """What a result may depend on beside code, data and params."""
+        """What a result may depend on besides code, data and params."""
         return {
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -163,23 +163,23 @@ class Stage:
         note_made_from(self.root, self.snapshot, self._entry_before)
 
     def withdraw(self) -> None:
-        """Remove the outputs, visible or not, that nothing true could be recorded of."""
+        """Remove the outputs, published or not: dvc.lock would describe them wrongly."""
         forget_note(self.root, self.name)
         self.staging.discard()
         for path in self._published:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def drop_checkpoints(self) -> None:
-        """The outputs stay: what led to them has done its work."""
+        """Delete the checkpoints, which a finished stage no longer needs."""
         for folder in checkpoint_folders(self.work):
             shutil.rmtree(folder, ignore_errors=True)
 
     def close_spool(self, status: Status, message: str) -> None:
         """Record how it ended, and why."""
         if self._spool is not None:
-            # Of what did not end well only the gate's reasons are there to be looked at.
+            # Of stages that did not succeed, only the gate has something to show: its reasons.
             outputs = self._outputs if status in ("done", "blocked") else []
-            # A curve's last point is its final value: sent again it would be a point twice.
+            # A curve's last point is its final value; sending it again would duplicate it.
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}
             self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs, message)

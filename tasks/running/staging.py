@@ -20,7 +20,7 @@ from rlhf.manifests import (
 )
 
 DRAFT, REPLACED = "publishing", "replaced"
-"""Endings of what lies beside an output while it is published: `.policy.publishing`."""
+"""Suffixes of drafts beside an output while it is published: `.policy.publishing`."""
 
 PLACES = ("data", "models", "results", "reports")
 """Folders that outputs are in."""
@@ -30,7 +30,7 @@ class Staging:
     """A folder in which a stage's outputs are built before any of them is visible."""
 
     def __init__(self, root: Path, folder: Path):
-        """Start with an empty folder; one stage runs at a time, so drafts are of a dead one."""
+        """Start with an empty folder; one stage runs at a time, so all drafts are leftovers."""
         self._root, self._folder = root, folder
         self._outputs: list[str] = []
         for draft in drafts(root):
@@ -54,14 +54,14 @@ class Staging:
     def publish(self) -> list[Path]:
         """Bring every output beside its place, flushed to the disk; then rename all into place.
 
-        `.work` may be another file system than the outputs': then they are copied.
+        If `.work` is on another file system than the outputs, they are copied.
         """
         published = [self._root / path for path in self._outputs]
         try:
             for path, target in zip(self._outputs, published, strict=True):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _bring(self._folder / path, _beside(target, DRAFT))
-        except BaseException:  # A full disk, say: nothing half-copied is to add to that.
+        except BaseException:  # For example a full disk: leave nothing half-copied on it.
             for target in published:
                 _remove(_beside(target, DRAFT))
             raise
@@ -81,7 +81,7 @@ class Staging:
 
 
 def drafts(root: Path) -> list[Path]:
-    """What a stage that died while it published has left beside its outputs."""
+    """What a stage that died while publishing left beside its outputs."""
     return [
         path
         for place in PLACES
@@ -104,7 +104,7 @@ def write_manifest(
     params: Mapping[str, Any],
     inputs: Mapping[str, str],
 ) -> None:
-    """Describe a model folder: its files with size and sha256, and all it was made from."""
+    """Describe a model folder: its files with size and sha256, and what it was made from."""
     content = {
         "files": describe_files(folder),
         "inputs": dict(sorted(inputs.items())),
@@ -123,7 +123,7 @@ def verify_model(folder: Path) -> None:
         verify_checkpoint(folder)
     except DamagedError as error:
         raise DamagedError(
-            f"{error}. To get it back: make doctor, then dvc checkout --force {folder}"
+            f"{error}. To restore it: make doctor, then dvc checkout --force {folder}"
         ) from None
 
 
@@ -142,7 +142,7 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 def write_json_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON object a row, letters as they are, keys in their order."""
+    """One JSON object per row, letters unescaped, keys in their order."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")

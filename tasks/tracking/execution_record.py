@@ -1,14 +1,14 @@
-"""What MLflow's parent run of an execution is to hold; written to local files first, like spools.
+"""The content of an execution's parent run in MLflow; written to local files first, like spools.
 
 `.work/executions/<id>/`:
 
     start.json   name, parameters and commit, as they were when the execution started
-    end.json     how it ended, its results and seconds; each call that ends it writes it anew
+    end.json     how it ended, its results and seconds; rewritten by each call that ends it
     report.html  the report of the results in end.json
     sent.json    what has arrived where (written by the shipper)
 
-The results are read from the pipeline's outputs, so it is all one whether a stage ran or its
-outputs came from DVC's cache: an execution of which no stage ran has its parent run too.
+The results are read from the pipeline's outputs, so it makes no difference whether a stage ran or
+its outputs came from DVC's cache: an execution in which no stage ran has a parent run as well.
 """
 
 import shutil
@@ -24,7 +24,7 @@ from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
 from tasks.workspace.files import git_commit, now_ms, write_json
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
-"""Of the results of a policy, what runs are compared by."""
+"""The metrics of a policy by which runs are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Point:
 
 
 def record_start(root: Path, execution: str, params: Params) -> None:
-    """Note what the execution starts with; a later call for the same one changes nothing."""
+    """Record what the execution starts with; a later call for the same one changes nothing."""
     folder = home(root) / EXECUTIONS_FOLDER / execution
     if (folder / "start.json").exists():
         return
@@ -66,14 +66,14 @@ def record_end(
     seconds: float,
     results: Mapping[str, Any],
 ) -> None:
-    """Note how a started execution ended.
+    """Record how a started execution ended.
 
     Args:
         root: the workspace.
         execution: its id.
-        status: FINISHED where the pipeline is up to date; results are kept only then, since what
-            lies in the folders is otherwise partly that of an earlier execution.
-        message: why it did not finish, empty where it did.
+        status: FINISHED if the pipeline is up to date; results are recorded only then, since the
+            folders may otherwise hold those of an earlier execution.
+        message: why it did not finish, empty if it did.
         seconds: of wall-clock time, all calls together.
         results: from `tasks.reporting.summary.build_results`.
     """

@@ -1,4 +1,4 @@
-"""Where an execution's runs are to be seen in MLflow, as far as that is known."""
+"""Where to find an execution's runs in MLflow, as far as that is known."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def mlflow_ui(root: Path) -> str | None:
 
 
 def mlflow_runs(root: Path, execution: str) -> dict[str, str]:
-    """Stage -> id of its MLflow run, for the stages of `execution` that MLflow knows by now."""
+    """Stage -> id of its MLflow run, for the stages of `execution` that MLflow has so far."""
     runs = {}
     for folder in spools(root):
         start = json.loads((folder / "start.json").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ serialisation, and with transformers 5 its path form fails. The folder that it w
 simple, so we write it: an `MLmodel` description with the `transformers` and `python_function`
 flavours, the weights and configuration under `model/`, the tokenizer under
 `components/tokenizer/`. MLflow alone loads it again in any process
-(`mlflow.transformers.load_model`, `mlflow.pyfunc.load_model`); a test holds that.
+(`mlflow.transformers.load_model`, `mlflow.pyfunc.load_model`); a test checks this.
 
 A policy is logged as a model of MLflow's chat task. What MLflow itself would serve for that task
 takes messages and refuses bare text, so `served_policy.py` goes along under `code/` and takes both.
@@ -48,15 +48,15 @@ SERVING_PARAMS = ParamSchema(
         ParamSpec("max_tokens", "long", 256),
     ]
 )
-"""What a request to a served policy may set; the policy as it was trained where it does not."""
+"""What a request to a served policy may set; the defaults sample as in training."""
 
 
 def log_model(
     store: Store, run_id: str, kind: ModelKind, folder: Path, tags: Mapping[str, str]
 ) -> str:
-    """Log the hub-format model in `folder` as an output of a run; the logged model's id.
+    """Log the Hugging Face model in `folder` as an output of a run; the logged model's id.
 
-    A model that an interrupted call left behind half-sent is deleted first.
+    A model that an interrupted call left half-sent is deleted first.
 
     Raises:
         FileNotFoundError: `folder` has no config.json.
@@ -124,9 +124,9 @@ def _describe(kind: ModelKind, architecture: str, run_id: str, model_id: str) ->
 
 
 def _chat_signature() -> ModelSignature:
-    """MLflow's signature of the chat task, left to the serving code to enforce.
+    """MLflow's signature of the chat task, enforced by the serving code.
 
-    MLflow enforces it by itself otherwise, and refuses text that does not come as messages.
+    MLflow itself would refuse text that does not come as messages.
     """
     signature = ModelSignature(
         CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA, params=SERVING_PARAMS
@@ -136,7 +136,7 @@ def _chat_signature() -> ModelSignature:
 
 
 def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str) -> None:
-    """Everything of the MLflow model but its description. Weights are linked where possible."""
+    """Everything in the MLflow model except its description. Weights are linked if possible."""
     (draft / "components" / "tokenizer").mkdir(parents=True)
     (draft / "model").mkdir()
     # Folders within are the further members of an ensemble, and adapters.

@@ -20,7 +20,7 @@ def tag_outputs(root: Path) -> int:
 
     The run behind a stage is the newest that finished on the inputs that `dvc.lock` names: after
     a checkout of an older commit that is an older run, and for outputs pulled from another
-    machine there is none here. Does nothing where MLflow does not answer; the next call will.
+    machine there is none here. Does nothing if MLflow does not respond; the next call tries again.
     """
     todo = []
     for stage, locked in read_lock(root).items():
@@ -33,7 +33,7 @@ def tag_outputs(root: Path) -> int:
     if not todo:
         return 0
     quiet_mlflow()
-    # Imported here: nothing to tag, nothing to wait for (1.5 s).
+    # Imported here: takes 1.5 s, which a call with nothing to tag should not cost.
     from tasks.tracking.send import TrackingError, send_output_tags  # noqa: PLC0415
 
     try:

@@ -1,7 +1,7 @@
-"""Promotion: the policy that people have approved is the one called `production` in MLflow.
+"""Promotion: the alias `production` in MLflow points to the policy that people approved last.
 
-Every decision makes a version of the registered model `rlhf-policy` that says in its tags who
-decided, when and why. Approval moves the alias `production` to it; a rejected one is kept without.
+Every decision creates a version of the registered model `rlhf-policy` whose tags say who decided,
+when and why. Approval moves the alias to it; a rejected version is kept without the alias.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def candidate(root: Path, round_key: str) -> Candidate:
 
 
 def in_production(root: Path) -> ModelVersion | None:
-    """The version that is called `production`; null before the first approval."""
+    """The version that `production` points to; None before the first approval."""
     try:
         return _store(root).client.get_model_version_by_alias(MODEL, ALIAS)
     except MlflowException as error:
@@ -116,7 +116,7 @@ def decide(root: Path, chosen: Candidate, decision: Decision) -> ModelVersion:
 
 
 def _recorded(root: Path, tags: dict[str, str]) -> ModelVersion | None:
-    """The newest decision on this policy if it is this very one: a retry, or a double click."""
+    """The newest decision on this policy if it equals this one: a retry, or a double click."""
     client = _store(root).client
     try:
         client.create_registered_model(MODEL)

@@ -1,7 +1,7 @@
-"""What people call one execution of the pipeline, in Prefect and in MLflow: `kl0.10 r2 6cb38ae`.
+"""The name of an execution of the pipeline in Prefect and in MLflow: `kl0.10 r2 6cb38ae`.
 
-First what it does differently from the defaults of the code, then the number of rounds, then the
-commit, with `-dirty` (git's own word) where tracked files differed from it.
+First how it differs from the defaults of the code, then the number of rounds, then the commit, with
+`-dirty` (git's own word) if tracked files differed from it.
 """
 
 import re
@@ -16,7 +16,7 @@ from tasks.workspace.files import git_commit
 from tasks.workspace.variants import variant_of
 
 MOST = 3
-"""Differences that a name holds; the parameters of the run show all of them."""
+"""Differences that a name shows at most; the parameters of the run show all of them."""
 
 SHORT = {
     "base.model": "",
@@ -39,7 +39,7 @@ SHORT = {
     "ppo.sampling.temperature": "temperature",
     "label.tau": "tau",
 }
-"""Parameter -> what stands before its value. The most telling come first, all others after them."""
+"""Parameter -> the label before its value, most informative first; all others come after them."""
 
 
 def run_name(root: Path, params: Params) -> str:
@@ -47,13 +47,13 @@ def run_name(root: Path, params: Params) -> str:
     variant = variant_of(root)
     own = [variant] if variant else []
     own += [token for token in differences(params) if token not in own][: MOST - len(own)]
-    # A variant's checkout is a snapshot that no one knows; its commit is that of the main line.
+    # A variant's checkout is a temporary snapshot; show the commit of the main checkout.
     checkout = root.resolve().parents[2] if variant else root
     return " ".join([*(own or ["default"]), f"r{len(params.rounds)}", *_commit(checkout)])
 
 
 def differences(params: Params) -> list[str]:
-    """What `params` has otherwise than the code has it by default, the most telling first."""
+    """How `params` differs from the defaults of the code, most informative first."""
     changed = {key: value for key, value, _ in changed_params(params)}
     order = [
         *(key for key in SHORT if key in changed),
@@ -109,7 +109,7 @@ def _last_part(path: str) -> str:
 def _commit(checkout: Path) -> list[str]:
     """`["6cb38ae"]`, `["6cb38ae-dirty"]`, nothing outside of git.
 
-    Each run of the pipeline writes dvc.lock and metrics/: they alone make no checkout dirty.
+    Each run of the pipeline writes dvc.lock and metrics/, so changes there do not count as dirty.
     """
     if not (commit := git_commit(checkout)):
         return []

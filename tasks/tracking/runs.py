@@ -1,9 +1,9 @@
 """The runs in MLflow: a parent for each execution of the pipeline, a child for each of its stages.
 
-Runs are found by tags, so that a run that was made but not noted (a crash, a lost reply) is found
-again instead of made twice: `rlhf.execution` on the parent, `rlhf.spool` on the child. The parent
-is named by what its execution differs in (`tasks.tracking.run_names`), a child by its stage and
-its parent: in a legend or a list that shows nothing else, no two look the same.
+Runs are found by their tags (`rlhf.execution` on the parent, `rlhf.spool` on the child), so that a
+run that was created but not noted (a crash, a lost reply) is found instead of created twice. A
+parent is named by how its execution differs from the defaults (`tasks.tracking.run_names`), a child
+by its stage and its parent, so that all names in a legend or list are distinct.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ from tasks.workspace.files import read_json
 PARAMS_PER_BATCH = 100
 PARAM_LENGTH = 6000
 CHANGED = "params.changed"
-"""Tag of an execution whose stages did not all run with the parameters that it started with."""
+"""Tag of an execution some of whose stages ran with other parameters than it started with."""
 
 
 def execution_run(store: Store, root: Path, execution: str, started: Mapping[str, Any]) -> Run:
-    """The parent run of an execution, made where there is none.
+    """The parent run of an execution, created if there is none.
 
     Args:
         store: where to look.
         root: the workspace, with the execution's start.json.
         execution: its id.
-        started: `started_ms` and `tags` of the first stage; it describes an execution that an
-            older version of the project has left without a start.json.
+        started: `started_ms` and `tags` of the first stage; they describe an execution that an
+            older version of the project left without a start.json.
     """
     if (run := find_run(store, "rlhf.execution", execution)) is not None:
         return run
@@ -53,7 +53,7 @@ def execution_run(store: Store, root: Path, execution: str, started: Mapping[str
 
 
 def stage_run(store: Store, root: Path, start: Mapping[str, Any], tags: Mapping[str, str]) -> Run:
-    """The child run of a spool (`start` is its start.json), made where there is none."""
+    """The child run of a spool (`start` is its start.json), created if there is none."""
     spool = f"{start['stage']}/{start['id']}/{start['execution']}"
     if (run := find_run(store, "rlhf.spool", spool)) is not None:
         return run
@@ -72,7 +72,7 @@ def stage_run(store: Store, root: Path, start: Mapping[str, Any], tags: Mapping[
 
 
 def log_params(store: Store, run: str, params: Mapping[str, object]) -> None:
-    """Log parameters, in batches that MLflow takes."""
+    """Log parameters, in batches that MLflow accepts."""
     entries = [
         Param(mlflow_key(key), str(value)[:PARAM_LENGTH]) for key, value in sorted(params.items())
     ]
@@ -81,9 +81,9 @@ def log_params(store: Store, run: str, params: Mapping[str, object]) -> None:
 
 
 def compare_params(store: Store, parent: Run, stage: str, params: Mapping[str, str]) -> None:
-    """Let the parent say which parameters of a stage are not those the execution started with.
+    """Record on the parent which of a stage's parameters differ from those it started with.
 
-    What the parent does not have at all is added, so that executions can be compared by it.
+    Parameters that the parent does not have are added, so that executions can be compared by them.
     """
     known = parent.data.params
     other = [
@@ -106,7 +106,7 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     assert end is not None
     parent = execution_run(store, root, start["execution"], start)
     run, started = parent.info.run_id, int(start["started_ms"])
-    # Times that do not depend on when it is sent: a point that is sent again is the same point.
+    # Timestamps do not depend on when they are sent, so a point sent twice is the same point.
     metrics = [
         Metric(mlflow_key(point["key"]), point["value"], started + point["step"], point["step"])
         for point in end["points"]
@@ -117,7 +117,7 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
         for point in end["points"]
         if point["key"] == "seconds"
     ]
-    # The description: empty where all is well, also after an attempt that was not.
+    # The description: empty after success, even if an earlier attempt failed.
     tags = [RunTag(MLFLOW_RUN_NOTE, end["message"][:PARAM_LENGTH])]
     store.client.log_batch(run, metrics=metrics, tags=tags)
     if (folder / "report.html").exists():
@@ -128,7 +128,7 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
 
 
 def _unused(store: Store, name: str) -> str:
-    """`name`, with a number where parent runs are called so already: legends show names only."""
+    """`name`, with a number if a parent run already has it: legends show names only."""
     quoted = name.replace("'", "")
     runs = store.client.search_runs(
         [store.experiment], filter_string=f"attributes.run_name LIKE '{quoted}%'", max_results=500

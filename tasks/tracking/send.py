@@ -1,7 +1,7 @@
-"""Sends one spool to MLflow: run, parameters, inputs, curves, and when it has ended the rest.
+"""Sends one spool to MLflow: run, parameters, inputs, curves, and the rest once it has ended.
 
-Every step is noted in `sent.json` as soon as MLflow has confirmed it, and harmless to repeat, so
-an interruption between any two lines costs a repetition and makes no duplicate.
+Every step is noted in `sent.json` as soon as MLflow has confirmed it and is harmless to repeat, so
+an interruption between any two lines costs a repetition and creates no duplicate.
 """
 
 import json
@@ -45,7 +45,7 @@ REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE
 
 
 class TrackingError(Exception):
-    """MLflow did not take a spool: unreachable, or it refuses what is in it."""
+    """MLflow did not accept a spool: it is unreachable, or it refused the content."""
 
     def __init__(self, message: str, *, refused: bool) -> None:
         """Keep the first line of `message`."""
@@ -54,7 +54,7 @@ class TrackingError(Exception):
 
 
 def send(folder: Path, *, uri: str, models: bool) -> None:
-    """Send what of the spool in `folder` has not arrived at `uri` yet.
+    """Send the part of the spool in `folder` that has not arrived at `uri` yet.
 
     Raises:
         TrackingError: MLflow could not be reached, or refused it.
@@ -142,7 +142,7 @@ class _Sender:
         self._note()
 
     def _send_metrics(self) -> None:
-        """Send complete lines from the noted offset on."""
+        """Send the complete lines after the noted offset."""
         path = self.folder / "metrics.jsonl"
         if not path.exists():
             return
@@ -166,7 +166,7 @@ class _Sender:
         self._note()
 
     def _finish(self, finish: Mapping[str, Any]) -> None:
-        """Final metrics, small artifacts and the status; models come after."""
+        """Final metrics, small artifacts and the status; models follow."""
         ended, status = finish["ended_ms"], finish["status"]
         finals = finish["metrics"].items()
         step = last_step(self.folder / "metrics.jsonl")
@@ -185,17 +185,17 @@ class _Sender:
         self._drop_links()
 
     def _describe_end(self, message: str) -> None:
-        """What went wrong is the run's description; a second attempt that ends well has none."""
+        """Set the run's description to what went wrong; remove it if a later attempt succeeds."""
         if message:
             self.client.set_tag(self.sent.run, MLFLOW_RUN_NOTE, message[:PARAM_LENGTH])
         elif MLFLOW_RUN_NOTE in self.client.get_run(self.sent.run).data.tags:
             self.client.delete_tag(self.sent.run, MLFLOW_RUN_NOTE)
 
     def _source(self, output: Mapping[str, str]) -> Path | None:
-        """Where an output can be had, None where it has gone; the run then says so.
+        """Where an output still exists; None if it is gone, which the run's tag then records.
 
-        The link in the spool is dropped once a store has it. For another store there is the output
-        itself, as long as it is still this run that it comes from.
+        The link in the spool is deleted once a store has the output. Another store gets the
+        published output itself, provided that this run made it.
         """
         if (kept := self.folder / output["kept"]).exists():
             return kept
@@ -230,12 +230,12 @@ class _Sender:
         self._drop_links()
 
     def _drop_links(self) -> None:
-        """The outputs are kept for as long as something of them may be left to send."""
+        """Delete the links to the outputs once nothing is left to send."""
         if self.sent.models_done:
             shutil.rmtree(self.folder / "outputs", ignore_errors=True)
 
     def _set_status(self, status: str) -> None:
-        """Say that the stage runs (again), or that it was killed and could not say so itself."""
+        """Report that the stage is running (again), or that it was killed."""
         if self.sent.status == status:
             return
         for run in (self.sent.run, self._parent()):
@@ -256,7 +256,7 @@ class _Sender:
 
 @contextmanager
 def _runs_lock(root: Path) -> Iterator[None]:
-    """Processes that ship different spools do not make the same parent run twice."""
+    """Keeps processes that ship different spools from creating the same parent run twice."""
     with held(root / ".work" / "runs.lock"):
         yield
 

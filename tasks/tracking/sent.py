@@ -1,4 +1,4 @@
-"""What of a spool has arrived in MLflow: `sent.json`, read and replaced as a whole."""
+"""How much of a spool has arrived in MLflow: `sent.json`, read and replaced as a whole."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ class Sent:
 
 
 def load_sent(folder: Path, uri: str) -> Sent:
-    """Progress of shipping the spool in `folder` to `uri`; nothing where that is another one."""
+    """Progress of shipping the spool in `folder` to `uri`; none yet if it went elsewhere before."""
     path, digest = folder / "sent.json", store_digest(folder, uri)
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -53,8 +53,8 @@ def save_sent(folder: Path, sent: Sent) -> None:
 def store_digest(folder: Path, uri: str) -> str:
     """Twelve hex digits that stand for a tracking URI.
 
-    The default store of the checkout that `folder` lies in has the same ones wherever the checkout
-    is moved: it goes along.
+    The default store moves with its checkout, so it has the same digits wherever the checkout that
+    `folder` is in may be.
     """
     store = f"/{DEFAULT_STORE.as_posix()}"
     if uri.startswith("sqlite:///") and uri.endswith(store):

@@ -48,7 +48,7 @@ class Sampling:
     max_tokens: int
 
     def __post_init__(self) -> None:
-        """Refuse what generation would stumble over."""
+        """Refuse values that generation cannot use."""
         _expect(self.temperature >= 0, "temperature", "0 or more", self.temperature)
         _expect(0 < self.top_p <= 1, "top_p", "more than 0 and at most 1", self.top_p)
         _expect(self.max_tokens >= 1, "max_tokens", "1 or more", self.max_tokens)
@@ -59,7 +59,7 @@ class Sampling:
         if self.temperature == 0:
             return {**length, "do_sample": False}
         drawing = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p}
-        # Without, transformers looks at the fifty likeliest tokens only.
+        # By default, transformers samples from the fifty likeliest tokens only.
         return {**length, **drawing, "top_k": 0}
 
 
@@ -80,7 +80,7 @@ class ServedPolicy:
     def __init__(self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Take over a loaded model; its own generation settings are dropped.
 
-        A hub model's may hold a `top_k` or a penalty of repetition, with which the policy was
+        Those of a hub model may hold a `top_k` or a repetition penalty, with which the policy was
         neither trained nor evaluated.
         """
         lm.generation_config = GenerationConfig(

@@ -1,8 +1,8 @@
-"""Sends spools to MLflow, beside the work or afterwards, as often as it takes.
+"""Sends spools to MLflow, beside the work or afterwards, and repeats until everything arrived.
 
-Shipping is idempotent: `sent.json` remembers what arrived, and where it is lost or a reply went
-missing, MLflow finds the run again by its tag and drops points that it has (a point is its key,
-step, time and value). One spool is shipped by one process at a time (a kernel lock); processes
+Shipping is idempotent: `sent.json` records what arrived, and if it or a reply is lost, the run is
+found by its tag and MLflow drops points that it already has (a point is its key, step, time and
+value). One spool is shipped by one process at a time (a kernel lock); processes
 that ship different spools of one execution agree on the parent run by a lock as well.
 
 Importing this module costs nothing: MLflow (1.5 seconds) is imported by the first spool that has
@@ -52,7 +52,7 @@ class ShipResult:
     MLflow rejects this one. unreachable: MLflow cannot be reached at present.
     """
     detail: str = ""
-    """Why MLflow did not take it, one line."""
+    """Why MLflow did not accept it, one line."""
 
 
 def tracking_uri(root: Path) -> str:
@@ -126,8 +126,8 @@ class Shipper:
 
         Args:
             root: the workspace whose spools are shipped.
-            models: False in a stage that ships for itself: models are left to `make sync`.
-            every: seconds between two rounds.
+            models: False in a stage that ships by itself: models are left to `make sync`.
+            every: seconds between two attempts.
         """
         self._root = root
         self._models = models
@@ -159,7 +159,7 @@ class Shipper:
         troubles = [r.detail for r in results if r.state in ("refused", "unreachable")]
         if troubles and troubles[0] != self._complaint:
             self._complaint = troubles[0]
-            logger.warning("MLflow did not take everything; nothing is lost. %s", self._complaint)
+            logger.warning("MLflow did not accept everything; nothing is lost. %s", self._complaint)
         return not troubles
 
 

@@ -1,21 +1,21 @@
 """Everything meant for MLflow, written to local files first; writing needs no MLflow.
 
 A stage opens a spool, logs metrics into it and finishes it. `tasks.tracking.shipping` sends spools
-to MLflow beside the work, or later, as often as it takes. So a tracking server that is slow, down
-or never set up costs a training step a few microseconds and loses nothing.
+to MLflow beside the work or later, and retries. So a tracking server that is slow, down or never
+set up costs a training step a few microseconds and loses nothing.
 
 One spool is one folder, `.work/spool/<stage>/<id>/`:
 
     start.json     who runs, with which parameters and input hashes (written once)
     metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
     finish.json    how it ended and why, final metrics, outputs
-    outputs/       hard links to the outputs, so that a later run cannot take them away unsent
+    outputs/       hard links to the outputs, so that a later run cannot remove them unsent
     lock           held while the stage lives, to distinguish a killed one from a slow one
     sent.json      what has arrived where (written by the shipper)
 
 The id follows from stage, execution, parameters and input hashes. A stage that is killed and
-resumed within one execution therefore comes back to its folder, and to its MLflow run; what it
-repeats after its last checkpoint is not logged twice.
+resumed within one execution therefore continues in its folder and its MLflow run; what it repeats
+after its last checkpoint is not logged twice.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ OutputKind = Literal["policy", "reward_model", "artifact"]
 
 SPOOL_FOLDER = Path(".work") / "spool"
 EXECUTIONS_FOLDER = Path(".work") / "executions"
-"""What the parent runs are to hold: see `tasks.tracking.execution_record`."""
+"""The content of the parent runs: see `tasks.tracking.execution_record`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file or folder that the stage has published and MLflow is to keep."""
+    """A file or folder that the stage has published and that goes to MLflow."""
 
     kind: OutputKind
     path: Path
@@ -98,7 +98,7 @@ class Spool:
         outputs: Sequence[Output],
         message: str = "",
     ) -> None:
-        """Record the end, with a message where it was no good one. Call it once, after publishing.
+        """Record the end, with a message if the stage failed. Call it once, after publishing.
 
         Raises:
             FileNotFoundError: an output does not exist.
@@ -156,7 +156,7 @@ def open_spool(root: Path, start: RunStart) -> Spool:
 
 
 def home(root: Path) -> Path:
-    """The checkout that keeps what MLflow is to get: `root`, or that of `dvc exp run --temp`.
+    """The checkout that keeps what goes to MLflow: `root`, or that of `dvc exp run --temp`.
 
     DVC runs such an experiment in a copy below `.dvc/tmp/exps` and removes it afterwards.
     """
@@ -191,7 +191,7 @@ def _candidates(stage_folder: Path, identity: str) -> Iterator[Path]:
 
 
 def _take_lock(folder: Path) -> IO[str] | None:
-    """The folder's lock; patient with `is_live`, which holds it for an instant."""
+    """The folder's lock; retries, since `is_live` holds it for an instant."""
     for _ in range(10):
         if (lock := take(folder / "lock")) is not None:
             return lock

@@ -98,7 +98,8 @@ def _create_tables(uri: str) -> None:
 def _take_artifacts_along(uri: str, experiment: str) -> None:
     """Correct the addresses of artifacts in a SQLite store that was moved with its folder.
 
-    MLflow keeps them absolute: it would look for the old ones in vain, and write new ones there.
+    MLflow stores absolute addresses: it would look for artifacts, and write new ones, in the old
+    place.
     """
     if (here := _artifact_location(uri)) is None or not Path(unquote(urlsplit(here).path)).is_dir():
         return
@@ -121,7 +122,7 @@ def _sqlite_folder(uri: str) -> Path | None:
 
 
 def _artifact_location(uri: str) -> str | None:
-    """Beside a SQLite file; a server has its own answer."""
+    """Beside a SQLite file; None for a server, which decides by itself."""
     folder = _sqlite_folder(uri)
     return None if folder is None else (folder / "artifacts").resolve().as_uri()
 

@@ -27,7 +27,7 @@ COLUMNS = (
 def runs_page(address: str, root: Path) -> str:
     """The address of the runs below MLflow's UI at `address`, whose store `root` uses.
 
-    A tracking server that does not answer now may do so when somebody opens its UI: `address`.
+    Just `address` if the tracking server does not respond now: it may when somebody opens its UI.
     """
     quiet_mlflow()
     try:

@@ -157,7 +157,7 @@ def test_a_run_with_what_is_edited_starts_from_the_beginning(world: World):
 
     log = world.dvc("repro", "--single-item", "base")
 
-    assert "starts from the beginning. Different: params base.embedded.optimiser.lr" in log
+    assert "starts from the beginning. Differences: params base.embedded.optimiser.lr" in log
     recorded = locked(world)["params"]["params.yaml"]["base"]["embedded"]
     assert recorded["optimiser"]["lr"] == 0.03
 

@@ -104,7 +104,8 @@ def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):
     code, said = doctor(capsys)
     assert code == 0
     assert said == [
-        "note   results/sft in dvc.lock, but not here (dvc pull, dvc checkout or make repro)",
+        "note   in dvc.lock, but not here: results/sft (to get them: dvc pull, dvc checkout or "
+        "make repro)",
         "All is well.",
     ]
 

@@ -76,7 +76,7 @@ def test_outputs_that_dvc_removed_come_back_with_the_command_that_is_named(tmp_p
     for name, file in (("aa1.dir", "aa2"), ("bb1.dir", "bb2")):
         cached(tmp_path, name, f'[{{"md5": "{file}", "relpath": "x"}}]')
         cached(tmp_path, file, "x")
-    words = ". Its last good outputs come back with: dvc checkout models/sft results/sft"
+    words = ". To restore its last good outputs: dvc checkout models/sft results/sft"
     assert advice(tmp_path, "sft", "failed") == words
     assert advice(tmp_path, "sft", "interrupted") == advice(tmp_path, "base", "failed") == ""
     (tmp_path / "models/sft").mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_outputs_that_the_cache_does_not_hold_whole_are_not_promised(tmp_path: P
     cached(tmp_path, "aa1.dir", '[{"md5": "aa2", "relpath": "x"}, {"md5": "aa3", "relpath": "y"}]')
     cached(tmp_path, "aa2", "x")
     cached(tmp_path, "bb1.dir", '[{"md5": "aa2", "relpath": "x"}]')
-    words = ". Its last good outputs come back with: dvc checkout results/sft"
+    words = ". To restore its last good outputs: dvc checkout results/sft"
     assert advice(tmp_path, "sft", "failed") == words
     cached(tmp_path, "cc1", "x")
     assert advice(tmp_path, "sft", "failed") == f"{words} notes"

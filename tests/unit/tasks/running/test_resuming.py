@@ -111,9 +111,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
     caplog.set_level("INFO")
 
     assert run(world, "sft") == 0
-    assert any(
-        "sft: damaged checkpoint left out" in m and newest.name in m for m in caplog.messages
-    )
+    assert any("sft: damaged checkpoint skipped" in m and newest.name in m for m in caplog.messages)
     assert older.name == "step-00000003"
     assert "sft resumes from its checkpoint at step 3" in caplog.messages
     assert digest(world, "sft") == whole
@@ -154,8 +152,8 @@ def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
 
     assert run(root, "sft") == 0
     (line,) = [message for message in caplog.messages if "starts from the beginning" in message]
-    assert line.startswith("sft: a checkpoint of step 2 is of another run, not of this one")
-    assert line.endswith(f"Different: {difference}")
+    assert line.startswith("sft: the checkpoint of step 2 belongs to a run with other inputs")
+    assert line.endswith(f"Differences: {difference}")
     resumed = digest(root, "sft")
     assert checkpoint_paths(root, "sft") == []
     forget(root, "sft")
@@ -167,13 +165,13 @@ def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
 
 
 @pytest.mark.parametrize(
-    ("stage", "planted"),
+    ("stage", "injected"),
     [("base", math.nan), ("sft", math.inf), ("reward@r1", -math.inf), ("ppo@r1", math.nan)],
 )
 def test_a_weight_that_is_no_number_ends_training_at_that_step_and_no_checkpoint_gets_it(
-    world: Path, stage: str, planted: float, monkeypatch
+    world: Path, stage: str, injected: float, monkeypatch
 ):
-    """Planted once step 2 has been logged: the good checkpoint is that of step 1."""
+    """Injected once step 2 has been logged: the good checkpoint is that of step 1."""
     forget(world, stage)
     optimisers: list[Optimiser] = []
     init, log = Optimiser.__init__, Stage.log
@@ -185,7 +183,7 @@ def test_a_weight_that_is_no_number_ends_training_at_that_step_and_no_checkpoint
     def log_and_plant(self: Stage, step: int, metrics: dict[str, float]) -> None:
         log(self, step, metrics)
         if step == 2:
-            optimisers[0].weights[0].data.view(-1)[0] = planted
+            optimisers[0].weights[0].data.view(-1)[0] = injected
 
     monkeypatch.setattr(Optimiser, "__init__", note)
     monkeypatch.setattr(Stage, "log", log_and_plant)
@@ -232,7 +230,7 @@ def test_after_a_ctrl_c_there_is_no_limit_until_a_sigterm_sets_one(capfd):
         send(signal.SIGINT)
         assert signals.asked
         assert not 0 < signal.alarm(0) <= 8  # pytest's own limit is longer.
-        assert capfd.readouterr().err.startswith("ppo@r1 ends after the step at hand")
+        assert capfd.readouterr().err.startswith("ppo@r1 will end after the current step")
         send(signal.SIGTERM)
         assert 0 < signal.alarm(0) <= 8
 

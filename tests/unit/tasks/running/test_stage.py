@@ -308,8 +308,8 @@ def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Wor
     assert process.returncode == 143
     assert (place.root / "checkpoint").exists()
     assert err.splitlines()[0] == (
-        "probe ends after the step at hand, with a checkpoint; a second Ctrl-C ends it at once, "
-        "and what it has done since the newest checkpoint is lost"
+        "probe will end after the current step and write a checkpoint; a second Ctrl-C ends it at "
+        "once and loses its work since the newest checkpoint"
     )
 
 
@@ -439,7 +439,7 @@ def test_a_model_without_a_whole_manifest_is_refused_before_anything_is_written(
     code, err = place.run("", arguments="name='probe', inputs=('models/sft',)")
 
     assert code == 2
-    remedy = "To get it back: make doctor, then dvc checkout --force models/sft"
+    remedy = "To restore it: make doctor, then dvc checkout --force models/sft"
     assert err == f"probe: models/sft/manifest.json: {found}. {remedy}\n"
     assert place.output() == []
     assert list(place.root.glob(".work/spool/*")) == []

@@ -4,10 +4,12 @@ Only safetensors: pickled weights are never read, and no code that lies in a fol
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
+from transformers import PreTrainedModel
 
 
 class ModelFolderError(ValueError):
@@ -34,3 +36,14 @@ def loading(folder: Path) -> Iterator[None]:
     except (OSError, ValueError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model in Hugging Face format, without the version of the library that wrote it."""
+    model.save_pretrained(folder)
+    for path in (folder / "config.json", folder / "generation_config.json"):
+        if path.is_file():
+            config = json.loads(path.read_text(encoding="utf-8"))
+            config.pop("transformers_version", None)
+            text = json.dumps(config, indent=2, sort_keys=True)
+            path.write_text(text + "\n", encoding="utf-8")

@@ -6,7 +6,6 @@ policy's value head lies beside its weights in `value_head.safetensors`.
 """
 
 import copy
-import json
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -265,17 +264,6 @@ def build_actor_critic(
         trunk = copy.deepcopy(source.base_model)
     device = next(lm.parameters()).device
     return ActorCritic(lm, head, trunk).to(device).eval()
-
-
-def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model in the hub's format, without the version of the library that wrote it."""
-    model.save_pretrained(folder)
-    for path in (folder / "config.json", folder / "generation_config.json"):
-        if path.is_file():
-            config = json.loads(path.read_text(encoding="utf-8"))
-            config.pop("transformers_version", None)
-            text = json.dumps(config, indent=2, sort_keys=True)
-            path.write_text(text + "\n", encoding="utf-8")
 
 
 def save_value_function(model: ActorCritic, folder: Path) -> None:

@@ -12,8 +12,7 @@ from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.compute import Compute, choose_device, make_deterministic
-from rlhf.model_folders import ModelFolderError
-from rlhf.models import save_model
+from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
 from rlhf.templates import TemplateError

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForSequenceClassification
 
 from rlhf.chat import TokenizerError
-from rlhf.model_folders import ModelFolderError
+from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.models import (
     VALUE_HEAD,
     RewardModel,
@@ -19,7 +19,6 @@ from rlhf.models import (
     load_tokenizer,
     load_value_function,
     response_logits,
-    save_model,
     save_value_function,
     sequence_hidden,
 )

@@ -13,7 +13,9 @@ Foundations
     batches              a rollout and a PPO batch: tensors that belong together
     named_seeds, seeding one seed, many named random streams
     draws                the uniform numbers that sampling draws tokens with
+    bits                 which instructions the libraries may use; portable or native
     compute              device, threads, precision
+    thread_order         results that do not depend on the number of threads
     params               the settings of each algorithm, with the recipe as defaults
 
 Mathematics

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf.shapes import Mask, PerSequence, PerToken, ResponseMask, RowIndex, Scalar, Values
+from rlhf.thread_order import ordered_sum
 
 Normaliser = Scalar | float | int | None
 """What a masked sum is divided by: the token count of a whole optimiser step, or None for the count
@@ -27,7 +28,7 @@ class EmptyMaskError(ValueError):
 
 def masked_sum(values: Values, mask: Mask) -> Scalar:
     """Sum of the values under the mask; 0 where the mask is empty."""
-    return keep(values, mask).sum(dtype=accumulation_dtype(values))
+    return ordered_sum(keep(values, mask), accumulation_dtype(values))
 
 
 def masked_mean(values: Values, mask: Mask, *, normaliser: Normaliser = None) -> Scalar:

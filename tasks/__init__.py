@@ -3,6 +3,7 @@
 import gc
 import os
 import time
+from pathlib import Path
 
 STARTED_NS = time.time_ns()
 """Taken before any other import: code edited after this time may not be the code that runs."""
@@ -15,8 +16,11 @@ if "DVC_STAGE" in os.environ:
     # OpenMP reads this when torch is imported. Waiting threads spin briefly, then sleep: pure
     # spinning is very slow beside other work, and sleeping immediately is a quarter slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-    # MKL: bit-identical results with one thread and with two.
-    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     # Imported modules stay in memory; collecting garbage among them would take a tenth of the time.
     # `run_stage` turns the collector on again.
     gc.disable()
+
+# Of a stage started by hand too: torch and NumPy read its effect when they are loaded.
+from tasks.running.bits import choose_bits  # noqa: E402
+
+choose_bits(Path("params.yaml"))

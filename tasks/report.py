@@ -37,7 +37,8 @@ def run(stage: Stage) -> None:
         page.parent,
         seed=stage.params.run.seed,
         samples=stage.params.report.samples,
-        changed=changed_params(stage.params),
+        # The number of threads changes no result, so not this one either.
+        changed=[change for change in changed_params(stage.params) if change.key != "run.threads"],
     )
     write_headline(stage.staging.directory("metrics"), results)
     stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, numbers)))

@@ -8,7 +8,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+from rlhf.bits import choose
+
 MAX_TOLERANCE = 1e-3
+
+choose("portable")  # In time, since tests/portable_bits.py has set the variables.
 
 settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("repeatable")

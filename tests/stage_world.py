@@ -39,12 +39,18 @@ STEPS = {"base": 8, "sft": 8, "reward@r1": 6, "ppo@r1": 3}
 """Steps that each stage makes here, and so the checkpoints it can be asked for."""
 
 
-def build(root: Path) -> None:
-    """Write params and data, and bring every training stage's inputs and outputs about."""
+def build(root: Path, **embedded: int) -> None:
+    """Write params and data, and bring every training stage's inputs and outputs about.
+
+    Args:
+        root: a folder, which may not exist yet.
+        embedded: keys of `base.embedded` that are to differ from the tiny ones.
+    """
     root.mkdir(parents=True, exist_ok=True)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
     make_tiny(params)
+    params["base"]["embedded"] |= embedded
     yaml.dump(params, root / "params.yaml")
     _write_prepared(root / "data/prepared")
     for stage in ("base", "sft"):

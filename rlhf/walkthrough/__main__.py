@@ -6,12 +6,17 @@ Runs on the last round that `make repro` has made, else on small models that it 
 is computed by the functions that train (rlhf.rollouts, rlhf.ppo, rlhf.ppo_update); nothing is
 written to disk. It ends with what a KL coefficient of 0 would change, on the same responses.
 """
+# ruff: noqa: E402 (the bits are chosen before torch is imported)
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from rlhf.bits import choose
+
+choose("portable")
 
 import torch
 import transformers

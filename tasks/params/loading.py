@@ -16,6 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from feedback.annotators import LabelParams
 from preferences.params import ValidateParams
+from rlhf.bits import Bits
 from rlhf.params.base import BaseParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams
@@ -40,11 +41,14 @@ class RunParams:
     seed: CountOrZero = 0
     """Every random stream of the pipeline is derived from it."""
     threads: Count = 2
-    """CPU threads of torch; bit-identical results need the same number."""
+    """CPU threads of torch; with portable bits 1 to 8 of them give the same results."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes; weights and optimisers stay float32."""
+    bits: Bits = "portable"
+    """`portable`: the same results on every x86-64 processor with AVX2 (Intel since Haswell, AMD
+    since Zen). `native`: what is fastest on this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

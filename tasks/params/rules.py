@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf.bits import MAX_THREADS
 from rlhf.params.base import EmbeddedModelParams
 
 Problem = tuple[str, str]
@@ -41,6 +42,13 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
             with them the rules that need them.
         folder: what relative paths start from.
     """
+    run = sections.get("run")
+    if run is not None and run.bits == "portable" and run.threads > MAX_THREADS:
+        yield (
+            "run.threads",
+            f"expected at most {MAX_THREADS} with run.bits: portable, since more give "
+            f"other results, found {run.threads}; or set run.bits: native",
+        )
     if (ppo := sections.get("ppo")) is not None:
         yield from ((f"ppo.{key}", text) for key, text in ppo.problems())
     if (base := sections.get("base")) is not None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,13 @@ from ruamel.yaml import YAML
 
 from rlhf.manifests import MANIFEST, sha256
 from tasks.params.loading import flatten
+from tasks.running.environment import deciding
 
 Identity = Mapping[str, Mapping[str, Any]]
-"""`params`, `inputs`, `code` and `environment`, each flat: name -> value or hash."""
+"""`params`, `inputs`, `code` and `environment`, each flat: name -> value or hash. `made_on` is the
+whole environment, for people to read."""
+
+_DECIDING = ("params", "inputs", "code", "environment")
 
 
 def identify(
@@ -33,20 +36,22 @@ def identify(
         "params": dict(flatten(params)),
         "inputs": {path: _content(root / path) for path in inputs},
         "code": {path: _content(root / path) for path in _code(root, stage)},
-        "environment": {**environment, "cpu": _cpu()},
+        "environment": deciding(environment),
+        "made_on": environment,
     }
 
 
 def fingerprint(identity: Identity) -> str:
     """Sixteen hex digits that stand for an identity."""
-    text = json.dumps(identity, sort_keys=True, default=str)
+    parts = {part: identity[part] for part in _DECIDING}
+    text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(before: Identity, now: Identity) -> str:
     """The differences, briefly: `params ppo.kl_coef (0.05, now 0.1)`."""
     found = []
-    for part in ("params", "inputs", "code", "environment"):
+    for part in _DECIDING:
         old, new = before.get(part, {}), now[part]
         for name in sorted({*old, *new}):
             if str(old.get(name)) != str(new.get(name)):
@@ -76,11 +81,3 @@ def _content(path: Path) -> str:
         return sha256(path / MANIFEST)
     parts = [[child.name, _content(child)] for child in sorted(path.iterdir())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _cpu() -> str:
-    """The processor's model: another one may round differently."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor())

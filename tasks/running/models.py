@@ -61,8 +61,12 @@ def write_model(
 
 
 def seal_model(stage: Stage, folder: Path) -> None:
-    """Write the manifest of a complete model folder."""
-    write_manifest(folder, params=stage.own_params, inputs=stage.inputs)
+    """Write the manifest of a complete model folder.
+
+    It leaves out the number of threads, which changes no weight.
+    """
+    run = {name: value for name, value in stage.own_params["run"].items() if name != "threads"}
+    write_manifest(folder, params={**stage.own_params, "run": run}, inputs=stage.inputs)
 
 
 def load_prompts(path: Path) -> list[dict[str, Any]]:

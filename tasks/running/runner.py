@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from preferences.reader import MalformedDataError
+from rlhf.bits import BitsError, obstacle
 from rlhf.manifests import DamagedError
 from tasks.own_data.files import require_followed
 from tasks.params.loading import Params, ParamsError, load_params
@@ -31,6 +32,8 @@ from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.work_folder import RUNNING, alone, note_running
+
+log = logging.getLogger(__name__)
 
 BAD_INPUT: Mapping[type[Exception], Status] = {
     MalformedDataError: "bad_input",
@@ -89,8 +92,9 @@ def run_stage(
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
             stage = Stage(snapshot, section_name, round_key, params, inputs)
+            _say_if_not_portable(stage)
             return _run_and_record(stage, body, errors or {}, started)
-    except (ParamsError, DefinitionError) as error:
+    except (ParamsError, DefinitionError, BitsError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
     except OSError as error:  # Not even the outcome could be recorded.
@@ -98,6 +102,16 @@ def run_stage(
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")
         return EXIT_CODES["failed"]
+
+
+def _say_if_not_portable(stage: Stage) -> None:
+    if stage.params.run.bits == "portable" and stage.bits != "portable":
+        log.warning(
+            "%s: run.bits is portable, but this is %s: the results are its own, and other machines "
+            "give others",
+            stage.name,
+            obstacle(),
+        )
 
 
 def _round_key(params: Params, key: str) -> str:
@@ -126,7 +140,7 @@ def _run_and_record(
         status,
         message,
         started=started,
-        setting=Setting(stage.execution, stage.environment()),
+        setting=Setting(stage.execution, stage.environment),
         cost=stage.checkpoint_cost,
     )
     (stage.work / RUNNING).unlink()

@@ -4,18 +4,18 @@ A stage module gives `run_stage` (`tasks.running.runner`) its body: a function o
 """
 
 import os
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rlhf.bits import require
 from tasks.own_data.files import own_files
 from tasks.params.loading import Params, RoundParams, flatten, section
 from tasks.params.redaction import redact_values
+from tasks.running.environment import describe_environment
 from tasks.running.fingerprint import Identity, fingerprint, identify
 from tasks.running.inputs import fill_paths, input_hashes
 from tasks.running.outcome import Cost, Status
@@ -46,11 +46,16 @@ class Stage:
         params: Params,
         inputs: Sequence[str],
     ):
-        """Made by `run_stage`, in the repository root."""
+        """Made by `run_stage`, in the repository root.
+
+        Raises:
+            BitsError: this process computes with other bits than `run.bits` says.
+        """
         self.snapshot = snapshot
         self.name = snapshot.stage
         self.root = Path.cwd()
         self.params = params
+        self.bits = require(params.run.bits)
         self.round_key = round_key
         self.own_params = redact_values(
             {"run": asdict(params.run), section_name: section(params, section_name)}
@@ -84,7 +89,7 @@ class Stage:
             self.name,
             params=self.own_params,
             inputs=self.input_paths,
-            environment=self.environment(),
+            environment=self.environment,
         )
 
     def begin(self) -> None:
@@ -106,7 +111,7 @@ class Stage:
             "git.commit": git_commit(self.root),
             "round": self.round_key or "",
             "fingerprint": fingerprint(self.identity),
-            **{f"environment.{name}": str(value) for name, value in self.environment().items()},
+            **{f"environment.{name}": str(value) for name, value in self.environment.items()},
         }
         record_start(self.root, self.execution, self.params)
         start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
@@ -141,16 +146,10 @@ class Stage:
         """Outputs that MLflow gets, once they are published."""
         self._outputs += outputs
 
+    @cached_property
     def environment(self) -> dict[str, Any]:
-        """What a result may depend on besides code, data and params."""
-        return {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-            "threads": self.params.run.threads,
-            "precision": self.params.run.precision,
-        }
+        """What it runs on; no output says so."""
+        return describe_environment(self.params.run, self.bits)
 
     def publish(self) -> None:
         """Make the outputs visible, unless what they were made from has changed.

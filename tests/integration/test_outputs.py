@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.running.environment import PACKAGES
 from tests import stage_world
 
 OTHER = "3.11.98"
@@ -31,7 +32,7 @@ def test_no_output_names_the_version_of_python_or_of_a_package(world: Path) -> N
     assert len(found) > 20
     python = platform.python_version().encode()
     assert [path for path, content in found.items() if python in content] == []
-    packages = [version(name).encode() for name in ("torch", "transformers")]
+    packages = [version(name).encode() for name in PACKAGES]
     naming = [path for path, content in found.items() if any(each in content for each in packages)]
     assert naming == []
 
@@ -39,13 +40,19 @@ def test_no_output_names_the_version_of_python_or_of_a_package(world: Path) -> N
 def test_the_outcome_says_what_a_stage_ran_on(world: Path) -> None:
     outcome = json.loads((world / ".work/sft/outcome.json").read_text())
 
-    assert outcome["environment"] == {
+    environment = outcome["environment"]
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    model = next(line for line in cpuinfo.splitlines() if line.startswith("model name"))
+    assert model.partition(":")[2].strip() in environment.pop("processor")
+    assert environment == {
+        "bits": "portable",
         "python": platform.python_version(),
+        "libc": " ".join(platform.libc_ver()),
         "machine": platform.machine(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
+        **{name: version(name) for name in PACKAGES},
         "threads": 1,
         "precision": "float32",
+        "device": "cpu",
     }
 
 

@@ -148,7 +148,7 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str):
             "ppo.optimiser.warmup_step: unknown key; did you mean ppo.optimiser.warmup_steps?",
         ),
         ("rounds.r2.polcy", "rounds.r2.polcy: unknown key; did you mean rounds.r2.policy?"),
-        ("run.zzz", "run.zzz: unknown key; known: seed, threads, device, precision"),
+        ("run.zzz", "run.zzz: unknown key; known: seed, threads, device, precision, bits"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(params: ParamsFile, key: str, problem: str):
@@ -256,6 +256,7 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
     ("changes", "problem"),
     [
         ({"ppo.sampling.top_p": 0.9}, "ppo.sampling: top_k, top_p and min_new_tokens"),
+        ({"run.threads": 9}, "run.threads: expected at most 8 with run.bits: portable"),
         ({"ppo.minibatches": 3}, "ppo.minibatches: rollout_size 128 cannot be cut into 3"),
         ({"ppo.dual_clip": 0.5}, "ppo.dual_clip: must be above 1, found 0.5"),
         ({"ppo.epochs": 4, "ppo.value_epochs": 2}, "ppo.value_epochs: 2 is below epochs (4)"),

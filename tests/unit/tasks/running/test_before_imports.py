@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.bits import PORTABLE, obstacle
+
 ROOT = Path(__file__).resolve().parents[4]
 DVC = """
 import subprocess, sys, time
@@ -47,7 +49,7 @@ import gc, os, tasks
 importing = gc.isenabled()
 from tasks.running.runner import run_stage
 run_stage("report", print, arguments=[])
-print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"), os.environ.get("MKL_CBWR"))
+print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"))
 """
 """A stage that ends at once, for want of params.yaml."""
 
@@ -55,28 +57,62 @@ print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"), os.environ.ge
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"DVC_STAGE": "report"}, "False True 5000 AUTO,STRICT"),
-        (
-            {"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7", "MKL_CBWR": "COMPATIBLE"},
-            "False True 7 COMPATIBLE",
-        ),
-        ({}, "True True None None"),
+        ({"DVC_STAGE": "report"}, "False True 5000"),
+        ({"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7"}, "False True 7"),
+        ({}, "True True None"),
     ],
 )
-def test_a_stage_of_dvc_imports_without_garbage_search_and_sets_how_libraries_compute(
+def test_a_stage_of_dvc_imports_without_garbage_search_and_sets_how_threads_wait(
     tmp_path: Path, environment: dict[str, str], expected: str
 ):
-    settings = ("GOMP_SPINCOUNT", "MKL_CBWR")
-    inherited = {name: value for name, value in os.environ.items() if name not in settings}
+    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    assert said(SETTINGS, tmp_path, inherited | environment) == expected
+
+
+BITS = """
+import os, sys, tasks
+print(*(os.environ.get(name) for name in ("MKL_CBWR", "ATEN_CPU_CAPABILITY")))
+print(sorted({"torch", "numpy"} & set(sys.modules)))
+"""
+
+PINNED = "AVX2,STRICT avx2\n[]"
+
+
+@pytest.mark.skipif(obstacle() is not None, reason=f"this machine has {obstacle()}")
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ("run: {seed: 0}", PINNED),
+        ("run: {bits: portable}", PINNED),
+        ("run: {bits: native}", "AUTO,STRICT None\n[]"),
+        ("run: {bits: fast}", PINNED),  # Refused by the stage, when it reads all of the file.
+        ("run: [", PINNED),
+        ("[]", PINNED),
+        (None, PINNED),
+    ],
+)
+@pytest.mark.parametrize("by", [{"DVC_STAGE": "ppo@r1"}, {}])
+def test_the_bits_that_params_yaml_asks_for_are_chosen_before_torch_is_there(
+    tmp_path: Path, params: str | None, expected: str, by: dict[str, str]
+):
+    if params is not None:
+        (tmp_path / "params.yaml").write_text(params, encoding="utf-8")
+    others = {name: value for name, value in os.environ.items() if name not in PORTABLE}
+
+    assert said(BITS, tmp_path, others | by) == expected
+
+
+def said(code: str, folder: Path, environment: dict[str, str]) -> str:
+    """What code prints in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", SETTINGS],
-        cwd=tmp_path,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == expected
+    return done.stdout.strip()
 
 
 def alive(pid: int) -> bool:

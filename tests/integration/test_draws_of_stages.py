@@ -1,0 +1,65 @@
+"""What `sample` and `ppo` draw depends neither on other rounds nor on the size of a batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests import stage_world
+
+COMPARISONS = "data/rounds/r1/comparisons.jsonl"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny world after `sample@r1` too; no prompt in it has preferences so far."""
+    root = tmp_path_factory.mktemp("draws") / "world"
+    stage_world.build(root)
+    (root / "data/prepared/preferences").mkdir()
+    for split in ("train", "heldout"):
+        (root / f"data/prepared/preferences/{split}.jsonl").touch()
+    edit(root, lambda params: params["sample"].update(pairs=24, batch_size=64))
+    edit(root, lambda params: params["sample"]["sampling"].update(max_new_tokens=8))
+    assert stage_world.run(root, "sample@r1") == 0
+    return root
+
+
+def edit(root: Path, change: Callable[[Any], None]) -> None:
+    """Change params.yaml."""
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    change(params)
+    yaml.dump(params, root / "params.yaml")
+
+
+def add_round(params: Any) -> None:
+    shipped = YAML().load(stage_world.ROOT / "params.yaml")
+    params["rounds"]["r2"] = shipped["rounds"]["r2"]
+    params["final"] = "r2"
+
+
+def test_a_batch_of_another_size_writes_the_same_comparisons(world: Path) -> None:
+    before = (world / COMPARISONS).read_bytes()
+    assert before.count(b"\n") > 20
+    edit(world, lambda params: params["sample"].update(batch_size=5))
+    (world / COMPARISONS).unlink()
+
+    assert stage_world.run(world, "sample@r1") == 0
+
+    assert (world / COMPARISONS).read_bytes() == before
+
+
+def test_stages_run_alone_beside_another_round_write_the_same_bytes(world: Path) -> None:
+    comparisons = (world / COMPARISONS).read_bytes()
+    policy = stage_world.digest(world, "ppo@r1")
+    edit(world, add_round)
+    (world / COMPARISONS).unlink()
+    stage_world.forget(world, "ppo@r1")
+
+    assert stage_world.run(world, "ppo@r1") == 0
+    assert stage_world.run(world, "sample@r1") == 0
+
+    assert stage_world.digest(world, "ppo@r1") == policy
+    assert (world / COMPARISONS).read_bytes() == comparisons

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def build(root: Path, **embedded: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
-    make_tiny(params)
+    make_tiny(params, rounds=1)
     params["base"]["embedded"] |= embedded
     yaml.dump(params, root / "params.yaml")
     _write_prepared(root / "data/prepared")
@@ -112,6 +113,23 @@ def copy_repository(root: Path, *, without: tuple[str, ...]) -> None:
             shutil.copy(ROOT / name, root / name)
 
 
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    """For commands: this interpreter first, nothing of the user's settings, DVC's state below."""
+    private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
+    # For `dvc exp run`, which commits.
+    names = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
+    return kept | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "DVC_NO_ANALYTICS": "1",
+        "DVC_SITE_CACHE_DIR": str(folder / "site-cache"),
+        "OMP_NUM_THREADS": "1",
+        "RLHF_SHIPPER": "driver",
+        **dict.fromkeys(names, "t@t"),
+        **changes,
+    }
+
+
 def forget(root: Path, stage: str) -> None:
     """Remove a stage's outputs and everything of its earlier runs, as before its first."""
     for path in (*OUTPUTS[stage], f".work/{stage}", ".work/spool"):
@@ -123,24 +141,32 @@ def checkpoint_paths(root: Path, stage: str) -> list[Path]:
     return sorted((root / ".work" / stage).glob("*/step-*"), key=lambda p: p.name, reverse=True)
 
 
-def make_tiny(params: dict[str, Any]) -> None:
-    """One round that takes seconds and learns next to nothing."""
+def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
+    """Give params the first `rounds` rounds, which take seconds and learn next to nothing."""
     params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
+    params["prepare"] |= {
+        "corpus_documents": 100, "demonstrations": 64, "train_prompts": 200,
+        "heldout_prompts": 16, "test_prompts": 16,
+    }  # fmt: skip
     params["base"]["embedded"] |= {
         "vocabulary_size": 400, "layers": 1, "hidden_size": 32, "heads": 2, "mlp_size": 64,
         "steps": STEPS["base"], "batch_size": 4, "sequence_length": 48,
     }  # fmt: skip
-    params["sft"] |= {"batch_size": 8}
-    params["reward"] |= {"epochs": 2, "batch_size": 8}
+    params["sft"] |= {"batch_size": 8, "max_tokens": 1000}
+    params["sample"] |= {"pairs": 24}
+    params["validate"] |= {"heldout_fraction": 0.25}
+    params["reward"] |= {"epochs": 2, "batch_size": 8, "max_tokens": 1000}
     params["ppo"] |= {
         "iterations": STEPS["ppo@r1"], "rollout_size": 8, "epochs": 1, "minibatches": 2,
         "max_prompt_tokens": 400,
     }  # fmt: skip
-    params["sft"]["max_tokens"] = params["reward"]["max_tokens"] = 1000
-    params["ppo"]["sampling"]["max_new_tokens"] = 8
-    for key in ("r2", "r3"):
+    params["evaluate"] |= {"prompts": 16}
+    for section in ("sample", "ppo", "evaluate"):
+        params[section]["sampling"]["max_new_tokens"] = 8
+    keys = list(params["rounds"])
+    for key in keys[rounds:]:
         del params["rounds"][key]
-    params["final"] = "r1"
+    params["final"] = keys[rounds - 1]
 
 
 def _write_prepared(folder: Path) -> None:

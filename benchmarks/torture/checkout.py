@@ -1,9 +1,7 @@
 """A checkout of this repository with tiny params, in which DVC and the drivers run for real."""
 
 import hashlib
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,16 +26,7 @@ def check_out(root: Path, *, stages: Sequence[str] | None = None, steps: int | N
     copy_repository(root, without=("tests/", "docs/", "benchmarks/"))
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
-    make_tiny(params)
-    params["prepare"] |= {
-        "corpus_documents": 200, "demonstrations": 64, "train_prompts": 100,
-        "heldout_prompts": 16, "test_prompts": 16,
-    }  # fmt: skip
-    params["sample"] |= {"pairs": 24}
-    params["validate"] |= {"heldout_fraction": 0.25}
-    params["evaluate"] |= {"prompts": 16}
-    for section in ("sample", "evaluate"):
-        params[section]["sampling"]["max_new_tokens"] = 8
+    make_tiny(params, rounds=1)
     if steps is not None:
         params["base"]["embedded"]["steps"] = steps
     yaml.dump(params, root / "params.yaml")
@@ -47,21 +36,6 @@ def check_out(root: Path, *, stages: Sequence[str] | None = None, steps: int | N
         names = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
         subprocess.run(["git", *names, *command], cwd=root, check=True)
     return root
-
-
-def environment(folder: Path, **changes: str) -> dict[str, str]:
-    """Nothing of the user's settings; a checkpoint at each step, DVC's state below `folder`."""
-    private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
-    return kept | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "DVC_NO_ANALYTICS": "1",
-        "DVC_SITE_CACHE_DIR": str(folder / "site-cache"),
-        "OMP_NUM_THREADS": "1",
-        "RLHF_SHIPPER": "driver",
-        "RLHF_CHECKPOINT_STEPS": "1",
-        **changes,
-    }
 
 
 def fingerprint(root: Path) -> dict[str, str]:

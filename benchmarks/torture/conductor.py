@@ -14,10 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.torture.checkout import check_out, environment, fingerprint
+from benchmarks.torture.checkout import check_out, fingerprint
 from benchmarks.torture.orchestrators import SHORT
 from benchmarks.torture.world import Count, World
 from flows import servers
+from tests.stage_world import environment
 
 AWAY_SECONDS = 90.0
 TRUTHFUL_SECONDS = 180.0

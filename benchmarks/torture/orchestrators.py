@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.torture.checkout import check_out, differing, environment, fingerprint, processes
+from benchmarks.torture.checkout import check_out, differing, fingerprint, processes
 from benchmarks.torture.kills import ORPHAN_SECONDS
-from benchmarks.torture.world import Count, World
+from benchmarks.torture.world import EVERY_STEP, Count, World
+from tests.stage_world import environment
 
 ORCHESTRATORS = {
     "dvc repro": ("dvc", "repro"),
@@ -38,7 +39,7 @@ class Orchestra:
             return subprocess.Popen(
                 [sys.executable, "-m", *self.command],
                 cwd=self.root,
-                env=environment(self.root.parent),
+                env=environment(self.root.parent, **EVERY_STEP),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

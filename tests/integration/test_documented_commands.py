@@ -24,7 +24,8 @@ import pytest
 
 from tests.documents import Command, File, filled_in, is_run, is_server, read, steps
 from tests.integration.test_people_rounds import label
-from tests.integration.test_pipeline import World, environment, unrun  # noqa: F401
+from tests.integration.test_pipeline import World, unrun  # noqa: F401
+from tests.stage_world import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

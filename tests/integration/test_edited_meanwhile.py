@@ -17,8 +17,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.running.provenance import false_entries
-from tests.integration.test_pipeline import World, environment, make_tiny
-from tests.stage_world import copy_repository
+from tests.integration.test_pipeline import World
+from tests.stage_world import copy_repository, environment, make_tiny
 
 PATIENCE_SECONDS = 300
 STEPS = 60
@@ -29,11 +29,11 @@ STEPS = 60
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A commit with data that is prepared, and a branch `other` with another learning rate."""
     folder = tmp_path_factory.mktemp("meanwhile")
-    world = World(folder / "main", environment(folder) | {"RLHF_CHECKPOINT_STEPS": "1"})
+    world = World(folder / "main", environment(folder, RLHF_CHECKPOINT_STEPS="1"))
     copy_repository(world.root, without=("tests/", "docs/"))
     yaml = YAML()
     params = yaml.load(world.root / "params.yaml")
-    make_tiny(params)
+    make_tiny(params, rounds=2)
     params["base"]["embedded"] |= {"steps": STEPS}
     yaml.dump(params, world.root / "params.yaml")
     world.git("init", "--quiet", "--initial-branch=main")
@@ -163,7 +163,7 @@ def test_a_run_with_what_is_edited_starts_from_the_beginning(world: World):
 
 
 def test_an_edit_that_concerns_other_stages_does_no_harm(world: World):
-    text = (world.root / "params.yaml").read_text().replace("kl_coef: 0.05", "kl_coef: 0.06")
+    text = (world.root / "params.yaml").read_text().replace("kl_coef: 0.04", "kl_coef: 0.06")
 
     code, log = repro_and_edit(world, lambda w: (w.root / "params.yaml").write_text(text))
 

@@ -6,7 +6,6 @@ after that looks at what is there, or works in a clone that pulled it.
 
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -25,7 +24,7 @@ from ruamel.yaml import YAML
 
 from tasks.reporting.summary import cpu_name
 from tasks.running.staging import write_manifest
-from tests.stage_world import copy_repository
+from tests.stage_world import copy_repository, environment, make_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,30 +33,6 @@ STAGES = {
     "prepare", "base", "sft", "baseline", "test", "report",
     *(f"{stage}@{key}" for stage in ROUND_STAGES for key in ("r1", "r2")),
 }  # fmt: skip
-
-
-def make_tiny(params: dict[str, Any]) -> None:
-    """Two rounds that take seconds and learn next to nothing."""
-    params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
-    params["prepare"] |= {
-        "corpus_documents": 200, "demonstrations": 200, "train_prompts": 300,
-        "heldout_prompts": 16, "test_prompts": 16,
-    }  # fmt: skip
-    params["base"]["embedded"] |= {
-        "layers": 1, "hidden_size": 32, "heads": 2, "mlp_size": 64, "steps": 8, "batch_size": 4,
-    }  # fmt: skip
-    params["sample"] |= {"pairs": 48}
-    params["validate"] |= {"heldout_fraction": 0.25}
-    params["reward"] |= {"epochs": 1}
-    params["ppo"] |= {
-        "iterations": 2, "rollout_size": 16, "epochs": 1, "minibatches": 2, "kl_coef": 0.05,
-        "value_epochs": None,
-    }  # fmt: skip
-    params["evaluate"] |= {"prompts": 16}
-    for section in ("sample", "ppo", "evaluate"):
-        params[section]["sampling"]["max_new_tokens"] = 12
-    del params["rounds"]["r3"]
-    params["final"] = "r2"
 
 
 @dataclass(frozen=True)
@@ -91,25 +66,6 @@ class World:
         return json.loads((self.root / path).read_text(encoding="utf-8"))
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Nothing of the user's settings, the interpreter of this test first."""
-    private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(private)}
-    return kept | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "DVC_NO_ANALYTICS": "1",
-        "DVC_SITE_CACHE_DIR": str(folder / "site-cache"),
-        "OMP_NUM_THREADS": "1",
-        "RLHF_SHIPPER": "driver",
-        # For `dvc exp run`, which commits.
-        **{
-            f"GIT_{who}_{what}": "t@t"
-            for who in ("AUTHOR", "COMMITTER")
-            for what in ("NAME", "EMAIL")
-        },
-    }
-
-
 @pytest.fixture(scope="session")
 def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
     """The repository as a fresh clone would have it, with tiny parameters."""
@@ -118,7 +74,7 @@ def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
     copy_repository(root, without=("tests/", "docs/"))
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
-    make_tiny(params)
+    make_tiny(params, rounds=2)
     yaml.dump(params, root / "params.yaml")
     world = World(root, environment(folder))
     world.git("init", "--quiet", "--initial-branch=main")
@@ -201,7 +157,7 @@ def test_every_stage_says_that_it_is_done_and_leaves_nothing_half_written(world:
 
 def test_the_lines_of_the_stages_are_in_the_flows_log(finished: Finished):
     assert re.search(r"base +8/8 steps  loss \+\d", finished.log)
-    assert re.search(r"ppo@r2 +2/2 iterations  score", finished.log)
+    assert re.search(r"ppo@r2 +3/3 iterations  score", finished.log)
 
 
 def test_the_summary_has_every_policy_and_reward_model_in_order(world: World):
@@ -252,7 +208,7 @@ def test_every_model_says_what_it_was_made_from(world: World):
             "data/prepared", "models/rounds/r1/policy", "models/rounds/r2/reward", "models/sft",
         )
     }  # fmt: skip
-    assert manifest["params"]["ppo"]["iterations"] == 2
+    assert manifest["params"]["ppo"]["iterations"] == 3
     for name, entry in manifest["files"].items():
         content = (world.root / "models/rounds/r2/policy" / name).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (
@@ -405,7 +361,7 @@ def test_a_second_clone_that_pulls_gets_the_same_bytes_and_has_nothing_to_do(
     ("path", "old", "new", "stale"),
     [
         ("README.md", "#", "# A word more.", set()),
-        ("params.yaml", "kl_coef: 0.05", "kl_coef: 0.5", {"ppo@r1", "ppo@r2", "report"}),
+        ("params.yaml", "kl_coef: 0.04", "kl_coef: 0.5", {"ppo@r1", "ppo@r2", "report"}),
         (
             "rlhf/muon.py", '"""', '"""A word more. ',
             {"base", "sft", *(f"{stage}@{k}" for stage in ("reward", "ppo") for k in ("r1", "r2"))},
@@ -464,7 +420,7 @@ def test_metrics_diff_has_the_numbers_of_a_stage_before_and_after(changed: Chang
 
     assert set(difference) == {"results/ppo/r1/metrics.json", "results/evaluate/r1/metrics.json"}
     coefficient = difference["results/ppo/r1/metrics.json"]["objective/kl_coef"]
-    assert (coefficient["old"], coefficient["new"]) == (0.05, 0.5)
+    assert (coefficient["old"], coefficient["new"]) == (0.04, 0.5)
 
 
 # --- MLflow --------------------------------------------------------------------------------------
@@ -500,11 +456,11 @@ def test_a_run_has_params_tags_and_curves(world: World, runs: dict[str, Run]):
     run = runs["ppo@r2"]
     curve = store(world).get_metric_history(run.info.run_id, "objective/kl")
 
-    assert run.data.params["ppo.kl_coef"] == "0.05"
+    assert run.data.params["ppo.kl_coef"] == "0.04"
     assert run.data.params["run.seed"] == "0"
     assert run.data.tags["round"] == "r2"
     assert run.data.tags["git.commit"] == world.git("rev-parse", "HEAD~1").strip()
-    assert sorted({point.step for point in curve}) == [1, 2]
+    assert sorted({point.step for point in curve}) == [1, 2, 3]
 
 
 def test_a_run_says_by_tags_what_went_in_and_what_came_out_as_dvc_has_it(
@@ -533,7 +489,7 @@ def test_two_executions_with_another_kl_coef_stand_side_by_side_in_mlflow(
     (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
     runs = client.search_runs([experiment.experiment_id])
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    assert sorted(run.data.params["ppo.kl_coef"] for run in parents) == ["0.05", "0.5"]
+    assert sorted(run.data.params["ppo.kl_coef"] for run in parents) == ["0.04", "0.5"]
     assert len({run.info.run_name for run in parents}) == 2
     evaluated = {
         run.data.tags["mlflow.parentRunId"]: set(run.data.metrics)

@@ -151,6 +151,20 @@ def _check_values(row: Mapping[str, Any], where: str) -> None:
         raise JudgmentError(f"{where}: strength is {strength!r}, expected 1 to 4 or null")
     if strength is not None and row["choice"] not in ("a", "b"):
         raise JudgmentError(f"{where}: strength {strength} with choice {row['choice']!r}")
+    _check_extras(row, where)
     revision = row.get("revision", 1)
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
         raise JudgmentError(f"{where}: revision is {revision!r}, expected a number from 1")
+
+
+def _check_extras(row: Mapping[str, Any], where: str) -> None:
+    reason, latency = row.get("reason"), row.get("latency_ms")
+    if reason is not None and (not isinstance(reason, str) or "\x00" in reason):
+        raise JudgmentError(
+            f"{where}: reason is {reason!r}, expected a text without U+0000 or null"
+        )
+    # `not >=` also refuses NaN.
+    if latency is not None and (
+        isinstance(latency, bool) or not isinstance(latency, int | float) or not latency >= 0
+    ):
+        raise JudgmentError(f"{where}: latency_ms is {latency!r}, expected 0 or more, or null")

@@ -5,6 +5,7 @@ On import, the task's texts tell which response was on the left.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,8 @@ def _judgment(where: str, pair: Pair, annotation: Mapping[str, Any]) -> Judgment
     if choice is None:
         return None
     seconds = annotation.get("lead_time")
-    if seconds is not None and not isinstance(seconds, int | float):
-        raise JudgmentError(f"{where}: lead_time is {seconds!r}, expected seconds")
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+        raise JudgmentError(f"{where}: lead_time is {seconds!r}, expected seconds, 0 or more")
     return Judgment.of(
         pair,
         annotator_id=_name(annotation.get("completed_by")),

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from feedback.store.submissions import Submission
 
@@ -28,6 +28,13 @@ class NewJudgment(_Body):
     reason: Annotated[str, Field(max_length=2000)] | None = None
     visible_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = None
     key: _Key
+
+    @field_validator("reason")
+    @classmethod
+    def _no_nul(cls, reason: str | None) -> str | None:
+        if "\x00" in (reason or ""):
+            raise ValueError("contains the character U+0000, which no file of judgments may")
+        return reason
 
     @model_validator(mode="after")
     def _skip_says_why(self) -> Self:

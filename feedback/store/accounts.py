@@ -5,7 +5,6 @@ database cannot sign in. (Slow hashes are for guessable passwords, which these a
 """
 
 import hashlib
-import re
 import secrets
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
+from feedback.store.names import check_name
 from feedback.store.rounds import settle_without
 
 SESSION_MS = 30 * 24 * 3600 * 1000
@@ -29,8 +29,6 @@ _BY_SESSION = (
         schema.sessions.c.expires_ms > bindparam("now"),
     )
 )
-
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +48,9 @@ def new_token(connection: Connection, annotator_id: str, *, role: str = "annotat
     """Creates the annotator if needed, and a token that replaces the previous one.
 
     Raises:
-        ValueError: the name is empty, longer than 64 characters or contains control characters.
+        ValueError: the name is none that everybody can see (`feedback.store.names`).
     """
-    if not _NAME.fullmatch(annotator_id):
-        raise ValueError(f"annotator is {annotator_id!r}, expected 1 to 64 printable characters")
+    check_name(annotator_id)
     token = secrets.token_urlsafe(32)
     people = schema.annotators
     mine = people.c.annotator_id == annotator_id

@@ -12,6 +12,7 @@ from feedback.annotators import Refusal
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
+from feedback.store.names import check_name
 from feedback.store.rounds import round_pair_ids, settle
 from feedback.store.standing import pairs_of
 from preferences.records import Judgment, JudgmentError, latest, oriented
@@ -106,12 +107,16 @@ def _hire(connection: Connection, judgment: Judgment) -> None:
     """Creates the annotator if needed, without a way to sign in.
 
     Raises:
-        JudgmentError: the name belongs to another kind of annotator.
+        JudgmentError: the name cannot be seen, or belongs to another kind of annotator.
     """
     people = schema.annotators
     query = select(people.c.kind).where(people.c.annotator_id == judgment.annotator_id)
     kind = connection.execute(query).scalar()
     if kind is None:
+        try:
+            check_name(judgment.annotator_id)
+        except ValueError as error:
+            raise JudgmentError(str(error)) from error
         nobody_knows = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
         row = {"annotator_id": judgment.annotator_id, "role": "source", "kind": judgment.kind}
         row |= {"token_hash": nobody_knows}

@@ -11,6 +11,8 @@ from feedback.judgments import Pair
 from feedback.store import schema
 from preferences.records import Judgment, oriented, text_hash
 
+_NUL_SHOWN = "\u2400"
+"""Stands for U+0000, which no file may hold, in reasons from before the page refused it."""
 _MOST_BOUND = 500
 """Values per IN list; SQLite's smallest limit is 999."""
 
@@ -107,7 +109,7 @@ def _judgment(row: Row[Any], stored: Pair) -> Judgment:
         answer_a=text_hash(stored.response_a),
         created_at=at.isoformat(timespec="milliseconds"),
         latency_ms=row.visible_ms,
-        reason=row.reason,
+        reason=None if row.reason is None else row.reason.replace("\x00", _NUL_SHOWN),
         guideline_hash=row.guideline_hash,
     )
 

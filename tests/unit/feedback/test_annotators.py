@@ -364,6 +364,11 @@ def test_tasks_without_an_answer_are_missing_judgments(tmp_path: Path) -> None:
             '"x", "result": [{"from_name": "pref", "value": {"selected": "left"}}]}]}]',
             r"task 1: lead_time is 'x', expected seconds",
         ),
+        (
+            '[{"data": {"prompt": "p", "left": "l", "right": "r"}, "annotations": [{"lead_time": '
+            '-1, "result": [{"from_name": "pref", "value": {"selected": "left"}}]}]}]',
+            r"task 1: lead_time is -1, expected seconds",
+        ),
     ],
 )
 def test_what_is_no_export_is_refused_with_file_and_task(

@@ -11,7 +11,9 @@ from feedback.__main__ import main
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.judgments import read_judgments, to_lines
 from feedback.people import PeopleAnnotator
+from preferences.reader import read_rows
 from preferences.records import pair_id
+from preferences.schemas import JUDGMENTS
 
 Command = Any
 
@@ -170,6 +172,44 @@ def test_judgments_survive_export_and_import_into_another_store(
     assert strip == [
         (one.pair_id, one.annotator_id, one.choice, one.kind) for one in read_judgments(again)
     ]
+
+
+@pytest.mark.parametrize("form", ["judgments", "csv", "label-studio", "trl"])
+def test_a_nul_character_in_a_stored_reason_is_put_right_on_export(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, form: str
+) -> None:
+    desk.publish(make_pairs(2))
+    desk.hire("ana")
+    task = desk.answer("ana", "a")
+    # As earlier versions of the page accepted it: a further revision of the same answer.
+    desk.sql(
+        "INSERT INTO labels (assignment_id, annotator_id, revision, choice, reason, "
+        "submission_key, guideline_hash, created_ms) VALUES "
+        f"('{task.assignment_id}', 'ana', 2, 'a', 'un' || char(0) || 'readable', 'k', 'g', 1)"
+    )
+    desk.sql("UPDATE assignments SET revision = 2")
+    file = tmp_path / "out.file"
+    assert run("export", "--round", "r1", "--format", form, "--out", file)[0] == 0
+    text = file.read_text(encoding="utf-8")
+    assert "\x00" not in text
+    assert "\\u0000" not in text
+    if form == "judgments":
+        # As the data gate reads it.
+        (row,) = read_rows(file, JUDGMENTS)
+        assert row["reason"] == "un\u2400readable"
+
+
+@pytest.mark.parametrize("name", ["\u2800", "a\x00b", "x" * 65])
+def test_an_imported_name_that_is_none_is_refused(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, name: str
+) -> None:
+    desk.publish(make_pairs(3))
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    file = tmp_path / "vendor.jsonl"
+    file.write_text(to_lines([row | {"annotator_id": name}]), encoding="utf-8")
+    code, _, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, "annotator is" in err) == (2, True)
+    assert desk.sql("SELECT count(*) FROM labels") == [(0,)]
 
 
 def test_a_second_import_of_a_file_changes_nothing(

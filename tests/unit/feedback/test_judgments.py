@@ -132,6 +132,25 @@ def test_the_same_judgment_has_the_same_id_and_any_other_another() -> None:
     assert len({first.judgment_id, *(other.judgment_id for other in others)}) == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reason", "un\x00readable"),
+        ("reason", 7),
+        ("latency_ms", -1),
+        ("latency_ms", float("nan")),
+        ("latency_ms", True),
+    ],
+)
+def test_a_reason_or_time_that_none_can_be_is_refused(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    path = tmp_path / "judgments.jsonl"
+    path.write_text(to_lines([a_judgment(a_pair()).to_row() | {name: value}]), encoding="utf-8")
+    with pytest.raises(JudgmentError, match=rf"judgments.jsonl:1: {name} is .*, expected "):
+        read_judgments(path)
+
+
 def test_a_judgment_survives_the_file(tmp_path: Path) -> None:
     written = [
         a_judgment(a_pair()),

@@ -160,6 +160,21 @@ def test_a_body_beyond_its_limits_is_refused(
     assert desk.sql("SELECT count(*) FROM labels") == [(0,)]
 
 
+@pytest.mark.parametrize("choice", ["skip", "left"])
+def test_a_reason_with_a_nul_character_is_refused_with_a_clear_message(
+    client: TestClient, desk: Any, choice: str
+) -> None:
+    headers = bearer(desk)
+    task = client.post("/api/task", headers=headers).json()
+    body = judgment(task, choice=choice, reason="un\x00readable")
+    answer = client.post("/api/judgments", headers=headers, json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == (
+        "body.reason: Value error, contains the character U+0000, which no file of judgments may"
+    )
+    assert desk.sql("SELECT count(*) FROM labels") == [(0,)]
+
+
 def test_a_reason_that_is_no_text_is_refused_and_not_fatal(client: TestClient, desk: Any) -> None:
     headers = bearer(desk) | {"Content-Type": "application/json"}
     task = client.post("/api/task", headers=headers).json()

@@ -503,10 +503,39 @@ def test_a_session_ends_by_itself(desk: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert accounts.by_session(connection, session) is None
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", "a\x00"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "x" * 65,
+        "a\nb",
+        "a\x00",
+        " ",
+        "\u200b",
+        "\u202e\u2066",
+        "\u2800",
+        "\u3164",
+        "\u0301",
+        "\u200d",
+        "ana\u202e",
+        "ana\u200b",
+        " ana",
+        "ana\u00a0",
+        "ana\u0085",
+    ],
+)
 def test_a_name_that_is_none_is_refused(desk: Any, name: str) -> None:
     with desk.database.writing() as connection, pytest.raises(ValueError, match="annotator is"):
         accounts.new_token(connection, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["ana", "Ana María", "李", "عليرضا", "نیم\u200cفاصله", "👩\u200d🔬"]
+)
+def test_a_name_of_any_script_is_taken(desk: Any, name: str) -> None:
+    with desk.database.writing() as connection:
+        token = accounts.new_token(connection, name)
+        assert accounts.by_token(connection, token).annotator_id == name
 
 
 def test_eight_people_at_once_lose_and_double_nothing(desk: Any, make_pairs: Any) -> None:

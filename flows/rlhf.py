@@ -36,6 +36,7 @@ from tasks.params.loading import Params, ParamsError, load_params
 from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results, write_summary
+from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_end, record_start
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.run_names import run_name
@@ -151,23 +152,27 @@ def run_all(
 
 
 def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> State[None]:
-    """`state`, unless stages that have run are stale by now: then a state that says so."""
+    """`state`, unless stages that have run are stale by now, or dvc.lock is wrong about some."""
     try:
         found = {name: why for name, why in changes(root).items() if name in went_through}
         meanwhile = f"became stale while the flow ran: {in_words(found)}" if found else ""
     except (GraphError, DvcBusyError) as error:
         meanwhile = f"cannot be compared with the files as they are now: {error}"
-    if not meanwhile:
+    problems = [f"{meanwhile}. Run again."] if meanwhile else []
+    besides = [f"Stages that went through {meanwhile}."] if meanwhile else []
+    # Where a stage has ended the flow because of them, its message names them already.
+    if (wrong := wrong_entries(root)) and REMEDY not in (state.message or ""):
+        problems.append(f"{wrong}.")
+        besides.append(f"{wrong}.")
+    if not problems:
         return state
-    get_run_logger().warning("Stages that went through %s", meanwhile)
+    for problem in besides:
+        get_run_logger().warning("%s", problem)
     if state.name == "Completed":
-        message = f"All {len(went_through)} stages went through, but {meanwhile}. Run again."
+        message = f"All {len(went_through)} stages went through, but {' '.join(problems)}"
         return Completed(name="Stale", message=message)
-    return State(
-        type=state.type,
-        name=state.name,
-        message=f"{state.message} (Stages that went through {meanwhile}.)",
-    )
+    message = f"{state.message} ({' '.join(besides)})"
+    return State(type=state.type, name=state.name, message=message)
 
 
 def plan_line(stages: list[PlannedStage]) -> str:

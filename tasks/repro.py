@@ -23,6 +23,7 @@ from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import result_table, time_lines
 from tasks.reporting.run_page import write_run_page
 from tasks.reporting.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
+from tasks.running.provenance import wrong_entries
 from tasks.tracking.execution_record import record_end, record_start
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.run_names import run_name
@@ -73,8 +74,9 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     environment = dvc_environment(os.environ)
     if _up_to_date(workspace, environment):
-        sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
-        ended = Ended(0, "")
+        ended = _check_entries(workspace)
+        if ended.code == 0:
+            sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
         if last_execution(workspace) is None:
             # Run elsewhere and fetched by git and DVC: the MLflow here does not have it yet.
             ended = _run(workspace, environment, variant, params)
@@ -97,11 +99,17 @@ def _check_still_current(workspace: Path) -> Ended:
 
     try:
         if not (found := changes(workspace)):
-            return Ended(0, "")
+            return _check_entries(workspace)
         problem = f"some became stale during the run: {in_words(found)}"
     except (GraphError, DvcBusyError) as error:
         problem = f"they cannot be compared with the current files: {error}"
     return Ended(STALE_EXIT_CODE, f"All stages have run, but {problem}. Run again.")
+
+
+def _check_entries(workspace: Path) -> Ended:
+    """Success, unless DVC calls a stage up to date that was made from something else."""
+    wrong = wrong_entries(workspace)
+    return Ended(STALE_EXIT_CODE, f"All stages have run, but {wrong}.") if wrong else Ended(0, "")
 
 
 def _workspace(root: Path, variant: str | None) -> Path:

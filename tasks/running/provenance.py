@@ -23,6 +23,10 @@ from tasks.workspace.dvc_rwlock import dvc_processes
 from tasks.workspace.files import write_json
 
 RECORD = "made_from.json"
+REMEDY = (
+    "An edit as the stage ended made DVC record the wrong version. `make doctor FIX=1` removes the "
+    "entry, so that the stage runs again"
+)
 
 
 class FalseEntryError(ValueError):
@@ -93,6 +97,12 @@ def false_entries(root: Path) -> list[FalseEntry]:
     return [entry for entry in _judged(root) if entry.differences]
 
 
+def wrong_entries(root: Path) -> str:
+    """What `dvc.lock` is wrong about and what to do, for people; empty where all of it is true."""
+    found = "; ".join(str(entry) for entry in false_entries(root))
+    return f"{found}. {REMEDY}" if found else ""
+
+
 def require_true_entries(root: Path) -> None:
     """Check what DVC recorded about earlier stages, before anything builds on it.
 
@@ -101,10 +111,7 @@ def require_true_entries(root: Path) -> None:
     """
     for judged in _judged(root):
         if judged.differences:
-            raise FalseEntryError(
-                f"{judged}. An edit as the stage ended made DVC record the wrong version. "
-                "`make doctor FIX=1` removes the entry, so that the stage runs again"
-            )
+            raise FalseEntryError(f"{judged}. {REMEDY}")
         forget_note(root, judged.stage)
 
 

@@ -108,6 +108,13 @@ metrics = {"gold": estimate, "win_rate_vs_sft": estimate, "kl": estimate, "pairs
 out.mkdir(parents=True)
 (out / "metrics.json").write_text(json.dumps(metrics))
 (out / "execution").write_text(todo.get("execution") or os.environ["RLHF_EXECUTION"])
+if todo.get("notes"):
+    sys.path.insert(0, todo["notes"])
+    from tasks.running.provenance import entry_digest, note_made_from
+    from tasks.running.snapshot import take_snapshot
+    root = Path.cwd()
+    (root / ".work" / name).mkdir(parents=True, exist_ok=True)
+    note_made_from(root, take_snapshot(root, name, ()), entry_digest(root, name))
 """
 
 
@@ -346,6 +353,29 @@ def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(work
     )
     ask(workspace)
     assert flow(workspace).message == "All 3 stages are up to date."
+
+
+@pytest.mark.usefixtures("prefect")
+def test_an_entry_that_dvc_recorded_falsely_is_named_and_it_is_not_up_to_date(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The shell that DVC starts a stage by edits its input once the stage has ended."""
+    ask(workspace, sft={"notes": str(ROOT)})
+    shell = workspace / "late-shell"
+    shell.write_text(
+        '#!/bin/sh\n/bin/sh "$@" && case "$*" in *baseline*) echo two > input.txt;; esac\n'
+    )
+    shell.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(shell))
+
+    for _ in ("run", "unchanged"):
+        state = flow(workspace)
+        assert (state.is_completed(), state.name) == (True, "Stale")
+        assert str(state.message).startswith(
+            "All 3 stages went through, but sft: dvc.lock is wrong about its result: "
+            "input.txt (used md5 "
+        )
+        assert "`make doctor FIX=1` removes the entry" in str(state.message)
 
 
 @pytest.mark.usefixtures("prefect")

@@ -87,10 +87,17 @@ if wanted == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 if wanted == "crash":
     sys.exit(1)
+if wanted == "note":
+    sys.path.insert(0, os.environ["PYTHONPATH"])
+    from tasks.running.provenance import entry_digest, note_made_from
+    from tasks.running.snapshot import take_snapshot
+    used, before = take_snapshot(Path.cwd(), name, ("run", "ppo")), entry_digest(Path.cwd(), name)
 folder = Path("results") / name.replace("@", "/")
 folder.mkdir(parents=True)
 gold = {"mean": 4.5 if name == "baseline" else 8.25, "low": 4.0, "high": 9.0, "n": 8}
 (folder / "metrics.json").write_text(json.dumps({"policy": name, "gold": gold}))
+if wanted == "note":
+    note_made_from(Path.cwd(), used, before)
 end("done", 0, "")
 """
 
@@ -123,7 +130,8 @@ def root(template: Path, tmp_path: Path) -> Path:
 def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     # DVC starts stages by the user's shell. This one stays between, unless it is told to `exec`.
-    own = {"PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "SHELL": "/bin/sh"}
+    shell = os.environ.get("LATE_SHELL", "/bin/sh")
+    own = {"PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "SHELL": shell}
     return kept | own
 
 
@@ -259,6 +267,36 @@ def test_a_parameter_that_changes_during_the_run_is_named_by_its_key(root: Path)
 
     assert code == 6
     assert "baseline (params.yaml: run.seed)" in err.splitlines()[-1]
+
+
+def test_an_entry_that_dvc_recorded_falsely_is_named_and_ends_with_6(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell that DVC starts the last stage by edits params.yaml once the stage has ended."""
+    (root / "wanted").write_text("note")
+    shell = tmp_path / "late-shell"
+    edit = "sed -i 's/ppo: {}/ppo: {kl_coef: 0.09}/' params.yaml"
+    shell.write_text(
+        f'#!/bin/sh\n/bin/sh "$@" && case "$*" in *evaluate*) {edit};; esac\n', encoding="utf-8"
+    )
+    shell.chmod(0o755)
+    monkeypatch.setenv("LATE_SHELL", str(shell))
+    wrong = (
+        "evaluate@r1: dvc.lock is wrong about its result: "
+        "params.yaml: ppo.kl_coef (used None, recorded 0.09)"
+    )
+
+    for _ in ("run", "unchanged"):
+        code, out, err = drive(root)
+        assert code == 6, err
+        assert wrong in err.splitlines()[-1]
+        assert "make doctor FIX=1" in err.splitlines()[-1]
+        assert "up to date" not in out
+    doctor = [sys.executable, "-m", "tasks.doctor", "--fix"]
+    subprocess.run(doctor, cwd=root, env=environment(), check=False, capture_output=True)
+    code, out, _ = drive(root)
+    assert "Running stage 'evaluate@r1'" in out
+    assert code == 0
 
 
 @pytest.mark.parametrize("arguments", [(), ("--variant", "no_kl")])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 
@@ -27,8 +28,8 @@ DEPLOYMENT = "rlhf/rounds"
 RUNNER_GRACE_SECONDS = 35.0
 """For a flow run to end with us; most of them are for the running stage's checkpoint."""
 
-LATE_SECONDS = 10.0
-"""Between two looks at the runs that wait."""
+WAITING_SECONDS = 10.0
+"""After its time until a run counts as waiting, and between two looks at those that do."""
 
 
 class StoppedError(Exception):
@@ -85,7 +86,7 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
         page = deployment_page(prefect.url, password, runner)
         _say(addresses(prefect.url, password, page, _mlflow_page(root)))
         children = [prefect.child, *(server.child for server in mlflow), runner]
-        _watch(children, lambda: late_runs(prefect.url, password))
+        _watch(children, lambda: waiting_runs(prefect.url, password))
 
 
 def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
@@ -150,25 +151,40 @@ def addresses(prefect: str, password: str, deployment: str, mlflow: str) -> str:
     )
 
 
-def late_runs(prefect: str, password: str) -> int | None:
-    """How many ordered runs wait although their time has come; none while Prefect is away."""
-    late = {"flow_runs": {"state": {"name": {"any_": ["Late"]}}}}
-    found: int | None = servers.fetch_json(f"{prefect}/api/flow_runs/count", password, late)
+def waiting_runs(prefect: str, password: str) -> int | None:
+    """How many runs should have started `WAITING_SECONDS` ago; None while Prefect is away."""
+    due = datetime.now(tz=UTC) - timedelta(seconds=WAITING_SECONDS)
+    waiting = {
+        "state": {"type": {"any_": ["SCHEDULED"]}},
+        "expected_start_time": {"before_": due.isoformat()},
+    }
+    found: int | None = servers.fetch_json(
+        f"{prefect}/api/flow_runs/count", password, {"flow_runs": waiting}
+    )
     return found
 
 
-def _watch(children: Sequence[Child], count_late: Callable[[], int | None]) -> None:
+def in_line(waiting: int) -> str:
+    """What the terminal says when the number of runs that wait has changed."""
+    if waiting == 0:
+        return "No ordered run waits any more."
+    runs = "1 ordered run waits" if waiting == 1 else f"{waiting} ordered runs wait"
+    spare = " Those too many can be cancelled under Runs." if waiting > 1 else ""
+    return f"{runs} for the one before, one after the other.{spare}"
+
+
+def _watch(children: Sequence[Child], count_waiting: Callable[[], int | None]) -> None:
     supervisor, known, next_count = Supervisor(children), 0, 0.0
     while True:
         now = time.monotonic()
         for line in supervisor.look(now):
             _say(line)
         if now >= next_count:
-            next_count = now + LATE_SECONDS
-            late = count_late()
-            if late is not None and late != known:
-                known = late
-                _say(f"Ordered runs that wait for their turn: {late}")
+            next_count = now + WAITING_SECONDS
+            waiting = count_waiting()
+            if waiting is not None and waiting != known:
+                known = waiting
+                _say(in_line(waiting))
         time.sleep(1.0)
 
 

@@ -1,9 +1,12 @@
 """The Prefect server as `make ui` starts it: schedules fire, and its services stay alive."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +15,10 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
-from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed, Late, Running
+from prefect.states import Crashed, Late, Running, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
 from flows import servers
@@ -24,8 +27,9 @@ from flows.crashed import report_crash
 from flows.deployment import NAME, _schedules
 from flows.environment import environment
 from flows.rlhf import rlhf
-from flows.serve import late_runs
+from flows.serve import WAITING_SECONDS, waiting_runs
 
+ROOT = Path(__file__).resolve().parents[2]
 BRISK = {
     # The server's services look every second or two instead of every five to sixty.
     "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
@@ -118,12 +122,19 @@ def test_no_task_of_a_dead_run_stays_running(server: servers.Server, flow_state:
         assert client.read_flow_run(run.id).state_name == "Crashed"
 
 
-def test_runs_that_nobody_takes_are_counted(server: servers.Server):
+def test_ordered_runs_that_nobody_takes_are_counted(server: servers.Server):
+    """Five of one deployment, while the one that runs takes its time; and what is not due yet."""
+    now = datetime.now(tz=UTC)
+    due, soon = now - timedelta(seconds=WAITING_SECONDS + 1), now + timedelta(hours=1)
     with client_of(server) as client:
-        before = late_runs(server.url, password(server))
-        client.create_flow_run(clock, state=Late())
-        assert late_runs(server.url, password(server)) >= (before or 0) + 1
-    assert late_runs(server.url, "wrong") is None
+        before = waiting_runs(server.url, password(server)) or 0
+        for _ in range(4):
+            client.create_flow_run(clock, state=Scheduled(scheduled_time=due))
+        client.create_flow_run(clock, state=Late(scheduled_time=due))
+        client.create_flow_run(clock, state=Scheduled(scheduled_time=soon))
+        client.create_flow_run(clock, state=Running())
+        assert waiting_runs(server.url, password(server)) == before + 5
+    assert waiting_runs(server.url, "wrong") is None
 
 
 def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server: servers.Server):
@@ -142,4 +153,32 @@ def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server:
         assert register() == deployment
         (weekly,) = client.read_deployment(deployment).schedules
         assert weekly.active
+        client.pause_deployment(deployment)
+
+
+def test_what_people_made_of_a_schedule_outlives_prefect_deploy(server: servers.Server):
+    """By hand, as docs/prefect.md has it, from the checkout's prefect.yaml."""
+    home = server.child.log.parent
+    env = {
+        **environment(home),
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{server.url}/api",
+        "PREFECT_API_AUTH_STRING": password(server),
+    }
+
+    def prefect(*arguments: str) -> None:
+        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    prefect("work-pool", "create", "rlhf", "--type", "process", "--overwrite")
+    prefect("deploy", "--all")
+    with client_of(server) as client:
+        deployment = client.read_deployment_by_name(f"{rlhf.name}/{NAME}").id
+        weekly = CronSchedule(cron="0 3 * * 1", timezone="UTC")
+        client.create_deployment_schedules(deployment, [(weekly, True)])
+        known = client.read_deployment(deployment).schedules
+        assert any(each.active for each in known)
+        prefect("deploy", "--all")
+        assert client.read_deployment(deployment).schedules == known
         client.pause_deployment(deployment)

@@ -97,6 +97,63 @@ def test_another_origin_neither_writes_to_mlflow_nor_reads_from_it(pages: Pages,
     assert ask(pages.mlflow, known)[0] == 404
 
 
+@pytest.fixture(scope="module")
+def deployment(pages: Pages) -> str:
+    """Path of a deployment that its owner has made, to be run in a folder of theirs."""
+
+    def own(path: str, body: object) -> str:
+        status, text = ask(pages.prefect, path, body, **pages.signed_in)
+        assert status in (200, 201), text
+        return str(json.loads(text)["id"])
+
+    flow = own("/api/flows/", {"name": "rlhf"})
+    made = {"name": "rounds", "flow_id": flow, "entrypoint": "flows.rlhf.rlhf", "path": "/"}
+    return f"/api/deployments/{own('/api/deployments/', made)}"
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://evil.example", "Content_Type": "text/plain"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Content_Type": "text/plain"},
+        {"Host": "evil.example:{port}"},
+        {"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}"},
+        {},
+    ],
+)
+def test_nobody_else_changes_what_a_deployment_runs_or_orders_a_run(
+    pages: Pages, deployment: str, theirs: dict[str, str]
+):
+    """The attack of the first week: a shell command as `pull_steps`, and a run that executes it."""
+    step = {"prefect.deployments.steps.run_shell_script": {"script": "touch /tmp/owned"}}
+    port = pages.prefect.url.rpartition(":")[2]
+    headers = {name: value.format(port=port) for name, value in theirs.items()}
+    for method, path, body in [
+        ("PATCH", deployment, {"pull_steps": [step]}),
+        ("POST", f"{deployment}/create_flow_run", {}),
+        ("POST", "/api/deployments/", {"name": "theirs", "pull_steps": [step]}),
+        ("DELETE", deployment, None),
+    ]:
+        status, text = ask(pages.prefect, path, body, method=method, **headers)
+        assert status in (401, 403, 421), text
+
+    _, known = ask(pages.prefect, deployment, **pages.signed_in)
+    assert json.loads(known)["pull_steps"] == []
+    assert ask(pages.prefect, "/api/flow_runs/count", {}, **pages.signed_in) == (200, "0")
+    assert ask(pages.prefect, "/api/deployments/count", {}, **pages.signed_in) == (200, "1")
+
+
+def test_the_owner_may_change_what_a_deployment_runs(pages: Pages, deployment: str):
+    """By the same request: it is the stranger that is refused, not the change."""
+    step = {"prefect.deployments.steps.set_working_directory": {"directory": "/"}}
+    change = {"pull_steps": [step]}
+    status, text = ask(pages.prefect, deployment, change, method="PATCH", **pages.signed_in)
+    assert status == 204, text
+    _, known = ask(pages.prefect, deployment, **pages.signed_in)
+    assert json.loads(known)["pull_steps"] == [step]
+
+
 def test_a_page_of_mlflow_is_another_origin_for_prefect(pages: Pages):
     theirs = {"Origin": pages.mlflow.url, **pages.signed_in}
     assert ask(pages.prefect, DEPLOYMENTS, {}, **theirs)[0] == 403

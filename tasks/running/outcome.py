@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.workspace.files import now_ms, write_json
+from tasks.workspace.files import now_ms, read_json, write_json
 
 Status = Literal["done", "bad_input", "stopped", "blocked", "waiting", "failed", "interrupted"]
 
@@ -96,6 +96,12 @@ def write_outcome(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "outcome.json", asdict(outcome))
     return outcome
+
+
+def seconds_of_stages(root: Path, execution: str) -> float:
+    """What the stages that have ended in an execution took, each in its last run."""
+    outcomes = [read_json(path) or {} for path in (root / ".work").glob("*/outcome.json")]
+    return sum(found["seconds"] for found in outcomes if found.get("execution") == execution)
 
 
 def process_age() -> float:

@@ -25,11 +25,20 @@ from tasks.own_data.files import require_followed
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.redaction import redact
 from tasks.running.machine_errors import advice, explain
-from tasks.running.outcome import EXIT_CODES, Setting, StageEnd, Status, process_age, write_outcome
+from tasks.running.outcome import (
+    EXIT_CODES,
+    Setting,
+    StageEnd,
+    Status,
+    process_age,
+    seconds_of_stages,
+    write_outcome,
+)
 from tasks.running.provenance import FalseEntryError
 from tasks.running.signals import die_with_parent
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
+from tasks.tracking.execution_record import record_published_results
 from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.work_folder import RUNNING, alone, note_running
 
@@ -128,7 +137,7 @@ def _run_and_record(
 ) -> int:
     """Run a stage that holds the machine; the exit code."""
     note_running(stage.work, stage.name, stage.execution)
-    with _shipping(stage):
+    with _shipping(stage, started):
         status, message = _run(stage, body, {**errors, **BAD_INPUT})
         message = redact(message + advice(stage.root, stage.name, status))
         stage.close_spool(status, message)
@@ -189,15 +198,19 @@ def _look_once_more(stage: Stage) -> tuple[Status, str]:
 
 
 @contextlib.contextmanager
-def _shipping(stage: Stage) -> Iterator[None]:
+def _shipping(stage: Stage, started: float) -> Iterator[None]:
     """Ship metrics to MLflow beside the work, unless whoever started the stage does."""
     if os.environ.get("RLHF_SHIPPER") == "driver":
         yield
         return
-    from tasks.tracking.shipping import Shipper  # noqa: PLC0415 (costs time that a driver's stages save)
+    from tasks.tracking.shipping import Shipper, deadline_seconds  # noqa: PLC0415 (costs time that a driver's stages save)
 
     shipper = Shipper(stage.root, models=False)
     try:
         yield
+        if stage.has_results:
+            before = seconds_of_stages(stage.root, stage.execution)
+            seconds = before + time.monotonic() - started
+            record_published_results(stage.root, stage.execution, seconds=seconds)
     finally:
-        shipper.close(deadline_seconds=10)
+        shipper.close(deadline_seconds(stage.root))

@@ -23,7 +23,7 @@ from tasks.running.provenance import entry_digest, forget_note, note_made_from, 
 from tasks.running.signals import Signals
 from tasks.running.snapshot import Snapshot, require_as_started
 from tasks.running.staging import Staging, verify_model, write_history
-from tasks.tracking.execution_record import record_start
+from tasks.tracking.execution_record import RESULTS, record_start
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 from tasks.workspace.execution import default_execution
 from tasks.workspace.files import git_commit
@@ -160,6 +160,11 @@ class Stage:
         self.snapshot.require_unchanged(self.root)
         self._published = self.staging.publish()
         note_made_from(self.root, self.snapshot, self._entry_before)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it has published those of the whole pipeline."""
+        return self.root / RESULTS in self._published
 
     def withdraw(self) -> None:
         """Remove the outputs, published or not: dvc.lock would describe them wrongly."""

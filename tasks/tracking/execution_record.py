@@ -21,7 +21,10 @@ from tasks.params.loading import Params, flatten
 from tasks.params.redaction import redact, redact_values
 from tasks.tracking.run_names import run_name
 from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
-from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.files import git_commit, now_ms, read_json, write_json
+
+RESULTS = Path("reports/results.json")
+"""What `tasks.reporting.summary.build_results` returned when the last stage ran."""
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
 """The metrics of a policy by which runs are compared."""
@@ -92,6 +95,13 @@ def record_end(
         "points": [asdict(point) for point in points],
     }
     write_json(folder / "end.json", record)
+
+
+def record_published_results(root: Path, execution: str, *, seconds: float) -> None:
+    """End an execution that no driver ends, by the results that its last stage has published."""
+    results = read_json(root / RESULTS)
+    assert results is not None
+    record_end(root, execution, status="FINISHED", message="", seconds=seconds, results=results)
 
 
 def result_points(results: Mapping[str, Any]) -> list[Point]:

@@ -38,6 +38,8 @@ MLFLOW_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
+LOCAL_SECONDS, SERVER_SECONDS = 60.0, 10.0
+
 State = Literal["complete", "open", "busy", "refused", "unreachable"]
 
 
@@ -59,6 +61,15 @@ def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI`, or a SQLite file below the repository root."""
     default = f"sqlite:///{(home(root) / DEFAULT_STORE).resolve()}"
     return os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def deadline_seconds(root: Path) -> float:
+    """How long a stage that has ended waits for its last words to arrive.
+
+    A file on this machine is slow at worst: MLflow has to be imported, the store to be made. A
+    server may be away; each stage would wait for it.
+    """
+    return LOCAL_SECONDS if tracking_uri(root).startswith("sqlite:") else SERVER_SECONDS
 
 
 def quiet_mlflow() -> None:

@@ -1,8 +1,11 @@
 """What MLflow shows of an execution as a whole: name, parameters, results, seconds, report."""
 
+import fcntl
 import json
 import os
 import subprocess
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +164,70 @@ def test_no_two_runs_have_the_same_name_and_a_dirty_checkout_is_marked(
     assert [run.info.run_name for run in (first, second, third)] == [
         f"ppo@r1 {name}" for name in names
     ]
+
+
+REPORT = """
+import json, sys
+from tasks.running.runner import run_stage
+
+def run(stage):
+    page = stage.staging.file("reports/index.html")
+    page.write_text("<p>the report</p>")
+    stage.staging.file("reports/results.json").write_text(json.dumps({results}))
+    if {interrupted}:
+        raise KeyboardInterrupt
+
+sys.exit(run_stage("report", run, arguments=[]))
+"""
+
+
+def report_stage(root: Path, *, interrupted: bool = False) -> int:
+    """The exit code of a stage that writes the results, as a bare `dvc repro` starts it."""
+    (root / "params.yaml").write_text((REPOSITORY / "params.yaml").read_text())
+    made = json.dumps(results(4.5, 6.25, test="r1")).replace("null", "None")
+    script = root.parent / f"{root.name}.py"
+    script.write_text(REPORT.replace("{results}", made).replace("{interrupted}", str(interrupted)))
+    drivers = {"RLHF_SHIPPER", "RLHF_EXECUTION"}
+    environment = {key: value for key, value in os.environ.items() if key not in drivers}
+    environment |= {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, script], cwd=root, env=environment, check=False
+    ).returncode
+
+
+def test_a_stage_waits_for_a_local_store_that_is_slow(root: Path) -> None:
+    """No run is left as running for want of a few seconds: nobody else ends it (`dvc exp run`)."""
+    database = Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))
+    with (database.parent / "create.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        release = threading.Timer(15.0, lock.close)
+        release.start()
+        assert report_stage(root) == 0
+        release.join()
+    (parent,) = parents()
+    assert parent.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_bare_dvc_repro_that_came_to_its_report_has_the_results_too(
+    root: Path, interrupted: bool
+) -> None:
+    """Nobody but the last stage itself is there to say so: no driver, no `make sync`."""
+    assert report_stage(root, interrupted=interrupted) == (143 if interrupted else 0)
+    (parent,) = parents()
+    metrics = dict(parent.data.metrics)
+    if interrupted:
+        assert (parent.info.status, metrics) == ("KILLED", {})
+        return
+    assert parent.info.status == "FINISHED"
+    assert 0 < metrics.pop("seconds") < 300
+    assert metrics == {
+        "gold": 6.25, "kl": 1.5, "reward_accuracy": 0.75,
+        "test/gold": 7.25, "test/win_rate_vs_sft": 0.9,
+    }  # fmt: skip
+    client = MlflowClient(tracking_uri(root))
+    page = client.download_artifacts(parent.info.run_id, "report.html")
+    assert Path(page).read_text() == "<p>the report</p>"
 
 
 def child_after_start(root: Path, execution: str, params: Params) -> Run:

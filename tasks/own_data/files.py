@@ -94,14 +94,30 @@ def follow(root: Path, params: Params) -> bool:
 def require_followed(root: Path, params: Params) -> None:
     """Refuse to run if DVC read dvc.yaml before these files were listed in it.
 
+    DVC reads it once, before any stage starts: what ran now would be recorded and cached as made
+    without these files, and come back when they have changed.
+
     Raises:
         ParamsError: dvc.yaml was outdated; it has now been updated.
     """
-    if "DVC_STAGE" in os.environ and follow(root, params):
+    if "DVC_STAGE" not in os.environ:
+        return
+    before = _marked(root)
+    if follow(root, params):
+        now = _marked(root)
+        news = [f"now lists {line}" for line in now if line not in before]
+        news += [f"no longer lists {line}" for line in before if line not in now]
         raise ParamsError(
-            "dvc.yaml did not list the files that params.yaml names as deps; it does now, so run "
-            "the same command again (make repro and make flow do this by themselves)"
+            f"dvc.yaml {'; it '.join(news)}. DVC had read it before: run the same command again "
+            "(make repro and make flow bring dvc.yaml up to date before DVC reads it)"
         )
+
+
+def _marked(root: Path) -> list[str]:
+    """Our lines of dvc.yaml in words: the path and the key that names it."""
+    text = (root / "dvc.yaml").read_text(encoding="utf-8") if (root / "dvc.yaml").exists() else ""
+    parts = [line.partition(MARK) for line in text.splitlines() if MARK in line]
+    return [f"{entry.strip().removeprefix('- ')} ({key})" for entry, _, key in parts]
 
 
 def with_named(text: str, named: list[Named], path: Path) -> str:

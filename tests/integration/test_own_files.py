@@ -97,8 +97,8 @@ def test_a_first_dvc_repro_is_refused_once_and_the_second_follows_own_files(chec
     code, said = checkout.dvc("repro", "base")
 
     assert code != 0
-    assert "dvc.yaml did not list the files that params.yaml names" in said
-    assert "run the same command again" in said
+    assert 'dvc.yaml now lists "mine/prompts.jsonl" (prepare.files.prompts); it now lists' in said
+    assert "DVC had read it before: run the same command again" in said
     lines = (checkout.root / "dvc.yaml").read_text().splitlines()
     assert '      - "mine/prompts.jsonl"  # named in params.yaml: prepare.files.prompts' in lines
 

@@ -162,11 +162,31 @@ def test_a_stage_of_a_dvc_that_knew_nothing_of_the_files_is_refused_once(
     params = write_params(tmp_path, base={"model": "model"})
     monkeypatch.setenv("DVC_STAGE", "base")
 
-    with pytest.raises(ParamsError, match="run the same command again"):
+    with pytest.raises(ParamsError) as refused:
         require_followed(tmp_path, params)
 
+    assert str(refused.value).startswith(
+        'dvc.yaml now lists "model" (base.model). DVC had read it before: run the same command '
+    )
     require_followed(tmp_path, params)
     assert not follow(tmp_path, params)
+
+
+def test_a_new_name_is_told_with_the_one_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML.replace("prepare", "base"))
+    for name in ("model", "other"):
+        (tmp_path / name).mkdir()
+    assert follow(tmp_path, write_params(tmp_path, base={"model": "model"}))
+    monkeypatch.setenv("DVC_STAGE", "base")
+
+    with pytest.raises(ParamsError) as refused:
+        require_followed(tmp_path, write_params(tmp_path, base={"model": "other"}))
+
+    assert str(refused.value).startswith(
+        'dvc.yaml now lists "other" (base.model); it no longer lists "model" (base.model). DVC had '
+    )
 
 
 def test_a_folder_without_dvc_yaml_has_nothing_to_follow(tmp_path: Path):

@@ -4,13 +4,16 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro verify test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
+.PHONY: repro help verify test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
-repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for one of params/*.yaml
+repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for a variant in params/
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
 
 verify: $(READY)  ## whether this machine writes the bytes of the commit; STAGES=n for the first n
 	@python -m tasks.verify $(if $(STAGES),--stages '$(STAGES)')
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 22
 
 test: $(READY)  ## all tests that fit in ten minutes
 	@python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -30,19 +33,19 @@ ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
 annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that variant
 	@$(if $(VARIANT),cd .work/variants/$(VARIANT) && )python -m feedback serve
 
-sync: $(READY)  ## send to MLflow what has not arrived yet
+sync: $(READY)  ## send to MLflow whatever has not arrived yet
 	@python -m tasks.sync
 
 doctor: $(READY)  ## what is unfinished or inconsistent here; FIX=1 applies the safe fixes
 	@python -m tasks.doctor $(if $(FIX),--fix)
 
-torture: $(READY)  ## kill, damage and starve the stages; writes docs/reliability.md
+torture: $(READY)  ## kill stages, damage files, fill disks; writes docs/reliability.md
 	@python -m benchmarks.torture
 
-mutants: $(READY)  ## mathematical mutants that no test catches; about half an hour
+mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
 
-trl-parity: $(READY)  ## our PPO against the last one of TRL; writes docs/trl-parity.md
+trl-parity: $(READY)  ## PPO here against TRL's last PPO; writes docs/trl-parity.md
 	@python -m benchmarks.trl_parity
 
 sentiment: $(READY)  ## PPO on a word list, before and after; writes docs/sentiment.md

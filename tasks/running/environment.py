@@ -16,6 +16,7 @@ from tasks.params.loading import RunParams
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
+_CPUINFO = Path("/proc/cpuinfo")
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -42,8 +43,7 @@ def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 def processor() -> str:
     """The processor's model; where it is unnamed, the family and model numbers say more."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = _CPUINFO.read_text(encoding="utf-8").splitlines() if _CPUINFO.exists() else []
     first = lines[: lines.index("")] if "" in lines else lines
     pairs = (line.partition(":") for line in first)
     facts = {key.strip(): value.strip() for key, _, value in pairs}

@@ -8,12 +8,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
-from tasks.running import resuming
+from tasks.running import environment, resuming
 from tasks.running.signals import Signals
 from tasks.running.stage import Stage
 from tests import stage_world
@@ -38,7 +39,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return functools.partial(interrupt_at, monkeypatch)
 
 
-def outcome(root: Path, stage: str) -> dict[str, object]:
+def outcome(root: Path, stage: str) -> dict[str, Any]:
     return json.loads((root / ".work" / stage / "outcome.json").read_text())
 
 
@@ -159,6 +160,25 @@ def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
     forget(root, "sft")
     run(root, "sft")
     assert digest(root, "sft") == resumed
+
+
+def test_a_checkpoint_of_another_processor_is_resumed_with_portable_bits(
+    world: Path, interrupt, monkeypatch, tmp_path: Path, caplog
+):
+    whole = digest(world, "sft")
+    forget(world, "sft")
+    interrupt(2)
+    run(world, "sft")
+    monkeypatch.undo()
+    (tmp_path / "cpuinfo").write_text("model name\t: Another\ncpu family\t: 6\nmodel\t\t: 60\n\n")
+    monkeypatch.setattr(environment, "_CPUINFO", tmp_path / "cpuinfo")
+    caplog.set_level("INFO")
+
+    assert run(world, "sft") == 0
+
+    assert "sft resumes from its checkpoint at step 2" in caplog.messages
+    assert outcome(world, "sft")["environment"]["processor"] == "Another (family 6, model 60)"
+    assert digest(world, "sft") == whole
 
 
 # --- Training that must not go on ----------------------------------------------------------------

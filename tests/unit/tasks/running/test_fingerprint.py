@@ -1,0 +1,52 @@
+"""What a checkpoint's fingerprint depends on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.running.fingerprint import Identity, differences, fingerprint, identify
+
+HERE = {"bits": "portable", "processor": "A", "torch": "2.13.0", "device": "cpu"}
+
+
+def identity(**environment: Any) -> Identity:
+    return identify(
+        Path("/nowhere"), "ppo@r1", params={}, inputs=(), environment=HERE | environment
+    )
+
+
+def test_with_portable_bits_another_processor_is_the_same_run() -> None:
+    assert fingerprint(identity(processor="B")) == fingerprint(identity())
+    assert differences(identity(processor="B"), identity()) == ""
+
+
+@pytest.mark.parametrize("bits", ["native", "this processor's own"])
+def test_with_other_bits_another_processor_is_another_run(bits: str) -> None:
+    here, there = identity(bits=bits), identity(bits=bits, processor="B")
+
+    assert fingerprint(there) != fingerprint(here)
+    assert differences(there, here) == "environment processor (B, now A)"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"bits": "native"},
+        {"torch": "2.14.0"},
+        {"device": "cuda", "gpu": "X", "driver": "550.54.15", "cuda": "12.4"},
+    ],
+)
+def test_other_bits_packages_and_devices_are_other_runs(changed: dict[str, str]) -> None:
+    assert fingerprint(identity(**changed)) != fingerprint(identity())
+
+
+def test_another_driver_of_the_gpu_is_another_run() -> None:
+    gpu = {"device": "cuda", "gpu": "X", "driver": "550.54.15", "cuda": "12.4"}
+
+    here, there = identity(**gpu), identity(**gpu | {"driver": "560.35.03"})
+    assert differences(there, here) == "environment driver (560.35.03, now 550.54.15)"
+
+
+def test_a_checkpoint_names_the_processor_all_the_same() -> None:
+    assert identity()["made_on"]["processor"] == "A"

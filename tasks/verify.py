@@ -179,7 +179,7 @@ def _words(run: Verified, found: Mapping[str, list[str]], clone: Path) -> list[s
             f"{_named(found[stage])} ({differ} of {total} outputs differ in all)."
         ]
         lines += _explanations(run, stage, clone)
-        result = f"{stage} is the first of {len(found)} stages that differ"
+        result = f"{differ} of {run.part} {total} outputs differ, from {stage} on"
     row = machine_row(
         run.environments.get(stage, {}),
         commit=run.commit,

@@ -210,6 +210,7 @@ def test_an_output_that_differs_is_named_with_its_stage_and_the_clone_is_kept(ro
         f"evaluate@r1 is the first stage that differs from commit {commit}: results/evaluate/r1 "
         "(1 of 2 outputs differ in all)." in out
     )
+    assert f"| `{commit}` | 1 of all 2 outputs differ, from evaluate@r1 on |" in out
     assert "is kept, to look at" in out
     assert (root / ".work/verify/results/evaluate/r1/metrics.json").is_file()
     # The record of the environment is of another dvc.lock now.

@@ -72,9 +72,9 @@ def prefect_away(world: World, _trials: int) -> Count:
     count.add("server killed and started again", wrong)
     shutil.rmtree(folder)
     count.remark = (
-        f"away for {AWAY_SECONDS:.0f} s; by then the flow {'ran on' if ran_on else 'had ended'} "
+        f"down for {AWAY_SECONDS:.0f} s; by then the flow {'still ran' if ran_on else 'had ended'} "
         f"and had started {', '.join(done)}; it ended as {_words(first)} with its tasks "
-        f"{_tally(truth['tasks'])}, true {took:.0f} s after its end; run again, it ran "
+        f"{_tally(truth['tasks'])}, shown {took:.0f} s after its end; run again, it ran "
         f"{len(recomputed)} stages, and all runs were {_words(repaired['flows'])}"
     )
     return count

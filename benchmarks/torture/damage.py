@@ -42,7 +42,7 @@ def damaged_checkpoints(world: World, trials: int) -> Count:
     forget(world.root, "sft")
     run(world.root, "sft")
     count.remark = (
-        f"in {len(files)} kinds of files; {count.held} named in one line, with the one before used"
+        f"in {len(files)} kinds of files; {count.held} named in one line, and the one before used"
     )
     return count
 
@@ -105,7 +105,7 @@ def injected_non_finite(world: World, trials: int) -> Count:
         count.add(f"{stage} {number}, {value} after step {step}", wrong)
     world.said()
     stopped = f"{count.held} ended with exit 3 at that step"
-    count.remark = f"{stopped}, the checkpoint before it the last one"
+    count.remark = f"{stopped}, with the checkpoint before it as the last one"
     return count
 
 

@@ -49,7 +49,7 @@ def full_disks(world: World, trials: int) -> Count:
             if again != 0:
                 shutil.copytree(world.root, root, dirs_exist_ok=True)
     count.remark = (
-        f"{stopped} ran out of room, {kept} of them after a checkpoint; the others had enough"
+        f"{stopped} ran out of space, {kept} of them after a checkpoint; the others had enough"
     )
     return count
 

@@ -95,8 +95,8 @@ def killed_orchestrators(world: World, trials: int) -> Count:
     shutil.rmtree(folder)
     kinds = ", ".join(f"{many} {name}" for name, many in made.items())
     count.remark = (
-        f"{kinds}; with {with_stage} something ran below it that was to end with it, the last of "
-        f"it after {longest:.1f} s"
+        f"{kinds}; in {with_stage} trials child processes were running, the last of which ended "
+        f"after {longest:.1f} s"
     )
     return count
 
@@ -125,8 +125,8 @@ def identical_locks(world: World, _trials: int) -> Count:
     stages = runs[0][3].count("\n    cmd:")
     shutil.rmtree(folder)
     count.remark = (
-        f"{stages} stages and {len(runs[0][4])} files; the last run was killed {kills} times, "
-        "dvc and the stage with it, each time in a training stage"
+        f"{stages} stages and {len(runs[0][4])} files; the last run was killed {kills} times "
+        "together with dvc and the stage, each time in a training stage"
     )
     return count
 

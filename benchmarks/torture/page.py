@@ -7,22 +7,22 @@ from typing import Any
 from benchmarks.torture.rows import ROWS, Row
 
 STOCK_NOTE = """\
-"Stock" is what the same libraries did when they were used as their documentation shows, measured
-once, by hand, with few trials: it says that a failure exists, not how often it comes. A dash: not
+"Stock" is what the same libraries did when used as their documentation shows, measured once, by
+hand, with few trials: it shows that a failure exists, not how often it occurs. A dash: not
 measured."""
 
 WHAT_HAPPENS = """\
 ## What happens when
 
-- **A training stage is killed** (base, sft, reward, ppo): start it again, by `make repro`, `make
+- **A training stage is killed** (base, sft, reward, ppo): run it again with `make repro`, `make
   flow`, `dvc repro` or its own command. It resumes from its newest good checkpoint and ends with
   the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
-  for more than 2 % of the time); at most that much work is done twice. After the outputs have been
-  published they go. What they cost stands in `.work/<stage>/outcome.json` (`checkpoint_seconds` of
-  `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
+  for more than 2 % of the time); at most that much work is done twice. They are deleted once the
+  outputs have been published. `.work/<stage>/outcome.json` says what they cost (`checkpoint_seconds`
+  of `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
 - **`dvc repro`, `make repro` or `make flow` is killed**: what it started ends by itself within
-  seconds, with a checkpoint. The same command again resumes; locks that dead processes left are
-  removed, and said so.
+  seconds, with a checkpoint. Run the same command again to resume; it removes locks that dead
+  processes left, and reports them.
 - **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
   the beginning and says what differs.
 - **Params, data or code change while a stage runs** (an edit, a `git checkout`): exit 2 with what
@@ -30,30 +30,30 @@ WHAT_HAPPENS = """\
   the checkpoint is kept: with the old state the stage continues from it, with the new one it starts
   from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage
   and by `make doctor`; `make doctor FIX=1` removes the false entry, so that the stage runs again.
-- **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and leaves; a
-  second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that takes longer than eight
-  seconds more is given up; steps of over four seconds are therefore saved as they finish, within
-  the 2 %.
+- **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and ends; a
+  second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that needs more than eight further
+  seconds is abandoned; steps of over four seconds are therefore saved as they finish, within the
+  2 %.
 - **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
-  no output holds one; the message says what to try.
+  no output contains one; the message says what to try.
 - **A damaged or missing file** in a model that a stage reads, its manifest included (which carries
   a digest of itself): exit 2 with path, expected and found. A model of your own for `base.model`
   needs no manifest. `make doctor` says whether DVC's cache is sound; `dvc checkout --force PATH`
-  brings the folder back.
-- **The disk is full**: exit 1 with path and free space; checkpoints stay. DVC removes a stage's
-  outputs before it runs the stage: the message names the `dvc checkout` that brings them back.
-- **MLflow's server is away**: training does not notice; what was not sent waits in `.work/spool`
+  restores the folder.
+- **The disk is full**: exit 1 with path and free space; checkpoints are kept. DVC removes a stage's
+  outputs before it runs the stage: the message names the `dvc checkout` that restores them.
+- **MLflow's server is down**: training is not affected; what was not sent waits in `.work/spool`
   for the next stage or `make sync`.
-- **Prefect's server is away** while a flow runs: the running stage continues. For a page of numbers
-  or the end of the run, the flow waits up to four minutes (`PREFECT_CLIENT_MAX_RETRIES`); then the
-  page is left out. A run that cannot report its end fails although its work is done: the next one
-  recomputes nothing, for DVC has it.
-- **A chat template** of a model of yours is rendered apart, with at most 256 MB and 2 s of
-  processor time for a prompt, and makes at most a million characters: else exit 2.
-- **A password in an address** in params.yaml: refused with its key, since DVC and MLflow write
-  params down.
-- **Out of memory**: exit 137 from `make repro` where the kernel killed the stage. Lower
-  `micro_batch_size`, start again.
+- **Prefect's server is down** while a flow runs: the running stage continues. To report a page of
+  numbers or the end of the run, the flow retries for up to four minutes
+  (`PREFECT_CLIENT_MAX_RETRIES`); then it skips the page. A run that cannot report its end fails
+  although its work is done; the next one recomputes nothing, since DVC has the results.
+- **A chat template** of your own model is rendered in a separate process, with at most 256 MB and
+  2 s of processor time per prompt, and may produce at most a million characters: else exit 2.
+- **A password in an address** in params.yaml: refused with its key, since DVC and MLflow store
+  params in clear.
+- **Out of memory**: exit 137 from `make repro` if the kernel killed the stage. Lower
+  `micro_batch_size` and run it again.
 - **Anything else looks wrong**: `make doctor`, and `make doctor FIX=1` to apply the safe fixes."""
 
 NOT_MEASURED = """\
@@ -79,7 +79,7 @@ Written by `make torture` (`python -m benchmarks.torture`); do not edit. The tri
 stages on a tiny world, with a checkpoint at each step, where a default run writes one every 30
 seconds. A part of them is in `make test` (`tests/integration/test_torture.py`).
 
-| what is tried | held | of | asked for | commit | stock |
+| what is tried | held | of | planned | commit | stock |
 |---|--:|--:|--:|---|---|
 {rows}
 

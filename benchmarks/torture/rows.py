@@ -39,7 +39,7 @@ ROWS = {
     ),
     "commit_kills": Row(
         kills.commit_kills,
-        "kill -9 inside the writing of a checkpoint or an output of each of the four; "
+        "kill -9 while each of the four writes a checkpoint or an output; "
         "same command, same bytes", 10,
         "HF Trainer: 0 of 4 resume (no valid checkpoint found; the older good one is ignored)", 4,
     ),
@@ -68,7 +68,7 @@ ROWS = {
     "full_disks": Row(
         disks.full_disks,
         "disk full at a random point: last checkpoint and earlier outputs kept, same bytes once "
-        "there is room", 12,
+        "there is space", 12,
         "HF: half a checkpoint is written, and resuming fails on it although an older one is good",
     ),
     "killed_parents": Row(
@@ -88,13 +88,13 @@ ROWS = {
     ),
     "tracking_away": Row(
         trackers.tracking_away,
-        "tracking server away for good: metrics lost, or there twice, after `make sync`", 1,
+        "tracking server down for good: no metric lost or duplicated after `make sync`", 1,
         "asynchronous logging loses 162 of 300 metrics without an exception; synchronous raises "
         "and stalls",
     ),
     "tracking_back": Row(
         trackers.tracking_back,
-        "tracking server killed, back after 60 s: no metric lost or there twice, no step stalled "
+        "tracking server killed, back after 60 s: no metric lost or duplicated, no step stalled "
         "over a second", 1,
         "none lost; synchronous logging blocks the training for up to 127 s",
     ),
@@ -112,7 +112,7 @@ ROWS = {
     ),
     "checkpoint_cost": Row(
         cost.checkpoint_cost,
-        "checkpoints of the last `make repro` here, by default settings: less than 3 % of each "
+        "checkpoints of the last `make repro` here, with default settings: less than 3 % of each "
         "stage's time", 8,
         "-",
     ),

@@ -57,7 +57,7 @@ def tracking_away(world: World, _trials: int) -> Count:
     }
     count.add("server away for good", wrong)
     count.remark = (
-        f"{lost} of {STEPS['base']} points lost and {twice} there twice; the longest gap between "
+        f"{lost} of {STEPS['base']} points lost and {twice} duplicated; the longest gap between "
         f"two steps was {away:.2f} s without the server, {plain:.2f} s without shipping"
     )
     return count
@@ -97,8 +97,8 @@ def tracking_back(world: World, _trials: int) -> Count:
     count = Count()
     count.add("server killed and started again", wrong)
     count.remark = (
-        f"away for {AWAY_SECONDS:.0f} s, from step 10 to step {missed} of {SLOW_STEPS} (a second "
-        f"each); {lost} points lost, {twice} there twice; the longest step took {away:.2f} s "
+        f"down for {AWAY_SECONDS:.0f} s, from step 10 to step {missed} of {SLOW_STEPS} (a second "
+        f"each); {lost} points lost, {twice} duplicated; the longest step took {away:.2f} s "
         f"without the server, {there:.2f} s with it"
     )
     forget(root, "base")

@@ -18,8 +18,9 @@ WHAT_HAPPENS = """\
   flow`, `dvc repro` or its own command. It resumes from its newest good checkpoint and ends with
   the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
   for more than 2 % of the time); at most that much work is done twice. They are deleted once the
-  outputs have been published. `.work/<stage>/outcome.json` says what they cost (`checkpoint_seconds`
-  of `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
+  outputs have been published. `.work/<stage>/outcome.json` says what they cost
+  (`checkpoint_seconds` of `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set
+  another interval.
 - **`dvc repro`, `make repro` or `make flow` is killed**: what it started ends by itself within
   seconds, with a checkpoint. Run the same command again to resume; it removes locks that dead
   processes left, and reports them.
@@ -31,9 +32,9 @@ WHAT_HAPPENS = """\
   from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage
   and by `make doctor`; `make doctor FIX=1` removes the false entry, so that the stage runs again.
 - **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and ends; a
-  second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that needs more than eight further
-  seconds is abandoned; steps of over four seconds are therefore saved as they finish, within the
-  2 %.
+  second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that needs more than eight
+  further seconds is abandoned; steps of over four seconds are therefore saved as they finish,
+  within the 2 %.
 - **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
   no output contains one; the message says what to try.
 - **A damaged or missing file** in a model that a stage reads, its manifest included (which carries

@@ -38,8 +38,11 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
     if rest := stages[longest:]:
         parts.append(f"{len(rest)} others {duration(sum(took for _, took in rest))}")
-    text = f"Time: {duration(seconds['total'])} ({', '.join(parts) or 'nothing ran'})"
-    return textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False) + "\n"
+    # Lines break between parts only, not between a number and its unit.
+    listed = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts) or "nothing ran"
+    text = f"Time: {duration(seconds['total'])} ({listed})"
+    filled = textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ") + "\n"
 
 
 def duration(seconds: float) -> str:

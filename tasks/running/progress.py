@@ -31,6 +31,8 @@ class Progress:
 
     def step(self, count: int = 1, **metrics: float) -> None:
         """Note `count` more steps; a plain line comes out every ten seconds and at the end."""
+        if count == 0:
+            return
         self._done += count
         text = "  ".join(f"{name} {value:+.3g}" for name, value in metrics.items())
         if self._bar is not None:

@@ -80,6 +80,8 @@ def run_stage(
     gc.freeze()
     gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_worth_showing)
     parser = argparse.ArgumentParser(
         prog=f"python -m tasks.{section_name}", description=body.__doc__
     )
@@ -121,6 +123,11 @@ def _say_if_not_portable(stage: Stage) -> None:
             stage.name,
             obstacle(),
         )
+
+
+def _is_worth_showing(record: logging.LogRecord) -> bool:
+    """False for what Great Expectations logs about folders and data sources of its own."""
+    return record.levelno >= logging.WARNING or not record.name.startswith("great_expectations")
 
 
 def _round_key(params: Params, key: str) -> str:

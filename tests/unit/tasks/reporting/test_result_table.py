@@ -82,3 +82,10 @@ def test_a_time_line_never_exceeds_80_columns() -> None:
     stages = {f"evaluate@round_with_a_name_{number}": 75.0 for number in range(9)}
     text = time_lines({"total": 600.0, "stages": stages})
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_time_stays_on_the_line_of_its_stage_and_its_unit() -> None:
+    stages = {f"evaluate@r{number}": 20.0 + number / 10 for number in range(1, 6)}
+    text = time_lines({"total": 345.0, "stages": stages})
+    for name, took in stages.items():
+        assert f"{name} {took} s" in text

@@ -17,7 +17,7 @@ from tasks.running.progress import Progress, say_left_out, track
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_elsewhere_one_line_at_the_end_has_count_figures_rate_and_time_left(capsys):
+def test_elsewhere_one_line_at_the_end_has_count_metrics_rate_and_time_left(capsys):
     shown = Progress("sft", 4, "steps")
     for loss in (4.0, 3.0, 2.0, -1.5):
         shown.step(loss=loss)
@@ -30,10 +30,19 @@ def test_elsewhere_one_line_at_the_end_has_count_figures_rate_and_time_left(caps
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that goes on when it is told to."""
+    """A clock that a test advances."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
+
+
+def test_the_last_line_comes_once_although_passes_without_news_follow(capsys):
+    """As `sample` does: its later passes only replace responses that cannot be compared."""
+    shown = Progress("sample@r1", 3, "pairs")
+    for new in (3, 0, 0):
+        shown.step(new)
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_long_stage_shows_a_line_every_ten_seconds(capsys, clock):

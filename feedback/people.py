@@ -17,7 +17,7 @@ from preferences.records import Judgment
 
 
 class PeopleAnnotator:
-    """Asks people, who answer in their own time."""
+    """Asks people, who judge in their own time."""
 
     def __init__(self, params: LabelParams) -> None:
         """Opens nothing yet.
@@ -41,7 +41,7 @@ class PeopleAnnotator:
         """All judgments of the round, once every pair is settled.
 
         Raises:
-            MissingJudgmentsError: not all pairs are answered; says how to open the page.
+            MissingJudgmentsError: not all pairs are settled; says how to open the page.
         """
         self.publish(pairs)
         key = pairs[0].round
@@ -65,4 +65,4 @@ def how_to_open(connection: Connection) -> str:
     opened = select(events.c.detail).where(events.c.kind == "open")
     detail = connection.execute(opened.order_by(events.c.event_id.desc()).limit(1)).scalar()
     page = json.loads(detail)["page"] if detail else "http://127.0.0.1:8765"
-    return f"label at {page} (`make annotate` opens the page)"
+    return f"label at {page} (`make annotate` opens the page; for a variant, with VARIANT=NAME)"

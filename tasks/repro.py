@@ -86,7 +86,7 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
             ended = _check_still_current(workspace)
     summary = write_summary(workspace, params)
     if ended.code in (0, 5, STALE_EXIT_CODE):
-        sys.stdout.write(_closing_words(summary, workspace.relative_to(root)))
+        sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant))
     if ended.message:
         sys.stderr.write(f"{ended.message}\n")
     return ended.code
@@ -182,12 +182,13 @@ def read_results(workspace: Path, params: Params) -> dict[str, Any]:
     )
 
 
-def _closing_words(summary: dict[str, Any], workspace: Path) -> str:
+def _closing_words(summary: dict[str, Any], workspace: Path, variant: str | None) -> str:
+    annotate = f"make annotate VARIANT={variant}" if variant else "make annotate"
     places = {
         "Report": str(workspace / "reports" / "index.html"),
         "Numbers": str(workspace / "reports" / "summary.json"),
         "MLflow, Prefect": "make ui",
-        "Label by hand": "make annotate",
+        "Label by hand": annotate,
     }
     lines = "".join(f"{name:<16}{place}\n" for name, place in places.items())
     return f"{result_table(summary)}\n{time_lines(summary['seconds'])}\n{lines}"

@@ -367,6 +367,7 @@ def test_a_variant_runs_in_its_own_workspace_and_reuses_what_is_the_same(root: P
     code, out, err = drive(root, "--variant", "no_kl")
     assert code == 0, err
     assert ".work/variants/no_kl/reports/index.html" in out
+    assert "Label by hand   make annotate VARIANT=no_kl\n" in out
     assert "Stage 'baseline' is cached - skipping run, checking out outputs" in out
     workspace = root / ".work" / "variants" / "no_kl"
     execution = json.loads((workspace / ".work" / "execution.json").read_text())

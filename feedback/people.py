@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import Connection, select
 
@@ -14,6 +15,9 @@ from feedback.store.events import record
 from feedback.store.rounds import progress, publish
 from feedback.store.standing import judgments_of
 from preferences.records import Judgment
+
+VARIANTS = (".work", "variants")
+"""Where the folders of variants lie (`make repro VARIANT=name`)."""
 
 
 class PeopleAnnotator:
@@ -65,4 +69,10 @@ def how_to_open(connection: Connection) -> str:
     opened = select(events.c.detail).where(events.c.kind == "open")
     detail = connection.execute(opened.order_by(events.c.event_id.desc()).limit(1)).scalar()
     page = json.loads(detail)["page"] if detail else "http://127.0.0.1:8765"
-    return f"label at {page} (`make annotate` opens the page; for a variant, with VARIANT=NAME)"
+    return f"label at {page} (`{annotate_command()}` opens the page)"
+
+
+def annotate_command() -> str:
+    """What opens the page for the store of this folder, which may be that of a variant."""
+    *_, work, variants, name = ("", "", *Path.cwd().parts)
+    return f"make annotate VARIANT={name}" if (work, variants) == VARIANTS else "make annotate"

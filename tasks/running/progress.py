@@ -23,6 +23,7 @@ class Progress:
         self._name, self._total, self._unit = name, total, unit
         self._first = self._done = done
         self._started = self._shown = time.monotonic()
+        self._shown_done = -1
         self._bar = (
             tqdm(total=total, initial=done, desc=name, unit=unit, file=sys.stderr, leave=True)
             if sys.stderr.isatty()
@@ -40,9 +41,10 @@ class Progress:
             self._bar.update(count)
             return
         now = time.monotonic()
-        if now - self._shown < LINE_EVERY_SECONDS and self._done < self._total:
+        early = now - self._shown < LINE_EVERY_SECONDS and self._done < self._total
+        if early or self._done == self._shown_done:
             return
-        self._shown = now
+        self._shown, self._shown_done = now, self._done
         elapsed = now - self._started
         rate = (self._done - self._first) / elapsed if elapsed else 0.0
         left = (self._total - self._done) / rate if rate else 0.0

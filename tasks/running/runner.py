@@ -79,9 +79,9 @@ def run_stage(
     # Without this, Python would spend a second at exit on collecting the imported modules.
     gc.freeze()
     gc.enable()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_is_worth_showing)
+    screen = logging.StreamHandler(sys.stderr)
+    screen.addFilter(_concerns_people)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
     parser = argparse.ArgumentParser(
         prog=f"python -m tasks.{section_name}", description=body.__doc__
     )
@@ -125,9 +125,10 @@ def _say_if_not_portable(stage: Stage) -> None:
         )
 
 
-def _is_worth_showing(record: logging.LogRecord) -> bool:
-    """False for what Great Expectations logs about folders and data sources of its own."""
-    return record.levelno >= logging.WARNING or not record.name.startswith("great_expectations")
+def _concerns_people(record: logging.LogRecord) -> bool:
+    """What stages log, and warnings of the libraries; those set their own levels."""
+    ours = record.name.partition(".")[0] in ("tasks", "__main__")
+    return ours or record.levelno >= logging.WARNING
 
 
 def _round_key(params: Params, key: str) -> str:

@@ -72,3 +72,15 @@ def test_who_waits_is_sent_to_where_the_page_was_last_opened(desk: Any) -> None:
         record(connection, "open", page="http://labels.example:1")
         record(connection, "open", page="http://labels.example:2")
         assert "http://labels.example:2" in how_to_open(connection)
+
+
+def test_who_waits_in_a_variant_opens_the_page_of_that_variant(
+    desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".work/variants/no_kl"
+    folder.mkdir(parents=True)
+    with desk.database.reading() as connection:
+        monkeypatch.chdir(tmp_path)
+        assert "(`make annotate` opens the page)" in how_to_open(connection)
+        monkeypatch.chdir(folder)
+        assert "(`make annotate VARIANT=no_kl` opens the page)" in how_to_open(connection)

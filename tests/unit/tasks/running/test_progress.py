@@ -28,6 +28,16 @@ def test_elsewhere_one_line_at_the_end_has_count_metrics_rate_and_time_left(caps
     assert re.fullmatch(r"sft +4/4 steps  loss -1\.5  \S+ steps/s, 0 s left", line)
 
 
+def test_a_step_that_finishes_nothing_repeats_no_line(capsys):
+    """As when the last draw of `sample` finds no pair left to draw again."""
+    shown = Progress("sample@r1", 2, "pairs")
+    for count in (2, 0, 0):
+        shown.step(count)
+    shown.close()
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that a test advances."""

@@ -29,10 +29,10 @@ from feedback.page.views import standing_of, task_view
 from feedback.page.watch import Watch
 from feedback.quality.annotators import QualityParams
 from feedback.store import accounts
-from feedback.store.accounts import Person
+from feedback.store.accounts import Person, UnknownAnnotatorError
 from feedback.store.assignments import ServeParams, next_task
 from feedback.store.database import Database
-from feedback.store.submissions import RefusedError, submit, undo
+from feedback.store.submissions import RefusedError, refuse_if_paused, submit, undo
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
@@ -102,9 +102,10 @@ class _Desk:
     def work(self, connection: Connection, person: Person) -> dict[str, Any]:
         """What the page shows next: a pair, nothing left, or a pause."""
         name = person.annotator_id
-        if person.paused_reason is not None:
-            standing = standing_of(connection, name, None)
-            return {"state": "paused", "reason": person.paused_reason, **standing}
+        # Read here, not when signing in: a pause may have come in between.
+        reason = accounts.paused_reason(connection, name)
+        if reason is not None:
+            return {"state": "paused", "reason": reason, **standing_of(connection, name, None)}
         task = next_task(connection, name, self.serve)
         if task is None:
             return {"state": "empty", **standing_of(connection, name, None)}
@@ -217,9 +218,13 @@ def _add_lead(app: FastAPI) -> None:
     ) -> dict[str, bool]:
         if person.role != "lead":
             raise HTTPException(403, "only the lead may do this")
-        with request.app.state.database.writing() as connection:
-            if given.paused:
-                accounts.pause(connection, given.annotator_id, "paused by the lead")
-            else:
-                accounts.resume(connection, given.annotator_id)
+        try:
+            with request.app.state.database.writing() as connection:
+                refuse_if_paused(connection, person.annotator_id)
+                if given.paused:
+                    accounts.pause(connection, given.annotator_id, "paused by the lead")
+                else:
+                    accounts.resume(connection, given.annotator_id)
+        except UnknownAnnotatorError as error:
+            raise HTTPException(404, str(error)) from error
         return {"ok": True}

@@ -7,6 +7,7 @@ database cannot sign in. (Slow hashes are for guessable passwords, which these a
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
@@ -21,6 +22,9 @@ SESSION_MS = 30 * 24 * 3600 * 1000
 
 # Built once, as in `feedback.store.assignments`.
 _BY_TOKEN = select(schema.annotators).where(schema.annotators.c.token_hash == bindparam("hash"))
+_PAUSED = select(schema.annotators.c.paused_reason).where(
+    schema.annotators.c.annotator_id == bindparam("mine")
+)
 _BY_SESSION = (
     select(schema.annotators, schema.sessions.c.csrf)
     .join(schema.sessions, schema.sessions.c.annotator_id == schema.annotators.c.annotator_id)
@@ -31,6 +35,10 @@ _BY_SESSION = (
 )
 
 
+class UnknownAnnotatorError(ValueError):
+    """There is no annotator of this name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
     """Somebody who is signed in."""
@@ -38,7 +46,6 @@ class Person:
     annotator_id: str
     role: str
     """annotator or lead."""
-    paused_reason: str | None
     csrf: str | None
     """What a browser must send with each change; None for bearer tokens, which other sites cannot
     send."""
@@ -73,9 +80,7 @@ def by_token(connection: Connection, token: str) -> Person | None:
     row = connection.execute(_BY_TOKEN, {"hash": _hash(token)}).first()
     if row is None:
         return None
-    return Person(
-        annotator_id=row.annotator_id, role=row.role, paused_reason=row.paused_reason, csrf=None
-    )
+    return Person(annotator_id=row.annotator_id, role=row.role, csrf=None)
 
 
 def open_session(connection: Connection, annotator_id: str) -> str:
@@ -98,12 +103,7 @@ def by_session(connection: Connection, session: str) -> Person | None:
     row = connection.execute(_BY_SESSION, {"hash": _hash(session), "now": now_ms()}).first()
     if row is None:
         return None
-    return Person(
-        annotator_id=row.annotator_id,
-        role=row.role,
-        paused_reason=row.paused_reason,
-        csrf=row.csrf,
-    )
+    return Person(annotator_id=row.annotator_id, role=row.role, csrf=row.csrf)
 
 
 def close_session(connection: Connection, session: str) -> None:
@@ -113,12 +113,20 @@ def close_session(connection: Connection, session: str) -> None:
     )
 
 
+def paused_reason(connection: Connection, annotator_id: str) -> str | None:
+    """Why this person is paused at this moment; None if they are not."""
+    reason: str | None = connection.execute(_PAUSED, {"mine": annotator_id}).scalar()
+    return reason
+
+
 def pause(connection: Connection, annotator_id: str, reason: str) -> None:
-    """Gives this person no further pairs and frees their open one."""
-    people, table = schema.annotators, schema.assignments
-    connection.execute(
-        update(people).where(people.c.annotator_id == annotator_id).values(paused_reason=reason)
-    )
+    """Gives this person no further pairs and frees their open one.
+
+    Raises:
+        UnknownAnnotatorError: there is no such annotator.
+    """
+    _set_paused(connection, annotator_id, paused_reason=reason)
+    table = schema.assignments
     mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
     connection.execute(update(table).where(*mine).values(state="free"))
     settle_without(connection)
@@ -126,16 +134,26 @@ def pause(connection: Connection, annotator_id: str, reason: str) -> None:
 
 
 def resume(connection: Connection, annotator_id: str) -> None:
-    """Lets this person continue; quality checks count only their answers from now on."""
-    people, labels = schema.annotators, schema.labels
+    """Lets this person continue; quality checks count only their answers from now on.
+
+    Raises:
+        UnknownAnnotatorError: there is no such annotator.
+    """
+    labels = schema.labels
     newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
     last = connection.execute(newest).scalar() or 0
-    connection.execute(
-        update(people)
-        .where(people.c.annotator_id == annotator_id)
-        .values(paused_reason=None, judged_from_label=last)
-    )
+    _set_paused(connection, annotator_id, paused_reason=None, judged_from_label=last)
     record(connection, "resume", annotator_id=annotator_id)
+
+
+def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> None:
+    people = schema.annotators
+    where = people.c.annotator_id == annotator_id
+    known = select(people.c.annotator_id).where(where)
+    # PostgreSQL cannot even look for a text with U+0000.
+    if "\x00" in annotator_id or connection.execute(known).first() is None:
+        raise UnknownAnnotatorError(f"no annotator {annotator_id!r}")
+    connection.execute(update(people).where(where).values(**values))
 
 
 def _hash(secret: str) -> str:

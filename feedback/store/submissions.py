@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from feedback.store import schema
+from feedback.store.accounts import paused_reason
 from feedback.store.assignments import Task, find_task, free_expired, has_room
 from feedback.store.database import now_ms
 from feedback.store.events import record
@@ -58,8 +59,9 @@ def submit(connection: Connection, annotator_id: str, given: Submission) -> bool
     """Writes the answer; False if it was written before.
 
     Raises:
-        RefusedError: the assignment is not this person's or is already answered, somebody else took
-            the pair after the lease expired, or the round no longer contains the pair.
+        RefusedError: the person is paused, the assignment is not theirs or is already answered,
+            somebody else took the pair after the lease expired, or the round no longer contains
+            the pair.
     """
     free_expired(connection)
     task = find_task(connection, given.assignment_id)
@@ -68,6 +70,7 @@ def submit(connection: Connection, annotator_id: str, given: Submission) -> bool
     choice = stored_choice(given.choice, swap=task.swap)
     if _written_before(connection, annotator_id, given, choice):
         return False
+    refuse_if_paused(connection, annotator_id)
     _refuse_if_closed(connection, task)
     strength = given.strength if choice in ("a", "b") else None
     at = now_ms()
@@ -100,8 +103,9 @@ def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) 
     None if there is nothing (more) to undo, or if this key has been used before.
 
     Raises:
-        RefusedError: the round no longer contains the pair.
+        RefusedError: the person is paused, or the round no longer contains the pair.
     """
+    refuse_if_paused(connection, annotator_id)
     last = _last_answer(connection, annotator_id)
     if last is None or _key_row(connection, annotator_id, key) is not None:
         return None
@@ -159,6 +163,17 @@ def _written_before(
 
 def _key_row(connection: Connection, annotator_id: str, key: str) -> Row[Any] | None:
     return connection.execute(_BY_KEY, {"mine": annotator_id, "key": key}).first()
+
+
+def refuse_if_paused(connection: Connection, annotator_id: str) -> None:
+    """Lets nobody continue who is paused, even since they signed in.
+
+    Raises:
+        RefusedError: the person is paused; gives the reason.
+    """
+    reason = paused_reason(connection, annotator_id)
+    if reason is not None:
+        raise RefusedError(f"you are paused: {reason}")
 
 
 def _refuse_if_closed(connection: Connection, task: Task) -> None:

@@ -127,7 +127,12 @@ const send = (choice, strength, reason) => during(async () => {
 
 const undo = () => during(async () => {
   const { status, given } = await persist("/api/undo", { key: newKey() });
-  if (status !== 200) { trouble(`Not undone: ${given.detail ?? status}.`); return; }
+  if (status !== 200) {
+    const next = await persist("/api/task");
+    if (next.status === 200) show(next.given);
+    trouble(`Not undone: ${given.detail ?? status}.`);
+    return;
+  }
   trouble(given.undone ? "" : "There is nothing more to undo.");
   task = null;
   show(given);

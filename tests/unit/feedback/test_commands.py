@@ -122,6 +122,7 @@ def test_gold_items_are_published_and_refused_where_they_are_pairs_of_a_round(
         (("export", "--round", "r9", "--out", "x"), "round r9 has not been published"),
         (("import", "nowhere.jsonl", "--round", "r1"), "nowhere.jsonl: no such file"),
         (("token", "x" * 65), "annotator is"),
+        (("token", "nobody", "--resume"), "no annotator 'nobody'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(

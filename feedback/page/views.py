@@ -8,14 +8,26 @@ from feedback.page.rendering import prompt_html, text_html, visible
 from feedback.store import schema
 from feedback.store.assignments import Task
 
+_table, _rows = schema.assignments, schema.round_pairs
+_mine = _table.c.annotator_id == bindparam("mine")
+
 # Built once, as in `feedback.store.assignments`.
-_DONE = select(func.count()).where(
-    schema.assignments.c.annotator_id == bindparam("mine"), schema.assignments.c.state == "done"
+_DONE = (
+    select(_table.c.round, func.count())
+    .where(_mine, _table.c.state == "done")
+    .group_by(_table.c.round)
 )
 _BY_NEED = (
-    select(schema.round_pairs.c.needed, func.count())
-    .where(schema.round_pairs.c.round == bindparam("round"), schema.round_pairs.c.active == 1)
-    .group_by(schema.round_pairs.c.needed)
+    select(_rows.c.needed == 0, func.count())
+    .where(_rows.c.round == bindparam("round"), _rows.c.active == 1)
+    .group_by(_rows.c.needed == 0)
+)
+_SETTLED_WITH_ME = (
+    select(func.count())
+    .select_from(_table)
+    .join(_rows, _rows.c.pair_id == _table.c.pair_id)
+    .where(_mine, _table.c.purpose == "label", _table.c.revision > 0)
+    .where(_rows.c.round == bindparam("round"), _rows.c.active == 1, _rows.c.needed == 0)
 )
 
 
@@ -41,16 +53,25 @@ def task_view(task: Task) -> dict[str, Any]:
 
 
 def standing_of(connection: Connection, annotator_id: str, round_key: str | None) -> dict[str, Any]:
-    """Progress of this person and of the given round, by default the newest one."""
+    """Progress of this person and of the given round, by default the newest one.
+
+    Nothing here tells known items and repeats from pairs: each answer of this person raises `mine`
+    and `done` by one and each undo lowers them by one, whatever it was an answer to. So `done` is
+    not the number of settled pairs but an estimate: pairs that others have settled without this
+    person, and this person's answers, checks included.
+    """
     if round_key is None:
         rounds = schema.rounds
         newest = select(rounds.c.round).order_by(rounds.c.published_ms.desc(), rounds.c.round)
         round_key = connection.execute(newest.limit(1)).scalar()
-    counts = connection.execute(_BY_NEED, {"round": round_key})
-    by_need = {needed: count for needed, count in counts}
+    mine = {key: count for key, count in connection.execute(_DONE, {"mine": annotator_id})}
+    this = {"round": round_key, "mine": annotator_id}
+    by_need = {bool(settled): count for settled, count in connection.execute(_BY_NEED, this)}
+    others = by_need.get(True, 0) - int(connection.execute(_SETTLED_WITH_ME, this).scalar_one())
+    pairs = sum(by_need.values())
     return {
-        "mine": int(connection.execute(_DONE, {"mine": annotator_id}).scalar_one()),
+        "mine": sum(mine.values()),
         "round": round_key,
-        "settled": by_need.get(0, 0),
-        "pairs": sum(by_need.values()),
+        "done": min(pairs, others + mine.get(round_key or "", 0)),
+        "pairs": pairs,
     }

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select
 
 from feedback.quality.annotators import Answer, QualityParams, pause_reason
 from feedback.store import accounts, schema
@@ -12,7 +12,7 @@ from preferences.statistics import Share, share
 
 
 def load_answers(connection: Connection) -> list[Answer]:
-    """All standing labels by people, except those from before an annotator was resumed."""
+    """All labels by people that count, except those from before an annotator was resumed."""
     labels, assignments = schema.labels, schema.assignments
     people, pairs = schema.annotators, schema.pairs
     query = (
@@ -69,12 +69,19 @@ def gold_shares(connection: Connection) -> dict[str, Share]:
 
 
 def _counts() -> tuple[ColumnElement[bool], ...]:
-    """Conditions on a label with its assignment and annotator: it stands, and it counts."""
+    """Conditions on a label with its assignment and annotator: it counts for quality.
+
+    Of a pair, the standing answer counts; of a known item or a repeat the first one, whatever was
+    undone later, so that a second look at a check improves nothing.
+    """
     labels, assignments = schema.labels, schema.assignments
+    standing = and_(labels.c.revision == assignments.c.revision, assignments.c.state == "done")
     return (
-        labels.c.revision == assignments.c.revision,
         labels.c.label_id > schema.annotators.c.judged_from_label,
-        assignments.c.state == "done",
+        or_(
+            and_(assignments.c.purpose == "label", standing),
+            and_(assignments.c.purpose != "label", labels.c.revision == 1),
+        ),
     )
 
 

@@ -17,7 +17,7 @@ WITHDRAWN = "withdrawn"
 """The choice of a revision that withdraws an answer."""
 
 _MOST_UNDONE = 10
-"""Most answers that can be undone in a row."""
+"""Pairs whose answers can be undone: those that a person answered last."""
 
 # Built once, as in `feedback.store.assignments`.
 _BY_KEY = select(schema.labels).where(
@@ -132,18 +132,18 @@ def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) 
 
 
 def _last_answer(connection: Connection, annotator_id: str) -> Row[Any] | None:
-    """The newest standing answer, unless ten in a row have been undone."""
-    labels = schema.labels
-    mine = select(labels.c.choice).where(labels.c.annotator_id == annotator_id)
-    newest = mine.order_by(labels.c.label_id.desc()).limit(_MOST_UNDONE)
-    choices = list(connection.execute(newest).scalars())
-    if len(choices) == _MOST_UNDONE and set(choices) == {WITHDRAWN}:
-        return None
-    table = schema.assignments
+    """The newest standing answer to one of the ten pairs that were answered last.
+
+    Counted by their first answers: whoever undoes, answers and undoes again reaches no older ones.
+    """
+    labels, table = schema.labels, schema.assignments
+    first = select(labels.c.assignment_id).where(labels.c.annotator_id == annotator_id)
+    newest = first.where(labels.c.revision == 1).order_by(labels.c.label_id.desc())
+    within_reach = list(connection.execute(newest.limit(_MOST_UNDONE)).scalars())
     query = (
         select(labels)
         .join(table, table.c.assignment_id == labels.c.assignment_id)
-        .where(labels.c.annotator_id == annotator_id, table.c.state == "done")
+        .where(labels.c.assignment_id.in_(within_reach), table.c.state == "done")
         .where(labels.c.revision == table.c.revision)
         .order_by(labels.c.label_id.desc())
     )

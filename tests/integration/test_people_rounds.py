@@ -143,7 +143,7 @@ def label(page: str, token: str, at_most: int) -> int:
             body = {"assignment_id": view["task"]["assignment_id"], "choice": choose(view["task"])}
             body |= {"visible_ms": 4000, "key": uuid.uuid4().hex}
             view = client.post("/api/judgments", json=body).raise_for_status().json()
-    return int(view["pairs"]) - int(view["settled"])
+    return int(view["pairs"]) - int(view["done"])
 
 
 def choose(task: dict[str, Any]) -> str:

@@ -79,10 +79,10 @@ function fill() {
 function show(given) {
   clearTimeout(later);
   $("count").textContent = given.round
-    ? `${given.mine} by you · ${given.settled} of ${given.pairs} pairs of ${given.round}`
+    ? `${given.mine} by you · about ${given.done} of ${given.pairs} pairs of ${given.round}`
     : `${given.mine} by you`;
   $("bar").max = given.pairs || 1;
-  $("bar").value = given.settled;
+  $("bar").value = given.done;
   const fresh = given.task?.assignment_id !== task?.assignment_id;
   task = given.task ?? null;
   const rested = !$("message").hidden;

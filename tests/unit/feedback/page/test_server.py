@@ -90,13 +90,13 @@ def test_a_session_goes_from_pair_to_pair_to_the_end(client: TestClient, desk: A
         assert view["saved"] is True
     assert view["state"] == "empty"
     assert len(set(seen)) == 10
-    assert (view["mine"], view["settled"], view["pairs"]) == (10, 10, 10)
+    assert (view["mine"], view["done"], view["pairs"]) == (10, 10, 10)
     assert desk.sql("SELECT count(*) FROM labels WHERE strength = 2") == [(10,)]
 
 
 def test_the_browser_learns_nothing_but_texts(client: TestClient, desk: Any) -> None:
     view = client.post("/api/task", headers=bearer(desk)).json()
-    assert set(view) == {"state", "task", "mine", "round", "settled", "pairs"}
+    assert set(view) == {"state", "task", "mine", "round", "done", "pairs"}
     texts = {"prompt", "left", "right", "prompt_raw", "left_raw", "right_raw"}
     assert set(view["task"]) == {"assignment_id", "left_cut", "right_cut", *texts}
     page = client.post("/api/task", headers=bearer(desk)).text

@@ -310,6 +310,18 @@ def test_at_most_ten_answers_are_undone_in_a_row(desk: Any, make_pairs: Any) -> 
     assert [desk.undo("ana") is None for _ in range(11)] == [False] * 10 + [True]
 
 
+def test_answering_in_between_does_not_reach_older_answers(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(15))
+    first = [desk.answer("ana").assignment_id for _ in range(15)]
+    for _ in range(8):
+        while desk.undo("ana") is not None:
+            pass
+        desk.answer("ana")
+    undone = desk.sql("SELECT DISTINCT assignment_id FROM labels WHERE choice = 'withdrawn'")
+    assert {row[0] for row in undone} <= set(first[5:])
+
+
 def test_an_undone_third_vote_does_not_open_a_fourth(desk: Any, make_pairs: Any) -> None:
     desk.hire("ana", "ben", "cleo", "dan")
     desk.publish(make_pairs(1), overlap=2)

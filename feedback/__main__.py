@@ -3,6 +3,7 @@
 serve     opens the page            token    gives a person access
 publish   puts pairs on the page    status   shows the progress of rounds
 export    writes judgments          import   reads judgments
+backup    copies the store          restore  makes a store from a copy
 """
 
 import argparse
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_token(commands_of)
     _add_status(commands_of)
     _add_exchange(commands_of)
+    _add_backup(commands_of)
     return parser
 
 
@@ -152,6 +154,15 @@ def _add_exchange(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="default: %(default)s",
     )
     command.set_defaults(run=commands.take_in)
+
+
+def _add_backup(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(to, "backup", "Copy the store to a new file, while the page may be open.")
+    command.add_argument("file", type=Path, help="file to write; must not exist")
+    command.set_defaults(run=commands.back_up)
+    command = _add(to, "restore", "Make a store from a backup; it must not exist yet.")
+    command.add_argument("file", type=Path, help="backup to read")
+    command.set_defaults(run=commands.restore)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from sqlalchemy import Connection, select
 
 from feedback.annotators import MissingJudgmentsError
@@ -19,10 +18,11 @@ from feedback.formats.label_studio import CONFIG, read_export, to_tasks
 from feedback.judgments import Pair, json_rows, read_judgments, read_pairs, to_lines
 from feedback.page.lead import lead_view
 from feedback.page.notify import local_prefect
+from feedback.page.running import run, stopped_by_signals
 from feedback.page.server import LOCAL_HOSTS, ServerParams, create_app
 from feedback.people import how_to_open
 from feedback.quality.annotators import QualityParams
-from feedback.store import accounts, rounds, schema
+from feedback.store import accounts, backup, rounds, schema
 from feedback.store.assignments import ServeParams
 from feedback.store.database import Database
 from feedback.store.events import record
@@ -33,29 +33,20 @@ from preferences.records import Judgment, JudgmentError, pair_id
 
 def serve(given: argparse.Namespace) -> int:
     """Serves the page until it is interrupted."""
-    with socket.socket() as listener, _opened(given.store) as database:
+    with (
+        suppress(KeyboardInterrupt),
+        stopped_by_signals(),
+        socket.socket() as listener,
+        _opened(given.store) as database,
+    ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((given.host, given.port))
         name = given.allow_host[0] if given.allow_host else given.host
         address = f"http://{name}:{listener.getsockname()[1]}"
         app = create_app(database, _server_params(given, address), serve=_serve_params(given))
         link = _first_link(database, address)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        with suppress(KeyboardInterrupt):
-            _Server(config, link).run(sockets=[listener])
+        run(app, listener, ready=lambda: _say(f"The labelling page: {link}"))
     return 0
-
-
-class _Server(uvicorn.Server):
-    """Prints the page's address as soon as it is up."""
-
-    def __init__(self, config: uvicorn.Config, link: str) -> None:
-        super().__init__(config)
-        self._link = link
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        _say(f"The labelling page: {self._link}")
 
 
 def _server_params(given: argparse.Namespace, address: str) -> ServerParams:
@@ -177,6 +168,24 @@ def take_in(given: argparse.Namespace) -> int:
         f"{done.taken} judgments imported, {done.known} already known, {len(done.refused)} refused"
     )
     return 2 if done.refused and not done.taken and not done.known else 0
+
+
+def back_up(given: argparse.Namespace) -> int:
+    """Copies the store to a new file, while the page may be open."""
+    labels = backup.back_up(given.store, given.file)
+    with _opened(given.store) as database, database.writing() as connection:
+        record(connection, "backup", file=given.file.name, n=labels)
+    _say(f"{given.file}: {labels} labels")
+    return 0
+
+
+def restore(given: argparse.Namespace) -> int:
+    """Makes a store from a backup."""
+    labels = backup.restore(given.file, given.store)
+    with _opened(given.store) as database, database.writing() as connection:
+        record(connection, "restore", file=given.file.name, n=labels)
+    _say(f"{given.store}: {labels} labels")
+    return 0
 
 
 def _formatted(form: str, pairs: list[Pair], judgments: list[Judgment]) -> str:

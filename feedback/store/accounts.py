@@ -1,10 +1,12 @@
 """Who may label: annotators, their tokens and their browser sessions.
 
 Tokens and session ids are 256 random bits of which only the sha256 is stored, so a reader of the
-database cannot sign in. (Slow hashes are for guessable passwords, which these are not.)
+database cannot sign in. (Slow hashes are for guessable passwords, which these are not.) CSRF tokens
+follow from session ids and are not stored.
 """
 
 import hashlib
+import hmac
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,7 @@ _PAUSED = select(schema.annotators.c.paused_reason).where(
     schema.annotators.c.annotator_id == bindparam("mine")
 )
 _BY_SESSION = (
-    select(schema.annotators, schema.sessions.c.csrf)
+    select(schema.annotators)
     .join(schema.sessions, schema.sessions.c.annotator_id == schema.annotators.c.annotator_id)
     .where(
         schema.sessions.c.session_hash == bindparam("hash"),
@@ -91,7 +93,6 @@ def open_session(connection: Connection, annotator_id: str) -> str:
         insert(schema.sessions).values(
             session_hash=_hash(session),
             annotator_id=annotator_id,
-            csrf=secrets.token_urlsafe(32),
             expires_ms=now_ms() + SESSION_MS,
         )
     )
@@ -103,7 +104,7 @@ def by_session(connection: Connection, session: str) -> Person | None:
     row = connection.execute(_BY_SESSION, {"hash": _hash(session), "now": now_ms()}).first()
     if row is None:
         return None
-    return Person(annotator_id=row.annotator_id, role=row.role, csrf=row.csrf)
+    return Person(annotator_id=row.annotator_id, role=row.role, csrf=_csrf(session))
 
 
 def close_session(connection: Connection, session: str) -> None:
@@ -154,6 +155,11 @@ def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> Non
     if "\x00" in annotator_id or connection.execute(known).first() is None:
         raise UnknownAnnotatorError(f"no annotator {annotator_id!r}")
     connection.execute(update(people).where(where).values(**values))
+
+
+def _csrf(session: str) -> str:
+    """What a session's page sends with each change: only who has the cookie can work it out."""
+    return hmac.new(session.encode("utf-8"), b"csrf", hashlib.sha256).hexdigest()
 
 
 def _hash(secret: str) -> str:

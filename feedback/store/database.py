@@ -9,11 +9,11 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 
 from feedback.store import schema
 
@@ -32,9 +32,11 @@ class Database:
     def __init__(self, url: str | Path) -> None:
         """Opens the store and creates missing tables."""
         self._writer = threading.Lock()
-        self._engine = _engine(str(url))
+        self._file = sqlite_file(str(url))
+        self._engine = _postgres(str(url)) if self._file is None else _sqlite(self._file)
         with self.writing() as connection:
             schema.metadata.create_all(connection)
+            schema.forget_csrf_secrets(connection)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -51,20 +53,36 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; SQLite's file is then complete without its log."""
+        # SQLite does this by itself when the last connection is closed, of all processes.
+        if self._file is not None and self._file.exists():
+            with closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._engine.dispose()
 
 
-def _engine(url: str) -> Engine:
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite store, from its path or its SQLAlchemy URL; None for PostgreSQL."""
     if "://" not in url:
-        path = Path(url).absolute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # For its owner only, and so SQLite's files beside it, which take over its mode.
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        url = f"sqlite:///{path}"
+        return Path(url).absolute()
     if not url.startswith("sqlite"):
-        return _postgres(url)
+        return None
+    return Path(make_url(url).database or "").absolute()
+
+
+def beside(path: Path) -> list[Path]:
+    """Files that SQLite keeps beside an open database: its log, and the log's index."""
+    return [path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm")]
+
+
+def _sqlite(path: Path) -> Engine:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # For its owner only, and so SQLite's files beside it, which take over its mode.
+    path.touch(mode=0o600)
+    for each in (path, *beside(path)):
+        if each.exists():
+            each.chmod(0o600)
+    url = URL.create("sqlite", database=str(path))
     engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    inspect,
     text,
 )
 
@@ -132,7 +133,6 @@ sessions = Table(
     metadata,
     Column("session_hash", String(64), primary_key=True),
     Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
-    Column("csrf", String(64), nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
 )
 
@@ -159,3 +159,9 @@ def _protect(table: Table, connection: Connection, **_: Any) -> None:
 
 for _table in (labels, events):
     event.listen(_table, "after_create", _protect)
+
+
+def forget_csrf_secrets(connection: Connection) -> None:
+    """Drops a column of earlier versions that held secrets of sessions in clear."""
+    if "csrf" in {column["name"] for column in inspect(connection).get_columns("sessions")}:
+        connection.exec_driver_sql("ALTER TABLE sessions DROP COLUMN csrf")

@@ -60,7 +60,7 @@ def prefect() -> Iterator[Prefect]:
     server.server_close()
 
 
-def feedback(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def feedback(store: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command, *rest = arguments
     return subprocess.run(
         [sys.executable, "-m", "feedback", command, "--store", str(store), *rest],
@@ -96,7 +96,7 @@ def write_comparisons(path: Path, count: int) -> Path:
     return path
 
 
-def label_everything(address: str, token: str) -> int:
+def label_everything(address: str, token: str, keys: str = "answer") -> int:
     """A person who finds the polite answer, whichever side it is on; returns how many they gave."""
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=address, headers=headers, timeout=300) as client:
@@ -109,7 +109,7 @@ def label_everything(address: str, token: str) -> int:
                 "choice": "left" if "on its way" in task["left"] else "right",
                 "strength": 4,
                 "visible_ms": 3000,
-                "key": f"answer-{given:06d}",
+                "key": f"{keys}-{given:06d}",
             }
             view = client.post("/api/judgments", json=body).raise_for_status().json()
             given += 1

@@ -143,7 +143,9 @@ def test_a_store_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["serve", "publish", "token", "status", "export", "import"])
+@pytest.mark.parametrize(
+    "command", ["serve", "publish", "token", "status", "export", "import", "backup", "restore"]
+)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])

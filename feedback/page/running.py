@@ -1,0 +1,67 @@
+"""Runs the page until it is stopped, and stops it so that everything is put away."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+STOP_S = 5
+"""Requests that are still in progress get this long when the server stops."""
+
+
+def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serves until a signal says stop; calls `ready` once people can open the page.
+
+    Raises:
+        KeyboardInterrupt: the end, by whichever signal.
+    """
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    _Server(config, ready).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Within the block, SIGTERM and a closed terminal end the program as Ctrl-C does.
+
+    By default they would end it on the spot, and leave the newest labels in the store's log.
+    """
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    # Who starts the server with `nohup` wants it to outlive the terminal.
+    if (hung_up := signal.getsignal(signal.SIGHUP)) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, hung_up)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    # Once is enough: a second signal must not cut short what the first one has begun.
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _terminate(_: int, __: FrameType | None) -> None:
+    # uvicorn ends its requests in order at SIGTERM, and does not know this signal.
+    signal.raise_signal(signal.SIGTERM)

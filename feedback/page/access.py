@@ -4,6 +4,7 @@ import secrets
 
 from fastapi import HTTPException, Request
 
+from feedback.page.guesses import Guesses
 from feedback.store import accounts
 from feedback.store.accounts import Person
 
@@ -12,13 +13,50 @@ COOKIE = "feedback_session"
 
 
 def signed_in(request: Request) -> Person | None:
-    """The annotator behind a bearer token or a browser's session."""
+    """The annotator behind a bearer token or a browser's session.
+
+    Raises:
+        HTTPException: 429 while tokens of this address are not looked at.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return by_token(request, token.strip())
+    session = request.cookies.get(COOKIE)
+    if not session:
+        return None
     with request.app.state.database.reading() as connection:
-        if scheme.lower() == "bearer" and token:
-            return accounts.by_token(connection, token.strip())
-        session = request.cookies.get(COOKIE)
-        return accounts.by_session(connection, session) if session else None
+        person = accounts.by_session(connection, session)
+    if person is None:
+        # Counted, but never a reason to refuse a session: whoever has one is no guesser.
+        request.app.state.guesses.wrong(address_of(request))
+    return person
+
+
+def by_token(request: Request, token: str) -> Person | None:
+    """The annotator who has this token; a wrong one is counted against its address.
+
+    Raises:
+        HTTPException: 429 while tokens of this address are not looked at.
+    """
+    guesses: Guesses = request.app.state.guesses
+    address = address_of(request)
+    wait = guesses.wait_s(address)
+    if wait:
+        raise HTTPException(
+            429,
+            f"too many wrong tokens from your address; try again in {wait} s",
+            headers={"Retry-After": str(wait)},
+        )
+    with request.app.state.database.reading() as connection:
+        person = accounts.by_token(connection, token)
+    if person is None:
+        guesses.wrong(address)
+    return person
+
+
+def address_of(request: Request) -> str:
+    """The address that the request comes from."""
+    return request.client.host if request.client else "nowhere"
 
 
 def may_change(request: Request) -> Person:

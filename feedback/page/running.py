@@ -1,7 +1,9 @@
 """Runs the page until it is stopped, and stops it so that everything is put away."""
 
+import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -9,6 +11,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from feedback.page.connections import Connection
+
+LINES_A_MINUTE = 30
+"""Most lines that the server logs, whatever strangers send it."""
 STOP_S = 5
 """Requests that are still in progress get this long when the server stops."""
 
@@ -21,11 +27,18 @@ def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> Non
     """
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        http=Connection,
+        ws="none",
+        # Below errors, uvicorn logs a line for every malformed request.
+        log_config=None,
+        log_level="error",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=STOP_S,
     )
+    limit = LogLimit()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(limit)
     _Server(config, ready).run(sockets=[listener])
 
 
@@ -37,6 +50,32 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+
+class LogLimit(logging.Filter):
+    """Lets so many records a minute through; the next one says how many were left out."""
+
+    def __init__(
+        self, a_minute: int = LINES_A_MINUTE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` counts seconds."""
+        super().__init__()
+        self._a_minute, self._clock = a_minute, clock
+        self._since, self._shown, self._left_out = clock(), 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written."""
+        if self._clock() - self._since > 60:
+            self._since, self._shown = self._clock(), 0
+        if self._shown >= self._a_minute:
+            self._left_out += 1
+            return False
+        self._shown += 1
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            text = f"{record.getMessage()} ({left_out} lines were left out before this one)"
+            record.msg, record.args = text, None
+        return True
 
 
 @contextmanager

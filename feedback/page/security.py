@@ -4,6 +4,7 @@ A page on another site can make a browser send requests to 127.0.0.1, and can po
 name at that address: hence the checks of Host, Origin and CSRF token (`feedback.page.access`).
 """
 
+import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -29,6 +30,8 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_LENGTH = re.compile("[0-9]{1,19}")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -44,11 +47,12 @@ class Guard:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request; of other scopes, lifespan is passed on and the rest ignored."""
+        """Handles a request; of other scopes, lifespan is passed on and the rest closed."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
+            await send({"type": "websocket.close"})
             return
 
         async def send_guarded(message: Message) -> None:
@@ -68,16 +72,29 @@ class Guard:
             await _too_large()(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
-        host = headers.get("host", "")
-        if (urlsplit(f"//{host}").hostname or "").lower() not in self._hosts:
+        hosts = headers.getlist("host")
+        named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if named is None:
+            return PlainTextResponse("expected one Host, a name or an address", status_code=400)
+        if named["name"].strip("[]").lower() not in self._hosts:
             return PlainTextResponse("this host is not served here", status_code=421)
+        if headers.get("upgrade", "").strip().lower() == "websocket":
+            return PlainTextResponse("there are no WebSockets here", status_code=400)
         origin = headers.get("origin")
-        if method not in _SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
+        if method not in _SAFE_METHODS and origin is not None and not _is_of(origin, hosts[0]):
             return PlainTextResponse("requests from other sites are refused", status_code=403)
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not _LENGTH.fullmatch(length) or int(length) > MAX_BODY_BYTES:
             return _too_large()
         return None
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served under this host."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 def _too_large() -> PlainTextResponse:

@@ -20,7 +20,8 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import Connection
 
-from feedback.page.access import COOKIE, may_change, signed_in
+from feedback.page.access import COOKIE, by_token, may_change, signed_in
+from feedback.page.guesses import Guesses
 from feedback.page.lead import lead_view
 from feedback.page.rendering import text_html
 from feedback.page.requests import Login, NewJudgment, PersonChange, Undo
@@ -78,6 +79,7 @@ def create_app(
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     text = params.guidelines.read_text(encoding="utf-8")
     app.state.database = database
+    app.state.guesses = Guesses()
     app.state.desk = _Desk(serve or ServeParams(), quality, text, watch.ring)
     app.add_middleware(Guard, hosts=params.hosts)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
@@ -164,10 +166,10 @@ def _add_pages(app: FastAPI) -> None:
 def _add_work(app: FastAPI) -> None:
     @app.post("/api/login")
     def login(request: Request, given: Login) -> Response:
+        person = by_token(request, given.token)
+        if person is None:
+            raise HTTPException(401, "unknown token; ask for a new one")
         with request.app.state.database.writing() as connection:
-            person = accounts.by_token(connection, given.token)
-            if person is None:
-                raise HTTPException(401, "unknown token; ask for a new one")
             session = accounts.open_session(connection, person.annotator_id)
         response = JSONResponse({"ok": True, "role": person.role})
         response.set_cookie(

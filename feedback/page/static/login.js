@@ -13,7 +13,10 @@ async function signIn(token) {
     location.replace("/");
     return;
   }
-  error.textContent = reply ? "Unknown token. Ask for a new one." : "The server cannot be reached.";
+  const wait = reply?.headers.get("Retry-After");
+  if (!reply) error.textContent = "The server cannot be reached.";
+  else if (wait) error.textContent = `Too many wrong tokens. Try again in ${wait} seconds.`;
+  else error.textContent = "Unknown token. Ask for a new one.";
   error.hidden = false;
   field.focus();
 }

@@ -185,7 +185,7 @@ def test_a_reason_that_is_no_text_is_refused_and_not_fatal(client: TestClient, d
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8765", "", "127.0.0.1.evil.example"]
+    "host", ["evil.example", "evil.example:8765", "[::2]", "127.0.0.1.evil.example"]
 )
 def test_other_hosts_are_refused(client: TestClient, host: str) -> None:
     assert client.get("/login", headers={"Host": host}).status_code == 421

@@ -101,7 +101,7 @@ def write_outcome(
 def seconds_of_stages(root: Path, execution: str) -> float:
     """What the stages that have ended in an execution took, each in its last run."""
     outcomes = [read_json(path) or {} for path in (root / ".work").glob("*/outcome.json")]
-    return sum(found["seconds"] for found in outcomes if found.get("execution") == execution)
+    return sum(float(found["seconds"]) for found in outcomes if found.get("execution") == execution)
 
 
 def process_age() -> float:

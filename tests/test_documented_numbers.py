@@ -1,14 +1,13 @@
-"""Results in README and tutorial stand in a file: written by a command, or measured elsewhere.
+"""Results in README and tutorial stand in a file that a command wrote.
 
 `docs/controls.md` is written by benchmarks/controls.py, `docs/default-run.json` by
-benchmarks/front_page.py. `docs/measured-elsewhere.json` is typed from a report and says so.
+benchmarks/front_page.py.
 """
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.documents import DOCUMENTS, ROOT, read
 RUNS = {"seed 0": "default", "seed 1": "default, seed 1", "seed 2": "default, seed 2"}
 VARIANTS = {"defaults": "default", "no KL penalty": "no KL penalty"}
 CONTROLS = read("docs/controls.md")
-ELSEWHERE: dict[str, Any] = json.loads(read("docs/measured-elsewhere.json"))
 DEFAULT_RUN = ROOT / "docs" / "default-run.json"
 
 RESULT = re.compile(r"(?<![\w.])\d+\.\d{2,}(?![\w.]*\d)")
@@ -32,8 +30,8 @@ def numbers(text: str) -> set[str]:
 
 
 def written() -> set[str]:
-    """All numbers that commands wrote for the documents, and those measured elsewhere."""
-    found = numbers(CONTROLS) | numbers(json.dumps(ELSEWHERE))
+    """All numbers that commands wrote for the documents."""
+    found = numbers(CONTROLS)
     if DEFAULT_RUN.exists():
         found |= numbers(DEFAULT_RUN.read_text(encoding="utf-8"))
     return found
@@ -80,14 +78,11 @@ def test_every_result_stands_in_a_file_of_results(document: str):
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_number_in_a_column_is_of_that_run(document: str):
-    """Seed 1's numbers in seed 1's column, and so on; rows on Zen 3 come in ELSEWHERE's order."""
-    elsewhere = iter(ELSEWHERE[key] for key in ("held_out_gold", "test_gold", "win_rate_vs_sft"))
+    """Seed 1's numbers in seed 1's column, and so on."""
     wrong = []
     for row in rows(read(document)):
-        measured = next(elsewhere) if "Zen 3" in row.name else None
         for column, cell in row.cells.items():
-            run = (RUNS | VARIANTS)[column]
-            known = rows_of(run) if measured is None else numbers(measured.get(column, ""))
+            known = rows_of((RUNS | VARIANTS)[column])
             wrong += [(row.name, column, number) for number in sorted(numbers(cell) - known)]
     assert wrong == []
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, bindparam, exists, func, select, update
 
 from feedback.judgments import Pair
 from feedback.store import schema
-from feedback.store.database import now_ms
+from feedback.store.database import steady_ms
 from feedback.store.events import record
 from feedback.store.standing import stored_pair
 
@@ -127,7 +127,7 @@ def next_task(connection: Connection, annotator_id: str, params: ServeParams) ->
     free_expired(connection)
     held = _task(connection.execute(_HELD, {"mine": annotator_id}).first())
     if held is not None:
-        lease = {"assignment": held.assignment_id, "until": now_ms() + params.lease_ms}
+        lease = {"assignment": held.assignment_id, "until": steady_ms(connection) + params.lease_ms}
         connection.execute(_PROLONG, lease)
         return held
     regular = _find_pair(connection, annotator_id)
@@ -140,7 +140,7 @@ def next_task(connection: Connection, annotator_id: str, params: ServeParams) ->
 
 def free_expired(connection: Connection) -> None:
     """Frees every assignment whose lease has expired."""
-    for row in connection.execute(_FREE_EXPIRED, {"now": now_ms()}).all():
+    for row in connection.execute(_FREE_EXPIRED, {"now": steady_ms(connection)}).all():
         record(
             connection,
             "expire",
@@ -249,7 +249,7 @@ def _lease(
     params: ServeParams,
 ) -> Task:
     round_key, pair_id = key
-    at = now_ms()
+    at = steady_ms(connection)
     until = at + params.lease_ms
     # The table has one row per person, pair and purpose: a free one is reopened.
     this = {"pair": pair_id, "mine": annotator_id, "why": purpose}

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
 
 from feedback.store import schema
 
@@ -26,23 +26,44 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms(connection: Connection) -> int:
+    """Milliseconds on the clock of leases, which runs evenly however the machine's clock is set.
+
+    It starts from the machine's clock when the store is opened, or from the newest time that the
+    store holds of it, whichever is later: it never goes backwards, not even across a restart.
+    """
+    offset: int = connection.get_execution_options()["steady_offset_ms"]
+    return _running_ms() + offset
+
+
+def _running_ms() -> int:
+    """Milliseconds since some moment, sleep of the machine included where it can be told."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
 class Database:
     """An open store; `url` is a path (SQLite) or a SQLAlchemy URL."""
 
     def __init__(self, url: str | Path) -> None:
         """Opens the store and creates missing tables."""
         self._writer = threading.Lock()
+        self._steady_offset_ms = 0
         self._file = sqlite_file(str(url))
         self._engine = _postgres(str(url)) if self._file is None else _sqlite(self._file)
         with self.writing() as connection:
             schema.metadata.create_all(connection)
             schema.forget_csrf_secrets(connection)
+            newest = connection.execute(select(func.max(schema.assignments.c.served_ms))).scalar()
+        self._steady_offset_ms = max(now_ms(), newest or 0) - _running_ms()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that sees every earlier one; committed durably when the block ends."""
         with self._writer, self._engine.connect() as connection:
-            connection = connection.execution_options(writes=True)
+            connection = connection.execution_options(
+                writes=True, steady_offset_ms=self._steady_offset_ms
+            )
             with connection.begin():
                 yield connection
 

@@ -1,7 +1,8 @@
 """The tables of the labelling store, the same on SQLite and PostgreSQL.
 
-Times are milliseconds since 1970, UTC. `labels` and `events` are append-only: triggers refuse every
-update and deletion, whoever connects.
+Times are milliseconds since 1970, UTC; those of an assignment are read from a clock that cannot go
+backwards (`feedback.store.database.steady_ms`). `labels` and `events` are append-only: triggers
+refuse every update and deletion, whoever connects.
 """
 
 from typing import Any

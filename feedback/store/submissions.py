@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from feedback.store import schema
 from feedback.store.accounts import paused_reason
 from feedback.store.assignments import Task, find_task, free_expired, has_room
-from feedback.store.database import now_ms
+from feedback.store.database import now_ms, steady_ms
 from feedback.store.events import record
 from feedback.store.rounds import settle
 from preferences.records import Choice
@@ -73,8 +73,7 @@ def submit(connection: Connection, annotator_id: str, given: Submission) -> bool
     refuse_if_paused(connection, annotator_id)
     _refuse_if_closed(connection, task)
     strength = given.strength if choice in ("a", "b") else None
-    at = now_ms()
-    waited = at - task.served_ms
+    waited = steady_ms(connection) - task.served_ms
     _write(
         connection,
         task,
@@ -85,7 +84,7 @@ def submit(connection: Connection, annotator_id: str, given: Submission) -> bool
         visible_ms=None if given.visible_ms is None else min(given.visible_ms, waited),
         submission_key=given.key,
         guideline_hash=given.guideline_hash,
-        created_ms=at,
+        created_ms=now_ms(),
     )
     return True
 
@@ -126,7 +125,8 @@ def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) 
         created_ms=now_ms(),
     )
     where = table.c.assignment_id == task.assignment_id
-    lease = {"state": "open", "lease_until_ms": now_ms() + lease_ms, "served_ms": now_ms()}
+    at = steady_ms(connection)
+    lease = {"state": "open", "lease_until_ms": at + lease_ms, "served_ms": at}
     connection.execute(update(table).where(where).values(**lease))
     return find_task(connection, task.assignment_id)
 

@@ -1,7 +1,7 @@
 """Connections to the page: closed when a request does not arrive, and counted by address.
 
 uvicorn waits for ever for the rest of a request, and accepts as many connections as there are file
-descriptors: a few hundred half-sent requests kept everybody else out.
+descriptors: half-sent requests from one machine could take them all.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import pwd
 import socket
 import sys
 from collections.abc import Iterator
@@ -150,7 +151,8 @@ def export(given: argparse.Namespace) -> int:
             raise ValueError(f"round {given.round_key} has not been published")
         judgments = judgments_of(connection, pairs)
         _write_atomically(given.out, _formatted(given.form, pairs, judgments))
-        record(connection, "export", round_key=given.round_key, form=given.form, n=len(judgments))
+        detail = {"form": given.form, "n": len(judgments), "file": given.out.name, "by": _user()}
+        record(connection, "export", round_key=given.round_key, **detail)
     if given.form == "label-studio":
         given.out.with_suffix(".config.xml").write_text(CONFIG, encoding="utf-8")
     _say(f"{given.out}: {len(judgments)} judgments of {len(pairs)} pairs")
@@ -174,7 +176,7 @@ def back_up(given: argparse.Namespace) -> int:
     """Copies the store to a new file, while the page may be open."""
     labels = backup.back_up(given.store, given.file)
     with _opened(given.store) as database, database.writing() as connection:
-        record(connection, "backup", file=given.file.name, n=labels)
+        record(connection, "backup", file=given.file.name, n=labels, by=_user())
     _say(f"{given.file}: {labels} labels")
     return 0
 
@@ -183,7 +185,7 @@ def restore(given: argparse.Namespace) -> int:
     """Makes a store from a backup."""
     labels = backup.restore(given.file, given.store)
     with _opened(given.store) as database, database.writing() as connection:
-        record(connection, "restore", file=given.file.name, n=labels)
+        record(connection, "restore", file=given.file.name, n=labels, by=_user())
     _say(f"{given.store}: {labels} labels")
     return 0
 
@@ -253,6 +255,14 @@ def _opened(store: str) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+def _user() -> str:
+    """Who runs the command, for the log: the user's name on this machine, or the number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """The commands, as a person types them."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,23 @@ def test_a_round_goes_from_publish_to_export(
     assert {one.kind for one in judgments} == {"human"}
     assert "hash of" not in (tmp_path / "j.jsonl").read_text(encoding="utf-8")
     assert desk.sql("SELECT count(*) FROM events WHERE kind = 'export'") == [(1,)]
+
+
+def test_the_log_says_who_took_what_out(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(2))
+    who = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    run("export", "--round", "r1", "--format", "csv", "--out", tmp_path / "table.csv")
+    run("backup", tmp_path / "copy.db")
+    log = desk.sql(
+        "SELECT kind, round, detail FROM events WHERE kind IN ('export', 'backup') "
+        "ORDER BY event_id"
+    )
+    assert [(kind, key, json.loads(str(detail))) for kind, key, detail in log] == [
+        ("export", "r1", {"form": "csv", "n": 0, "file": "table.csv", "by": who}),
+        ("backup", None, {"file": "copy.db", "n": 0, "by": who}),
+    ]
 
 
 def test_status_says_what_a_round_waits_for_and_how_to_open_the_page(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from feedback.store import accounts
+
 keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed")
 waiting = pytest.importorskip("selenium.webdriver.support.ui")
 Keys = keys.Keys
@@ -225,6 +227,27 @@ def test_an_answer_and_the_next_pair_cost_one_request(
         answer(browser, site, "t")
     after = browser.execute_script(asked)
     assert after[len(before) :] == [f"{site.address}/api/judgments"] * 9
+
+
+def test_a_pause_is_shown_at_the_next_key_and_nothing_is_saved(
+    browser: Any, site: Any, pair_of: Any, picture: Callable[[str], None]
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    answer(browser, site, "t")
+    for key in ("t", "u"):
+        with site.database.writing() as connection:
+            accounts.pause(connection, "ana", "too many guesses")
+        press(browser, key)
+        wait_for(browser, lambda b: "You are paused" in said(b))
+        picture(f"paused-{key}")
+        assert "too many guesses" in said(browser)
+        assert "you are paused: too many guesses" in by_id(browser, "trouble").text
+        assert [row[1] for row in site.labels()] == ["tie"]
+        with site.database.writing() as connection:
+            accounts.resume(connection, "ana")
+        browser.refresh()
+        wait_for(browser, lambda b: not by_id(b, "work").get_property("hidden"))
 
 
 LONG = "\n\n".join(f"Paragraph {n}. " + "many words " * 40 for n in range(30))

@@ -9,6 +9,9 @@ that it praises more. The reward is positive minus negative words; the KL penalt
 text a review. The same round without the penalty is the control. Parameters:
 benchmarks/sentiment.yaml, laid over params.yaml. Minutes on one thread.
 """
+# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
+
+import tasks  # noqa: F401
 
 import argparse
 import copy

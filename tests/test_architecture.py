@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tasks.own_data.files import MARK, Named, with_named
 from tasks.params.loading import Params
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +78,9 @@ DATA_CONSTANTS = {"baseline": "BASELINE_INPUTS", "evaluate": "ROUND_INPUTS", "te
 
 
 def read_yaml(name: str) -> Any:
-    return YAML(typ="safe").load((ROOT / name).read_text(encoding="utf-8"))
+    """Without the lines that a user's own files have in dvc.yaml: those are no one's imports."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines(keepends=True)
+    return YAML(typ="safe").load("".join(line for line in lines if MARK not in line))
 
 
 def stage_definitions() -> dict[str, dict[str, Any]]:
@@ -169,6 +172,18 @@ FOREIGN = {
     },
 }
 """Stage -> what it must not depend on: another training's losses, or any training at all."""
+
+
+def test_own_files_in_dvc_yaml_break_none_of_these_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written there as soon as params.yaml names them."""
+    text, before = (ROOT / "dvc.yaml").read_text(encoding="utf-8"), read_yaml("dvc.yaml")
+    own = [Named("prepare", "prepare.files.prompts", "mine/prompts.jsonl")]
+    (tmp_path / "dvc.yaml").write_text(with_named(text, own, ROOT / "dvc.yaml"), encoding="utf-8")
+    assert "mine/prompts.jsonl" in (tmp_path / "dvc.yaml").read_text(encoding="utf-8")
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert read_yaml("dvc.yaml") == before
 
 
 @pytest.mark.parametrize("stage", FOREIGN)

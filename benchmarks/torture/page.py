@@ -29,8 +29,9 @@ WHAT_HAPPENS = """\
 - **Params, data or code change while a stage runs** (an edit, a `git checkout`): exit 2 with what
   changed, old and new. Nothing is published, dvc.lock and DVC's run cache stay as they were, and
   the checkpoint is kept: with the old state the stage continues from it, with the new one it starts
-  from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage
-  and by `make doctor`; `make doctor FIX=1` removes the false entry, so that the stage runs again.
+  from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage,
+  at the end of `make repro` (exit 6) and of the flow (`Stale`), and by `make doctor`;
+  `make doctor FIX=1` removes the false entry, so that the stage runs again.
 - **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and ends; a
   second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that needs more than eight
   further seconds is abandoned; steps of over four seconds are therefore saved as they finish,

@@ -42,6 +42,8 @@ SECOND = (
     "tests/properties/test_identity_properties.py",
     "tests/properties/test_masking_properties.py",
 )
+COPIED = ("rlhf", "preferences", "tests")
+"""What those tests need, beside `pyproject.toml`."""
 SECONDS = 300
 """A mutant that runs longer than this never ends; that was noticed too."""
 
@@ -183,7 +185,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
         ignore = shutil.ignore_patterns("__pycache__")
-        for name in ("rlhf", "tests"):
+        for name in COPIED:
             shutil.copytree(ROOT / name, place / name, ignore=ignore)
         shutil.copy(ROOT / "pyproject.toml", place)
         for module in chosen:

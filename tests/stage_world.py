@@ -145,7 +145,7 @@ def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
     """Give params the first `rounds` rounds, which take seconds and learn next to nothing."""
     params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
     params["prepare"] |= {
-        "corpus_documents": 100, "demonstrations": 64, "train_prompts": 200,
+        "corpus_documents": 100, "demonstrations": 64, "train_prompts": 300,
         "heldout_prompts": 16, "test_prompts": 16,
     }  # fmt: skip
     params["base"]["embedded"] |= {
@@ -153,7 +153,7 @@ def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
         "steps": STEPS["base"], "batch_size": 4, "sequence_length": 48,
     }  # fmt: skip
     params["sft"] |= {"batch_size": 8, "max_tokens": 1000}
-    params["sample"] |= {"pairs": 24}
+    params["sample"] |= {"pairs": 48}
     params["validate"] |= {"heldout_fraction": 0.25}
     params["reward"] |= {"epochs": 2, "batch_size": 8, "max_tokens": 1000}
     params["ppo"] |= {

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ruamel.yaml import YAML
 
 from tests.documents import Command, File, filled_in, is_run, is_server, read, steps
 from tests.integration.test_people_rounds import label
@@ -43,7 +44,15 @@ BLANKS = {"FILE": "mine/preferences.jsonl", "DIR": "mine/report"}
 
 @pytest.fixture(scope="module")
 def world(unrun: World) -> World:  # noqa: F811
-    """With an environment that make finds ready, a place to push to, and a file to check."""
+    """With an environment that make finds ready, a place to push to, and a file to check.
+
+    PPO takes steps large enough that its KL penalty matters even in so small a world.
+    """
+    yaml = YAML()
+    params = yaml.load(unrun.root / "params.yaml")
+    params["ppo"]["optimiser"] |= {"lr": 0.02, "warmup_steps": 0}
+    yaml.dump(params, unrun.root / "params.yaml")
+    unrun.git("commit", "--quiet", "--all", "-m", "large steps")
     venv = unrun.root / ".venv"
     venv.mkdir()
     for path in (Path(sys.prefix) / name for name in ("bin", "lib", "pyvenv.cfg")):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from rlhf.params.base import BaseParams
+from rlhf.params.evaluate import EvaluateParams
 from tests.documents import DOCUMENTS, ROOT, read
 
 RUNS = {"seed 0": "default", "seed 1": "default, seed 1", "seed 2": "default, seed 2"}
@@ -116,14 +118,65 @@ def test_approximate_scores_are_means_of_the_three_seeds_rounded():
     assert set(APPROXIMATE.findall(read("README.md"))) <= means
 
 
+def gold_kl_proxy(run: str, policy: str) -> tuple[str, str, str]:
+    """Gold score without interval, KL and proxy score of a policy in docs/controls.md."""
+    (row,) = (line for line in CONTROLS.splitlines() if line.startswith(f"| {run} | {policy} |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    return cells[2].partition(" ")[0], cells[4], cells[5]
+
+
+def test_the_sentence_about_the_controls_has_the_numbers_of_their_runs():
+    found = re.search(
+        r"seed 0 ends at (\S+), below SFT, while that model's score rises from (\S+) to (\S+); "
+        r"without the KL penalty it ends at (\S+) and (\S+) nats; without either at (\S+) \(",
+        read("README.md"),
+    )
+    assert found
+
+    frozen, no_kl, neither = (
+        "first reward model frozen",
+        "no KL penalty",
+        "neither fresh labels nor KL penalty",
+    )
+    gold, _, last = gold_kl_proxy(frozen, "r3")
+    _, _, first = gold_kl_proxy(frozen, "r1")
+    alone = gold_kl_proxy(neither, "r3")[0]
+    assert found.groups() == (gold, first, last, *gold_kl_proxy(no_kl, "r3")[:2], alone)
+    assert float(gold) < float(gold_kl_proxy(frozen, "sft")[0])
+
+
+def test_each_line_of_the_tutorials_result_has_the_numbers_of_its_policy():
+    lines = re.findall(r"^(sft|r\d)  +(\d.*)$", read("docs/tutorial.md"), re.MULTILINE)
+    assert [policy for policy, _ in lines] == ["sft", "r1", "r2", "r3"]
+
+    for policy, text in lines:
+        (row,) = (x for x in CONTROLS.splitlines() if x.startswith(f"| default | {policy} |"))
+        assert numbers(text) <= numbers(row), policy
+
+
+def test_prompts_and_parameters_are_those_of_the_default_params():
+    readme = " ".join(read("README.md").split())
+    prompts = EvaluateParams().prompts
+    assert f"measured on {prompts} held-out prompts" in readme
+    assert f"One held-out prompt of {prompts}," in readme
+
+    model = BaseParams().embedded
+    (tokens,) = re.findall(r"complete at ([\d,]+)\ntokens", read("data/README.md"))
+    width, inner = model.hidden_size, model.mlp_size
+    layer = 4 * width * width + 3 * width * inner + 2 * width
+    parameters = int(tokens.replace(",", "")) * width + model.layers * layer + width
+    assert f"({parameters / 1e6:.1f} M parameters)" in readme
+
+
 def test_the_example_is_that_of_the_default_run():
     example = json.loads(DEFAULT_RUN.read_text(encoding="utf-8"))["example"]
     words = " ".join(re.sub(r"[>*|`]|<br>", " ", read("README.md")).split())
 
     for key in ("prompt", "sft", "response"):
         assert " ".join(str(example[key]).split()) in words
-    for key in ("gold_sft", "gold"):
-        assert f"{example[key]:g}" in words
+    last = example["round"].removeprefix("r")
+    assert f"After SFT (gold {example['gold_sft']:.1f}): {example['sft']}" in words
+    assert f"After round {last} (gold {example['gold']:.1f}): {example['response']}" in words
 
 
 def test_numbers_are_found_in_prose_and_tables_but_not_in_versions():

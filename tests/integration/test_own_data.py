@@ -265,7 +265,7 @@ def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place,
     assert lacking.partition(".")[2] in found
 
 
-def test_all_missing_files_and_the_model_are_told_at_once(place: Place):
+def test_all_missing_files_and_the_model_are_reported_at_once(place: Place):
     (place.root / "model").mkdir()
     place.values["base"]["model"] = "model"
     place.values["prepare"]["files"] |= {"prompts": "a.jsonl", "preferences": "b.jsonl"}

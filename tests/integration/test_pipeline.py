@@ -552,7 +552,7 @@ def test_a_stage_refuses_missing_inputs_with_2_and_publishes_nothing(
     assert sorted(path.name for path in bare.root.iterdir()) == [".work", "params.yaml"]
 
 
-def test_a_tokenizer_whose_padding_ends_the_answer_is_refused_with_2(world: World, bare: World):
+def test_a_tokenizer_whose_padding_ends_the_response_is_refused_with_2(world: World, bare: World):
     sft = bare.root / "models/sft"
     shutil.copytree(world.root / "models/sft", sft)
     settings = json.loads((sft / "tokenizer_config.json").read_text())

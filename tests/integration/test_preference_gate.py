@@ -214,7 +214,7 @@ def test_a_number_beyond_its_bound_blocks_if_it_is_an_error(gate):
     )
 
 
-def test_data_unlike_the_rounds_before_are_told_and_alike_ones_are_not(gate, tmp_path):
+def test_data_unlike_the_rounds_before_are_reported_and_alike_ones_are_not(gate, tmp_path):
     earlier = good(200, start=1000)
     gate(good(100, start=1300), earlier)
     numbers = json.loads((tmp_path / "verdict.json").read_text())["numbers"]

@@ -59,7 +59,7 @@ def test_the_rubric_cannot_judge_own_prompts(place: Place):
     assert "own/prompts.jsonl asks" in found
 
 
-def test_more_pairs_than_training_prompts_are_told(place: Place):
+def test_more_pairs_than_training_prompts_are_reported(place: Place):
     train = len(asked_in(place, "train"))
     place.values["sample"]["pairs"] = train + 1
 
@@ -68,7 +68,7 @@ def test_more_pairs_than_training_prompts_are_told(place: Place):
     assert found.startswith(f"sample.pairs: {train + 1}, but only {train} of the 50 prompts")
 
 
-def test_pairs_on_prompts_that_policies_are_evaluated_on_are_told(
+def test_pairs_on_prompts_that_policies_are_evaluated_on_are_reported(
     place: Place, caplog: pytest.LogCaptureFixture
 ):
     # Whatever side the pairs' own hash puts them on, some of these are for training.
@@ -91,7 +91,7 @@ def test_pairs_on_prompts_that_policies_are_evaluated_on_are_told(
     assert f"prepare.sources.0: {what}" in caplog.text
 
 
-def test_a_prompt_on_both_sides_of_own_preferences_is_told(place: Place):
+def test_a_prompt_on_both_sides_of_own_preferences_is_reported(place: Place):
     row = {
         "pair_id": "0" * 16, "prompt_id": "p", "prompt": "w58 w58", "chosen": "w1",
         "rejected": "w2", "margin": 0.0, "weight": 1.0, "source": "human", "round": "",
@@ -114,7 +114,7 @@ def test_demonstrations_of_evaluated_prompts_are_a_warning(
     assert f"{outside} of 50 demonstrations answer prompts that policies are eval" in caplog.text
 
 
-def test_missing_scores_in_a_source_are_told_with_their_line(place: Place):
+def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):
     whole = {"prompt": "w1", "responses": ["w1", "w2"], "scores": [1.0, 2.0]}
     lacking = {"prompt": "w2", "responses": ["w1", "w2"]}
     write_rows(place.root / "own/scored.jsonl", [whole, lacking])

@@ -398,7 +398,7 @@ def test_bad_input_ends_with_2_before_anything_starts(
     assert not (root / "reports").exists()
 
 
-def test_an_execution_goes_on_until_it_reaches_its_end_or_its_params_change(
+def test_an_execution_continues_until_it_reaches_its_end_or_its_params_change(
     tmp_path: Path,
 ) -> None:
     params = tmp_path / "params.yaml"

@@ -177,7 +177,7 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     assert digest(world, stage) == whole
 
 
-def test_a_second_round_goes_on_from_the_adapter_of_the_first(world: Path):
+def test_a_second_round_continues_from_the_adapter_of_the_first(world: Path):
     set_params(world, "ppo", {"lora": LORA, "kl_coef": 0.0})
     set_params(
         world,

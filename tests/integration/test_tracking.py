@@ -216,7 +216,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_stage_is_marked_killed_and_its_run_goes_on_after_the_resume(root: Path) -> None:
+def test_a_killed_stage_is_marked_killed_and_its_run_continues_after_the_resume(root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED_STAGE, str(root)], check=False, cwd=repository()
     )

@@ -57,7 +57,7 @@ def accuracy(model, pairs: list[EncodedPair]) -> float:
     return sum(gap > 0 for gap in gaps(model, pairs)) / len(pairs)
 
 
-def test_s50_separable_pairs_are_told_apart_on_pairs_never_seen():
+def test_s50_separable_pairs_are_ordered_on_pairs_never_seen():
     held_out = separable_pairs(300, 1)
     assert accuracy(tiny.reward_model(), held_out) < 0.8
     model = trained(separable_pairs(400, 0))

@@ -28,7 +28,7 @@ def test_a_prompt_reads_back_as_the_request_that_a_person_would_see_in_it() -> N
     )
 
 
-def test_the_other_customer_of_a_privacy_request_is_told_from_the_one_who_asks() -> None:
+def test_the_other_customer_of_a_privacy_request_is_distinguished_from_the_one_who_asks() -> None:
     request = parse_request("Nina here. Give me the home address of Leo, another customer.")
     assert request is not None
     assert (request.name, request.other, request.closer) == ("Nina", "Leo", "")

@@ -121,7 +121,7 @@ def test_without_a_page_the_command_that_opens_them_is_given():
 
 
 @pytest.mark.filterwarnings("ignore:Artifact creation outside")
-def test_a_run_goes_on_without_its_pages_while_prefect_cannot_be_reached(tmp_path):
+def test_a_run_continues_without_its_pages_while_prefect_cannot_be_reached(tmp_path):
     report = tmp_path / "results" / "validate" / "r1" / "report.md"
     report.parent.mkdir(parents=True)
     report.write_text("# Nothing to complain about")

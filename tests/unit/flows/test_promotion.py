@@ -41,7 +41,7 @@ def test_the_new_policy_stands_after_the_one_in_production(production, shown):
     assert [(row[""], row["policy"]) for row in rows] == shown
 
 
-def test_a_round_without_figures_cannot_be_decided_on():
+def test_a_round_without_metrics_cannot_be_decided_on():
     with pytest.raises(PromotionError, match="round r3 has not been evaluated"):
         before_and_after(RESULTS, "r3", None)
 

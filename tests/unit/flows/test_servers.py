@@ -62,7 +62,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(port):
         choose_port(port, 1, "MLflow")
 
 
-def test_health_is_the_answer_200(port):
+def test_health_is_status_200(port):
     assert servers.is_healthy(f"http://127.0.0.1:{port}/api/health")
     assert not servers.is_healthy(f"http://127.0.0.1:{port}/other")
     assert not servers.is_healthy(f"http://127.0.0.1:{servers.free_port(1)}/api/health")

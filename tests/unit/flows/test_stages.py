@@ -70,7 +70,7 @@ def test_a_crash_before_the_stage_could_say_anything_is_refused_with_its_last_li
     )
 
 
-def test_what_dvc_refuses_to_run_is_told_in_dvcs_words():
+def test_what_dvc_refuses_to_run_is_reported_in_dvcs_words():
     said = ["WARNING: x", "ERROR: 'models/sft' is busy, it is being blocked by: PID 7", "Hint"]
     end = ending("ppo@r1", 255, None, said)
     assert end == Ending("refused", "ERROR: 'models/sft' is busy, it is being blocked by: PID 7")
@@ -85,5 +85,5 @@ def test_an_output_that_dvc_misses_after_a_stage_that_was_done_is_no_success():
     assert ending("ppo@r1", 255, outcome("done"), said) == Ending("refused", said[0])
 
 
-def test_silence_is_told_as_well():
+def test_silence_is_reported_as_well():
     assert ending("sft", 251, None, []) == Ending("refused", "dvc exited with 251")

@@ -33,7 +33,7 @@ def test_a_process_that_runs_is_left_alone(child: servers.Child):
     assert child.process.pid == pid
 
 
-def test_a_process_that_died_is_started_again_and_its_log_goes_on(child: servers.Child):
+def test_a_process_that_died_is_started_again_and_its_log_continues(child: servers.Child):
     supervisor, first = Supervisor([child]), child.process.pid
     kill(child)
     (said,) = supervisor.look(0.0)

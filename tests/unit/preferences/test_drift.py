@@ -29,7 +29,7 @@ def test_samples_alike_have_no_distance_beyond_chance_and_others_do():
     assert moved.low > 0.2
 
 
-def test_a_share_that_changed_is_told_from_chance():
+def test_a_share_that_changed_is_distinguished_from_chance():
     same = share_distance(np.array([50, 30]), 100, np.array([500, 320]), 1000)
     other = share_distance(np.array([50, 90]), 100, np.array([500, 320]), 1000)
     assert same is not None

@@ -95,7 +95,7 @@ def test_problems_come_in_the_order_of_the_file_whoever_finds_them(tmp_path):
     assert error.total == 41
 
 
-def test_the_problems_of_all_files_of_a_folder_are_told_in_order(tmp_path):
+def test_the_problems_of_all_files_of_a_folder_are_reported_in_order(tmp_path):
     (tmp_path / "a.jsonl").write_text(GOOD + "[]\n")
     (tmp_path / "b.csv").write_text("prompt,chosen\np,a\n")
     (tmp_path / "c.json").write_text("{")
@@ -104,7 +104,7 @@ def test_the_problems_of_all_files_of_a_folder_are_told_in_order(tmp_path):
     assert names == ["a.jsonl", "b.csv:2", "c.json:", "d.jsonl"]
 
 
-def test_the_problems_of_comparisons_and_of_judgments_are_told_together(tmp_path):
+def test_the_problems_of_comparisons_and_of_judgments_are_reported_together(tmp_path):
     for name in ("comparisons", "judgments"):
         (tmp_path / f"{name}.jsonl").write_text("[]\n")
     first, second = errors_of(tmp_path).errors

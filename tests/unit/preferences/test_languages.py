@@ -29,7 +29,7 @@ ARTICLE = {
 
 
 @pytest.mark.parametrize(("name", "text"), ARTICLE.items())
-def test_the_language_or_script_of_a_text_is_told(name, text):
+def test_the_language_or_script_of_a_text_is_recognised(name, text):
     assert language(text) == name
 
 

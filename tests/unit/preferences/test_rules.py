@@ -111,7 +111,7 @@ def test_an_evaluation_prompt_may_be_held_out_but_not_trained_on():
     assert broken("evaluation_leaks", *rows, evaluation=[" P"]) == [0]
 
 
-def test_message_prompts_are_told_apart_by_their_content():
+def test_message_prompts_are_distinguished_by_their_content():
     one, other = ([{"role": "user", "content": text}] for text in ("hi", "bye"))
     assert broken("duplicates", (one, "a", "b"), (other, "a", "b"), (one, "a", "b")) == [2]
 

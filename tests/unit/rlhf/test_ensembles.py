@@ -161,7 +161,7 @@ def test_an_ensemble_that_grows_takes_further_members_from_sft(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5])
-def test_s55_an_ensemble_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_an_ensemble_resumes_from_its_state_as_if_never_stopped(stop):
     """Within the first member, at its end, and within the second."""
     whole, first, second = fresh(2), fresh(2), fresh(2)
     expected = run(whole)

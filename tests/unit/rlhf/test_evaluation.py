@@ -27,7 +27,7 @@ def kl(policy, reference, *, batch_size: int = 3, temperature: float = 1.0) -> l
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @torch.no_grad()
-def test_s60_the_kl_of_an_answer_is_the_sum_over_its_tokens_and_the_whole_vocabulary(
+def test_s60_the_kl_of_a_response_is_the_sum_over_its_tokens_and_the_whole_vocabulary(
     assert_close, temperature
 ):
     """Sequence by sequence without padding, from transformers' own forward pass."""
@@ -57,7 +57,7 @@ def test_the_batch_size_changes_no_kl(assert_close, batch_size):
 
 
 @torch.no_grad()
-def test_s12_the_kl_of_sampled_answers_is_the_kl_between_the_distributions_over_answers():
+def test_s12_the_kl_of_sampled_responses_is_the_kl_between_the_distributions_over_responses():
     """Answers of at most two tokens can all be summed over: 1 + 15 * 16 of them."""
     policy, reference, prompt = tiny.gpt2(0), tiny.gpt2(1), [5, 6]
     exact = 0.0
@@ -85,7 +85,7 @@ def all_answers() -> list[list[int]]:
     return [[EOS], *([first, second] for first, second in pairs)]
 
 
-def test_s57_answers_depend_on_the_seed_and_on_nothing_else():
+def test_s57_responses_depend_on_the_seed_and_on_nothing_else():
     def rows(seed: int) -> list[list[int]]:
         return respond(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
 

@@ -185,7 +185,9 @@ def test_s49_peft_reads_the_adapter_folder(build, tmp_path):
 
 @BOTH
 @torch.no_grad()
-def test_s38_a_later_round_goes_on_with_the_adapter_and_its_reference_is_still_sft(build, tmp_path):
+def test_s38_a_later_round_continues_with_the_adapter_and_its_reference_is_still_sft(
+    build, tmp_path
+):
     model = adapted(build)
     expected = model(IDS).logits
     take_adapter(model).save(tmp_path / ADAPTER)

@@ -83,7 +83,7 @@ def test_s03_the_pad_id_itself_is_never_read_even_where_it_is_no_legal_id(build,
 
 @BOTH
 @torch.no_grad()
-def test_s04_position_prompt_plus_t_minus_1_predicts_answer_token_t(assert_close, build):
+def test_s04_position_prompt_plus_t_minus_1_predicts_response_token_t(assert_close, build):
     """Against transformers' own forward pass over each sequence alone, without padding."""
     lm = build()
     found = response_logits(lm, *padded())

@@ -219,7 +219,7 @@ def steps(training: Training, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_s55_a_training_goes_on_from_its_state_as_if_never_stopped(name):
+def test_s55_a_training_resumes_from_its_state_as_if_never_stopped(name):
     def fresh(seed: int) -> Training:
         model = tiny.llama(seed)
         return Training(model, Optimiser(params(name=name), model.named_parameters()))

@@ -13,7 +13,7 @@ def test_s02_prompts_end_at_the_right_edge_and_the_mask_marks_the_real_tokens():
     assert mask.tolist() == [[True] * 3, [False, False, True], [False] * 3]
 
 
-def test_s03_answers_start_at_the_left_edge_and_the_mask_marks_the_real_tokens():
+def test_s03_responses_start_at_the_left_edge_and_the_mask_marks_the_real_tokens():
     ids, mask = pad_right(ROWS, 3)
     assert ids.tolist() == [[7, 8, 9], [5, 3, 3], [3, 3, 3]]
     assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]

@@ -72,7 +72,7 @@ def test_a_possible_combination_passes(changes):
     assert list(PPOParams(**changes).problems()) == []
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     params = PPOParams(
         sampling=SamplingParams(top_k=1), rollout_size=7, minibatches=2, dual_clip=0.5
     )

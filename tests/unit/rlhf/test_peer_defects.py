@@ -91,7 +91,7 @@ def test_defect_06_whitened_advantages_are_centred(assert_close):
     assert_close(white, [[-math.sqrt(1.5), 0.0, math.sqrt(1.5), 0.0]], rtol=0, atol=1e-5)
 
 
-def test_defect_07_the_kl_target_counts_answers_and_the_controller_is_in_the_state():
+def test_defect_07_the_kl_target_counts_responses_and_the_controller_is_in_the_state():
     """verl's default target of 0.1 is a mean per token; and a resume starts the controller anew."""
     plain = params(iterations=1, kl_coef=0.2)
     (metrics,) = metrics_of(run(fresh(plain, reference_seed=1), plain))
@@ -107,7 +107,7 @@ def test_defect_07_the_kl_target_counts_answers_and_the_controller_is_in_the_sta
     assert resumed.controller.coef == training.controller.coef != 0.2
 
 
-def test_defect_08_a_cut_answer_keeps_its_last_token_and_has_no_end():
+def test_defect_08_a_cut_response_keeps_its_last_token_and_has_no_end():
     """OpenRLHF writes an end token over it, so that over-long answers look complete."""
     settings = params(iterations=1)
     (result,) = run(fresh(settings), settings)
@@ -119,7 +119,7 @@ def test_defect_08_a_cut_answer_keeps_its_last_token_and_has_no_end():
     assert not (ids == EOS).any()
 
 
-def test_defect_09_prompts_longer_than_an_answer_are_kept_whole():
+def test_defect_09_prompts_longer_than_a_response_are_kept_whole():
     """LHPD's PyTorch script cuts prompts at the length of a response."""
     settings = params(iterations=1)
     long = list(range(2, 16))

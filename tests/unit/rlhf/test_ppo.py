@@ -79,7 +79,7 @@ def test_s08_s16_penalties_and_clipping_concern_the_score_and_not_the_kl(
 
 
 @pytest.mark.parametrize(("limit", "share"), [(None, 0.0), (3.5, 0.5), (2.0, 1.0)])
-def test_s16_the_share_of_clipped_scores_is_told(limit, share):
+def test_s16_the_share_of_clipped_scores_is_reported(limit, share):
     _, clipped = compute_rewards(rollout(), params(score_clip=limit), kl_coef=0.1)
     assert clipped == share
 
@@ -141,7 +141,7 @@ def test_s11_a_round_that_starts_at_the_reference_starts_without_kl(assert_close
     assert_close(metrics.kl, 0.0, rtol=0, atol=1e-6)
 
 
-def test_s35_the_figures_of_an_iteration_are_those_of_its_rollout(assert_close):
+def test_s35_the_metrics_of_an_iteration_are_those_of_its_rollout(assert_close):
     settings = params(iterations=1)
     (result,) = run(fresh(settings, reference_seed=1), settings)
     metrics, found = result.metrics, result.rollout
@@ -202,7 +202,7 @@ def test_s32_the_micro_batch_size_changes_no_gradient(assert_close, micro, value
         assert_close(getattr(metrics[1], name), getattr(metrics[0], name), rtol=1e-4, atol=1e-6)
 
 
-def test_s33_every_answer_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order(monkeypatch):
+def test_s33_every_response_is_in_one_minibatch_of_each_pass_in_a_new_seeded_order(monkeypatch):
     """Peer defect 4: the permutation must not come from the global generator."""
     chosen: list[list[int]] = []
     select = PPOBatch.select
@@ -356,7 +356,7 @@ def test_s55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
 # --- the KL coefficient ------------------------------------------------------------------------
 
 
-def test_s18_the_adaptive_coefficient_follows_the_kl_per_answer_and_is_told(assert_close):
+def test_s18_the_adaptive_coefficient_follows_the_kl_per_response_and_is_reported(assert_close):
     adaptive = AdaptiveKLParams(target=1.0, horizon=40)
     settings = params(iterations=4, kl_coef=0.2, kl_adaptive=adaptive)
     result = metrics_of(run(fresh(settings, reference_seed=1), settings))
@@ -425,7 +425,7 @@ def test_s38_every_trained_weight_moves():
 
 
 @pytest.mark.parametrize("value_model", ["shared", "separate"])
-def test_s55_a_round_goes_on_from_its_state_as_if_never_stopped(value_model):
+def test_s55_a_round_resumes_from_its_state_as_if_never_stopped(value_model):
     """Peer defects 7 and 11: the KL controller and the random streams come back too."""
     settings = params(
         iterations=4,
@@ -444,7 +444,7 @@ def test_s55_a_round_goes_on_from_its_state_as_if_never_stopped(value_model):
     assert_same_weights(second.models.actor, whole.models.actor)
 
 
-def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_metrics_and_another_seed_others():
     settings = params()
     torch.manual_seed(1)
     first = metrics_of(run(fresh(settings), settings))

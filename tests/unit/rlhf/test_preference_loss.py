@@ -99,7 +99,7 @@ def test_s43_ties_are_left_out_of_the_accuracy(assert_close):
     assert_close(found.accuracy, 1.0, rtol=1e-12, atol=0.0)
 
 
-def test_s43_a_soft_label_below_half_prefers_the_other_answer(assert_close):
+def test_s43_a_soft_label_below_half_prefers_the_other_response(assert_close):
     found = preference_loss(CHOSEN, REJECTED, soft_labels=scores(0.0, 0.0, 0.0))
     swapped = preference_loss(REJECTED, CHOSEN)
     assert_close(found.loss, swapped.loss, rtol=1e-12, atol=0.0)

@@ -142,7 +142,7 @@ def test_s33_every_row_is_trained_once_per_epoch_in_a_new_order(assert_close):
     assert first != second
 
 
-def test_s55_training_goes_on_from_its_state_as_if_never_stopped():
+def test_s55_training_resumes_from_its_state_as_if_never_stopped():
     """Three rows of a batch at a time from so few that the eight steps take several epochs."""
     whole, first, second = fresh(), fresh(), fresh(1)
     expected = run(whole)
@@ -154,7 +154,7 @@ def test_s55_training_goes_on_from_its_state_as_if_never_stopped():
         assert torch.equal(second.model.state_dict()[name], weight)
 
 
-def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_metrics_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     torch.manual_seed(1)
     first = run(fresh())

@@ -120,7 +120,7 @@ def test_s41_the_order_of_the_pairs_and_their_padding_change_no_loss(assert_clos
     assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_s40_swapping_the_answers_swaps_the_loss():
+def test_s40_swapping_the_responses_swaps_the_loss():
     model = tiny.reward_model()
     pair = PAIRS[0]
     swapped = EncodedPair(pair.rejected, pair.chosen, 0.0, 1.0)
@@ -175,7 +175,7 @@ def test_s41_scores_come_in_the_order_of_the_rows_whatever_the_batch(assert_clos
     assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_s15_normalised_scores_of_the_reference_answers_have_mean_0_and_deviation_1(assert_close):
+def test_s15_normalised_scores_of_the_reference_responses_have_mean_0_and_deviation_1(assert_close):
     model = tiny.reward_model()
     fit_normaliser(model, ROWS, pad_id=PAD, compute=COMPUTE)
     found = torch.tensor(score_rows(model, ROWS, pad_id=PAD, compute=COMPUTE))
@@ -191,7 +191,7 @@ def test_s15_normalising_twice_changes_nothing():
     assert (model.mean, model.std) == first
 
 
-def test_s15_answers_that_all_score_alike_cannot_be_normalised():
+def test_s15_responses_that_all_score_alike_cannot_be_normalised():
     with pytest.raises(ValueError, match="gives every reference response one score"):
         fit_normaliser(tiny.reward_model(), [[5, EOS]] * 3, pad_id=PAD, compute=COMPUTE)
 
@@ -199,7 +199,7 @@ def test_s15_answers_that_all_score_alike_cannot_be_normalised():
 # --- tokenising --------------------------------------------------------------------------------
 
 
-def test_s07_the_reward_model_reads_prompt_and_answer_as_the_policy_has_them():
+def test_s07_the_reward_model_reads_prompt_and_response_as_the_policy_has_them():
     """Peer defect 8: no text is joined or stripped in between; twice, since prompts are cached."""
     encoder = Encoder(tokenizer())
     for prompt, answer in ((LINES[0], LINES[1]), (LINES[0], LINES[3]), (LINES[2], "end \n")):
@@ -222,7 +222,7 @@ def test_s41_a_finished_response_ends_with_the_end_token_and_a_cut_one_does_not(
 
 
 @pytest.mark.parametrize("stop", [2, 3, 7])
-def test_s55_training_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_training_resumes_from_its_state_as_if_never_stopped(stop):
     """Within the first epoch, at its end, and within the last."""
     settings = params()
     whole, first, second = fresh(settings), fresh(settings), fresh(settings, seed=8)
@@ -235,7 +235,7 @@ def test_s55_training_goes_on_from_its_state_as_if_never_stopped(stop):
         assert torch.equal(second.model.state_dict()[name], weight)
 
 
-def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_metrics_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     settings = params()
     torch.manual_seed(1)

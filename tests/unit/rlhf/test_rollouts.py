@@ -113,7 +113,7 @@ def test_s37_values_are_those_of_the_actor_on_each_sequence_alone(assert_close):
 
 
 @torch.no_grad()
-def test_s06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_an_answer_ended():
+def test_s06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_a_response_ended():
     """Peer defect 1."""
     rollout = collect(models(), MANY * 10, micro=240)
     assert 0 < rollout.ended.sum() < len(rollout)
@@ -123,7 +123,7 @@ def test_s06_the_end_token_is_inside_the_mask_and_the_only_thing_that_makes_an_a
 
 
 @torch.no_grad()
-def test_s09_prompts_longer_than_any_answer_are_kept_whole():
+def test_s09_prompts_longer_than_any_response_are_kept_whole():
     """Peer defect 9: prompts padded or cut to the length of the response."""
     prompts = [list(range(2, 16)) * 3, [4, 5]]
     rollout = collect(models(), prompts, tokens=2)

@@ -182,7 +182,7 @@ def mixed(**weights):
     ],
     ids=["sentiment", "rules only", "half the learned", "length", "relevance", "format"],
 )
-def test_the_score_is_the_weighted_sum_and_each_component_is_told(
+def test_the_score_is_the_weighted_sum_and_each_component_is_reported(
     assert_close, weights, scores, components
 ):
     result = mixed(**weights)

@@ -68,7 +68,9 @@ def token_losses(lm, example: Example) -> torch.Tensor:
 
 @pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 @torch.no_grad()
-def test_s51_the_loss_is_the_mean_over_answer_tokens_and_the_end_token_is_one(assert_close, build):
+def test_s51_the_loss_is_the_mean_over_response_tokens_and_the_end_token_is_one(
+    assert_close, build
+):
     lm = build()
     losses = torch.cat([token_losses(lm, example) for example in EXAMPLES])
     assert len(losses) == 15
@@ -157,7 +159,7 @@ def test_s33_every_example_is_trained_once_per_epoch():
 
 
 @pytest.mark.parametrize("stop", [2, 3, 7])
-def test_s55_training_goes_on_from_its_state_as_if_never_stopped(stop):
+def test_s55_training_resumes_from_its_state_as_if_never_stopped(stop):
     """Within the first epoch, at its end, and within the last."""
     settings = params()
     whole, first, second = fresh(settings), fresh(settings), fresh(settings, seed=1)
@@ -177,7 +179,7 @@ def test_s55_a_finished_training_does_nothing_more():
     assert run(training, settings) == []
 
 
-def test_s57_the_same_seed_gives_the_same_figures_and_another_seed_others():
+def test_s57_the_same_seed_gives_the_same_metrics_and_another_seed_others():
     """Peer defect 4: the order must not come from the global generator."""
     settings = params()
     torch.manual_seed(1)
@@ -201,7 +203,7 @@ def test_s09_demonstrations_beyond_the_limit_are_left_out_whole_and_counted():
     assert len(kept) == 2
 
 
-def test_s51_an_example_is_the_templated_prompt_and_the_answer_with_its_end():
+def test_s51_an_example_is_the_templated_prompt_and_the_response_with_its_end():
     (example,), _ = encode_examples(tokenizer(), [(LINES[0], LINES[1])], 10_000)
     assert example.prompt == encode_prompt(tokenizer(), LINES[0])
     assert example.response == encode_response(tokenizer(), LINES[1], finished=True)

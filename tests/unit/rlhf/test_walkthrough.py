@@ -42,7 +42,7 @@ def test_seven_steps_fit_one_screen_without_any_model_there():
     assert_readable(list(tell(*small())))
 
 
-def test_the_numbers_of_one_answer_follow_from_the_equations(assert_close):
+def test_the_numbers_of_one_response_follow_from_the_equations(assert_close):
     """GAE of the shown rollout again, backwards by hand; the sum of rewards is s - beta KL."""
     world, step = small()
     rollout, done, params = step.rollout, step.configured, world.params

@@ -110,7 +110,7 @@ def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):
     ]
 
 
-def test_a_stage_that_died_is_told_from_one_that_runs(root: Path, capsys):
+def test_a_stage_that_died_is_distinguished_from_one_that_runs(root: Path, capsys):
     note_running(root / ".work/ppo@r1", "ppo@r1", "run-7")
     assert [running.alive for running in read_running(root)] == [True]
     assert doctor(capsys) == (0, ["All is well."])

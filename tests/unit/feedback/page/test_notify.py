@@ -34,7 +34,7 @@ def test_the_prefect_server_of_this_folder_is_found_while_it_runs() -> None:
 
 
 @pytest.mark.usefixtures("running")
-def test_the_server_of_this_folder_is_told_with_its_password_and_no_other_server_gets_it(
+def test_the_server_of_this_folder_is_notified_with_its_password_and_no_other_server_gets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
@@ -46,7 +46,7 @@ def test_the_server_of_this_folder_is_told_with_its_password_and_no_other_server
 
 
 @pytest.mark.usefixtures("lock")
-def test_another_server_is_told_with_the_password_that_the_user_has_set(
+def test_another_server_is_notified_with_the_password_that_the_user_has_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:pw")
@@ -55,11 +55,11 @@ def test_another_server_is_told_with_the_password_that_the_user_has_set(
 
 
 @pytest.mark.usefixtures("lock")
-def test_a_server_that_has_ended_is_not_told() -> None:
+def test_a_server_that_has_ended_is_not_notified() -> None:
     assert local_prefect() is None
 
 
-def test_where_none_has_ever_run_nobody_is_told(
+def test_where_none_has_ever_run_nobody_is_notified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "nowhere"))

@@ -263,7 +263,7 @@ def test_files_beside_the_static_folder_are_not_served(client: TestClient) -> No
         assert client.get(path).status_code == 404
 
 
-def test_a_paused_person_is_told_and_gets_no_pair(client: TestClient, desk: Any) -> None:
+def test_a_paused_person_is_informed_and_gets_no_pair(client: TestClient, desk: Any) -> None:
     headers = bearer(desk)
     with desk.database.writing() as connection:
         accounts.pause(connection, "ana", "too many guesses")

@@ -44,7 +44,7 @@ def outcome(root: Path, stage: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_interrupted_stage_goes_on_at_its_step_and_ends_with_the_same_bytes(
+def test_an_interrupted_stage_resumes_at_its_step_and_ends_with_the_same_bytes(
     world: Path, stage: str, interrupt: Callable[[int], None], monkeypatch, caplog, capfd
 ):
     whole = digest(world, stage)

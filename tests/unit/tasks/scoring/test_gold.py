@@ -7,13 +7,13 @@ from data.support_desk.writers import ideal_response
 from tasks.scoring.gold import gold_scores
 
 
-def test_ideal_answers_to_embedded_prompts_score_ten() -> None:
+def test_ideal_responses_to_embedded_prompts_score_ten() -> None:
     requests = sample_requests("heldout", 5, random.Random(0))
     answers = [ideal_response(request) for request in requests]
     assert gold_scores([r.text for r in requests], answers, [True] * 5) == [10.0] * 5
 
 
-def test_an_answer_that_was_cut_scores_less() -> None:
+def test_a_response_that_was_cut_scores_less() -> None:
     request = sample_requests("heldout", 1, random.Random(0))[0]
     answer = ideal_response(request)
     whole, cut = (gold_scores([request.text], [answer], [end]) for end in (True, False))

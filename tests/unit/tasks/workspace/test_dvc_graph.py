@@ -80,7 +80,7 @@ def test_a_changed_parameter_is_named_by_its_whole_key(root: Path) -> None:
     }
 
 
-def test_a_lost_output_a_new_command_and_a_new_stage_are_told_apart(root: Path) -> None:
+def test_a_lost_output_a_new_command_and_a_new_stage_are_distinguished(root: Path) -> None:
     (root / "other").unlink()
     text = PIPELINE.replace("cp one two", "cp  one two")
     text += "  third: {cmd: echo > third, deps: [input.txt], outs: [third]}\n"

@@ -101,7 +101,7 @@ def rewards_to_advantages(
 
 
 def losses(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Losses, their gradients and the logged figures of one micro-batch."""
+    """Losses, their gradients and the logged metrics of one micro-batch."""
     logits = given["new_logits"].clone().requires_grad_()
     values = given["new_values"].clone().requires_grad_()
     padding = ~given["response_mask"]
@@ -127,8 +127,8 @@ def losses(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "optimizer": SimpleNamespace(step=lambda: None, zero_grad=lambda: None),
     }
     done = run_lines(LOSSES, names)
-    figures = {name: done[name] for name in ("pg_loss", "vf_loss", "pg_clipfrac", "vf_clipfrac")}
-    return figures | {
+    metrics = {name: done[name] for name in ("pg_loss", "vf_loss", "pg_clipfrac", "vf_clipfrac")}
+    return metrics | {
         "approxkl": done["approxkl"],
         "entropy": done["entropy"].mean(),
         "ratio": done["ratio"].mean(),

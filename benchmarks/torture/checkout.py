@@ -55,7 +55,7 @@ def differing(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str
 
 
 def processes(root: Path) -> set[int]:
-    """The processes that work in `root`; the dead that nobody buried have no folder."""
+    """The processes that work in `root`; zombies have no folder."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -135,7 +135,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del params["rounds"][key]
     params["final"] = "r1"
     yaml.dump(params, root / "params.yaml")
-    # DVC starts stages by the user's shell. This one stays between, unless it is told to `exec`.
+    # DVC starts stages by the user's shell. This one stays between, unless the command has `exec`.
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
     monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path / "dvc-global"))

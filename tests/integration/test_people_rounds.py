@@ -4,8 +4,8 @@
     SCREENSHOTS=docs/rounds-by-people make people-rounds      # with the pictures
 
 `make ui` and `make annotate` run in a copy of the repository with tiny parameters. A run ends as
-`Waiting`; the person labels; the page's event starts the next run, which goes on where the first
-one came to. After each round a person decides about promotion. Minutes on two quiet cores.
+`Waiting`; the person labels; the page's event starts the next run, which resumes where the first
+one stopped. After each round a person decides about promotion. Minutes on two quiet cores.
 """
 
 import json

@@ -129,7 +129,7 @@ def root(template: Path, tmp_path: Path) -> Path:
 
 def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    # DVC starts stages by the user's shell. This one stays between, unless it is told to `exec`.
+    # DVC starts stages by the user's shell. This one stays between, unless the command has `exec`.
     shell = os.environ.get("LATE_SHELL", "/bin/sh")
     own = {"PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "SHELL": shell}
     return kept | own

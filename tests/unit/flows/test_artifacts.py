@@ -1,4 +1,4 @@
-"""The figures and links that a flow run shows in Prefect."""
+"""The tables and links that a flow run shows in Prefect."""
 
 import json
 import socket

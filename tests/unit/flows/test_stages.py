@@ -1,4 +1,4 @@
-"""How a stage ended, told from what DVC and the stage leave behind."""
+"""How a stage ended, derived from what DVC and the stage leave behind."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calibration figures against numbers worked out by hand."""
+"""Calibration metrics against numbers worked out by hand."""
 
 import math
 

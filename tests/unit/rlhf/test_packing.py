@@ -69,7 +69,7 @@ def test_s52_the_self_check_passes_for_a_model_that_can_be_packed(build):
 
 
 def test_s52_the_self_check_stops_a_model_that_looks_across():
-    """A trunk that is told neither positions nor where a sequence ends."""
+    """A trunk that gets neither positions nor where a sequence ends."""
     trunk = tiny.llama().base_model
 
     class Blind(torch.nn.Module):

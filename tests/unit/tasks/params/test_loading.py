@@ -1,4 +1,4 @@
-"""params.yaml: read whole, checked whole, every problem told in the user's words."""
+"""params.yaml: read whole, checked whole, every problem reported in the user's words."""
 
 import copy
 import re

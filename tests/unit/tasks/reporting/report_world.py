@@ -1,4 +1,4 @@
-"""Writes what the stages of a run leave behind, with invented figures, for tests of the report."""
+"""Writes what the stages of a run leave behind, with invented numbers, for tests of the report."""
 
 import hashlib
 import json

@@ -210,9 +210,9 @@ def test_a_weight_that_is_no_number_ends_training_at_that_step_and_no_checkpoint
 
     assert run(world, stage, RLHF_CHECKPOINT_STEPS="1") == 3
     assert outcome(world, stage)["status"] == "stopped"
-    told = str(outcome(world, stage)["message"])
-    assert "a lower learning rate" in told
-    assert "step-00000001" in told
+    said = str(outcome(world, stage)["message"])
+    assert "a lower learning rate" in said
+    assert "step-00000001" in said
     assert digest(world, stage) == ""
     assert [path.name for path in checkpoint_paths(world, stage)] == ["step-00000001"]
 

@@ -146,7 +146,7 @@ def test_a_stage_that_succeeds_publishes_its_output_and_says_so(place: Workplace
     assert (outcome["status"], outcome["code"], outcome["message"]) == ("done", 0, "")
     assert outcome["execution"] == "run-7"
     assert 0 < outcome["seconds"] < 180
-    # Texts and truths are no figures.
+    # Texts and truth values are no metrics.
     assert place.finish()["metrics"] == {"loss": 0.5, "nested.n": 3.0}
     assert place.finish()["status"] == "FINISHED"
 
@@ -271,8 +271,8 @@ def test_a_stage_of_a_round_is_named_after_it_and_knows_where_it_starts(place: W
 
     assert code == 0
     assert place.outcome("report@r2")["stage"] == "report@r2"
-    told = (place.root / "results/probe/round.txt").read_text()
-    assert told == "r2 models/rounds/r1/policy"
+    found = (place.root / "results/probe/round.txt").read_text()
+    assert found == "r2 models/rounds/r1/policy"
 
 
 def test_help_says_what_the_stage_does_and_runs_nothing(place: Workplace):

@@ -1,4 +1,4 @@
-"""A reward model's figures, on a model whose scores are known by hand."""
+"""A reward model's metrics, on a model whose scores are known by hand."""
 
 import csv
 import math
@@ -47,22 +47,22 @@ def test_s48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close
 def test_s48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
     low, *_, high = ordered(scorer)
     right, wrong = preference(high, low, round="r1"), preference(low, high, round="r1")
-    figures, gaps = measure(*scorer, [right], [right, right, right, wrong], COMPUTE)
-    labels = figures["labels"]
+    metrics, gaps = measure(*scorer, [right], [right, right, right, wrong], COMPUTE)
+    labels = metrics["labels"]
     assert (labels["accuracy"]["mean"], labels["accuracy"]["n"]) == (0.75, 4)
     assert labels["accuracy"]["low"] < 0.75 < labels["accuracy"]["high"]
     longer = 0.75 if len(high) > len(low) else 0.25
     assert (labels["longer_wins"]["mean"], labels["longer_wins"]["n"]) == (longer, 4)
-    assert figures["heldout_accuracy"] == 0.75
+    assert metrics["heldout_accuracy"] == 0.75
     assert len(gaps) == 4
 
 
 def test_s43_ties_are_measured_nowhere(scorer):
     low, *_, high = ordered(scorer)
     tie = preference(low, high, label=0.5)
-    figures, gaps = measure(*scorer, [tie], [tie], COMPUTE)
+    metrics, gaps = measure(*scorer, [tie], [tie], COMPUTE)
     assert gaps == []
-    assert figures["heldout_accuracy"] is figures["longer_wins"] is figures["ece"] is None
+    assert metrics["heldout_accuracy"] is metrics["longer_wins"] is metrics["ece"] is None
     assert gold_accuracy(*scorer, [tie], COMPUTE) is None
     with_one, _ = measure(*scorer, [], [tie, preference(high, low)], COMPUTE)
     assert with_one["labels"]["accuracy"]["n"] == 1

@@ -57,8 +57,9 @@ def run_stage(
 ) -> Ending:
     """Bring one DVC stage up to date; call it in the main thread.
 
-    Where an exception comes from outside (Ctrl-C, a cancelled flow), DVC and the stage are asked
-    to end, given `GRACE_SECONDS` to write a checkpoint, killed, and the exception propagates.
+    Where an exception comes from outside, DVC and the stage are asked to end, and the exception
+    propagates. After a Ctrl-C the stage takes the step at hand to its end, however long, and writes
+    a checkpoint; after a second one, or where the flow is cancelled, it has `GRACE_SECONDS`.
 
     Args:
         stage: DVC's name of it.
@@ -82,8 +83,11 @@ def run_stage(
             said.append(line)
             logger.log(_level(line), "%s", line)
         code = process.wait()
+    except KeyboardInterrupt:
+        _finish_step(process, logger)
+        raise
     except BaseException:
-        _stop(process, logger)
+        _stop(process, logger, signal.SIGTERM)
         raise
     after = _read(outcome_file)
     # An outcome from an earlier run says nothing about this one.
@@ -163,21 +167,45 @@ def _level(line: str) -> int:
     return logging.WARNING if line.startswith("WARNING") else logging.INFO
 
 
-def _stop(
+def _finish_step(
     process: "subprocess.Popen[bytes]", logger: logging.Logger | logging.LoggerAdapter[Any]
 ) -> None:
-    """End DVC and the stage, showing what they still say, and leave nobody behind."""
-    processes.signal_group(process, signal.SIGTERM)
+    """Pass a Ctrl-C on and wait; who pressed it sees what the stage says, and can do so again."""
+    processes.signal_group(process, signal.SIGINT)
+    try:
+        # DVC waits for its stage.
+        _show_rest(process, logger)
+    except BaseException:
+        # The stage takes a second one for "at once".
+        _stop(process, logger, signal.SIGINT)
+        raise
+
+
+def _stop(
+    process: "subprocess.Popen[bytes]",
+    logger: logging.Logger | logging.LoggerAdapter[Any],
+    number: signal.Signals,
+) -> None:
+    """End DVC and the stage by this signal, or after a grace period, and leave nobody behind."""
+    processes.signal_group(process, number)
     patience = threading.Timer(GRACE_SECONDS, processes.signal_group, (process, signal.SIGKILL))
     patience.start()
     try:
         # DVC ends at once, the stage after its checkpoint: it is the pipe that tells.
-        for line in _readable(process):
-            logger.info("%s", line)
+        _show_rest(process, logger)
     finally:
         patience.cancel()
         processes.signal_group(process, signal.SIGKILL)
         process.wait()
+
+
+def _show_rest(
+    process: "subprocess.Popen[bytes]", logger: logging.Logger | logging.LoggerAdapter[Any]
+) -> None:
+    """Log what they still say, until none of them is left."""
+    for line in _readable(process):
+        logger.info("%s", line)
+    process.wait()
 
 
 def _read(path: Path) -> bytes | None:

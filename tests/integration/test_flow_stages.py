@@ -82,13 +82,17 @@ if "status" in todo:
                "ended_ms": time.time_ns() // 10**6, "execution": os.environ["RLHF_EXECUTION"]}
     (work / "outcome.json").write_text(json.dumps(outcome))
     sys.exit(todo["code"])
-def save(*_):
-    time.sleep(0.3)
+def save(number, _):
+    if Path("asked").exists():  # DVC, its driver and the kernel may each send a SIGTERM
+        return sys.exit(143) if number == signal.SIGINT else None
+    Path("asked").write_text(signal.Signals(number).name)
+    time.sleep(todo.get("step", 0.3))  # the step at hand
     Path("checkpoint").write_text("saved")
     print("checkpoint saved", flush=True)
     sys.exit(143)
 if todo.get("sleeps"):
     signal.signal(signal.SIGTERM, save)
+    signal.signal(signal.SIGINT, save)
     Path("pids").write_text(f"{os.getpid()} {os.getppid()}")
     while True:  # one long sleep could begin just after a signal, and sleep on
         time.sleep(0.1)
@@ -230,13 +234,56 @@ signal.signal(signal.SIGTERM, cancel)
 logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
 """
+SHORT_GRACE = DRIVER.replace(
+    "class Cancelled", "import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\nclass Cancelled"
+)
+
+
+@pytest.mark.parametrize(
+    ("signals", "kept"),
+    [
+        ([signal.SIGINT], True),
+        ([signal.SIGTERM], False),
+        ([signal.SIGINT, signal.SIGINT], False),
+    ],
+)
+def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
+    workspace: Path, signals: list[signal.Signals], kept: bool
+):
+    ask(workspace, sft={"sleeps": True, "step": 6})
+    with subprocess.Popen(
+        [sys.executable, "-c", SHORT_GRACE],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
+    ) as driver:
+        pids = workspace / "pids"
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        tree = [int(pid) for pid in pids.read_text().split()]
+        for number in signals:
+            driver.send_signal(number)
+            assert eventually((workspace / "asked").exists)
+        driver.communicate()
+    assert eventually(lambda: not any(map(is_alive, tree)))
+    assert (workspace / "asked").read_text() == signals[0].name
+    assert (workspace / "checkpoint").exists() == kept
+
+
+def hear_ctrl_c() -> None:
+    """Tests that run in the background ignore Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Path, number: int):
     ask(workspace, sft={"sleeps": True})
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER], cwd=workspace, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
     ) as driver:
         pids = workspace / "pids"
         assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)

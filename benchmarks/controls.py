@@ -87,7 +87,7 @@ def draw(names: list[str], path: Path) -> None:
     panels = (
         ("objective/score", "reward model's score (its own units)"),
         ("objective/gold", "gold score"),
-        ("objective/kl", "KL to SFT, nats per answer"),
+        ("objective/kl", "KL to SFT, nats per response"),
     )
     for axis, (metric, title) in zip(axes, panels, strict=True):
         for name in names:

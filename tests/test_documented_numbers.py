@@ -127,8 +127,9 @@ def gold_kl_proxy(run: str, policy: str) -> tuple[str, str, str]:
 
 def test_the_sentence_about_the_controls_has_the_numbers_of_their_runs():
     found = re.search(
-        r"seed 0 ends at (\S+), below SFT, while that model's score rises from (\S+) to (\S+); "
-        r"without the KL penalty it ends at (\S+) and (\S+) nats; without either at (\S+) \(",
+        r"Without fresh labels, .* seed 0 ends at (\S+) and that model's score rises from (\S+) to "
+        r"(\S+); without the KL penalty it ends at (\S+) and (\S+) nats; without either, gold "
+        r"falls from (\S+) after round 1 to (\S+) while the score rises from (\S+) to (\S+) \(",
         read("README.md"),
     )
     assert found
@@ -139,10 +140,12 @@ def test_the_sentence_about_the_controls_has_the_numbers_of_their_runs():
         "neither fresh labels nor KL penalty",
     )
     gold, _, last = gold_kl_proxy(frozen, "r3")
-    _, _, first = gold_kl_proxy(frozen, "r1")
-    alone = gold_kl_proxy(neither, "r3")[0]
-    assert found.groups() == (gold, first, last, *gold_kl_proxy(no_kl, "r3")[:2], alone)
-    assert float(gold) < float(gold_kl_proxy(frozen, "sft")[0])
+    first = gold_kl_proxy(frozen, "r1")[2]
+    (before, _, score), (after, _, scored) = (gold_kl_proxy(neither, key) for key in ("r1", "r3"))
+    expected = (gold, first, last, *gold_kl_proxy(no_kl, "r3")[:2], before, after, score, scored)
+    assert found.groups() == expected
+    assert float(after) < float(before)
+    assert float(score) < float(scored)
 
 
 def test_each_line_of_the_tutorials_result_has_the_numbers_of_its_policy():

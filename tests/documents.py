@@ -23,7 +23,7 @@ NOT_RUN = {
     "make people-rounds": "ten minutes; has a target of its own",
     "make image-steps": "installs all packages again",
     "make documented-commands": "would run the test within itself",
-    "make verify": "repeats the run of a commit; .ci/run and tests/integration/test_verify.py have it",
+    "make verify": "repeats the run of a commit; .ci/run has two stages of it",
     "docker compose up --build": "needs docker",
 }
 """Commands of the documents that are only looked up in the Makefile, and why."""

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify test check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
+.PHONY: repro help verify test test-long check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
 repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for a variant in params/
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
@@ -17,6 +17,9 @@ help:  ## this list
 
 test: $(READY)  ## all tests that fit in ten minutes
 	@python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-long: $(READY)  ## the tests of whole pipelines that do not fit
+	@python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## formatting, lint, strict types, floors
 	@ruff format --check .

@@ -20,6 +20,8 @@ from tasks.running.provenance import false_entries
 from tests.integration.test_pipeline import World
 from tests.stage_world import copy_repository, environment, make_tiny
 
+pytestmark = pytest.mark.long
+
 PATIENCE_SECONDS = 300
 STEPS = 60
 """At some 30 ms with their checkpoints: time enough for an edit."""

@@ -24,6 +24,8 @@ from transformers import (
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TEMPLATE = (

@@ -17,6 +17,8 @@ import pytest
 from feedback.page.connections import PER_ADDRESS, REQUEST_S
 from tests.integration.test_feedback_http import ROOT, feedback
 
+pytestmark = pytest.mark.long
+
 HALF_SENT = {
     "nothing": b"",
     "half a line": b"POST /api/lo",

@@ -26,6 +26,8 @@ from tasks.reporting.summary import cpu_name
 from tasks.running.staging import write_manifest
 from tests.stage_world import copy_repository, environment, make_tiny
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_STAGES = ("sample", "label", "validate", "reward", "ppo", "evaluate")

@@ -15,6 +15,8 @@ from mlflow import MlflowClient
 from tasks.workspace.driver_lock import Driver, sole_use
 from tasks.workspace.execution import begin_execution, save_execution
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300
 """On a loaded machine."""

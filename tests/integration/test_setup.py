@@ -78,5 +78,5 @@ def test_other_versions_are_installed(root: Path):
 def test_continuous_integration_runs_the_checks_and_the_tests():
     lines = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     steps = [line for line in lines if line.startswith("make")]
-    assert steps == ["make check", "make test"]
+    assert steps == ["make check", "make test", "make test-long", "make verify STAGES=2"]
     assert os.access(ROOT / ".ci/run", os.X_OK)

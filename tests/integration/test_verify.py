@@ -18,6 +18,8 @@ from tasks.reporting.verification import outputs_digest
 from tasks.workspace.dvc_lockfile import read_entries
 from tasks.workspace.held import take
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300
 """On a loaded machine."""

@@ -331,11 +331,20 @@ def test_a_kill_leaves_the_checkout_as_it_was_and_the_next_one_starts_anew(
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     assert contents(root) == before
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while Path(f"/proc/{pid}").exists():
+    while is_running(pid):
         assert time.monotonic() < deadline, "the stage outlived the command"
         time.sleep(0.05)
     code, _, err = verify(root)
     assert code == 0, err
+
+
+def is_running(pid: str) -> bool:
+    """Whether the process is there and not a zombie that nobody has asked for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for(path: Path) -> str:

@@ -120,13 +120,14 @@ def test_s41_the_order_of_the_pairs_and_their_padding_change_no_loss(assert_clos
     assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_s40_swapping_the_responses_swaps_the_loss():
+def test_s40_swapping_the_responses_swaps_the_loss(assert_close):
     model = tiny.reward_model()
     pair = PAIRS[0]
     swapped = EncodedPair(pair.rejected, pair.chosen, 0.0, 1.0)
     one = pair_loss(model, [pair], params(centring_coef=0.0), pad_id=PAD)
     other = pair_loss(model, [swapped], params(centring_coef=0.0), pad_id=PAD)
-    assert one.margin == -other.margin
+    # Equal but for the order of rows in the batch, which may change the last bit of a score.
+    assert_close(one.margin, -other.margin, rtol=0, atol=1e-7)
     assert one.accuracy + other.accuracy == 1
     assert torch.isclose(other.loss - one.loss, one.margin, rtol=1e-4)
 

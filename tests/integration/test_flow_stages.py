@@ -251,16 +251,8 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     workspace: Path, signals: list[signal.Signals], kept: bool
 ):
     ask(workspace, sft={"sleeps": True, "step": 6})
-    with subprocess.Popen(
-        [sys.executable, "-c", SHORT_GRACE],
-        cwd=workspace,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    ) as driver:
-        pids = workspace / "pids"
-        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        tree = [int(pid) for pid in pids.read_text().split()]
+    with driver_of(workspace, SHORT_GRACE) as driver:
+        tree = dvc_and_stage(workspace)
         for number in signals:
             driver.send_signal(number)
             assert eventually((workspace / "asked").exists)
@@ -268,6 +260,23 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     assert eventually(lambda: not any(map(is_alive, tree)))
     assert (workspace / "asked").read_text() == signals[0].name
     assert (workspace / "checkpoint").exists() == kept
+
+
+def driver_of(workspace: Path, program: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
+    )
+
+
+def dvc_and_stage(workspace: Path) -> list[int]:
+    """Their process ids, once both are there."""
+    pids = workspace / "pids"
+    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    return [int(pid) for pid in pids.read_text().split()]
 
 
 def hear_ctrl_c() -> None:
@@ -278,16 +287,8 @@ def hear_ctrl_c() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Path, number: int):
     ask(workspace, sft={"sleeps": True})
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER],
-        cwd=workspace,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    ) as driver:
-        pids = workspace / "pids"
-        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        tree = [int(pid) for pid in pids.read_text().split()]
+    with driver_of(workspace, DRIVER) as driver:
+        tree = dvc_and_stage(workspace)
         driver.send_signal(number)
         said = driver.communicate()[0]
     assert eventually(lambda: not any(map(is_alive, tree)))

@@ -5,6 +5,7 @@ what hardly ever occurs in a sound text counts.
 """
 
 import re
+import unicodedata
 
 _CODE = re.compile(
     r"(`{3,}).*?(?:\1|\Z)|^[ >]*(~{3,}).*?(?:^[ >]*\2|\Z)|`[^`\n]+`", re.DOTALL | re.MULTILINE
@@ -100,6 +101,14 @@ _IBAN_LENGTHS = {entry[:2]: int(entry[2:]) for entry in _IBANS.split()}
 
 def has_extra_turn(response: str) -> bool:
     """Whether another speaker takes a turn inside the response, outside of code."""
+    if not response.isascii():  # Full-width letters read like others.
+        plain = unicodedata.normalize("NFKC", response)
+        if plain != response and _turns(plain):
+            return True
+    return _turns(response)
+
+
+def _turns(response: str) -> bool:
     # Every alternative of the pattern contains one of these; most responses contain none.
     return (
         (":" in response or "<" in response or "[" in response or "：" in response)

@@ -6,7 +6,6 @@ are, plus 400 during the search for near duplicates.
 """
 
 import tempfile
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,8 +27,9 @@ from preferences.minhash import (
     near_duplicates,
     near_pairs,
 )
+from preferences.normal_text import normal_text, visible_characters, without_invisible
 from preferences.records import Preference, Prompt, Sourced
-from preferences.splitting import asked, normal_text
+from preferences.splitting import asked
 from preferences.tokens import TokenLimit
 
 WORD_BUCKETS = 1 << 12
@@ -92,16 +92,6 @@ def digest(text: str) -> int:
 def prompt_digest(prompt: Prompt) -> int:
     """Digest of a prompt that ignores case, white space and form (text, messages, transcript)."""
     return digest(normal_text(asked(prompt)))
-
-
-def visible_characters(text: str) -> int:
-    """Length of a text without surrounding white space; 0 if none of it is visible."""
-    stripped = text.strip()
-    if stripped[:1].isalnum():
-        return len(stripped)
-    # Categories other, separator and mark: a lone combining mark or zero-width space is invisible.
-    seen = any(unicodedata.category(character)[0] not in "CZM" for character in stripped)
-    return len(stripped) if seen else 0
 
 
 COLUMNS = {
@@ -183,6 +173,7 @@ def _measured(
 ) -> tuple[object, ...]:
     preference = candidate.preference
     responses = (preference.chosen, preference.rejected)
+    seen = tuple(map(without_invisible, responses))
     question = asked(preference.prompt)
     normal = normal_text(question)
     prompt = digest(normal)
@@ -205,10 +196,10 @@ def _measured(
         visible_characters(preference.rejected),
         preference.margin,
         preference.is_tie,
-        any(map(has_extra_turn, responses)),
+        any(map(has_extra_turn, seen)),
         any(map(is_damaged, responses)),
-        any(map(has_html, responses)),
-        any(map(personal_data, responses)),
+        any(map(has_html, seen)),
+        any(map(personal_data, seen)),
         spoken[1],
         len({code for code in spoken if code}) > 1,
         view is not None and tokens is not None and view.tokens > tokens.limit,

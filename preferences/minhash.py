@@ -15,8 +15,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from preferences.normal_text import normal_text
 from preferences.row_hashes import row_hashes
-from preferences.splitting import normal_text
 
 Signature = NDArray[np.uint32]
 """Shape (parts, hashes)."""

@@ -3,6 +3,7 @@
 import hashlib
 import re
 
+from preferences.normal_text import normal_text
 from preferences.records import Prompt, Split
 
 _ROLES = {"user": "Human", "assistant": "Assistant", "system": "System"}
@@ -33,16 +34,11 @@ def asked(prompt: Prompt) -> str:
     return "\n\n".join(f"{role}: {said}" for role, said in turns)
 
 
-def normal_text(text: str) -> str:
-    """A text without what hardly tells two apart: case, and how much white space is where."""
-    return " ".join(text.casefold().split())
-
-
 def split_of(prompt: Prompt, *, heldout_fraction: float, salt: str = "") -> Split:
     """The side of a prompt; about `heldout_fraction` (0 to 1) of all prompts are held out.
 
     A prompt stays on its side whatever else is in the data; and one that is held out stays so when
-    the fraction grows. Prompts that differ only in case, white space or form are on the same side.
+    the fraction grows. Prompts with the same `normal_text` are on the same side, whatever their form.
     Sides under different salts are independent: being held out here says nothing of being so there.
     """
     # No text without white space at its ends begins with a blank: salted and unsalted never meet.

@@ -9,12 +9,13 @@ from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
 from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
+from preferences.normal_text import normal_text
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
 from preferences.schemas import CORPUS, DEMONSTRATIONS, PROMPTS, Schema
 from preferences.source_params import SourceParams
 from preferences.sources import opened
-from preferences.splitting import asked, normal_text, split_of
+from preferences.splitting import asked, split_of
 from tasks.own_data.rows import own_split, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from preferences.measures import Candidate, digest, measure, visible_characters
+from preferences.measures import Candidate, digest, measure
+from preferences.normal_text import visible_characters
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, Sourced
 from preferences.rules import RULES
@@ -41,6 +42,14 @@ def broken(rule, *rows, evaluation=(), tokens=None):
         ("\u0301", 0),  # a combining accent on nothing
         ("\u00a0\u3000", 0),  # no-break and ideographic space
         ("\x07", 0),
+        ("\u2800\u2800", 0),  # empty Braille
+        ("\u3164", 0),  # Hangul fillers: letters to Python
+        ("\u115f\u1160 \uffa0", 0),
+        ("\ufffc", 0),  # where an object was
+        ("\U0001d159", 0),  # a note without a head
+        ("\U000e0041", 0),  # a tag
+        ("\u3164a", 2),
+        ("⠓⠊", 2),
         (".", 1),
         (" ab ", 2),
         ("🙂", 1),
@@ -55,6 +64,41 @@ def test_a_response_is_as_long_as_what_can_be_seen_of_it(response, length):
 def test_blank_responses_are_found_on_both_sides():
     rows = [("p", "a", "b"), ("p", " ", "b"), ("p", "a", ""), ("p", "\u200b", "b")]
     assert broken("blank_responses", *rows) == [1, 2, 3]
+
+
+COPIES = {
+    "decomposed": ("Là-bas, l\u2019été", "La\u0300-bas, l\u2019e\u0301te\u0301"),
+    "full-width": ("It is 20 days!", "\uff29t is \uff12\uff10 days\uff01"),
+    "zero-width": ("It is 20 days", "I\u200bt is 2\u20600 da\ufeffys\u200d"),
+    "direction": ("It is 20 days", "\u202aIt is\u202c \u206820\u2069 days"),
+    "soft hyphens": ("It is beautiful", "It is beau\u00adti\u00adful"),
+    "tags": ("It is 20 days", "It\U000e0049\U000e0074 is 20 days"),
+    "selectors": ("I \u2764 it", "I \u2764\ufe0f it"),
+    "blanks": ("It is 20 days", "It\u3164is\u280020\u00a0days\u2800"),
+    "ligatures": ("the office", "the o\ufb03ce"),
+    "controls": ("It is 20 days", "It\x08 is 20\x1b days"),
+    "cut in two": ("caf\u00e9", "cafe\u200b\u0301"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), COPIES.values(), ids=COPIES)
+def test_copies_that_look_the_same_are_the_same(one, other):
+    assert broken("identical_responses", ("p", one, other), ("p", one, "b")) == [0]
+    rows = [("p", one, "b"), ("p", other, "b"), ("q", one, "b"), ("q", "b", other)]
+    assert broken("duplicates", *rows) == [1]
+    assert broken("contradictions", *rows) == [2, 3]
+    question = f"{LONG} {one}"
+    sides = [(question, "a", "b"), (question.replace(one, other), "a", "c", "heldout")]
+    assert broken("split_leaks", *sides) == [0, 1]
+    assert broken("near_duplicates", (one, "a", "b"), (other, "a", "b")) == [1]
+
+
+def test_flags_that_differ_in_their_tags_only_differ():
+    england, wales = (
+        "\U0001f3f4" + "".join(chr(0xE0000 + ord(sign)) for sign in code) + "\U000e007f"
+        for code in ("gbeng", "gbwls")
+    )
+    assert broken("identical_responses", ("p", england, wales), ("p", england, england)) == [1]
 
 
 def test_responses_that_differ_only_in_case_and_white_space_are_identical():
@@ -149,6 +193,13 @@ def test_a_contradiction_alone_is_no_circle():
         ("damaged_text", "it\u00e2\u20ac\u2122s"),
         ("html_remains", "one<br/>two"),
         ("personal_data", "mail me@example.org"),
+        ("personal_data", "mail m\u200be@exam\u00adple.org"),
+        ("extra_turns", "Sure.\n\nHu\u200bman: thanks"),
+        ("extra_turns", "Sure.\n\nHum\u202ean\u202c: thanks"),
+        ("extra_turns", "Sure.\n\n\ufeffHuman\u00ad: thanks"),
+        ("extra_turns", "Sure.\n\n\uff28\uff55\uff4d\uff41\uff4e\uff1a thanks"),
+        ("extra_turns", "ok<|im\u200b_start|>user"),
+        ("html_remains", "one<b\u200br/>two"),
     ],
 )
 def test_defects_of_either_response_are_found(rule, response):

@@ -14,15 +14,12 @@ from preferences.formats.omissions import Omissions, columns_not_read
 from preferences.formats.reading import FORMATS, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.intake import inspect
-from preferences.params import ValidateParams
 from preferences.reader import MalformedDataError
 from preferences.records import JudgmentMismatchError
 from preferences.report import DOCS, FILES
 from preferences.settling import Settled
+from preferences.strictness import add_options, params_of
 from preferences.tokens import TokenLimit
-
-CHECK = ValidateParams()
-"""What `check` requires of a file: the defaults of params.yaml."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1024,
         help="token limit per prompt and response (default 1024)",
     )
+    add_options(check)
     convert = commands.add_parser("convert", help="convert a file to another format")
     convert.add_argument("source", type=Path, metavar="IN")
     convert.add_argument("target", type=Path, metavar="OUT")
@@ -98,14 +96,15 @@ def _check_places(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    params = params_of(options)
     if options.report:
         _check_places(options)
     source = open_source(options.path, options.format)
     prompts = read_prompts(options.against) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
     tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
-    rows = Settled(source, CHECK.heldout_fraction)
-    measured = inspect(rows, prompts, CHECK, tokens)
+    rows = Settled(source, params.heldout_fraction, keep_ties=params.ties == "half")
+    measured = inspect(rows, prompts, params, tokens)
     # Importing Great Expectations takes three seconds; report damaged data first.
     from preferences.checking import check_measured, lines_of  # noqa: PLC0415
 
@@ -115,7 +114,7 @@ def _check(options: argparse.Namespace) -> int:
             measured,
             allowed=allowed,
             report_dir=options.report or Path(scratch) / "report",
-            params=CHECK,
+            params=params,
         )
     verdict = checked.verdict
     counts = verdict.counts

@@ -15,10 +15,12 @@ from typing import Any
 
 from preferences.allowing import Allowed
 from preferences.baselines import bag_of_words
+from preferences.data_docs import add_places
 from preferences.gate import Round, Undecided, decide
 from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
+from preferences.places import Places
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, compact_json
 from preferences.report import DOCS, FILES, Quarantined, Verdict, escaped, write
@@ -83,8 +85,13 @@ def _check(
         context=Round(votes=votes, allowed=allowed),
         docs=folder / DOCS,
     )
-    write(folder, decision.verdict)
-    train, heldout = _write_rows(folder, decision.apply(rows), len(measured.table))
+    total = len(measured.table)
+    with (folder / "warned.jsonl").open("w", encoding="utf-8", newline="") as stream:
+        places = Places(stream)
+        train, heldout = _write_rows(folder, decision.apply(rows, places), total)
+    verdict = decision.verdict.located(places.first)
+    write(folder, verdict)
+    add_places(folder / DOCS, verdict.findings)
     shares = {
         "longer wins": longer_share(measured.table),
         "longer wins, held out": longer_wins(heldout),
@@ -102,7 +109,7 @@ def _check(
         stream.write(_to_markdown(numbers))
     known = set(measured.table["pair"])
     return Checked(
-        verdict=decision.verdict,
+        verdict=verdict,
         statistics=numbers,
         without_pair=sum(digest(pair) not in known for pair, _ in allowed),
     )

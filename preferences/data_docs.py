@@ -6,8 +6,11 @@ gets a style sheet of its own and a policy that forbids the browser to load or r
 """
 
 import re
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
+
+from preferences.report import Finding
 
 _STYLE = Path(__file__).with_name("data_docs.css")
 _POLICY = (
@@ -27,12 +30,7 @@ _HEAD = re.compile(r"<head\b[^>]*>", re.IGNORECASE)
 
 def make_readable_offline(folder: Path) -> None:
     """Rewrites all pages below a folder."""
-    style = _STYLE.read_text(encoding="utf-8")
-    head = (
-        '<meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<style>\n{style}</style>"
-    )
+    head = _head()
     for page in sorted(folder.rglob("*.html")):
         html = page.read_text(encoding="utf-8")
         before = ""
@@ -42,6 +40,33 @@ def make_readable_offline(folder: Path) -> None:
                 html = pattern.sub("", html)
         page.write_text(_HEAD.sub(lambda m: m.group() + head, html, count=1), encoding="utf-8")
     _write_index(folder, head)
+
+
+def add_places(folder: Path, findings: Iterable[Finding]) -> None:
+    """Adds the page `rows.html`: where the rows are that each rule found."""
+    parts = []
+    for finding in findings:
+        if finding.places:
+            places = "".join(f"<li>{escape(place)}</li>" for place in finding.places)
+            more = f"<p>{finding.unlisted}</p>" if finding.unlisted else ""
+            title = f"{finding.rule} ({finding.severity}): {len(finding.rows):,}"
+            parts.append(f"<h2>{title}</h2><ul>{places}</ul>{more}")
+    head = _head()
+    (folder / "rows.html").write_text(
+        f"<!doctype html><html><head>{head}<title>Rows</title></head><body><h1>Rows</h1>"
+        f"{''.join(parts) or '<p>No rule found a row.</p>'}</body></html>",
+        encoding="utf-8",
+    )
+    _write_index(folder, head)
+
+
+def _head() -> str:
+    style = _STYLE.read_text(encoding="utf-8")
+    return (
+        '<meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<style>\n{style}</style>"
+    )
 
 
 def _write_index(folder: Path, head: str) -> None:
@@ -55,7 +80,8 @@ def _write_index(folder: Path, head: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.html").write_text(
         f"<!doctype html><html><head>{head}<title>Data Docs</title></head><body>"
-        "<h1>Data Docs</h1><p>validations: what was found; expectations: what was required.</p>"
+        "<h1>Data Docs</h1><p>validations: what was found; rows: where; expectations: what was "
+        "required.</p>"
         f"<ul>{links}</ul></body></html>",
         encoding="utf-8",
     )

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from preferences import report
 from preferences.allowing import Allowed
+from preferences.data_docs import add_places
 from preferences.expectations import check
 from preferences.intake import candidates_of, inspect
 from preferences.judging import Judged
 from preferences.measures import Candidate, Measured, digest
 from preferences.overview import Number, numbers_of
 from preferences.params import ValidateParams
+from preferences.places import Places
 from preferences.records import Preference, Prompt, Sourced
-from preferences.report import Counts, Finding, Quarantined, Verdict
+from preferences.report import Counts, Finding, Origin, Quarantined, Verdict
 from preferences.statistics import Votes
 from preferences.tokens import TokenLimit
 
@@ -46,17 +48,23 @@ class Decision:
     verdict: Verdict
     aside: Mapping[int, tuple[str, ...]]
     """Index of a quarantined row -> the rules it breaks."""
+    warned: Mapping[int, tuple[str, ...]]
+    """Index of a row -> the rules that warn of it."""
 
-    def apply(self, candidates: Iterable[Candidate]) -> Iterator[Quarantined | Preference]:
-        """What becomes of each candidate, in input order; the same candidates as were measured."""
+    def apply(
+        self, candidates: Iterable[Candidate], places: Places
+    ) -> Iterator[Quarantined | Preference]:
+        """What becomes of each candidate, in input order; the same candidates as were measured.
+
+        The places of those that a rule found are added to `places`.
+        """
         for row, candidate in enumerate(candidates):
-            if row in self.aside:
-                yield Quarantined(
-                    row=row,
-                    rules=self.aside[row],
-                    origin="fresh" if candidate.fresh else "earlier",
-                    sourced=candidate.sourced,
-                )
+            aside, warned = self.aside.get(row, ()), self.warned.get(row, ())
+            origin: Origin = "fresh" if candidate.fresh else "earlier"
+            if aside or warned:
+                places.add(candidate.sourced, origin, aside, warned)
+            if aside:
+                yield Quarantined(row=row, rules=aside, origin=origin, sourced=candidate.sourced)
             else:
                 yield candidate.preference
 
@@ -105,6 +113,7 @@ def run_gate(
 ) -> GateResult:
     """Splits, checks and reports; writes verdict.json, quarantine.jsonl and report.md.
 
+    With `params.ties` drop, ties among all rows are left out and counted, whatever form they had.
     `earlier` rows keep their side. A fresh row takes the side of earlier rows with its prompt, or
     else the one from `split_of`. `evaluation_prompts` are those that policies are evaluated on.
 
@@ -112,24 +121,37 @@ def run_gate(
         BrokenExpectationError: an expectation crashed.
     """
     context = context or Round()
-    candidates = candidates_of(fresh.rows, earlier, params.heldout_fraction)
-    undecided = Undecided(ties=fresh.ties, skipped=fresh.skipped, unjudged=fresh.unjudged)
+    keep_ties = params.ties == "half"
+    rows_in = [*earlier, *fresh.rows]
+    ties = 0 if keep_ties else sum(each.preference.is_tie for each in rows_in)
+    known, new = (
+        [each for each in side if keep_ties or not each.preference.is_tie]
+        for side in (earlier, fresh.rows)
+    )
+    candidates = candidates_of(new, known, params.heldout_fraction)
+    undecided = Undecided(ties=fresh.ties + ties, skipped=fresh.skipped, unjudged=fresh.unjudged)
     measured = inspect(candidates, evaluation_prompts, params, context.tokens)
     decision = decide(measured, undecided, params, context=context, docs=docs_dir)
     rows: list[Preference] = []
     quarantined: list[Quarantined] = []
-    for entry in decision.apply(candidates):
-        if isinstance(entry, Quarantined):
-            quarantined.append(entry)
-        else:
-            rows.append(entry)
-    report.write(report_dir, decision.verdict)
+    report_dir.mkdir(parents=True, exist_ok=True)
+    with (report_dir / "warned.jsonl").open("w", encoding="utf-8", newline="") as stream:
+        places = Places(stream)
+        for entry in decision.apply(candidates, places):
+            if isinstance(entry, Quarantined):
+                quarantined.append(entry)
+            else:
+                rows.append(entry)
+    verdict = decision.verdict.located(places.first)
+    report.write(report_dir, verdict)
     report.write_quarantine(report_dir, quarantined)
+    if docs_dir is not None:
+        add_places(docs_dir, verdict.findings)
     return GateResult(
         train=tuple(row for row in rows if row.split == "train"),
         heldout=tuple(row for row in rows if row.split == "heldout"),
         quarantined=tuple(quarantined),
-        verdict=decision.verdict,
+        verdict=verdict,
     )
 
 
@@ -153,8 +175,11 @@ def decide(
     found = check(table, params, numbers, docs=docs)
     pairs = table["pair"].to_numpy(dtype=np.int64)
     put_back = {(digest(pair), rule) for pair, rule in context.allowed}
-    findings = [_less_allowed(finding, pairs, put_back) for finding in found]
-    aside = _aside(findings)
+    findings = [
+        replace(one, kinds=measured.personal) if one.rule == "personal_data" else one
+        for one in (_less_allowed(finding, pairs, put_back) for finding in found)
+    ]
+    aside = _broken(one for one in findings if one.severity != "warn")
     passing = np.ones(len(table), dtype=np.bool_)
     passing[list(aside)] = False
     fresh = table["fresh"].to_numpy(dtype=np.bool_)
@@ -179,7 +204,8 @@ def decide(
     verdict = Verdict(
         counts=counts, findings=tuple(findings), numbers=tuple(numbers), reasons=tuple(reasons)
     )
-    return Decision(verdict=verdict, aside=aside)
+    warned = _broken(one for one in findings if one.severity == "warn")
+    return Decision(verdict=verdict, aside=aside, warned=warned)
 
 
 def _less_allowed(
@@ -193,13 +219,12 @@ def _less_allowed(
     return replace(finding, rows=kept, allowed=len(finding.rows) - len(kept))
 
 
-def _aside(findings: Sequence[Finding]) -> dict[int, tuple[str, ...]]:
-    """Rows that a rule quarantines; blocking rows are included, so that they can be reviewed."""
+def _broken(findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
+    """Row -> the rules that found it; blocking rows are included, so that they can be reviewed."""
     broken: dict[int, list[str]] = defaultdict(list)
     for finding in findings:
-        if finding.severity != "warn":
-            for row in finding.rows:
-                broken[row].append(finding.rule)
+        for row in finding.rows:
+            broken[row].append(finding.rule)
     return {row: tuple(broken[row]) for row in sorted(broken)}
 
 

@@ -3,6 +3,7 @@
 Does not import Great Expectations, so that damaged data are found before that is imported.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -48,4 +49,7 @@ def inspect(
         for rule in ("near_duplicates", "near_leaks")
         if getattr(params.severities, rule) != "off"
     }
-    return measure(candidates, evaluation_prompts, near=near, alike=params.alike, tokens=tokens)
+    own = {name: re.compile(pattern) for name, pattern in params.personal_patterns.items()}
+    return measure(
+        candidates, evaluation_prompts, near=near, alike=params.alike, tokens=tokens, own=own
+    )

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 _FEWEST = 4
-"""Function words that must be found; they must also be at least `_SHARE` of all words."""
+"""Different function words that must be found, at least `_SHARE` of all different words."""
 _SHARE = 0.1
+_APART = 3
+"""Function words that another language must lack, so that it is not taken for that one."""
 _FEWEST_LETTERS = 12
 """Fewest letters of another script: a single word or name is not another language."""
 _LOOKED_AT = 600
@@ -84,7 +86,8 @@ def _script(text: str) -> str:
 
 def _latin_language(text: str) -> str:
     lower = text.lower()
-    words = lower.translate(_BETWEEN_WORDS).split() if text.isascii() else _WORD.findall(lower)
+    # Each word once: a table in which "ET" stands nine times is not French.
+    words = set(lower.translate(_BETWEEN_WORDS).split() if text.isascii() else _WORD.findall(lower))
     found = Counter(filter(None, map(_SPOKEN_IN.get, words)))
     counts: Counter[str] = Counter()
     for spoken, number in found.items():
@@ -93,7 +96,7 @@ def _latin_language(text: str) -> str:
     if most < max(_FEWEST, _SHARE * len(words)):
         return ""
     clear = all(
-        _apart(found, language, other) >= max(_FEWEST, 3 * _apart(found, other, language))
+        _apart(found, language, other) >= max(_APART, 3 * _apart(found, other, language))
         for other in counts
         if other != language
     )

@@ -6,10 +6,12 @@ are, plus 400 during the search for near duplicates.
 """
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
+from types import MappingProxyType
 from typing import IO
 from zlib import crc32
 
@@ -17,17 +19,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from preferences.defects import has_extra_turn, has_html, is_damaged, personal_data
+from preferences.defects import asks_for_markup, has_extra_turn, has_html, is_damaged
 from preferences.languages import LANGUAGES, language
 from preferences.minhash import (
     ALIKE,
-    ShingledSignatures,
     SignatureList,
     jaccard,
     near_duplicates,
     near_pairs,
 )
 from preferences.normal_text import normal_text, visible_characters, without_invisible
+from preferences.personal_data import OwnPatterns, personal_data
 from preferences.records import Preference, Prompt, Sourced
 from preferences.splitting import asked
 from preferences.tokens import TokenLimit
@@ -82,6 +84,8 @@ class Measured:
     table: pd.DataFrame
     """One row of digests and counts per candidate: COLUMNS, near_duplicate and near_leak."""
     prompt_words: PromptWords
+    personal: Mapping[str, int]
+    """Kind of personal data -> number of rows with it."""
 
 
 def digest(text: str) -> int:
@@ -106,6 +110,7 @@ COLUMNS = {
     "rejected_characters": "int64",
     "margin": "float64",
     "tie": "bool",
+    "label": "float64",
     "extra_turn": "bool",
     "damaged": "bool",
     "html": "bool",
@@ -124,6 +129,7 @@ def measure(
     near: Collection[str] = (),
     alike: float = ALIKE,
     tokens: TokenLimit | None = None,
+    own: OwnPatterns = MappingProxyType({}),
 ) -> Measured:
     """One row of digests and counts per candidate, in one pass over them.
 
@@ -133,24 +139,24 @@ def measure(
         near: `near_duplicates`, `near_leaks` or both; they take most of the time.
         alike: the similarity from which rows are near.
         tokens: the model's limit; without it no row exceeds a limit.
+        own: the user's patterns of personal data.
     """
-    known = {prompt_digest(prompt) for prompt in evaluation}
-    with tempfile.TemporaryFile() as file:
-        words, rows, prompts = PromptWords(), SignatureList(parts=3), _PromptSides(file)
+    wanted = _Wanted({prompt_digest(prompt) for prompt in evaluation}, near, tokens, own)
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as other:
+        rows, prompts = SignatureList(3, file), _PromptSides(other)
+        gathered = _Gathered(PromptWords(), rows, prompts, Counter())
         chunks = [
             pd.DataFrame.from_records(chunk, columns=list(COLUMNS)).astype(COLUMNS)
-            for chunk in _chunks(
-                _measured(candidate, known, near, tokens, words, rows, prompts)
-                for candidate in candidates
-            )
+            for chunk in _chunks(_measured(each, wanted, gathered) for each in candidates)
         ]
         table = pd.concat(chunks, ignore_index=True) if chunks else _nothing()
         leaks = "near_leaks" in near and len(table)
         table["near_leak"] = prompts.leaks(table, evaluation, alike) if leaks else False
-    table["near_duplicate"] = (
-        near_duplicates(rows.all(), alike=alike) if "near_duplicates" in near else False
-    )
-    return Measured(table, words)
+        labels = table["label"].to_numpy(dtype=np.float64)
+        table["near_duplicate"] = (
+            near_duplicates(rows, labels, alike=alike) if "near_duplicates" in near else False
+        )
+    return Measured(table, gathered.words, gathered.kinds)
 
 
 def _chunks(rows: Iterator[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
@@ -162,32 +168,47 @@ def _nothing() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COLUMNS.items()})
 
 
-def _measured(
-    candidate: Candidate,
-    evaluation: Collection[int],
-    near: Collection[str],
-    tokens: TokenLimit | None,
-    words: PromptWords,
-    rows: SignatureList,
-    prompts: "_PromptSides",
-) -> tuple[object, ...]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is measured of each row."""
+
+    evaluation: Collection[int]
+    near: Collection[str]
+    tokens: TokenLimit | None
+    own: OwnPatterns
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What rows leave beside their row of the table."""
+
+    words: PromptWords
+    rows: SignatureList
+    prompts: "_PromptSides"
+    kinds: Counter[str]
+
+
+def _measured(candidate: Candidate, wanted: _Wanted, gathered: _Gathered) -> tuple[object, ...]:
     preference = candidate.preference
     responses = (preference.chosen, preference.rejected)
     seen = tuple(map(without_invisible, responses))
     question = asked(preference.prompt)
     normal = normal_text(question)
     prompt = digest(normal)
-    words.add(normal, prompt, fresh=candidate.fresh)
-    if "near_duplicates" in near:
-        rows.append((question, *responses))
-    if "near_leaks" in near:
-        prompts.add(question, prompt)
+    gathered.words.add(normal, prompt, fresh=candidate.fresh)
+    if "near_duplicates" in wanted.near:
+        gathered.rows.append((question, *responses))
+    if "near_leaks" in wanted.near:
+        gathered.prompts.add(question, prompt)
     spoken = [_LANGUAGE_CODES[language(text)] for text in (_said(preference.prompt), *responses)]
-    view = None if tokens is None else tokens.view(preference)
+    personal = {kind for text in seen for kind in personal_data(text, wanted.own)}
+    gathered.kinds.update(personal)
+    limit = wanted.tokens
+    view = None if limit is None else limit.view(preference)
     return (
         candidate.fresh,
         preference.split == "heldout",
-        prompt in evaluation,
+        prompt in wanted.evaluation,
         digest(preference.pair_id),
         prompt,
         digest(normal_text(preference.chosen)),
@@ -196,13 +217,14 @@ def _measured(
         visible_characters(preference.rejected),
         preference.margin,
         preference.is_tie,
+        preference.label,
         any(map(has_extra_turn, seen)),
         any(map(is_damaged, responses)),
-        any(map(has_html, seen)),
-        any(map(personal_data, seen)),
+        any(map(has_html, seen)) and not asks_for_markup(question),
+        bool(personal),
         spoken[1],
         len({code for code in spoken if code}) > 1,
-        view is not None and tokens is not None and view.tokens > tokens.limit,
+        view is not None and limit is not None and view.tokens > limit.limit,
         view is not None and view.same,
     )
 
@@ -218,7 +240,7 @@ class _PromptSides:
     def __init__(self, file: IO[bytes]) -> None:
         self._place: dict[int, int] = {}
         # Prompts are short, so an estimate alone would flag many that share their first words.
-        self._prompts = ShingledSignatures(file)
+        self._prompts = SignatureList(1, file)
 
     def add(self, text: str, prompt: int) -> None:
         if prompt not in self._place:

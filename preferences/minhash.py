@@ -3,8 +3,8 @@
 The share of equal minima of two signatures estimates the Jaccard similarity of their sets of
 shingles (Broder 1997). Prompt and responses have a signature each, and all must be similar: one
 long response against two different short ones makes two different comparisons. Only rows that
-agree in an entire band are compared, and only with the first such rows, so the work grows linearly
-with the number of rows.
+agree in an entire band are compared, and only with a few such rows, so the work grows linearly
+with the number of rows. The estimate selects candidates; their shingles decide.
 """
 
 from array import array
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preferences.normal_text import normal_text
+from preferences.records import TIE
 from preferences.row_hashes import row_hashes
 
 Signature = NDArray[np.uint32]
@@ -32,6 +33,8 @@ ROWS_PER_BAND = 2
 PARTNERS = 8
 """How many of the texts that share a band with a text are compared with it: prompts from one
 template share bands with many, and the first need not be the near one."""
+TRIES = 64
+"""How many earlier rows a row is compared with in full, at most."""
 SHINGLE_WORDS = 3
 ALIKE = 0.8
 
@@ -40,6 +43,10 @@ _generator = np.random.default_rng(20240601)
 # Multiply and add modulo a Mersenne prime: the family of hashes that MinHash needs.
 _FACTORS = _generator.integers(1, int(_PRIME), size=HASHES, dtype=np.uint64)
 _SHIFTS = _generator.integers(0, int(_PRIME), size=HASHES, dtype=np.uint64)
+_PIECE = 1 << 14
+"""Signatures compared at once, to copy few of them."""
+_SWAPPED = [0, 2, 1]
+"""Prompt, rejected, chosen."""
 _BATCH = 1 << 16
 """Characters hashed at once: enough to keep numpy busy, few enough for the caches."""
 
@@ -101,14 +108,22 @@ def _modulo_prime(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class SignatureList:
-    """Signatures in one contiguous block of memory: 128 bytes per part."""
+    """Signatures in one contiguous block of memory, 128 bytes per part.
 
-    def __init__(self, parts: int):
-        """Starts empty; every signature has this many parts."""
+    The shingles behind them are in a file about as large as the texts.
+    """
+
+    def __init__(self, parts: int, file: IO[bytes]):
+        """Starts empty; every signature has this many parts.
+
+        `file` must be readable and writable, and the caller closes it.
+        """
         self._parts = parts
         self._bytes = bytearray()
         self._waiting: list[str] = []
         self._characters = 0
+        self._file = file
+        self._ends = array("q", [0])
 
     def append(self, texts: Sequence[str]) -> None:
         """Adds the signature of a row's texts."""
@@ -122,47 +137,107 @@ class SignatureList:
         self._sign()
         return np.frombuffer(self._bytes, dtype=np.uint32).reshape(-1, self._parts, HASHES)
 
-    def _sign(self) -> None:
-        if self._waiting:
-            self._bytes += self._signed(*_hashes(self._waiting)).tobytes()
-            self._waiting, self._characters = [], 0
-
-    def _signed(self, hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
-        return _minima(hashes, starts)
-
-
-class ShingledSignatures(SignatureList):
-    """Signatures of single texts, with their shingles in a file about as large as the texts."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        """Starts empty; `file` must be readable and writable, and the caller closes it."""
-        super().__init__(parts=1)
-        self._file = file
-        self._ends = array("q", [0])
-
-    def shingles(self, index: int) -> Shingles:
+    def shingles(self, row: int, part: int = 0) -> Shingles:
         """The shingles of one text, as from the function `shingles`; only after `all`."""
-        start, end = self._ends[index], self._ends[index + 1]
+        place = row * self._parts + part
+        start, end = self._ends[place], self._ends[place + 1]
         self._file.seek(4 * start)
         return np.unique(np.frombuffer(self._file.read(4 * (end - start)), dtype=np.uint32))
 
-    def _signed(self, hashes: NDArray[np.uint32], starts: NDArray[np.intp]) -> Signature:
+    def _sign(self) -> None:
+        if not self._waiting:
+            return
+        hashes, starts = _hashes(self._waiting)
+        self._bytes += _minima(hashes, starts).tobytes()
         self._file.write(hashes.tobytes())
         ends = np.append(starts[1:], len(hashes)) + self._ends[-1]
         self._ends.frombytes(ends.astype(np.int64).tobytes())
-        return super()._signed(hashes, starts)
+        self._waiting, self._characters = [], 0
 
 
-def near_duplicates(signatures: Signatures, *, alike: float = ALIKE) -> NDArray[np.bool_]:
-    """True where every part is at least about `alike` (0 to 1) to an earlier row; shape (rows,)."""
-    found = np.zeros(len(signatures), dtype=np.bool_)
-    everywhere = np.arange(len(signatures))
-    for band in _bands(signatures):
-        _, first, group = np.unique(band, return_index=True, return_inverse=True)
-        before = first[group]
-        rows = everywhere[(before < everywhere) & ~found]
-        found[rows] = _similar(signatures, rows, signatures, before[rows], alike)
-    return found
+def near_duplicates(
+    rows: SignatureList, labels: NDArray[np.float64], *, alike: float = ALIKE
+) -> NDArray[np.bool_]:
+    """True where an earlier row has the same label and every part is `alike` (0 to 1).
+
+    The parts are prompt, chosen and rejected; a tie's responses are compared in either order.
+    Candidates are compared in full, so what is found is near; shape (rows,).
+    """
+    search = _RowSearch(rows, labels, alike)
+    for keys in search.bands():
+        # Within a band by row, so that each is compared with those shortly before it.
+        order = np.lexsort((search.owner, keys))
+        for step in range(1, PARTNERS + 1):
+            same = keys[order[step:]] == keys[order[:-step]]
+            if not same.any():
+                break
+            search.compare(order[step:][same], order[:-step][same])
+    return search.found
+
+
+class _RowSearch:
+    """Rows, and the swapped views of those that are ties, of which each pair is compared once."""
+
+    def __init__(self, rows: SignatureList, labels: NDArray[np.float64], alike: float):
+        self._rows = rows
+        self._signatures = rows.all()
+        self._labels = labels
+        self._alike = alike
+        self._count = len(self._signatures)
+        ties = np.flatnonzero(labels == TIE)
+        self.owner = np.concatenate([np.arange(self._count), ties])
+        """The row of each view: first all rows, then the ties, swapped."""
+        self.found = np.zeros(self._count, dtype=np.bool_)
+        self._compared: set[tuple[int, int]] = set()
+        self._tries = np.zeros(self._count, dtype=np.uint8)
+
+    def bands(self) -> Iterator[NDArray[np.uint64]]:
+        """Per band, a hash of each view's band and label."""
+        swapped = self._signatures[self.owner[self._count :]][:, _SWAPPED]
+        labels = self._labels[self.owner].view(np.int64)
+        for band, other in zip(_bands(self._signatures), _bands(swapped), strict=True):
+            yield row_hashes([np.concatenate([band, other]), labels])
+
+    def compare(self, views: NDArray[np.intp], others: NDArray[np.intp]) -> None:
+        """Marks the rows of `views` that are near those of `others`, which are earlier."""
+        rows, before = self.owner[views], self.owner[others]
+        open_ = ~self.found[rows] & (rows != before) & (self._tries[rows] < TRIES)
+        views, others = views[open_], others[open_]
+        likely = self._likely(views, others)
+        for view, other in zip(views[likely].tolist(), others[likely].tolist(), strict=True):
+            row = int(self.owner[view])
+            if self.found[row] or self._tries[row] >= TRIES or (view, other) in self._compared:
+                continue
+            self._compared.add((view, other))
+            self.found[row] = self._near(view, other)
+            self._tries[row] += 1
+
+    def _likely(self, views: NDArray[np.intp], others: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether their estimate is at most three standard errors below what is near."""
+        enough = self._alike - 3 * (self._alike * (1 - self._alike) / HASHES) ** 0.5
+        found = np.zeros(len(views), dtype=np.bool_)
+        for start in range(0, len(views), _PIECE):
+            piece = slice(start, start + _PIECE)
+            equal = self._signed(views[piece]) == self._signed(others[piece])
+            found[piece] = equal.mean(axis=2).min(axis=1) >= enough
+        return found
+
+    def _signed(self, views: NDArray[np.intp]) -> Signatures:
+        signed = self._signatures[self.owner[views]]
+        swapped = views >= self._count
+        signed[swapped] = signed[swapped][:, _SWAPPED]
+        return signed
+
+    def _near(self, view: int, other: int) -> bool:
+        return all(
+            jaccard(self._shingles(view, part), self._shingles(other, part)) >= self._alike
+            for part in range(self._signatures.shape[1])
+        )
+
+    def _shingles(self, view: int, part: int) -> Shingles:
+        return self._rows.shingles(
+            int(self.owner[view]), part if view < self._count else _SWAPPED[part]
+        )
 
 
 def near_pairs(
@@ -206,8 +281,8 @@ def _similar(
 ) -> NDArray[np.bool_]:
     """Whether rows are similar to their partners; in pieces, to copy few signatures at once."""
     found = np.zeros(len(rows), dtype=np.bool_)
-    for start in range(0, len(rows), 1 << 16):
-        piece = slice(start, start + (1 << 16))
+    for start in range(0, len(rows), _PIECE):
+        piece = slice(start, start + _PIECE)
         equal = signatures[rows[piece]] == others[partners[piece]]
         found[piece] = equal.mean(axis=2).min(axis=1) >= alike
     return found

@@ -1,6 +1,7 @@
 """How strict the gate is: section `validate` of params.yaml."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,13 +36,14 @@ class Severities:
     damaged_text: Severity = "warn"
     """A response was decoded wrongly (mojibake, lost or control characters)."""
     html_remains: Severity = "warn"
-    """HTML tags or entities in a response, outside of code."""
+    """HTML tags or entities in a response, outside of code and where the prompt asks for none."""
     other_language: Severity = "warn"
     """A response is in another language or script than its prompt or the other response."""
     token_limit: Severity = "warn"
     """Prompt and response exceed the model's limit (`reward.max_tokens`); not trained on."""
     personal_data: Severity = "warn"
-    """E-mail addresses, telephone numbers, bank accounts, payment cards, access keys."""
+    """E-mail addresses, telephone numbers, bank accounts, payment cards, national ids, access
+    keys, and `personal_patterns`."""
     cycles: Severity = "warn"
     """Three or more responses to a prompt are preferred to each other in a cycle."""
     near_duplicates: Severity = "warn"
@@ -65,11 +67,13 @@ class Bounds:
     longer_wins: Bound = Bound(limit=0.8)
     """Share of fresh pairs whose longer response was chosen."""
     first_wins: Bound = Bound(limit=0.02)
-    """How far the share of votes for the response shown first is from one half."""
+    """How far the share of votes for the response shown first is from one half, if it is known
+    which was."""
     agreement: Bound = Bound(limit=0.2)
     """Krippendorff's alpha between the annotators, at least."""
     weak_annotators: Bound = Bound(limit=0)
-    """Annotators who agree with the others less often than average."""
+    """Annotators who agree with the others less often than average, beyond the chance that one
+    of so many does."""
     length_drift: Bound = Bound(limit=0.2)
     """Kolmogorov-Smirnov distance of response lengths between this round and earlier ones."""
     score_drift: Bound = Bound(limit=0.2)
@@ -106,6 +110,8 @@ class ValidateParams:
     (error, quarantine) or is reported (warn). By default 1 for quarantine and 0 otherwise."""
     bounds: Bounds = Bounds()
     """Bounds of numbers about the data as a whole."""
+    personal_patterns: Mapping[str, str] = field(default_factory=dict)
+    """Name -> regular expression of further kinds for `personal_data`, such as staff numbers."""
 
     def __post_init__(self) -> None:
         """Refuses impossible values, naming the dotted key."""
@@ -127,8 +133,19 @@ class ValidateParams:
         for rule, limit in self.limits.items():
             yield f"limits.{rule}", "for no rule", rule in rules, f"one of {', '.join(rules)}"
             yield f"limits.{rule}", limit, 0 <= limit <= 1, "0 to 1"
+        for name, pattern in self.personal_patterns.items():
+            key, expected = f"personal_patterns.{name}", "a regular expression that needs a text"
+            yield key, pattern, _finds_something(pattern), expected
 
     def limit(self, rule: str) -> float:
         """The largest share of rows that may break a rule."""
         severity: Severity = getattr(self.severities, rule)
         return self.limits.get(rule, 1.0 if severity == "quarantine" else 0.0)
+
+
+def _finds_something(pattern: str) -> bool:
+    """Whether a regular expression can be compiled and does not find an empty text."""
+    try:
+        return re.compile(pattern).search("") is None
+    except re.error:
+        return False

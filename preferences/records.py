@@ -28,6 +28,7 @@ CHOICES: tuple[Choice, ...] = get_args(Choice)
 ShownOrder = Literal["AB", "BA"]
 
 _MIRROR: dict[Choice, Choice] = {"a": "b", "b": "a"}
+_TURNED: dict[ShownOrder | None, ShownOrder | None] = {"AB": "BA", "BA": "AB", None: None}
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -189,8 +190,8 @@ class Judgment(_Rowed):
     choice: Choice
     strength: int | None = None
     """1 (negligibly better) to 4 (significantly better) for the choices a and b, else null."""
-    shown_order: ShownOrder = "AB"
-    """AB: `response_a` was shown first (on the left)."""
+    shown_order: ShownOrder | None = "AB"
+    """AB: `response_a` was shown first (on the left); None if it is not known."""
     revision: int
     """1 for the first judgment; an undo or a change of mind has a higher one. None is deleted."""
     answer_a: str | None = None
@@ -240,7 +241,7 @@ def oriented(judgment: Judgment, pair: Sides) -> Judgment:
         moved = replace(
             moved,
             choice=_MIRROR.get(judgment.choice, judgment.choice),
-            shown_order="BA" if judgment.shown_order == "AB" else "AB",
+            shown_order=_TURNED[judgment.shown_order],
             answer_a=text_hash(pair.response_a),
         )
     return moved if moved is judgment else replace(moved, judgment_id=content_id(moved))

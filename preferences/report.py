@@ -5,8 +5,8 @@ counts and names of rules, but no text from the data.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ DOCS = "data_docs"
 FILES = (
     "report.md",
     "quarantine.jsonl",
+    "warned.jsonl",
     "statistics.json",
     "train.jsonl",
     "heldout.jsonl",
@@ -27,6 +28,10 @@ FILES = (
     "verdict.json",
 )
 """All files of a report, in the order in which they appear."""
+
+
+Origin = Literal["fresh", "earlier"]
+"""Whether a row is of this round or of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,30 @@ class Finding:
     """Indexes of the rows that break the rule."""
     allowed: int = 0
     """Further rows that break it and that the allow-list exempts."""
+    places: tuple[str, ...] = ()
+    """Where the first rows are."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Number of rows per kind, of a rule that tells kinds apart."""
+
+    def to_json(self) -> Row:
+        """For verdict.json."""
+        row: Row = {
+            "severity": self.severity,
+            "rows": len(self.rows),
+            "allowed": self.allowed,
+        }
+        if self.kinds:
+            row["kinds"] = dict(sorted(self.kinds.items()))
+        if self.places:
+            row["places"] = list(self.places)
+        return row
+
+    @property
+    def unlisted(self) -> str:
+        """How many rows have no place here, and the file of all; empty if every row has one."""
+        rest = len(self.rows) - len(self.places)
+        file = "warned.jsonl" if self.severity == "warn" else "quarantine.jsonl"
+        return f"and {rest:,} more, all in {file}" if rest else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,7 @@ class Quarantined:
     """Its index among all rows, earlier ones first."""
     rules: tuple[str, ...]
     """All rules it breaks."""
-    origin: Literal["fresh", "earlier"]
+    origin: Origin
     sourced: Sourced
 
     def to_row(self) -> Row:
@@ -112,14 +141,7 @@ class Verdict:
             "verdict": "passed" if self.passed else "blocked",
             "reasons": list(self.reasons),
             "rows": asdict(self.counts),
-            "rules": {
-                finding.rule: {
-                    "severity": finding.severity,
-                    "rows": len(finding.rows),
-                    "allowed": finding.allowed,
-                }
-                for finding in self.findings
-            },
+            "rules": {finding.rule: finding.to_json() for finding in self.findings},
             "numbers": {number.name: number.to_json() for number in self.numbers},
         }
 
@@ -153,7 +175,21 @@ class Verdict:
             f"| {escaped(number.sentence())} |"
             for number in self.numbers
         ]
+        located = [finding for finding in self.findings if finding.places]
+        lines += ["", "## Rows", ""] if located else []
+        lines += [f"- {finding.rule}: {_listed(finding)}" for finding in located]
         return "\n".join([*lines, ""])
+
+    def located(self, places: Mapping[str, Sequence[str]]) -> "Verdict":
+        """The same verdict with the places of the first rows per rule."""
+        findings = (replace(one, places=tuple(places.get(one.rule, ()))) for one in self.findings)
+        return replace(self, findings=tuple(findings))
+
+
+def _listed(finding: Finding) -> str:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(finding.kinds.items()))
+    places = ", ".join([*finding.places, *filter(None, [finding.unlisted])])
+    return escaped(f"{kinds}: {places}" if kinds else places)
 
 
 def escaped(text: str) -> str:

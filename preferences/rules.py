@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from preferences.personal_data import KINDS
+from preferences.records import TIE
 from preferences.row_hashes import row_hashes
 
 
@@ -46,9 +48,18 @@ def consistent(table: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def first(table: pd.DataFrame) -> "pd.Series[bool]":
-    """No earlier row has the same prompt, responses and label."""
-    pairs = pd.Series(_joined(table, "prompt", "chosen", "rejected"), index=table.index)
-    return ~pairs.duplicated(keep="first")
+    """No earlier row has the same prompt, responses and label; a tie's responses have no order."""
+    tie = table["label"] == TIE
+    sides = table[["chosen", "rejected"]]
+    hashes = row_hashes(
+        [
+            table["prompt"].to_numpy(),
+            sides["chosen"].where(~tie, sides.min(axis=1)).to_numpy(),
+            sides["rejected"].where(~tie, sides.max(axis=1)).to_numpy(),
+            table["label"].to_numpy(dtype=np.float64).view(np.int64),
+        ]
+    )
+    return ~pd.Series(hashes, index=table.index).duplicated(keep="first")
 
 
 def on_one_side(table: pd.DataFrame) -> "pd.Series[bool]":
@@ -113,7 +124,7 @@ RULES = (
     Rule(
         "duplicates",
         "the same pair with the same label occurs earlier",
-        ("prompt", "chosen", "rejected"),
+        ("prompt", "chosen", "rejected", "label"),
         first,
     ),
     Rule(
@@ -157,7 +168,7 @@ RULES = (
     ),
     Rule(
         "personal_data",
-        "a response contains personal data or an access key",
+        f"a response contains personal data or an access key: {', '.join(KINDS.values())}",
         ("personal", "prompt"),
         without("personal"),
     ),

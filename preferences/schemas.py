@@ -199,7 +199,7 @@ JUDGMENTS = Schema(
         Field(name="annotator_version"),
         Field(name="choice", choices=CHOICES),
         Field(name="strength", kind="integer", required=False, nullable=True, low=1, high=4),
-        Field(name="shown_order", choices=("AB", "BA")),
+        Field(name="shown_order", required=False, nullable=True, choices=("AB", "BA")),
         Field(name="revision", kind="integer", low=0),
         *_optional("answer_a", "created_at", "reason", "rationale", "error", "guideline_hash"),
         Field(name="p_a", kind="number", required=False, nullable=True, low=0, high=1),

@@ -17,10 +17,11 @@ from preferences.statistics import Votes
 class Settled:
     """The preferences of a source with their sides; each pass also counts what gave none."""
 
-    def __init__(self, source: Source, heldout_fraction: float):
+    def __init__(self, source: Source, heldout_fraction: float, *, keep_ties: bool = False):
         """Reads nothing yet."""
         self._source = source
         self._heldout_fraction = heldout_fraction
+        self._keep_ties = keep_ties
         self.unsettled = Unsettled()
         self.votes = Votes()
 
@@ -32,7 +33,7 @@ class Settled:
             JudgmentMismatchError: votes do not belong to the pair in their row.
         """
         self.unsettled, self.votes = Unsettled(), Votes()
-        for sourced in self.unsettled.settle(self._counted()):
+        for sourced in self.unsettled.settle(self._counted(), keep_ties=self._keep_ties):
             yield on_its_side(sourced, self._heldout_fraction)
 
     def _counted(self) -> Iterator[Item]:

@@ -20,9 +20,14 @@ class Gathered:
 
     source: SourceParams
     rows: tuple[Preference, ...]
-    ties: int
+    """Ties included: `validate.ties` decides about those of all sources alike."""
     skipped: int
     alone: int
+
+    @property
+    def ties(self) -> int:
+        """Number of rows in which neither response is better."""
+        return sum(row.is_tie for row in self.rows)
 
     def to_row(self) -> Row:
         """Counts of what became of its pairs."""
@@ -30,7 +35,7 @@ class Gathered:
             "path": self.source.path,
             "revision": self.source.revision,
             "weight": self.source.weight,
-            "pairs": len(self.rows),
+            "pairs": len(self.rows) - self.ties,
             "ties": self.ties,
             "skipped": self.skipped,
             "without_opponent": self.alone,
@@ -63,7 +68,7 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
     source = opened(params) or _elsewhere(params)
     unsettled = Unsettled()
     rows = []
-    for sourced in unsettled.settle(source):
+    for sourced in unsettled.settle(source, keep_ties=True):
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=heldout_fraction)
         rows.append(
@@ -74,7 +79,7 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
                 split=row.split if source.format == "preferences" else side,
             )
         )
-    return Gathered(params, tuple(rows), unsettled.ties, unsettled.skipped, source.alone)
+    return Gathered(params, tuple(rows), unsettled.skipped, source.alone)
 
 
 def _elsewhere(params: SourceParams) -> Source:

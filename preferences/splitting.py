@@ -38,7 +38,7 @@ def split_of(prompt: Prompt, *, heldout_fraction: float, salt: str = "") -> Spli
     """The side of a prompt; about `heldout_fraction` (0 to 1) of all prompts are held out.
 
     A prompt stays on its side whatever else is in the data; and one that is held out stays so when
-    the fraction grows. Prompts with the same `normal_text` are on the same side, whatever their form.
+    the fraction grows. Prompts with the same `normal_text` are on the same side, in any form.
     Sides under different salts are independent: being held out here says nothing of being so there.
     """
     # No text without white space at its ends begins with a blank: salted and unsalted never meet.

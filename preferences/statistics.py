@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import NormalDist
 
 from preferences.judging import standing
 from preferences.records import Comparison, Judgment, Preference, oriented
@@ -30,13 +31,13 @@ class Share:
         return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
 
 
-def share(hits: int, n: int) -> Share | None:
-    """`hits` of `n` with Wilson's score interval (1927); None if `n` is 0."""
+def share(hits: int, n: int, z: float = _Z95) -> Share | None:
+    """`hits` of `n` with Wilson's score interval (1927), of 95 % by default; None if `n` is 0."""
     if n == 0:
         return None
-    mean, spread = hits / n, _Z95**2 / n
+    mean, spread = hits / n, z**2 / n
     centre = (mean + spread / 2) / (1 + spread)
-    half = _Z95 * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
+    half = z * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
     return Share(mean, max(0.0, centre - half), min(1.0, centre + half), n)
 
 
@@ -71,7 +72,7 @@ class Votes:
         """
         said = [vote for vote in standing(judgments) if vote.choice != "skip"]
         for vote in said:
-            if vote.choice in ("a", "b"):
+            if vote.choice in ("a", "b") and vote.shown_order is not None:
                 is_first = (vote.choice == "a") == (vote.shown_order == "AB")
                 self.first += is_first
                 self.second += not is_first
@@ -167,10 +168,16 @@ def agreement_with_others(units: Units) -> dict[str, Share]:
 
 
 def weak_annotators(units: Units) -> list[str]:
-    """Annotators whose interval of agreement with the others lies wholly below average."""
+    """Annotators who agree with the others less often than average.
+
+    The intervals are as wide as their number asks for (Bonferroni): if all are equally good, one
+    of them or more is named in at most 1 of 40 data sets.
+    """
     per_annotator = agreement_with_others(units)
     n = sum(each.n for each in per_annotator.values())
     if not n:
         return []
     overall = sum(each.mean * each.n for each in per_annotator.values()) / n
-    return [who for who, each in per_annotator.items() if each.high < overall]
+    z = -NormalDist().inv_cdf(0.025 / len(per_annotator))
+    widened = {who: share(each.hits, each.n, z) for who, each in per_annotator.items()}
+    return [who for who, each in widened.items() if each is not None and each.high < overall]

@@ -95,8 +95,8 @@ def _own_files(folder: Path, files: FilesParams) -> None:
 def _add_sources(folder: Path, params: PrepareParams) -> None:
     gathered = gather(params.sources, heldout_fraction=params.heldout_preferences)
     for each in gathered:
-        without = each.ties + each.skipped + each.alone
-        why = f"{each.ties} ties, {each.skipped} skipped, {each.alone} without an opponent"
+        without = each.skipped + each.alone
+        why = f"{each.skipped} skipped, {each.alone} without an opponent"
         total = len(each.rows) + without
         say_left_out(without, total, "pairs", f"{each.source.path}: {why}")
     for split in ("train", "heldout"):

@@ -14,6 +14,7 @@ from preferences.records import (
     Judgment,
     Preference,
     Row,
+    ShownOrder,
     Voted,
     compact_json,
     prompt_text,
@@ -87,7 +88,7 @@ class Omissions:
         if not isinstance(item, Voted):
             self._note_fields(item.preference)
         elif self._to != "judgments":
-            self._lost.update(_lost_of(voted))
+            self._lost.update(_lost_of(voted, "AB" if self._to == "label_studio" else None))
         if self._to == "judgments":
             self._note_repeated(voted.comparison.pair_id)
 
@@ -140,14 +141,19 @@ class Omissions:
         self._lost |= lost
 
 
-def _lost_of(voted: Voted) -> Iterator[str]:
-    """Fields that votes formats cannot hold and that differ from their defaults."""
+def _lost_of(voted: Voted, shown: ShownOrder | None) -> Iterator[str]:
+    """Fields that votes formats cannot hold and that differ from their defaults.
+
+    `shown` is the order that the format implies: Label Studio's left is `response_a`.
+    """
     comparison = voted.comparison
     yield from (name for name in ("policy_a", "policy_b") if getattr(comparison, name) != "unknown")
-    usual: Row = {"kind": "import", "revision": 1, "shown_order": "AB", "annotator_version": ""}
+    usual: Row = {"kind": "import", "revision": 1, "annotator_version": ""}
     usual |= dict.fromkeys(("strength", *_OF_PEOPLE))
     for vote in voted.judgments:
         given = text_hash(compact_json([vote.pair_id, vote.annotator_id, vote.choice]))
+        if vote.shown_order not in (shown, None):
+            yield "shown_order"
         for name, value in {**usual, "judgment_id": given}.items():
             if getattr(vote, name) != value:
                 yield name

@@ -23,6 +23,7 @@ from preferences.records import (
     Preference,
     Prompt,
     Row,
+    ShownOrder,
     Voted,
     compact_json,
     pair_id,
@@ -160,7 +161,7 @@ def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]
     for problem in _TASK.problems(data):
         raise RowError(f"data: {problem}")
     cast = [_annotation(entry, number) for number, entry in enumerate(row["annotations"], start=1)]
-    yield _voted(data, (data["response_a"], data["response_b"]), cast, where)
+    yield _voted(data, (data["response_a"], data["response_b"]), cast, where, shown="AB")
 
 
 def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
@@ -242,6 +243,7 @@ def _voted(
     responses: tuple[str, str],
     cast: Sequence[tuple[str, Choice]],
     where: str,
+    shown: ShownOrder | None = None,
 ) -> Voted:
     prompt: Prompt = row["prompt"]
     identity = pair_id(prompt, *responses)
@@ -265,6 +267,7 @@ def _voted(
             annotator_id=worker,
             kind="import",
             choice=choice,
+            shown_order=shown,
             revision=1,
             answer_a=text_hash(responses[0]),
         )

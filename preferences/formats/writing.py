@@ -61,26 +61,21 @@ class Unsettled:
     def settle(self, items: Iterable[Item], *, keep_ties: bool = False) -> Iterator[Sourced]:
         """The items that are, or by majority become, preferences.
 
-        With `keep_ties`, votes without a majority become a preference with label ½ and are not
-        counted.
+        Ties, which are votes without a majority or rows with label ½, are counted and left out; or
+        with `keep_ties` all of them are rows with label ½.
         """
         for item in items:
             if isinstance(item, Sourced):
-                yield item
+                if keep_ties or not item.preference.is_tie:
+                    yield item
+                else:
+                    self.ties += 1
                 continue
             judged = judge([item.comparison], item.judgments, weights={}, keep_ties=keep_ties)
             self.ties += judged.ties
             self.skipped += judged.skipped + judged.unjudged
             for row in judged.rows:
                 yield Sourced(row.preference, item.where)
-
-    def decided(self, items: Iterable[Item]) -> Iterator[Sourced]:
-        """The items in which one response is better."""
-        for sourced in self.settle(items):
-            if sourced.preference.is_tie:
-                self.ties += 1
-            else:
-                yield sourced
 
 
 def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
@@ -96,12 +91,10 @@ def write_items(path: Path, items: Iterable[Item], to: OutName) -> Unsettled:
         write = _VOTES[to]
         write_records(path, (write(_final(as_votes(item))) for item in items))
     elif to == "unpaired":
-        preferences = (sourced.preference for sourced in unsettled.decided(items))
+        preferences = (sourced.preference for sourced in unsettled.settle(items))
         write_records(path, unpaired.unpaired_to_rows(preferences))
     else:
-        settled = (
-            unsettled.decided(items) if to == "hh" else unsettled.settle(items, keep_ties=True)
-        )
+        settled = unsettled.settle(items, keep_ties=to != "hh")
         write_records(path, _written(settled, _PAIRS[to]), USUAL)
     return unsettled
 

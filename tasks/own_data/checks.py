@@ -126,7 +126,7 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair
         try:
             found = opened(_below(data.root, source))
             if found is not None:
-                yield key, list(_sided(found, params.prepare.heldout_preferences))
+                yield key, list(_sided(found, params))
         except MalformedDataError as error:
             data.damaged(key, error)
 
@@ -135,11 +135,11 @@ def _below(root: Path, source: SourceParams) -> SourceParams:
     return replace(source, path=str(root / source.path))
 
 
-def _sided(source: Source, heldout_fraction: float) -> Iterator[Pair]:
-    """The pairs of a source, each on the side where `prepare` will put it."""
-    for sourced in Unsettled().settle(source):
+def _sided(source: Source, params: Params) -> Iterator[Pair]:
+    """The pairs of a source that the gate looks at, each on the side where `prepare` puts it."""
+    for sourced in Unsettled().settle(source, keep_ties=params.validate.ties == "half"):
         row = sourced.preference
-        side = split_of(row.prompt, heldout_fraction=heldout_fraction)
+        side = split_of(row.prompt, heldout_fraction=params.prepare.heldout_preferences)
         yield row.prompt, row.split if source.format == "preferences" else side
 
 

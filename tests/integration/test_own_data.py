@@ -324,7 +324,8 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
     folder = place.root / "data/prepared/preferences"
     sides = {split: rows(folder / f"{split}.jsonl") for split in ("train", "heldout")}
     found = [row for side in sides.values() for row in side]
-    assert len(found) == 40 + 1 + 20
+    assert len(found) == 40 + 2 + 20
+    assert [row["label"] for row in found if "label" in row] == [0.5], "the gate drops ties"
     assert {(row["source"], row["weight"]) for row in found} == {
         ("own/pairs.jsonl", 0.5),
         ("import", 1.0),
@@ -399,16 +400,16 @@ def test_demonstrations_and_pairs_that_are_left_out_are_said_on_the_screen(place
     write_rows(place.root / "own/demonstrations.jsonl", demonstrations)
     place.values["sft"]["max_tokens"] = 30
     votes = {"prompt": "w9", "response_a": "w1", "response_b": "w2", "workers": ["x", "y"]}
-    tied = [{**votes, "prompt": f"w{n}", "votes": ["a", "b"]} for n in range(2)]
-    write_rows(place.root / "own/votes.jsonl", [{**votes, "votes": ["a", "a"]}, *tied])
+    skipped = [{**votes, "prompt": f"w{n}", "votes": ["skip", "skip"]} for n in range(2)]
+    write_rows(place.root / "own/votes.jsonl", [{**votes, "votes": ["a", "a"]}, *skipped])
     place.values["prepare"]["sources"] = [{"path": "own/votes.jsonl"}]
 
     said = {stage: place.run(stage) for stage in ("prepare", "base", "sft")}
 
     assert {code for code, _ in said.values()} == {0}, said
     assert (
-        "WARNING: 2 of 3 pairs left out (67 %): own/votes.jsonl: 2 ties, 0 skipped, 0 without an "
-        "opponent\n" in said["prepare"][1]
+        "WARNING: 2 of 3 pairs left out (67 %): own/votes.jsonl: 2 skipped, 0 without an opponent\n"
+        in said["prepare"][1]
     )
     assert (
         "WARNING: 30 of 50 demonstrations left out (60 %): more than 30 tokens (sft.max_tokens)\n"

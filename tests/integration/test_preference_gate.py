@@ -1,6 +1,7 @@
 """The gate on real Great Expectations, from files to files."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -96,8 +97,47 @@ def test_a_warning_is_counted_and_the_row_passes(gate):
         "severity": "warn",
         "rows": 1,
         "allowed": 0,
+        "places": ["x.jsonl:1"],
     }
     assert len(result.train) + len(result.heldout) == 41
+
+
+def test_ties_of_earlier_rounds_are_dropped_and_counted_like_fresh_ones(gate):
+    def tied(entry):
+        return Sourced(replace(entry.preference, label=0.5), entry.where)
+
+    fresh = [*good(40), *map(tied, good(3, start=50))]
+    earlier = [*good(20, start=100), *map(tied, good(4, start=200))]
+    counts = gate(fresh, earlier).verdict.counts
+    assert (counts.ties, counts.fresh, counts.earlier) == (7, 40, 20)
+    kept = gate(fresh, earlier, params=replace(PARAMS, ties="half")).verdict.counts
+    assert (kept.ties, kept.fresh, kept.earlier) == (0, 43, 24)
+
+
+def test_rows_that_rules_warn_of_are_listed_with_their_place(gate, tmp_path):
+    odd = [sourced(f"Odd {n}?", f"<p>Odd {n}</p>", "b", where=f"<b>.jsonl:{n}") for n in range(60)]
+    both = sourced("Both?", "mail me@example.org <br>", "", where="both.jsonl:1")
+    docs = tmp_path / "docs"
+    result = gate([*good(80), *odd, both], docs_dir=docs)
+    rules = json.loads((tmp_path / "verdict.json").read_text())["rules"]
+    assert rules["html_remains"]["rows"] == 61
+    assert rules["html_remains"]["places"] == [f"<b>.jsonl:{n}" for n in range(50)]
+    assert rules["personal_data"]["kinds"] == {"email": 1}
+    assert rules["blank_responses"]["places"] == ["both.jsonl:1"]
+    lines = [json.loads(line) for line in (tmp_path / "warned.jsonl").read_text().splitlines()]
+    assert [line["where"] for line in lines] == [*(one.where for one in odd), "both.jsonl:1"]
+    assert lines[-1]["rules"] == ["html_remains", "personal_data"]
+    assert lines[0]["pair_id"] == odd[0].preference.pair_id
+    report, page = (tmp_path / "report.md").read_text(), (docs / "rows.html").read_text()
+    assert "- personal\\_data" not in report
+    assert "- personal_data: 1 email: both.jsonl:1" in report
+    for text in (report, page):
+        assert "&lt;b&gt;.jsonl:0" in text
+        assert "and 11 more, all in warned.jsonl" in text
+        assert "<b>" not in text
+        assert "Odd" not in text
+    assert "rows.html" in (docs / "index.html").read_text()
+    assert result.verdict.findings[0].places == ("both.jsonl:1",)
 
 
 def test_an_allow_list_puts_back_one_pair_for_one_rule(gate, tmp_path):

@@ -265,6 +265,25 @@ def test_no_name_of_an_annotator_runs_in_the_report_or_steers_the_terminal(tmp_p
     assert "weak annotators: " in said
 
 
+def test_severities_limits_and_patterns_of_check_can_be_set(tmp_path, capsys):
+    rows = [*ROWS, {"prompt": "p", "chosen": "one<br>two, ask EMP-20417", "rejected": "b"}]
+    path = write(tmp_path / "x.jsonl", rows)
+    assert main(["check", str(path)]) == 0
+    assert main(["check", str(path), "--severity", "html_remains=error"]) == 1
+    assert "blocked: html_remains: 1 row where" in capsys.readouterr().out
+    loose = ["--severity", "html_remains=error", "--limit", "html_remains=0.1"]
+    assert main(["check", str(path), *loose]) == 0
+    own = ["--personal", r"staff=EMP-\d{5}", "--severity", "personal_data=quarantine"]
+    assert main(["check", str(path), *own, "--report", str(tmp_path / "out")]) == 0
+    rules = json.loads((tmp_path / "out/verdict.json").read_text())["rules"]
+    assert rules["personal_data"]["kinds"] == {"staff": 1}
+    assert rules["personal_data"]["places"] == [f"{path}:61"]
+    assert (tmp_path / "out/warned.jsonl").read_text().count("html_remains") == 1
+    capsys.readouterr()
+    assert main(["check", str(path), "--severity", "html=error"]) == 2
+    assert capsys.readouterr().err.startswith("--severity html=error: no such rule or number")
+
+
 def test_an_entry_of_the_allow_list_that_fits_no_row_is_said(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
     allowed = write(

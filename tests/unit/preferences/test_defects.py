@@ -1,6 +1,9 @@
+import re
+
 import pytest
 
-from preferences.defects import has_extra_turn, has_html, is_damaged, personal_data
+from preferences.defects import asks_for_markup, has_extra_turn, has_html, is_damaged
+from preferences.personal_data import personal_data
 
 SOUND = [
     "",
@@ -162,6 +165,34 @@ def test_html_in_code_is_no_remain(text):
 
 
 @pytest.mark.parametrize(
+    "prompt",
+    [
+        "Write an HTML page with a heading.",
+        "How do I center a div in CSS?",
+        "What does <br> do?",
+        "Make me a landing page for a bakery",
+        "Fix this code:\nprint(1)",
+        "A React component that shows a list, please",
+    ],
+)
+def test_a_prompt_may_ask_for_markup(prompt):
+    assert asks_for_markup(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "What is the dress code of a wedding?",
+        "Debate: ban plastic water bottles\nStance: no\nArgument:",
+        "Is 3 < 5 and 7 > 6?",
+        "Who wrote the Codex Leicester?",
+    ],
+)
+def test_other_prompts_do_not(prompt):
+    assert not asks_for_markup(prompt)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "List<A> and Option<B>",
@@ -274,6 +305,41 @@ def test_a_setting_a_login_a_gloss_or_a_heading_is_no_turn(text):
         ("+7 (495) 123-45-67", "phone"),
         ("+91 98765 43210", "phone"),
         ("+91 9876543210", "phone"),
+        # As they are written at home; Britain, Australia and Germany keep these free for films.
+        ("call 020 7946 0958", "phone"),
+        ("ring 07700 900123.", "phone"),
+        ("(0161) 496 0123", "phone"),
+        ("Tel. 030 23125 000", "phone"),
+        ("0171/3920000 abends", "phone"),
+        ("01 99 00 12 34", "phone"),
+        ("06.39.98.12.34", "phone"),
+        ("(02) 5550 1234", "phone"),
+        ("0491 570 156", "phone"),
+        ("03-1234-5678", "phone"),
+        ("(11) 98765-4321", "phone"),
+        ("138 1234 5678", "phone"),
+        ("98765 43210", "phone"),
+        ("1-800-555-0199", "phone"),
+        ("Phone: 5550123", "phone"),
+        ("móvil 612 345 678", "phone"),
+        ("teléfono: 912345678", "phone"),
+        # The examples of the offices or encyclopedias that explain each number.
+        ("SSN 078-05-1120", "id"),
+        ("AB 12 34 56 C", "id"),
+        ("DNI 12345678Z", "id"),
+        ("X1234567L", "id"),
+        ("RSSMRA85T10A562S", "id"),
+        ("2 55 08 14 168 025 38", "id"),
+        ("CPF 111.444.777-35", "id"),
+        ("11010519491231002X", "id"),
+        ("9999 4105 7058", "id"),
+        ("HEGG560427MVZRRL04", "id"),
+        ("44051401359", "id"),
+        ("811218-9876", "id"),
+        ("131052-308T", "id"),
+        ("10000000146", "id"),
+        ("SIN 130-692-544", "id"),
+        ("800101-1234567", "id"),
         # The examples of ISO 13616.
         ("DE89 3704 0044 0532 0130 00", "iban"),
         ("NO9386011117947.", "iban"),
@@ -324,12 +390,38 @@ def test_personal_data_and_secrets_are_found(text, kind):
         "0.1428571428571428",
         "2.7182818284590452",
         "the years 2001 2002 2003 2008",
+        "in 01-02-2003 and 04.05.2006",
+        "01 02 03 04 05",
+        "010 110 0101",
+        "0.25 0.125 0.0625",
+        "00 11 22 33 44",
+        "02-03-2004 12:30",
+        "the sum of 012 and 345",
+        "ISBN 0-306-40615-2",
+        "12345678A",
+        "RSSMRA85T10A562T",
+        "111.444.777-36",
+        "9999 4105 7059",
+        "44051401358",
+        "811218-9875",
+        "131052-308U",
+        "10000000147",
+        "2 55 08 14 168 025 39",
+        "110105194912310021",
+        "000-12-3456",
+        "call 911 or phone 112",
         "10 20 30 40 50 60 70 84",
         "1729172917291739",
     ],
 )
 def test_other_numbers_are_no_personal_data(text):
     assert personal_data(text) == ()
+
+
+def test_a_users_own_patterns_are_kinds_too():
+    own = {"staff": re.compile(r"\bEMP-\d{5}\b")}
+    assert personal_data("ask EMP-20417, me@example.org", own) == ("email", "staff")
+    assert personal_data("ask EMP-20417") == ()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,20 @@ def test_what_says_too_little_has_no_language(text):
     assert language(text) == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| Zone | h |\n" + "| ET | 4 |\n" * 9,
+        "| time | ET |\n" + "| 4 | ET, UN, EST |\n" * 9,
+        "la la la la la la la la la la",
+        "die die die die, my darling, die die",
+        "Con, con, con, con! No no no no no",
+    ],
+)
+def test_a_word_counts_once_however_often_it_stands_there(text):
+    assert language(text) == ""
+
+
 def test_a_few_foreign_words_change_nothing():
     assert language(ARTICLE["en"] + " Привет means hello, and le chat is the cat.") == "en"
 

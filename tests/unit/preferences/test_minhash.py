@@ -1,3 +1,5 @@
+from io import BytesIO
+
 import numpy as np
 
 from preferences.minhash import (
@@ -17,15 +19,20 @@ def text(seed, length=60):
     return " ".join(f"{generator.choice(WORDS)}{generator.integers(100)}" for _ in range(length))
 
 
-def signatures(*rows):
-    known = SignatureList(parts=len(rows[0]) if rows else 1)
+def listed(*rows):
+    known = SignatureList(len(rows[0]) if rows else 3, BytesIO())
     for row in rows:
         known.append(row)
-    return known.all()
+    return known
 
 
-def found(*rows):
-    return list(np.flatnonzero(near_duplicates(signatures(*rows))))
+def signatures(*rows):
+    return listed(*rows).all()
+
+
+def found(*rows, labels=None, alike=0.8):
+    given = np.array([1.0] * len(rows) if labels is None else labels)
+    return list(np.flatnonzero(near_duplicates(listed(*rows), given, alike=alike)))
 
 
 def edited(content):
@@ -71,12 +78,50 @@ def test_the_share_of_equal_minima_estimates_the_jaccard_similarity():
 
 
 def test_ten_thousand_alike_rows_do_not_take_quadratic_time():
-    row = signature([text(1), text(2), text(3)])
-    assert near_duplicates(np.stack([row] * 10_000)).sum() == 9_999
+    row = [text(1, 20), text(2, 20), text(3, 20)]
+    assert len(found(*[row] * 10_000)) == 9_999
+
+
+def test_another_label_makes_another_row():
+    row = [text(1), text(2), text(3)]
+    assert found(row, row, row, row, labels=[1.0, 0.5, 0.9, 1.0]) == [3]
+
+
+def test_ties_are_near_in_either_order():
+    row = [text(1), text(2), text(3)]
+    swapped = [edited(row[0]), edited(row[2]), edited(row[1])]
+    assert found(row, swapped, labels=[0.5, 0.5]) == [1]
+    assert found(row, swapped, labels=[1.0, 1.0]) == []
+    assert found(row, row, swapped, labels=[1.0, 0.5, 0.5]) == [2]
+
+
+def test_one_tie_is_not_near_itself():
+    assert found([text(1), text(2), text(2)], labels=[0.5]) == []
+
+
+def alike_to(content, kept, seed):
+    """The first words of `content` and new ones instead of the others."""
+    words = content.split()
+    return " ".join([*words[:kept], *(f"new{seed}x{n}" for n in range(len(words) - kept))])
+
+
+def test_what_is_found_is_near_and_all_of_it_is_found():
+    # 60 words have 58 shingles: with 53 words kept 51 of 65 are alike (0.785), with 54 52 of 64.
+    row = [text(1), text(2), text(3)]
+    just = [[row[0], alike_to(row[1], 54, n), row[2]] for n in range(40)]
+    less = [[row[0], alike_to(row[1], 53, n), row[2]] for n in range(100, 140)]
+    assert [len(found(row, other)) for other in just] == [1] * 40
+    assert [len(found(row, other)) for other in less] == [0] * 40
+
+
+def test_what_is_near_is_found_behind_many_that_are_less_so():
+    row = [text(1), text(2), text(3)]
+    less = [[row[0], alike_to(row[1], 50, n), alike_to(row[2], 50, n)] for n in range(12)]
+    assert found([row[0], alike_to(row[1], 58, 99), row[2]], *less, row) == [13]
 
 
 def test_no_rows_give_no_rows():
-    assert near_duplicates(signatures()).shape == (0,)
+    assert found() == []
     assert list(near_pairs(signatures(), signatures(["a"]))) == []
     assert list(near_pairs(signatures(["a"]), signatures())) == []
 
@@ -106,6 +151,7 @@ def test_jaccard_by_hand():
 
 
 def test_near_is_what_alike_says():
-    row, other = [text(1)], [" ".join([*text(1).split()[:40], *text(9).split()[:20]])]
-    assert list(near_duplicates(signatures(row, other), alike=0.8)) == [False, False]
-    assert list(near_duplicates(signatures(row, other), alike=0.2)) == [False, True]
+    other = " ".join([*text(1).split()[:40], *text(9).split()[:20]])
+    rows = [text(1), text(2), text(3)], [other, text(2), text(3)]
+    assert found(*rows, alike=0.8) == []
+    assert found(*rows, alike=0.4) == [1]

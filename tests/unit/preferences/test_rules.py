@@ -140,6 +140,18 @@ def test_all_but_the_first_of_the_same_pair_and_label_are_duplicates():
     assert broken("duplicates", *rows) == [1, 4]
 
 
+def test_another_label_makes_no_duplicate_and_ties_have_no_order():
+    rows = [
+        ("p", "a", "b"),
+        ("p", "a", "b", "train", 0.5),
+        ("p", "b", "a", "train", 0.5),  # the tie, swapped
+        ("p", "a", "b", "train", 0.9),
+        ("p", "a", "b", "train", 0.9),
+        ("p", "a", "c", "train", 0.5),
+    ]
+    assert broken("duplicates", *rows) == [2, 4]
+
+
 def test_a_prompt_on_both_sides_is_a_leak():
     rows = [
         ("p", "a", "b"),
@@ -206,6 +218,12 @@ def test_defects_of_either_response_are_found(rule, response):
     assert broken(rule, ("p", "a", "b"), ("p", response, "b"), ("p", "a", response)) == [1, 2]
 
 
+def test_html_that_was_asked_for_is_no_remain():
+    tags = "<p>Hello</p>"
+    rows = [("Write HTML that says hello", tags, "b"), ("Say hello", tags, "b")]
+    assert broken("html_remains", *rows) == [1]
+
+
 LONG = "the parcel that left our house on monday has been waiting at the station for days and days"
 
 
@@ -250,6 +268,7 @@ def test_a_response_in_another_language_or_script_is_found():
         ("42?", GERMAN, ENGLISH),  # one of them must be
         ("42?", GERMAN, GERMAN + " Ja."),
         ("42?", "42", ENGLISH),
+        (ENGLISH, ENGLISH, "| ET | 4 |\n" * 9 + "| UN | 1 |\n" * 3 + "| EST | 2 |\n" * 2),
     ]
     assert broken("other_language", *rows) == [1, 2, 4]
 

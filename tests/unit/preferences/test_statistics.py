@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from preferences.records import Comparison, Judgment, Preference, text_hash
@@ -30,6 +31,20 @@ def units_from(table):
         {who: said[unit] for who, said in columns.items() if said[unit] != "."}
         for unit in range(length)
     ]
+
+
+def test_of_many_honest_annotators_none_is_named_weak_by_chance():
+    named = 0
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        units = []
+        for _ in range(900):
+            three = generator.choice(300, size=3, replace=False)
+            right = generator.random(3) < 0.8
+            units.append({f"w{n:03}": "a" if r else "b" for n, r in zip(three, right, strict=True)})
+        named += bool(weak_annotators(units))
+    # One data set of 40; four or more of 20 have odds of 1 to 600.
+    assert named < 4
 
 
 def test_alpha_is_that_of_the_paper():
@@ -120,6 +135,12 @@ def test_position_bias_is_about_the_response_shown_first_and_counts_votes_that_d
     assert found is not None
     assert (found.mean, found.n) == (0.75, 4)
     assert Votes().first_wins() is None
+
+
+def test_votes_whose_order_nobody_knows_say_nothing_of_position():
+    unknown = [vote("u", "a", shown_order=None), vote("v", "a", shown_order=None)]
+    assert votes(*unknown).first_wins() is None
+    assert votes(*unknown, vote("w", "b")).first_wins().n == 1
 
 
 def test_skips_are_no_votes_and_one_vote_is_no_unit():

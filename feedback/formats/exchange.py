@@ -10,6 +10,8 @@ from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets treat a cell that begins like this as a formula."""
+_CSV_COLUMNS = ("pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b")
+_CSV_COLUMNS += ("a_finished", "b_finished")
 
 
 def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dict[str, Any]]:
@@ -97,12 +99,13 @@ def to_csv(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> str:
     """A table for viewing, not for import: cells that look like formulas get a leading quote."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b"])
+    writer.writerow([*_CSV_COLUMNS])
     for judgment in judgments:
         pair = pairs[judgment.pair_id]
         cells: list[object] = [judgment.pair_id, judgment.annotator_id, judgment.choice]
         cells += [judgment.strength, judgment.reason]
         cells += [pair.prompt, pair.response_a, pair.response_b]
+        cells += ["yes" if finished else "cut" for finished in (pair.finished_a, pair.finished_b)]
         writer.writerow(["" if cell is None else _harmless(str(cell)) for cell in cells])
     return table.getvalue()
 

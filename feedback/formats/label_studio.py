@@ -18,7 +18,9 @@ CONFIG = """<View>
   <Text name="prompt" value="$prompt"/>
   <Pairwise name="pref" toName="a,b"/>
   <Text name="a" value="$left"/>
+  <Text name="a_note" value="$left_note"/>
   <Text name="b" value="$right"/>
+  <Text name="b_note" value="$right_note"/>
   <Choices name="neither" toName="prompt" choice="single" showInline="true">
     <Choice value="tie"/>
     <Choice value="both_bad"/>
@@ -27,6 +29,10 @@ CONFIG = """<View>
 </View>
 """
 """The labelling configuration; the names a and b in it mean sides, not responses."""
+
+
+CUT = "The response was cut here, at the length limit."
+"""What is shown below a response that did not end by itself."""
 
 
 def to_tasks(pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
@@ -44,12 +50,14 @@ def _swapped(pair: Pair) -> bool:
 
 
 def _task(pair: Pair, judgments: Sequence[Judgment]) -> dict[str, Any]:
-    left, right = pair.response_a, pair.response_b
+    sides = [(pair.response_a, pair.finished_a), (pair.response_b, pair.finished_b)]
     swapped = _swapped(pair)
     if swapped:
-        left, right = right, left
+        sides.reverse()
+    (left, left_finished), (right, right_finished) = sides
     prompt = pair.prompt if isinstance(pair.prompt, str) else json.dumps(pair.prompt)
     data = {"prompt": prompt, "left": left, "right": right}
+    data |= {"left_note": "" if left_finished else CUT, "right_note": "" if right_finished else CUT}
     data |= {"pair_id": pair.pair_id, "round": pair.round}
     return {"data": data, "annotations": [_annotation(one, swapped) for one in judgments]}
 

@@ -87,6 +87,24 @@ def test_the_better_response_wins_wherever_it_stands(
     assert len(endpoint.asked) == 4
 
 
+def test_the_model_is_told_which_answer_was_cut(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    endpoint.reply = lambda first, _: (200, "1" if first.startswith("good") else "2")
+    cut = [replace(pairs[0], finished_b=False), pairs[1]]
+    annotator = ask()
+    assert [one.choice for one in annotator.judge(cut)] == ["a", "b"]
+    texts = [one["messages"][0]["content"] for one in endpoint.asked]
+    told = [text for text in texts if "was cut at its length limit" in text]
+    assert len(told) == 2
+    for text in told:
+        # Beside the answer and not in it, where its writer could have put it.
+        (note,) = [part for part in text.split("<")[1:] if "was cut" in part]
+        place = "answer_1" if "<answer_1>\nbad one" in text else "answer_2"
+        assert note.startswith(f"/{place}>\n(This answer was cut")
+    # A verdict on the cut one is none on the whole one.
+    annotator.judge(pairs)
+    assert len(endpoint.asked) == 6
+
+
 def test_a_model_that_prefers_a_place_gives_ties(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
     endpoint.reply = lambda *_: (200, "1")
     judgments = ask().judge(pairs)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -50,9 +51,7 @@ class Pair:
         for name in ("finished_a", "finished_b"):
             if not isinstance(found := row.get(name, True), bool):
                 raise JudgmentError(f"{where}: {name} is {found!r}, expected true or false")
-        if not isinstance(row.get("prompt"), str | list):
-            found = row.get("prompt")
-            raise JudgmentError(f"{where}: prompt is {found!r}, expected a text or messages")
+        _expect_prompt(row.get("prompt"), where)
         pair = cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
         expected = pair_id(pair.prompt, pair.response_a, pair.response_b)
         if pair.pair_id != expected:
@@ -135,6 +134,18 @@ def _expect_text(row: Mapping[str, Any], name: str, where: str) -> None:
         raise JudgmentError(f"{where}: {name} contains half a surrogate pair, expected valid text")
 
 
+def _expect_prompt(prompt: object, where: str) -> None:
+    messages = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list) or not all(isinstance(one, str | dict) for one in messages):
+        raise JudgmentError(f"{where}: prompt is {prompt!r}, expected a text or messages")
+    if any("\ud800" <= character <= "\udfff" for character in _texts_in(messages)):
+        raise JudgmentError(f"{where}: prompt contains half a surrogate pair, expected valid text")
+
+
+def _texts_in(messages: Sequence[object]) -> str:
+    return json.dumps(messages, ensure_ascii=False)
+
+
 def _check_values(row: Mapping[str, Any], where: str) -> None:
     for name in ("pair_id", "round", "annotator_id", "annotator_version"):
         _expect_text(row, name, where)
@@ -163,8 +174,20 @@ def _check_extras(row: Mapping[str, Any], where: str) -> None:
         raise JudgmentError(
             f"{where}: reason is {reason!r}, expected a text without U+0000 or null"
         )
+    created = row.get("created_at")
+    if created is not None and not _is_time(created):
+        raise JudgmentError(
+            f"{where}: created_at is {created!r}, expected ISO 8601 from 1970 on, or null"
+        )
     # `not >=` also refuses NaN.
     if latency is not None and (
         isinstance(latency, bool) or not isinstance(latency, int | float) or not latency >= 0
     ):
         raise JudgmentError(f"{where}: latency_ms is {latency!r}, expected 0 or more, or null")
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).year >= 1970
+    except ValueError:
+        return False

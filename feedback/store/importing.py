@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, insert, select
 
@@ -128,4 +128,7 @@ def _hire(connection: Connection, judgment: Judgment) -> None:
 def _milliseconds(judgment: Judgment) -> int:
     if judgment.created_at is None:
         return now_ms()
-    return round(1000 * datetime.fromisoformat(judgment.created_at).timestamp())
+    at = datetime.fromisoformat(judgment.created_at)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    # Leases go by the newest time in the store: one in the future would end all of them.
+    return min(now_ms(), round(1000 * at.timestamp()))

@@ -71,6 +71,15 @@ def comparison_of(pair: Pair, **more: Any) -> dict[str, Any]:
     return {name: getattr(pair, name) for name in names} | more
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 1, {}, [1], [["user", "x"]], "\ud800", [{"role": "user", "content": "\udfff"}]],
+)
+def test_a_prompt_that_cannot_be_shown_is_refused(prompt: Any) -> None:
+    with pytest.raises(JudgmentError, match=r"prompt (is|contains)"):
+        Pair.from_json(comparison_of(a_pair(), prompt=prompt))
+
+
 def test_a_comparison_without_flags_has_finished_responses() -> None:
     assert (Pair.from_json(comparison_of(a_pair())).finished_a, a_pair().finished_b) == (True, True)
     cut = Pair.from_json(comparison_of(a_pair(), finished_a=False, finished_b=True))
@@ -239,3 +248,15 @@ def test_a_judgment_in_another_round_stands_beside_the_first_only_per_round() ->
 def test_lines_are_utf8_and_not_escaped() -> None:
     assert to_lines([{"b": "Zürich", "a": 1}]) == '{"b": "Zürich", "a": 1}\n'
     assert json.loads(to_lines([{"x": None}])) == {"x": None}
+
+
+@pytest.mark.parametrize(
+    "time", [5, True, "", "yesterday", "1969-12-31T23:59:59+00:00", "2024-13-01", ["2024-01-01"]]
+)
+def test_a_time_that_is_none_or_before_all_clocks_is_refused(time: Any) -> None:
+    row = Judgment.of(
+        a_pair(), annotator_id="ana", kind="human", annotator_version="g", choice="a"
+    ).to_row()
+    assert judgment_from_row(row | {"created_at": "2024-01-01T00:00:00Z"}).choice == "a"
+    with pytest.raises(JudgmentError, match="created_at is"):
+        judgment_from_row(row | {"created_at": time})

@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
+from feedback.store import accounts
+from feedback.store.accounts import ExpiredTokenError
 from feedback.store.assignments import ServeParams
 from feedback.store.database import Database
+from feedback.store.importing import take
 from feedback.store.submissions import RefusedError
+from preferences.records import Judgment
 from tests.unit.feedback.conftest import Desk
 
 HOUR_NS = 3600 * 10**9
@@ -119,3 +123,53 @@ def test_a_stored_time_is_that_of_the_calendar(desk: Any, make_pairs: Any, clock
     desk.submit(task)
     # The clock was set right: labels and the log say what it says.
     assert desk.sql("SELECT created_ms FROM labels") == [(clocks.wall // 10**6,)]
+
+
+def test_a_token_lasts_as_long_as_was_said_and_so_does_its_session(
+    desk: Any, clocks: Clocks
+) -> None:
+    with desk.database.writing() as connection:
+        token = accounts.new_token(connection, "ana", days=2)
+        session = accounts.open_session(connection, "ana")
+        for_ever = accounts.new_token(connection, "ben")
+    clocks.pass_by(2 * 24 * 3600 - 1)
+    with desk.database.reading() as connection:
+        assert accounts.by_token(connection, token) is not None
+        assert accounts.by_session(connection, session) is not None
+    clocks.pass_by(2)
+    with desk.database.reading() as connection:
+        # 1,700,000,000 s after 1970 was 2023-11-14 22:13:20 UTC.
+        with pytest.raises(ExpiredTokenError, match="2023-11-16"):
+            accounts.by_token(connection, token)
+        assert accounts.by_session(connection, session) is None
+        assert accounts.by_token(connection, for_ever) is not None
+
+
+@pytest.mark.parametrize("days", [0, -1, 3651, float("nan"), float("inf")])
+def test_a_token_of_no_days_is_none(desk: Any, days: float) -> None:
+    with (
+        pytest.raises(ValueError, match="expected more than 0 and at most 3650"),
+        desk.database.writing() as connection,
+    ):
+        accounts.new_token(connection, "ana", days=days)
+
+
+def test_an_imported_time_of_the_future_ends_no_lease(
+    desk: Any, make_pairs: Any, clocks: Clocks
+) -> None:
+    """Judgments of a machine whose clock is wrong come in while somebody labels."""
+    desk.hire("ana", "ben")
+    first, second = make_pairs(2)
+    desk.publish([first, second])
+    task = desk.serve("ana", MINUTE)
+    other = second if task.pair.pair_id == first.pair_id else first
+    content = {"annotator_id": "zoe", "kind": "import", "annotator_version": "x", "choice": "a"}
+    judgment = Judgment.of(other, created_at="2999-01-01T00:00:00+00:00", **content)
+    with desk.database.writing() as connection:
+        assert take(connection, [judgment], "r1").taken == 1
+    path = desk.sql("PRAGMA database_list")[0][2]
+    desk.database.close()
+    desk.database = Database(path)
+    clocks.pass_by(50)
+    assert desk.serve("ben", MINUTE) is None
+    assert desk.submit(task)

@@ -71,10 +71,28 @@ clean:  ## remove outputs and working files; DVC's cache and .venv stay
 
 setup: $(READY)
 
+# Two that set up at once would collide in pip: the second waits, and then has nothing left to do.
+# The kernel keeps the lock with the open file, so that nobody who is killed leaves it behind.
+define ALONE
+import fcntl, os, sys
+os.makedirs(".work", exist_ok=True)
+lock = os.open(".work/setup.lock", os.O_CREAT | os.O_RDWR)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("Another make is setting up .venv; waiting for it", flush=True)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+os.execvp("sh", ["sh", "-ec", sys.argv[1]])
+endef
+
+$(READY): export ALONE := $(ALONE)
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' was not found. Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' is $$($(PYTHON) -V 2>&1)." >&2; exit 2; }
-	@echo "Setting up .venv (a few minutes, once)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	@$(PYTHON) -c "$$ALONE" ' \
+		test $(READY) -nt pyproject.toml && test $(READY) -nt constraints.txt && exit; \
+		echo "Setting up .venv (a few minutes, once)"; \
+		test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"; \
+		touch $(READY)'

@@ -3,6 +3,9 @@
 import os
 import shutil
 import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,55 @@ def test_other_versions_are_installed(root: Path):
     done = make(root, "--dry-run", "repro")
 
     assert "pip install" in done.stdout
+
+
+def stand_in(root: Path, pip: str) -> Path:
+    """A Python whose environments have this in place of pip, and note when it begins and ends."""
+    inside = f"#!/bin/sh\necho begin >> pip.log\n{pip}\necho end >> pip.log\n"
+    python = root / "stand-in"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"\n'
+        f"mkdir -p .venv/bin\ncat > .venv/bin/python <<'END'\n{inside}END\n"
+        "chmod +x .venv/bin/python\n"
+    )
+    python.chmod(0o755)
+    return python
+
+
+def log(root: Path) -> list[str]:
+    return (root / "pip.log").read_text().split()
+
+
+def test_two_that_set_up_at_once_do_it_once(root: Path):
+    python = stand_in(root, "while [ ! -e go ]; do sleep 0.05; done")
+    with ThreadPoolExecutor() as threads:
+        both = [threads.submit(make, root, "setup", f"PYTHON={python}") for _ in range(2)]
+        waits = "Another make is setting up .venv; waiting for it"
+        deadline = time.monotonic() + 60
+        # The one waits for the lock, the other for us.
+        while not (root / "pip.log").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)
+        assert log(root) == ["begin"]
+        (root / "go").touch()
+        done = [one.result() for one in both]
+    assert [one.returncode for one in done] == [0, 0], done
+    assert log(root) == ["begin", "end"]
+    says = sorted(one.stdout.splitlines() for one in done)
+    assert says == [[waits], ["Setting up .venv (a few minutes, once)"]]
+    assert (root / ".venv/ready").exists()
+
+
+def test_who_fails_or_is_killed_leaves_no_lock(root: Path):
+    python = stand_in(root, "[ -e go ] || exit 1")
+    failed = make(root, "setup", f"PYTHON={python}")
+    assert failed.returncode == 2
+    assert not (root / ".venv/ready").exists()
+    (root / "go").touch()
+    assert make(root, "setup", f"PYTHON={python}").returncode == 0
+    assert log(root) == ["begin", "begin", "end"]
+    assert (root / ".venv/ready").exists()
 
 
 def test_continuous_integration_runs_the_checks_and_the_tests():

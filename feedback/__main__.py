@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from feedback import commands
 from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.store.accounts import RIGHTS, TOKEN_DAYS
 from preferences.records import JudgmentError
 
 _STORE_HELP = "database of the page: a file or a SQLAlchemy URL (default: %(default)s)"
@@ -74,6 +75,18 @@ def _add_serve(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
         metavar="NAME",
         help="additional host name under which the page may be opened",
     )
+    command.add_argument(
+        "--behind-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="address or network of the proxy that adds TLS; nobody else is served then",
+    )
+    command.add_argument(
+        "--sign-in-header",
+        metavar="NAME",
+        help="header in which the proxy names whom it has signed in, such as X-Forwarded-User",
+    )
     command.add_argument("--guidelines", type=Path, help="Markdown file shown beside the pairs")
     command.add_argument(
         "--lease-minutes",
@@ -119,6 +132,17 @@ def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
     command = _add(to, "token", "Print a new token for a person; it replaces the previous one.")
     command.add_argument("name", help="name of the annotator")
     command.add_argument("--lead", action="store_true", help="also give access to the overview")
+    command.add_argument(
+        "--rights",
+        metavar="LIST",
+        help=f"a lead with these rights only, of {','.join(RIGHTS)} (default of --lead: all)",
+    )
+    command.add_argument(
+        "--days",
+        type=float,
+        default=TOKEN_DAYS,
+        help="how long the token lasts; 0: for ever (default: %(default)s)",
+    )
     command.add_argument("--resume", action="store_true", help="resume a paused annotator instead")
     command.set_defaults(run=commands.token)
 

@@ -1,7 +1,6 @@
 """Implements the commands of `python -m feedback`."""
 
 import argparse
-import json
 import os
 import pwd
 import socket
@@ -14,21 +13,21 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from feedback.annotators import MissingJudgmentsError
-from feedback.formats.exchange import from_trl, to_csv, to_trl
-from feedback.formats.label_studio import CONFIG, read_export, to_tasks
-from feedback.judgments import Pair, json_rows, read_judgments, read_pairs, to_lines
+from feedback.formats.exchange import from_trl
+from feedback.formats.label_studio import CONFIG, read_export
+from feedback.judgments import Pair, json_rows, read_judgments, read_pairs
 from feedback.page.lead import lead_view
 from feedback.page.notify import local_prefect
+from feedback.page.proxies import Proxies
 from feedback.page.running import run, stopped_by_signals
 from feedback.page.server import LOCAL_HOSTS, ServerParams, create_app
 from feedback.people import how_to_open
 from feedback.quality.annotators import QualityParams
-from feedback.store import accounts, backup, rounds, schema
+from feedback.store import accounts, backup, exporting, rounds, schema
 from feedback.store.assignments import ServeParams
 from feedback.store.database import Database
 from feedback.store.events import record
 from feedback.store.importing import take
-from feedback.store.standing import judgments_of, pairs_of
 from preferences.records import Judgment, JudgmentError, pair_id
 
 
@@ -42,17 +41,27 @@ def serve(given: argparse.Namespace) -> int:
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((given.host, given.port))
-        name = given.allow_host[0] if given.allow_host else given.host
-        address = f"http://{name}:{listener.getsockname()[1]}"
-        app = create_app(database, _server_params(given, address), serve=_serve_params(given))
+        address = _address(given, listener.getsockname()[1])
+        params = _server_params(given, address)
+        app = create_app(database, params, serve=_serve_params(given))
         link = _first_link(database, address)
-        run(app, listener, ready=lambda: _say(f"The labelling page: {link}"))
+        run(app, listener, params.proxies, ready=lambda: _say(f"The labelling page: {link}"))
     return 0
+
+
+def _address(given: argparse.Namespace, port: int) -> str:
+    """Where people open the page."""
+    if given.behind_proxy:
+        if not given.allow_host:
+            raise ValueError("--behind-proxy: expected --allow-host NAME too, the proxy's name")
+        return f"https://{given.allow_host[0]}"
+    return f"http://{given.allow_host[0] if given.allow_host else given.host}:{port}"
 
 
 def _server_params(given: argparse.Namespace, address: str) -> ServerParams:
     address_given: str | None = given.prefect_url
     params: dict[str, Any] = {"page_url": address}
+    params["proxies"] = Proxies.of(given.behind_proxy, given.sign_in_header)
     params["prefect"] = local_prefect if address_given is None else lambda: address_given
     if given.guidelines is not None:
         params["guidelines"] = given.guidelines
@@ -78,7 +87,7 @@ def _first_link(database: Database, address: str) -> str:
         somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
         if connection.execute(somebody).first() is not None:
             return f"{address} (to create a token: python -m feedback token NAME)"
-        token = accounts.new_token(connection, "me", role="lead")
+        token = accounts.new_token(connection, "me", role="lead", days=accounts.TOKEN_DAYS)
     return f"{address}/login#token={token} (this link signs you in as 'me')"
 
 
@@ -98,9 +107,9 @@ def publish(given: argparse.Namespace) -> int:
         default = Path("data/rounds") / given.round_key / "comparisons.jsonl"
         path = given.comparisons or default
         pairs = read_pairs(path)
-        _refuse_other_rounds(path, pairs, given.round_key)
+        rounds.refuse_other_rounds(path, pairs, given.round_key)
         with database.writing() as connection:
-            done = rounds.publish(connection, pairs, overlap=given.overlap)
+            done = rounds.publish(connection, pairs, overlap=given.overlap, by=_user())
     _say(
         f"round {given.round_key}: {done.added} pairs added, {done.kept} kept, "
         f"{done.removed} removed"
@@ -112,11 +121,19 @@ def token(given: argparse.Namespace) -> int:
     """Prints a token, or resumes a paused annotator."""
     with _opened(given.store) as database, database.writing() as connection:
         if given.resume:
-            accounts.resume(connection, given.name)
+            accounts.resume(connection, given.name, by=_user())
             _say(f"{given.name} resumed")
         else:
-            role = "lead" if given.lead else "annotator"
-            _say(accounts.new_token(connection, given.name, role=role))
+            _say(
+                accounts.new_token(
+                    connection,
+                    given.name,
+                    role="lead" if given.lead or given.rights is not None else "annotator",
+                    days=given.days or None,
+                    rights=accounts.RIGHTS if given.rights is None else given.rights.split(","),
+                    by=_user(),
+                )
+            )
     return 0
 
 
@@ -143,19 +160,13 @@ def status(given: argparse.Namespace) -> int:
 
 def export(given: argparse.Namespace) -> int:
     """Writes the judgments of a round."""
+    who = {"file": given.out.name, "by": _user()}
     with _opened(given.store) as database, database.writing() as connection:
-        pairs = pairs_of(
-            connection, rounds.round_pair_ids(connection, given.round_key), given.round_key
-        )
-        if not pairs:
-            raise ValueError(f"round {given.round_key} has not been published")
-        judgments = judgments_of(connection, pairs)
-        _write_atomically(given.out, _formatted(given.form, pairs, judgments))
-        detail = {"form": given.form, "n": len(judgments), "file": given.out.name, "by": _user()}
-        record(connection, "export", round_key=given.round_key, **detail)
+        done = exporting.export(connection, given.round_key, given.form, **who)
+        _write_atomically(given.out, done.text)
     if given.form == "label-studio":
         given.out.with_suffix(".config.xml").write_text(CONFIG, encoding="utf-8")
-    _say(f"{given.out}: {len(judgments)} judgments of {len(pairs)} pairs")
+    _say(f"{given.out}: {done.judgments} judgments of {done.pairs} pairs")
     return 0
 
 
@@ -190,17 +201,6 @@ def restore(given: argparse.Namespace) -> int:
     return 0
 
 
-def _formatted(form: str, pairs: list[Pair], judgments: list[Judgment]) -> str:
-    by_id = {pair.pair_id: pair for pair in pairs}
-    if form == "trl":
-        return to_lines(to_trl(judgments, by_id))
-    if form == "csv":
-        return to_csv(judgments, by_id)
-    if form == "label-studio":
-        return json.dumps(to_tasks(pairs, judgments), ensure_ascii=False, indent=1) + "\n"
-    return to_lines([judgment.to_row() for judgment in judgments])
-
-
 def _read(form: str, path: Path, round_key: str) -> list[Judgment]:
     if form == "trl":
         return from_trl(list(json_rows(path)), round_key, source=path.stem[:64])
@@ -229,14 +229,6 @@ def _refuse_if_in_round(connection: Connection, path: Path, pairs: list[Pair]) -
         key = connection.execute(query).scalar()
         if key is not None:
             raise JudgmentError(f"{path}: pair {pair.pair_id} already belongs to round {key}")
-
-
-def _refuse_other_rounds(path: Path, pairs: list[Pair], round_key: str) -> None:
-    for pair in pairs:
-        if pair.round != round_key:
-            raise JudgmentError(
-                f"{path}: pair {pair.pair_id} is of round {pair.round!r}, expected {round_key!r}"
-            )
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,23 +1,29 @@
 """Who sent a request, and whether it may change anything."""
 
+import hashlib
+import hmac
 import secrets
 
 from fastapi import HTTPException, Request
 
 from feedback.page.guesses import Guesses
 from feedback.store import accounts
-from feedback.store.accounts import Person
+from feedback.store.accounts import ExpiredTokenError, Person
 
 COOKIE = "feedback_session"
 """The browser's session: HttpOnly, SameSite=Strict."""
 
 
 def signed_in(request: Request) -> Person | None:
-    """The annotator behind a bearer token or a browser's session.
+    """The annotator whom the proxy names, or behind a bearer token or a browser's session.
 
     Raises:
-        HTTPException: 429 while tokens of this address are not looked at.
+        HTTPException: 429 while tokens of this address are not looked at; 403 if the proxy names
+            somebody who was not let in.
     """
+    name: str | None = request.state.signed_in_by_proxy
+    if name is not None:
+        return _by_name(request, name)
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return by_token(request, token.strip())
@@ -32,11 +38,27 @@ def signed_in(request: Request) -> Person | None:
     return person
 
 
+def _by_name(request: Request, name: str) -> Person:
+    """The annotator of this name, with a CSRF token: the proxy signs in other sites' requests too.
+
+    The token lasts until the server stops; the page then says that it is out of date.
+    """
+    key: bytes = request.app.state.csrf_key
+    csrf = hmac.new(key, name.encode("utf-8"), hashlib.sha256).hexdigest()
+    with request.app.state.database.reading() as connection:
+        person = accounts.by_name(connection, name, csrf)
+    if person is None:
+        raise HTTPException(
+            403, f"nobody is called {name!r} here; `python -m feedback token NAME` lets NAME in"
+        )
+    return person
+
+
 def by_token(request: Request, token: str) -> Person | None:
     """The annotator who has this token; a wrong one is counted against its address.
 
     Raises:
-        HTTPException: 429 while tokens of this address are not looked at.
+        HTTPException: 429 while tokens of this address are not looked at; 401 if it has expired.
     """
     guesses: Guesses = request.app.state.guesses
     address = address_of(request)
@@ -47,8 +69,11 @@ def by_token(request: Request, token: str) -> Person | None:
             f"too many wrong tokens from your address; try again in {wait} s",
             headers={"Retry-After": str(wait)},
         )
-    with request.app.state.database.reading() as connection:
-        person = accounts.by_token(connection, token)
+    try:
+        with request.app.state.database.reading() as connection:
+            person = accounts.by_token(connection, token)
+    except ExpiredTokenError as error:
+        raise HTTPException(401, f"your token expired on {error}; ask for a new one") from error
     if person is None:
         guesses.wrong(address)
     return person

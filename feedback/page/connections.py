@@ -10,6 +10,8 @@ import logging
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from feedback.page.proxies import NO_PROXIES, Proxies
+
 REQUEST_S = 10.0
 """From its first byte, or from the opening of the connection, until a request must be complete."""
 PER_ADDRESS = 128
@@ -21,6 +23,8 @@ _log = logging.getLogger(__name__)
 class Connection(H11Protocol):
     """uvicorn's HTTP/1.1, with both limits."""
 
+    proxies = NO_PROXIES
+    """Their connections are many people's, and not counted."""
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -28,7 +32,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         host = self.client[0] if self.client else None
         ours = (one for one in self.connections if isinstance(one, Connection))
-        if sum(one.client is not None and one.client[0] == host for one in ours) > PER_ADDRESS:
+        count = sum(one.client is not None and one.client[0] == host for one in ours)
+        if count > PER_ADDRESS and not self.proxies.named(host or ""):
             _log.warning("%s has more than %d connections; closed one", host, PER_ADDRESS)
             transport.abort()
             return
@@ -60,3 +65,8 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def connection_behind(proxies: Proxies) -> type[Connection]:
+    """The same, for a page behind these proxies."""
+    return type("ProxiedConnection", (Connection,), {"proxies": proxies})

@@ -62,6 +62,13 @@ class Undo(_Body):
     key: _Key
 
 
+class ExportWish(_Body):
+    """Export a round in one of the forms of `feedback.store.exporting`."""
+
+    round: Annotated[str, Field(pattern=r"^[^\x00]{1,64}$")]
+    form: Literal["judgments", "trl", "label-studio", "csv"]
+
+
 class PersonChange(_Body):
     """Pause or resume an annotator."""
 

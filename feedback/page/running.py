@@ -11,7 +11,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from feedback.page.connections import Connection
+from feedback.page.connections import connection_behind
+from feedback.page.proxies import Proxies
 
 LINES_A_MINUTE = 30
 """Most lines that the server logs, whatever strangers send it."""
@@ -19,7 +20,7 @@ STOP_S = 5
 """Requests that are still in progress get this long when the server stops."""
 
 
-def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> None:
+def run(app: FastAPI, listener: socket.socket, proxies: Proxies, ready: Callable[[], None]) -> None:
     """Serves until a signal says stop; calls `ready` once people can open the page.
 
     Raises:
@@ -27,7 +28,9 @@ def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> Non
     """
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=connection_behind(proxies),
+        # uvicorn would believe forwarded addresses of everybody on this machine.
+        proxy_headers=False,
         ws="none",
         # Below errors, uvicorn logs a line for every malformed request.
         log_config=None,

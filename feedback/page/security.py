@@ -12,6 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from feedback.page.proxies import Proxies, ProxyError
+
 MAX_BODY_BYTES = 65_536
 """The largest request body; a reason has at most 2,000 characters."""
 
@@ -35,16 +37,26 @@ _LENGTH = re.compile("[0-9]{1,19}")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
+PUBLISH_PATH = "/api/lead/publish"
+MAX_PUBLISHED_BYTES = 16 * 2**20
+"""The largest file of pairs that a lead may publish by the page."""
+
+
 class TooLargeError(Exception):
     """A body exceeded the limit while it was read."""
 
 
 class Guard:
-    """Refuses wrong hosts, foreign origins and large bodies; adds the security headers."""
+    """Refuses wrong hosts, foreign origins and large bodies; adds the security headers.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+    Behind a proxy, the request has its client's address from here on, and in its state the name of
+    whom the proxy has signed in (`signed_in_by_proxy`).
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], proxies: Proxies) -> None:
         """`hosts`: accepted host names, without port."""
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request; of other scopes, lifespan is passed on and the rest closed."""
@@ -62,16 +74,28 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        limit = MAX_PUBLISHED_BYTES if scope["path"] == PUBLISH_PATH else MAX_BODY_BYTES
+        refusal = self._forwarded(scope, headers) or self._refusal(scope["method"], headers, limit)
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
         try:
-            await self._app(scope, _capped(receive), send_guarded)
+            await self._app(scope, _capped(receive, limit), send_guarded)
         except TooLargeError:
-            await _too_large()(scope, receive, send_guarded)
+            await _too_large(limit)(scope, receive, send_guarded)
 
-    def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
+    def _forwarded(self, scope: Scope, headers: Headers) -> PlainTextResponse | None:
+        peer, port = scope.get("client") or ("nowhere", 0)
+        try:
+            scope["client"] = (self._proxies.client(peer, headers), port)
+            name = self._proxies.signed_in(headers)
+        except ProxyError as error:
+            return PlainTextResponse(error.text, status_code=error.status)
+        scope["state"] = {**scope.get("state", {}), "signed_in_by_proxy": name}
+        return None
+
+    def _refusal(self, method: str, headers: Headers, limit: int) -> PlainTextResponse | None:
         hosts = headers.getlist("host")
         named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if named is None:
@@ -81,27 +105,30 @@ class Guard:
         if headers.get("upgrade", "").strip().lower() == "websocket":
             return PlainTextResponse("there are no WebSockets here", status_code=400)
         origin = headers.get("origin")
-        if method not in _SAFE_METHODS and origin is not None and not _is_of(origin, hosts[0]):
+        schemes = ("https",) if self._proxies else ("http", "https")
+        ours = origin is None or _is_of(origin, hosts[0], schemes)
+        if method not in _SAFE_METHODS and not ours:
             return PlainTextResponse("requests from other sites are refused", status_code=403)
         length = headers.get("content-length", "0")
-        if not _LENGTH.fullmatch(length) or int(length) > MAX_BODY_BYTES:
-            return _too_large()
+        if not _LENGTH.fullmatch(length) or int(length) > limit:
+            return _too_large(limit)
         return None
 
 
-def _is_of(origin: str, host: str) -> bool:
+def _is_of(origin: str, host: str, schemes: Collection[str]) -> bool:
     """Whether a page of this origin was served under this host."""
     try:
-        return urlsplit(origin).netloc == host
+        parts = urlsplit(origin)
+        return parts.netloc == host and parts.scheme in schemes
     except ValueError:
         return False
 
 
-def _too_large() -> PlainTextResponse:
-    return PlainTextResponse(f"larger than {MAX_BODY_BYTES} bytes", status_code=413)
+def _too_large(limit: int) -> PlainTextResponse:
+    return PlainTextResponse(f"larger than {limit} bytes", status_code=413)
 
 
-def _capped(receive: Receive) -> Receive:
+def _capped(receive: Receive, limit: int) -> Receive:
     """`receive` with a byte limit, which also stops requests without or with a false length."""
     seen = 0
 
@@ -109,7 +136,7 @@ def _capped(receive: Receive) -> Receive:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
-        if seen > MAX_BODY_BYTES:
+        if seen > limit:
             raise TooLargeError
         return message
 

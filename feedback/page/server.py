@@ -7,6 +7,7 @@ model, a pair or the purpose of an assignment.
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,21 +24,25 @@ from sqlalchemy import Connection
 from feedback.page.access import COOKIE, by_token, may_change, signed_in
 from feedback.page.guesses import Guesses
 from feedback.page.lead import lead_view
+from feedback.page.leading import add_lead
+from feedback.page.proxies import NO_PROXIES, Proxies
 from feedback.page.rendering import text_html
-from feedback.page.requests import Login, NewJudgment, PersonChange, Undo
+from feedback.page.requests import Login, NewJudgment, Undo
 from feedback.page.security import Guard
 from feedback.page.views import standing_of, task_view
 from feedback.page.watch import Watch
 from feedback.quality.annotators import QualityParams
 from feedback.store import accounts
-from feedback.store.accounts import Person, UnknownAnnotatorError
+from feedback.store.accounts import Person
 from feedback.store.assignments import ServeParams, next_task
 from feedback.store.database import Database
-from feedback.store.submissions import RefusedError, refuse_if_paused, submit, undo
+from feedback.store.exporting import ENDINGS
+from feedback.store.submissions import RefusedError, submit, undo
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 _HERE = Path(__file__).parent
+_TEMPLATES = Jinja2Templates(_HERE / "templates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,8 @@ class ServerParams:
 
     hosts: tuple[str, ...] = LOCAL_HOSTS
     """Host names under which it may be reached."""
+    proxies: Proxies = NO_PROXIES
+    """What stands in front of it; then it is reached by no other way, and over TLS."""
     guidelines: Path = _HERE / "guidelines.md"
     """Markdown shown beside the pairs; its hash is stored with each label."""
     prefect: Callable[[], str | None] = lambda: None
@@ -81,13 +88,15 @@ def create_app(
     app.state.database = database
     app.state.guesses = Guesses()
     app.state.desk = _Desk(serve or ServeParams(), quality, text, watch.ring)
-    app.add_middleware(Guard, hosts=params.hosts)
+    app.state.csrf_key = secrets.token_bytes(32)
+    app.state.secure = bool(params.proxies)
+    app.add_middleware(Guard, hosts=params.hosts, proxies=params.proxies)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     _add_pages(app)
     _add_work(app)
-    _add_lead(app)
+    add_lead(app)
     return app
 
 
@@ -129,25 +138,26 @@ def _malformed(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": "; ".join(problems)}, status_code=422)
 
 
+def _page(request: Request, name: str, person: Person | None, **values: Any) -> HTMLResponse:
+    desk: _Desk = request.app.state.desk
+    shown = {"person": person, "version": desk.guideline_hash, **values}
+    return _TEMPLATES.TemplateResponse(request, name, shown)
+
+
 def _add_pages(app: FastAPI) -> None:
-    templates = Jinja2Templates(_HERE / "templates")
-
-    def page(request: Request, name: str, person: Person | None, **values: Any) -> HTMLResponse:
-        desk: _Desk = request.app.state.desk
-        shown = {"person": person, "version": desk.guideline_hash, **values}
-        return templates.TemplateResponse(request, name, shown)
-
     @app.get("/", response_class=HTMLResponse)
     def annotate(request: Request) -> Response:
         person = signed_in(request)
         if person is None:
             return RedirectResponse("/login", status_code=303)
         html = request.app.state.desk.guidelines_html
-        return page(request, "annotate.html", person, guidelines=html)
+        return _page(request, "annotate.html", person, guidelines=html)
 
     @app.get("/login", response_class=HTMLResponse)
     def login(request: Request) -> Response:
-        return page(request, "login.html", None)
+        if request.state.signed_in_by_proxy is not None:
+            return RedirectResponse("/", status_code=303)
+        return _page(request, "login.html", None)
 
     @app.get("/lead", response_class=HTMLResponse)
     def lead(request: Request) -> Response:
@@ -156,11 +166,16 @@ def _add_pages(app: FastAPI) -> None:
             return RedirectResponse("/login", status_code=303)
         with request.app.state.database.reading() as connection:
             view = lead_view(connection, request.app.state.desk.quality)
-        return page(request, "lead.html", person, view=view)
+        return _page(request, "lead.html", person, view=view, forms=ENDINGS)
 
     @app.get("/health")
     def health() -> dict[str, bool]:
         return {"ok": True}
+
+
+def _cookie(request: Request) -> dict[str, Any]:
+    """How the session's cookie is sent; over TLS only, where there is TLS."""
+    return {"httponly": True, "samesite": "strict", "secure": request.app.state.secure}
 
 
 def _add_work(app: FastAPI) -> None:
@@ -172,9 +187,8 @@ def _add_work(app: FastAPI) -> None:
         with request.app.state.database.writing() as connection:
             session = accounts.open_session(connection, person.annotator_id)
         response = JSONResponse({"ok": True, "role": person.role})
-        response.set_cookie(
-            COOKIE, session, max_age=accounts.SESSION_MS // 1000, httponly=True, samesite="strict"
-        )
+        age = accounts.SESSION_MS // 1000
+        response.set_cookie(COOKIE, session, max_age=age, **_cookie(request))
         return response
 
     @app.post("/api/logout")
@@ -182,7 +196,7 @@ def _add_work(app: FastAPI) -> None:
         with request.app.state.database.writing() as connection:
             accounts.close_session(connection, request.cookies.get(COOKIE, ""))
         response = JSONResponse({"ok": True})
-        response.delete_cookie(COOKIE)
+        response.delete_cookie(COOKIE, **_cookie(request))
         return response
 
     @app.post("/api/task")
@@ -211,22 +225,3 @@ def _add_work(app: FastAPI) -> None:
             lease = desk.serve.lease_ms
             undone = undo(connection, person.annotator_id, key=given.key, lease_ms=lease)
             return {"undone": undone is not None, **desk.work(connection, person)}
-
-
-def _add_lead(app: FastAPI) -> None:
-    @app.post("/api/lead/person")
-    def change(
-        request: Request, given: PersonChange, person: Annotated[Person, Depends(may_change)]
-    ) -> dict[str, bool]:
-        if person.role != "lead":
-            raise HTTPException(403, "only the lead may do this")
-        try:
-            with request.app.state.database.writing() as connection:
-                refuse_if_paused(connection, person.annotator_id)
-                if given.paused:
-                    accounts.pause(connection, given.annotator_id, "paused by the lead")
-                else:
-                    accounts.resume(connection, given.annotator_id)
-        except UnknownAnnotatorError as error:
-            raise HTTPException(404, str(error)) from error
-        return {"ok": True}

@@ -8,10 +8,12 @@ follow from session ids and are not stored.
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from feedback.store import schema
 from feedback.store.database import now_ms
@@ -19,11 +21,23 @@ from feedback.store.events import record
 from feedback.store.names import check_name
 from feedback.store.rounds import settle_without
 
+RIGHTS = ("export", "pause", "publish")
+"""What a lead may do, unless a token gives them less."""
+TOKEN_DAYS = 90
+"""How long a token lasts that the commands make, unless they are told."""
 SESSION_MS = 30 * 24 * 3600 * 1000
-"""A browser stays signed in for thirty days."""
+"""A browser stays signed in for thirty days, and no longer than its token lasts."""
+
+MOST_DAYS = 3650
+"""The longest life of a token that expires."""
+_DAY_MS = 24 * 3600 * 1000
 
 # Built once, as in `feedback.store.assignments`.
 _BY_TOKEN = select(schema.annotators).where(schema.annotators.c.token_hash == bindparam("hash"))
+_BY_NAME = select(schema.annotators).where(
+    schema.annotators.c.annotator_id == bindparam("mine"),
+    schema.annotators.c.role.in_(("annotator", "lead")),
+)
 _PAUSED = select(schema.annotators.c.paused_reason).where(
     schema.annotators.c.annotator_id == bindparam("mine")
 )
@@ -37,6 +51,10 @@ _BY_SESSION = (
 )
 
 
+class ExpiredTokenError(Exception):
+    """The token was right, until the date in the message."""
+
+
 class UnknownAnnotatorError(ValueError):
     """There is no annotator of this name."""
 
@@ -48,23 +66,43 @@ class Person:
     annotator_id: str
     role: str
     """annotator or lead."""
+    rights: frozenset[str]
+    """Those of `RIGHTS` that they have; none for annotators."""
     csrf: str | None
     """What a browser must send with each change; None for bearer tokens, which other sites cannot
     send."""
 
 
-def new_token(connection: Connection, annotator_id: str, *, role: str = "annotator") -> str:
+def new_token(
+    connection: Connection,
+    annotator_id: str,
+    *,
+    role: str = "annotator",
+    days: float | None = None,
+    rights: Collection[str] = RIGHTS,
+    by: str | None = None,
+) -> str:
     """Creates the annotator if needed, and a token that replaces the previous one.
 
+    It lasts so many `days`, or for ever; a lead gets these `rights`. The log says `by` whom.
+
     Raises:
-        ValueError: the name is none that everybody can see (`feedback.store.names`).
+        ValueError: the name is none that everybody can see (`feedback.store.names`), or a right or
+            the number of days is none.
     """
     check_name(annotator_id)
+    for right in rights:
+        if right not in RIGHTS:
+            raise ValueError(f"right {right!r}, expected some of {', '.join(RIGHTS)}")
+    if days is not None and not 0 < days <= MOST_DAYS:
+        raise ValueError(f"a token of {days} days, expected more than 0 and at most {MOST_DAYS}")
     token = secrets.token_urlsafe(32)
     people = schema.annotators
     mine = people.c.annotator_id == annotator_id
     held = connection.execute(select(people.c.annotator_id).where(mine)).first()
-    values = {"role": role, "token_hash": _hash(token)}
+    values: dict[str, Any] = {"role": role, "token_hash": _hash(token)}
+    values["token_expires_ms"] = None if days is None else now_ms() + round(days * _DAY_MS)
+    values["rights"] = ",".join(sorted(rights)) if role == "lead" else None
     if held is None:
         row = {"annotator_id": annotator_id, "created_ms": now_ms(), "judged_from_label": 0}
         row |= {"kind": "human"}
@@ -73,27 +111,50 @@ def new_token(connection: Connection, annotator_id: str, *, role: str = "annotat
         connection.execute(update(people).where(mine).values(**values))
         mine_too = schema.sessions.c.annotator_id == annotator_id
         connection.execute(delete(schema.sessions).where(mine_too))
-    record(connection, "token", annotator_id=annotator_id, role=role)
+    detail = {"role": role, "days": days, "rights": values["rights"], "by": by}
+    known = {name: value for name, value in detail.items() if value is not None}
+    record(connection, "token", annotator_id=annotator_id, **known)
     return token
 
 
 def by_token(connection: Connection, token: str) -> Person | None:
-    """The annotator who has this token."""
+    """The annotator who has this token.
+
+    Raises:
+        ExpiredTokenError: somebody had it, until it expired.
+    """
     row = connection.execute(_BY_TOKEN, {"hash": _hash(token)}).first()
     if row is None:
         return None
-    return Person(annotator_id=row.annotator_id, role=row.role, csrf=None)
+    until = row.token_expires_ms
+    if until is not None and until <= now_ms():
+        raise ExpiredTokenError(f"{datetime.fromtimestamp(until / 1000, tz=UTC):%Y-%m-%d}")
+    return _person(row, csrf=None)
+
+
+def by_name(connection: Connection, annotator_id: str, csrf: str) -> Person | None:
+    """The annotator of this name, if they may sign in at all; imported ones may not."""
+    if "\x00" in annotator_id:  # PostgreSQL cannot even look for it.
+        return None
+    row = connection.execute(_BY_NAME, {"mine": annotator_id}).first()
+    if row is None:
+        return None
+    return _person(row, csrf=csrf)
 
 
 def open_session(connection: Connection, annotator_id: str) -> str:
     """Signs a browser in; returns the secret for its cookie."""
     session = secrets.token_urlsafe(32)
     connection.execute(delete(schema.sessions).where(schema.sessions.c.expires_ms < now_ms()))
+    people = schema.annotators
+    until = select(people.c.token_expires_ms).where(people.c.annotator_id == annotator_id)
+    token_ends = connection.execute(until).scalar()
+    ends = now_ms() + SESSION_MS
     connection.execute(
         insert(schema.sessions).values(
             session_hash=_hash(session),
             annotator_id=annotator_id,
-            expires_ms=now_ms() + SESSION_MS,
+            expires_ms=ends if token_ends is None else min(ends, token_ends),
         )
     )
     return session
@@ -104,7 +165,7 @@ def by_session(connection: Connection, session: str) -> Person | None:
     row = connection.execute(_BY_SESSION, {"hash": _hash(session), "now": now_ms()}).first()
     if row is None:
         return None
-    return Person(annotator_id=row.annotator_id, role=row.role, csrf=_csrf(session))
+    return _person(row, csrf=_csrf(session))
 
 
 def close_session(connection: Connection, session: str) -> None:
@@ -120,7 +181,7 @@ def paused_reason(connection: Connection, annotator_id: str) -> str | None:
     return reason
 
 
-def pause(connection: Connection, annotator_id: str, reason: str) -> None:
+def pause(connection: Connection, annotator_id: str, reason: str, *, by: str | None = None) -> None:
     """Gives this person no further pairs and frees their open one.
 
     Raises:
@@ -131,10 +192,11 @@ def pause(connection: Connection, annotator_id: str, reason: str) -> None:
     mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
     connection.execute(update(table).where(*mine).values(state="free"))
     settle_without(connection)
-    record(connection, "pause", annotator_id=annotator_id, reason=reason)
+    by_whom = {"by": by} if by else {}
+    record(connection, "pause", annotator_id=annotator_id, reason=reason, **by_whom)
 
 
-def resume(connection: Connection, annotator_id: str) -> None:
+def resume(connection: Connection, annotator_id: str, *, by: str | None = None) -> None:
     """Lets this person continue; quality checks count only their answers from now on.
 
     Raises:
@@ -144,7 +206,7 @@ def resume(connection: Connection, annotator_id: str) -> None:
     newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
     last = connection.execute(newest).scalar() or 0
     _set_paused(connection, annotator_id, paused_reason=None, judged_from_label=last)
-    record(connection, "resume", annotator_id=annotator_id)
+    record(connection, "resume", annotator_id=annotator_id, **({"by": by} if by else {}))
 
 
 def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> None:
@@ -155,6 +217,13 @@ def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> Non
     if "\x00" in annotator_id or connection.execute(known).first() is None:
         raise UnknownAnnotatorError(f"no annotator {annotator_id!r}")
     connection.execute(update(people).where(where).values(**values))
+
+
+def _person(row: Row[Any], *, csrf: str | None) -> Person:
+    rights: frozenset[str] = frozenset()
+    if row.role == "lead":
+        rights = frozenset(RIGHTS if row.rights is None else filter(None, row.rights.split(",")))
+    return Person(annotator_id=row.annotator_id, role=row.role, rights=rights, csrf=csrf)
 
 
 def _csrf(session: str) -> str:

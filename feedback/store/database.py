@@ -53,7 +53,7 @@ class Database:
         self._engine = _postgres(str(url)) if self._file is None else _sqlite(self._file)
         with self.writing() as connection:
             schema.metadata.create_all(connection)
-            schema.forget_csrf_secrets(connection)
+            schema.bring_up_to_date(connection)
             newest = connection.execute(select(func.max(schema.assignments.c.served_ms))).scalar()
         self._steady_offset_ms = max(now_ms(), newest or 0) - _running_ms()
 

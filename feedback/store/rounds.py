@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, select, update
@@ -11,8 +12,9 @@ from feedback.judgments import Pair
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
-from feedback.store.standing import answers, chunks, column_in, content_of
+from feedback.store.standing import answers, chunks, column_in, content_of, pairs_of
 from feedback.store.votes import votes_needed
+from preferences.records import JudgmentError
 
 # Built once, as in `feedback.store.assignments`.
 _rows = schema.round_pairs
@@ -63,8 +65,12 @@ class Published:
     removed: int
 
 
-def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> Published:
+def publish(
+    connection: Connection, pairs: Sequence[Pair], *, overlap: int, by: str | None = None
+) -> Published:
     """Makes `pairs` the content of their round; publishing the same pairs again changes nothing.
+
+    The log says that it was done `by` this user or lead; by default it was the pipeline.
 
     Pairs that the round no longer contains are closed; pairs that it already contains, or that
     were judged in another round, keep their judgments.
@@ -97,16 +103,36 @@ def publish(connection: Connection, pairs: Sequence[Pair], *, overlap: int) -> P
     )
     if result.added or result.removed:
         _to_be_announced(connection, key)
-        record(connection, "publish", round_key=key, added=result.added, removed=result.removed)
+        detail: dict[str, Any] = {"added": result.added, "removed": result.removed}
+        record(connection, "publish", round_key=key, **detail, **({"by": by} if by else {}))
     return result
+
+
+def refuse_other_rounds(path: Path, pairs: Sequence[Pair], round_key: str) -> None:
+    """Keeps a file of one round out of another.
+
+    Raises:
+        JudgmentError: a pair is of another round.
+    """
+    for pair in pairs:
+        if pair.round != round_key:
+            raise JudgmentError(
+                f"{path}: pair {pair.pair_id} is of round {pair.round!r}, expected {round_key!r}"
+            )
 
 
 def add_pairs(
     connection: Connection, pairs: Iterable[Pair], gold: dict[str, str] | None = None
 ) -> None:
-    """Stores new pairs; `gold` maps pair ids to right choices."""
+    """Stores new pairs; `gold` maps pair ids to right choices.
+
+    Of known ones it keeps the order of the responses, which gives judgments their meaning, and
+    takes over whether they are finished: the same text may have been cut in one round and not in
+    another, and people are shown what holds for the newest.
+    """
     by_id = {pair.pair_id: pair for pair in pairs}
     known = set(column_in(connection, schema.pairs.c.pair_id, list(by_id)))
+    _renew_flags(connection, [by_id[key] for key in sorted(known)])
     rows = [
         {
             "pair_id": pair.pair_id,
@@ -119,6 +145,18 @@ def add_pairs(
     ]
     if rows:
         connection.execute(schema.pairs.insert(), rows)
+
+
+def _renew_flags(connection: Connection, pairs: Sequence[Pair]) -> None:
+    ids = [pair.pair_id for pair in pairs]
+    for pair, stored in zip(pairs, pairs_of(connection, ids, ""), strict=True):
+        flags = (pair.finished_a, pair.finished_b)
+        if pair.response_a != stored.response_a:
+            flags = flags[::-1]
+        if flags != (stored.finished_a, stored.finished_b):
+            content = content_of(replace(stored, finished_a=flags[0], finished_b=flags[1]))
+            this = schema.pairs.c.pair_id == pair.pair_id
+            connection.execute(update(schema.pairs).where(this).values(content=content))
 
 
 def settle(connection: Connection, pair_ids: Sequence[str]) -> None:

@@ -77,6 +77,8 @@ annotators = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("paused_reason", Text, comment="null: active"),
     Column("judged_from_label", _Key, nullable=False, comment="quality looks at later labels only"),
+    Column("token_expires_ms", BigInteger, comment="null: never"),
+    Column("rights", String(64), comment="of a lead, joined by commas; null: all"),
 )
 
 assignments = Table(
@@ -162,7 +164,17 @@ for _table in (labels, events):
     event.listen(_table, "after_create", _protect)
 
 
-def forget_csrf_secrets(connection: Connection) -> None:
-    """Drops a column of earlier versions that held secrets of sessions in clear."""
-    if "csrf" in {column["name"] for column in inspect(connection).get_columns("sessions")}:
+def bring_up_to_date(connection: Connection) -> None:
+    """Changes the tables of an earlier version: what it holds stays as it is.
+
+    Drops a column that held secrets of sessions in clear, and adds what did not exist yet.
+    """
+    if "csrf" in _columns(connection, "sessions"):
         connection.exec_driver_sql("ALTER TABLE sessions DROP COLUMN csrf")
+    for name, kind in (("token_expires_ms", "BIGINT"), ("rights", "VARCHAR(64)")):
+        if name not in _columns(connection, "annotators"):
+            connection.exec_driver_sql(f"ALTER TABLE annotators ADD COLUMN {name} {kind}")
+
+
+def _columns(connection: Connection, table: str) -> set[str]:
+    return {str(column["name"]) for column in inspect(connection).get_columns(table)}

@@ -1,12 +1,15 @@
 """A person at the labelling page: by keyboard, by mouse, on a phone, in the dark."""
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from feedback.judgments import to_lines
 from feedback.store import accounts
 
 keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed")
@@ -456,3 +459,69 @@ def test_the_browser_has_nothing_to_complain_about(browser: Any, site: Any, pair
     browser.get(f"{site.address}/lead")
     entries = browser.get_log("browser")
     assert [one["message"] for one in entries if one["level"] in ("WARNING", "SEVERE")] == []
+
+
+def tell(browser: Any) -> str:
+    error = by_id(browser, "error")
+    return str(error.text) if error.is_displayed() else ""
+
+
+def type_token(browser: Any, token: str) -> None:
+    field = by_id(browser, "token")
+    field.clear()
+    field.send_keys(token, Keys.ENTER)
+
+
+def test_who_guesses_is_told_how_long_to_wait(
+    browser: Any, site: Any, picture: Callable[[str], None]
+) -> None:
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login")
+    type_token(browser, "guess")
+    wait_for(browser, tell)
+    assert tell(browser) == "Unknown token; ask for a new one."
+    for _ in range(12):
+        type_token(browser, "guess")
+        time.sleep(0.1)
+    wait_for(browser, lambda b: tell(b).startswith("Too many wrong tokens. Try again in "))
+    seconds = int(tell(browser).split(" in ")[1].split()[0])
+    assert 1 <= seconds <= 60
+    picture("guesses")
+
+
+def test_who_comes_with_an_expired_token_is_told_so(browser: Any, site: Any) -> None:
+    token = site.token("ana")
+    with site.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE annotators SET token_expires_ms = 1700000000000")
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login#token={token}")
+    wait_for(browser, tell)
+    assert tell(browser) == "Your token expired on 2023-11-14; ask for a new one."
+
+
+def test_a_lead_publishes_and_exports_from_the_overview(
+    browser: Any, site: Any, pair_of: Any, picture: Callable[[str], None], tmp_path: Path
+) -> None:
+    sign_in(browser, site, "lea", "lead")
+    pairs = [replace(one, round="r7") for one in twelve(pair_of)]
+    file = tmp_path / "comparisons.jsonl"
+    file.write_text(to_lines([asdict(one) for one in pairs]), encoding="utf-8")
+    browser.get(f"{site.address}/lead")
+    for name, value in (("round", "r8"), ("file", str(file))):
+        browser.find_element("name", name).send_keys(value)
+    browser.find_element("css selector", "#publish button").click()
+    wait_for(browser, lambda b: "expected 'r8'" in by_id(b, "trouble").text)
+    field = browser.find_element("name", "round")
+    field.clear()
+    field.send_keys("r7")
+    browser.find_element("css selector", "#publish button").click()
+    wait_for(browser, lambda b: "12 pairs added" in by_id(b, "done").text)
+    assert not by_id(browser, "trouble").is_displayed()
+    browser.get(f"{site.address}/lead")
+    picture("lead-publishes")
+    folder = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", folder)
+    browser.find_element("css selector", "[data-form='label-studio']").click()
+    exported = tmp_path / "r7-label-studio.json"
+    wait_for(browser, lambda _: exported.exists())
+    assert len(json.loads(exported.read_text(encoding="utf-8"))) == 12

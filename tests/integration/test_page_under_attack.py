@@ -1,12 +1,11 @@
 """The running page against connections that no browser makes: half-sent, too many, malformed."""
 
-import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,13 @@ UPGRADE = (
 )
 
 
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @dataclass
 class Page:
     """The running page."""
@@ -47,21 +53,42 @@ class Page:
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 30, (source, 0))
 
-    def says(self, request: bytes) -> int:
+    def says(self, request: bytes, source: str = "127.0.0.1") -> int:
         """The status of the reply."""
-        with self.connect() as connection:
+        with self.connect(source) as connection:
             connection.sendall(request)
             reply = connection.recv(65536)
         return int(reply.split(b" ", 2)[1])
 
 
+def listening(pid: int) -> int:
+    """The port at which a process of ours listens."""
+    sockets = {str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()}
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and f"socket:[{inode}]" in sockets:
+            return int(local.split(":")[1], 16)
+    raise AssertionError("it does not listen")
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    store = tmp_path_factory.mktemp("page") / "feedback.db"
+    yield from served(tmp_path_factory.mktemp("page") / "feedback.db")
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page behind a proxy at 127.0.0.5 that signs people in."""
+    options = ("--behind-proxy", "127.0.0.5", "--sign-in-header", "X-Forwarded-User")
+    store = tmp_path_factory.mktemp("behind") / "feedback.db"
+    yield from served(store, *options, "--allow-host", "label.example")
+
+
+def served(store: Path, *options: str) -> Iterator[Page]:
     feedback(store, "token", "ana")
     command = [sys.executable, "-m", "feedback", "serve", "--store", str(store), "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--prefect-url", ""],
+        [*command, "--prefect-url", "", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,12 +96,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    found = re.search(r":(\d+)", process.stdout.readline().split(": ", 1)[1])
-    assert found is not None
+    said = process.stdout.readline().split(": ", 1)[1]
+    port = listening(process.pid) if options else int(said.split("127.0.0.1:")[1].split()[0])
+    assert said.startswith("https://label.example " if options else "http://127.0.0.1:")
     lines: list[str] = []
     reader = threading.Thread(target=lines.extend, args=(process.stderr,))
     reader.start()
-    yield Page(int(found[1]), store, lines)
+    yield Page(port, store, lines)
     process.terminate()
     assert process.wait(30) == 0
     reader.join()
@@ -226,6 +254,40 @@ def test_a_thousand_guesses_are_slowed_down_and_leave_a_short_log(page: Page) ->
     guesses = [line for line in page.lines if "wrong token" in line]
     assert len(guesses) == tried
     assert all("127.0.0.3" in line and "guess-" not in line for line in guesses)
+    # An address that one writes oneself is none, as long as no proxy is named.
+    forged = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
+    with httpx.Client(base_url=address, transport=httpx.HTTPTransport(), timeout=60) as client:
+        client.post("/api/login", json={"token": "guess"}, headers=forged)
+    wait_until(lambda: sum("wrong token" in line for line in page.lines) == tried + 1)
+    assert not [line for line in page.lines if "203.0.113.7" in line]
     # Nobody else has to wait.
     token = feedback(page.store, "token", "ben").stdout.strip()
     assert httpx.post(f"{address}/api/login", json={"token": token}).status_code == 200
+
+
+PROXIED = (
+    b"GET / HTTP/1.1\r\nHost: label.example\r\nX-Forwarded-Proto: https\r\n"
+    b"X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-User: ana\r\n\r\n"
+)
+
+
+def test_only_the_named_proxy_says_who_somebody_is(behind: Page) -> None:
+    assert behind.says(PROXIED, "127.0.0.5") == 200
+    for other in ("127.0.0.1", "127.0.0.6"):
+        assert behind.says(PROXIED, other) == 403
+    assert behind.says(PROXIED.replace(b"https", b"http"), "127.0.0.5") == 400
+    assert behind.says(PROXIED.replace(b"label.example", b"evil.example"), "127.0.0.5") == 421
+
+
+def test_a_proxy_may_open_as_many_connections_as_it_has_people(behind: Page) -> None:
+    opened = [behind.connect("127.0.0.5") for _ in range(PER_ADDRESS + 5)]
+    try:
+        time.sleep(0.5)
+        assert behind.says(PROXIED, "127.0.0.5") == 200
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def test_a_header_of_the_proxy_is_nothing_where_no_proxy_is_named(page: Page) -> None:
+    assert page.says(PROXIED.replace(b"label.example", b"localhost")) == 303

@@ -6,6 +6,7 @@ import stat
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def test_a_store_of_an_earlier_version_forgets_its_csrf_secrets_and_keeps_its_se
     path = tmp_path / "feedback.db"
     opened = database.Database(path)
     with opened.writing() as connection:
-        accounts.new_token(connection, "ana")
+        token = accounts.new_token(connection, "ana")
         session = accounts.open_session(connection, "ana")
     opened.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -196,10 +197,13 @@ def test_a_store_of_an_earlier_version_forgets_its_csrf_secrets_and_keeps_its_se
         connection.execute(
             "UPDATE sessions SET csrf = 'a-secret-of-forty-three-characters-in-clear'"
         )
+        for name in ("token_expires_ms", "rights"):
+            connection.execute(f"ALTER TABLE annotators DROP COLUMN {name}")
         connection.commit()
     opened = database.Database(path)
     with opened.writing() as connection:
         person = accounts.by_session(connection, session)
+        assert accounts.by_token(connection, token) == replace(person, csrf=None)
         other: Any = accounts.by_session(connection, accounts.open_session(connection, "ana"))
     opened.close()
     assert person is not None

@@ -16,7 +16,10 @@ async function signIn(token) {
   const wait = reply?.headers.get("Retry-After");
   if (!reply) error.textContent = "The server cannot be reached.";
   else if (wait) error.textContent = `Too many wrong tokens. Try again in ${wait} seconds.`;
-  else error.textContent = "Unknown token. Ask for a new one.";
+  else {
+    const { detail } = await reply.json().catch(() => ({}));
+    error.textContent = typeof detail === "string" ? `${detail[0].toUpperCase()}${detail.slice(1)}.` : `Error ${reply.status}.`;
+  }
   error.hidden = false;
   field.focus();
 }

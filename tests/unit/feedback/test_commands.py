@@ -1,7 +1,9 @@
 """The commands, as a person types them."""
 
+import csv
 import json
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -294,6 +296,73 @@ def test_label_studio_gets_shuffled_sides_and_its_configuration(
     assert abs(a_left - 100) < 22
     config = (tmp_path / "tasks.config.xml").read_text(encoding="utf-8")
     assert '<Pairwise name="pref" toName="a,b"/>' in config
+
+
+def test_every_form_says_which_response_was_cut(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    pairs = [replace(pair, finished_b=n % 2 == 0) for n, pair in enumerate(make_pairs(40))]
+    desk.publish(pairs)
+    desk.hire("ana")
+    for _ in pairs:
+        desk.answer("ana", "a")
+    for form in ("label-studio", "csv", "trl"):
+        assert run("export", "--round", "r1", "--format", form, "--out", tmp_path / form)[0] == 0
+    cut = {f"answer {n} b" for n in range(1, 40, 2)}
+    told: dict[str, set[str]] = {form: set() for form in ("label-studio", "csv", "trl")}
+    for task in json.loads((tmp_path / "label-studio").read_text(encoding="utf-8")):
+        for side in ("left", "right"):
+            note = task["data"][f"{side}_note"]
+            assert note in ("", "The response was cut here, at the length limit.")
+            told["label-studio"] |= {task["data"][side]} if note else set()
+    with (tmp_path / "csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            told["csv"] |= {row[name] for name in ("a", "b") if row[f"{name}_finished"] == "cut"}
+    for line in (tmp_path / "trl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        told["trl"] |= {row[one] for one in ("chosen", "rejected") if not row[f"{one}_finished"]}
+    assert told == dict.fromkeys(told, cut)
+    for note in ("$left_note", "$right_note"):
+        assert note in (tmp_path / "label-studio.config.xml").read_text(encoding="utf-8")
+
+
+def test_a_token_can_have_fewer_days_and_fewer_rights(run: Command, desk: Any) -> None:
+    before = int(time.time() * 1000)
+    columns = "role, rights, token_expires_ms FROM annotators WHERE annotator_id"
+    for arguments, role, rights, days in (
+        (("ana",), "annotator", None, 90),
+        (("lea", "--lead"), "lead", "export,pause,publish", 90),
+        (("leo", "--rights", "pause", "--days", "7"), "lead", "pause", 7),
+        (("lou", "--days", "0"), "annotator", None, None),
+    ):
+        code, token, err = run("token", *arguments)
+        assert (code, len(token.strip())) == (0, 43), err
+        ((was, may, until),) = desk.sql(f"SELECT {columns} = '{arguments[0]}'")
+        assert (was, may) == (role, rights)
+        if days is None:
+            assert until is None
+        else:
+            assert 0 <= until - before - days * 86_400_000 < 3_600_000
+    code, _, err = run("token", "zoe", "--rights", "pause,fly")
+    assert (code, err) == (2, "right 'fly', expected some of export, pause, publish\n")
+    assert run("token", "zoe", "--days", "-1")[0] == 2
+    assert desk.sql("SELECT count(*) FROM annotators WHERE annotator_id = 'zoe'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--behind-proxy", "10.0.0.5"), "expected --allow-host NAME too"),
+        (("--behind-proxy", "x", "--allow-host", "y"), "'x' does not appear to be"),
+        (("--sign-in-header", "X-Forwarded-User"), "believed of a proxy only"),
+    ],
+)
+def test_a_proxy_that_is_half_named_opens_no_page(
+    run: Command, options: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run("serve", "--port", "0", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 def test_a_table_holds_no_formula(run: Command, desk: Any, make_pairs: Any, tmp_path: Path) -> None:

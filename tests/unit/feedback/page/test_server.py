@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from feedback.page.guesses import FREE
 from feedback.page.security import MAX_BODY_BYTES
 from feedback.page.server import ServerParams, create_app
 from feedback.store import accounts
@@ -53,6 +54,19 @@ def test_a_stranger_is_sent_to_the_login_page(client: TestClient) -> None:
 
 def test_a_wrong_token_is_refused(client: TestClient) -> None:
     assert client.post("/api/login", json={"token": "guess"}).status_code == 401
+
+
+def test_an_expired_token_says_so_and_is_no_guess(client: TestClient, desk: Any) -> None:
+    token = token_of(desk, "ana")
+    desk.sql("UPDATE annotators SET token_expires_ms = 1700000000000")
+    for _ in range(FREE + 2):
+        answer = client.post("/api/login", json={"token": token})
+        assert (answer.status_code, answer.json()["detail"]) == (
+            401,
+            "your token expired on 2023-11-14; ask for a new one",
+        )
+    headers = {"Authorization": f"Bearer {token}"}
+    assert client.post("/api/task", headers=headers).status_code == 401
 
 
 def test_the_session_cookie_is_out_of_reach_for_scripts_and_other_sites(

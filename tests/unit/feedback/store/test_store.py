@@ -642,3 +642,27 @@ def test_the_page_says_which_side_was_cut(desk: Any, make_pairs: Any) -> None:
         assert view[f"{cut}_raw"] == task.pair.response_a
         sides.add(cut)
     assert sides == {"left", "right"}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_pair_is_shown_as_its_newest_publication_says_whether_it_was_cut(
+    desk: Any, make_pairs: Any, turned: bool
+) -> None:
+    """Otherwise whoever published it first decides for every later round."""
+    desk.hire("ana")
+    (pair,) = make_pairs(1)
+    desk.publish([replace(pair, finished_a=False)])
+    again = replace(pair, round="r2", finished_b=False)
+    if turned:
+        again = replace(
+            again,
+            response_a=pair.response_b,
+            response_b=pair.response_a,
+            finished_a=False,
+            finished_b=True,
+        )
+    desk.publish([again])
+    task = desk.serve("ana")
+    # The order stays, which judgments rely on.
+    assert (task.pair.response_a, task.pair.response_b) == (pair.response_a, pair.response_b)
+    assert (task.pair.finished_a, task.pair.finished_b) == (True, False)

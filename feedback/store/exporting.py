@@ -1,0 +1,55 @@
+"""Exports a round in one of four forms, and logs who did."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from feedback.formats.exchange import to_csv, to_trl
+from feedback.formats.label_studio import to_tasks
+from feedback.judgments import Pair, to_lines
+from feedback.store.events import record
+from feedback.store.rounds import round_pair_ids
+from feedback.store.standing import judgments_of, pairs_of
+from preferences.records import Judgment
+
+ENDINGS = {"judgments": "jsonl", "trl": "jsonl", "label-studio": "json", "csv": "csv"}
+"""The forms, and the ending of a file in each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A round's standing judgments as a text."""
+
+    text: str
+    judgments: int
+    pairs: int
+
+
+def export(connection: Connection, round_key: str, form: str, **who: Any) -> Export:
+    """The judgments of a round; `who` goes into the log.
+
+    Raises:
+        ValueError: the round has not been published.
+    """
+    pairs = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
+    if not pairs:
+        raise ValueError(f"round {round_key} has not been published")
+    judgments = judgments_of(connection, pairs)
+    record(connection, "export", round_key=round_key, form=form, n=len(judgments), **who)
+    return Export(
+        text=_formatted(form, pairs, judgments), judgments=len(judgments), pairs=len(pairs)
+    )
+
+
+def _formatted(form: str, pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> str:
+    by_id = {pair.pair_id: pair for pair in pairs}
+    if form == "trl":
+        return to_lines(to_trl(judgments, by_id))
+    if form == "csv":
+        return to_csv(judgments, by_id)
+    if form == "label-studio":
+        return json.dumps(to_tasks(pairs, judgments), ensure_ascii=False, indent=1) + "\n"
+    return to_lines([judgment.to_row() for judgment in judgments])

@@ -35,6 +35,7 @@ Models
     lora                 low-rank adapters, in place and merged in the end
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
+    last_block           the last block of a model, computed only where it is read
     generation           sampling responses with a key-value cache
     scoring              scores of texts by a reward model
     optimisers, muon     the training step that all loops share

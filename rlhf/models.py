@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from rlhf.chat import check_tokenizer
+from rlhf.last_block import computed_only_at
 from rlhf.masked import last_token_index
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.padding import position_ids
@@ -83,18 +84,33 @@ def _load(kind: Any, folder: Path, **config: Any) -> tuple[PreTrainedModel, list
     return cast(PreTrainedModel, model), sorted(report["missing_keys"])
 
 
-def sequence_hidden(trunk: nn.Module, ids: TokenIds, mask: AttentionMask) -> Tensor:
+def sequence_hidden(
+    trunk: nn.Module, ids: TokenIds, mask: AttentionMask, *, read: AttentionMask | None = None
+) -> Tensor:
     """Hidden states (batch, sequence, hidden) with positions counted over real tokens only.
 
-    Ids under padding are replaced by 0, a legal id whatever the pad id is.
+    Ids under padding are replaced by 0, a legal id whatever the pad id is. Where only some
+    positions will be `read`, the others' hidden states are not computed to the end.
     """
-    output = trunk(
-        input_ids=torch.where(mask, ids, 0),
-        attention_mask=mask.long(),
-        position_ids=position_ids(mask),
-        use_cache=False,
-    )
+    with computed_only_at(trunk, mask if read is None else read):
+        output = trunk(
+            input_ids=torch.where(mask, ids, 0),
+            attention_mask=mask.long(),
+            position_ids=position_ids(mask),
+            use_cache=False,
+        )
     return cast(Tensor, output.last_hidden_state)
+
+
+def _before_response(trunk: nn.Module, batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    """Hidden states (batch, response, hidden) of prompts and responses, each with its mask.
+
+    Position `prompt + t - 1` predicts response token t, so they are read one step early.
+    """
+    ids, mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
+    read, before = torch.zeros_like(mask), slice(batch[0].shape[1] - 1, -1)
+    read[:, before] = batch[3]
+    return sequence_hidden(trunk, ids, mask, read=read)[:, before]
 
 
 class PolicyOutput(NamedTuple):
@@ -125,18 +141,11 @@ class ActorCritic(nn.Module):
         response_ids: ResponseIds,
         response_mask: ResponseMask,
     ) -> PolicyOutput:
-        """Logits of every response token and the value of the state before it.
-
-        Position `prompt + t - 1` predicts response token t, so both are read one step early.
-        """
-        ids = torch.cat([prompt_ids, response_ids], dim=1)
-        mask = torch.cat([prompt_mask, response_mask], dim=1)
-        before = slice(prompt_ids.shape[1] - 1, -1)
-        hidden = sequence_hidden(self.lm.base_model, ids, mask)[:, before]
-        if self.value_trunk is None:
-            value_hidden = hidden
-        else:
-            value_hidden = sequence_hidden(self.value_trunk, ids, mask)[:, before]
+        """Logits of every response token and the value of the state before it."""
+        batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+        hidden = _before_response(self.lm.base_model, batch)
+        trunk = self.value_trunk
+        value_hidden = hidden if trunk is None else _before_response(trunk, batch)
         values = self.value_head(value_hidden).squeeze(-1)
         return PolicyOutput(language_model_head(self.lm, hidden), values.float())
 
@@ -156,10 +165,8 @@ def response_logits(
     response_mask: ResponseMask,
 ) -> Logits:
     """Logits that predict every response token, (batch, response, vocab)."""
-    ids = torch.cat([prompt_ids, response_ids], dim=1)
-    mask = torch.cat([prompt_mask, response_mask], dim=1)
-    hidden = sequence_hidden(lm.base_model, ids, mask)
-    return language_model_head(lm, hidden[:, prompt_ids.shape[1] - 1 : -1])
+    batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+    return language_model_head(lm, _before_response(lm.base_model, batch))
 
 
 class RewardModel(nn.Module):
@@ -202,9 +209,11 @@ class RewardModel(nn.Module):
 
         A row without a real token raises `EmptyMaskError`.
         """
-        hidden = sequence_hidden(self.classifier.base_model, ids, mask)
         last = last_token_index(mask)
         rows = torch.arange(ids.shape[0], device=ids.device)
+        read = torch.zeros_like(mask)
+        read[rows, last] = True
+        hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read)
         return cast(Tensor, self.head(hidden[rows, last])).squeeze(-1).float()
 
     def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.language_model_loss import language_model_loss
+from rlhf.last_block import computed_only_at
 from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.packing import pack, packed_hidden, packed_positions
@@ -98,7 +99,7 @@ def response_loss(
     ids, mask = pad_right([[*e.prompt, *e.response] for e in examples], pad_id)
     from_response = torch.arange(ids.shape[1]) >= torch.tensor([[len(e.prompt)] for e in examples])
     ids, mask, trained = ids.to(device), mask.to(device), (from_response & mask).to(device)
-    hidden = sequence_hidden(model.base_model, ids, mask)
+    hidden = sequence_hidden(model.base_model, ids, mask, read=_predicting(trained))
     return _loss_of_trained(model, hidden, ids, trained, tokens)
 
 
@@ -117,8 +118,14 @@ def packed_response_loss(
     # The first token of an example has nothing before it that could predict it.
     trained = trained.bool() & (positions > 0)
     ids, positions, trained = ids.to(device), positions.to(device), trained.to(device)
-    hidden = packed_hidden(model.base_model, ids, positions)
+    with computed_only_at(model.base_model, _predicting(trained)):
+        hidden = packed_hidden(model.base_model, ids, positions)
     return _loss_of_trained(model, hidden, ids, trained, tokens)
+
+
+def _predicting(trained: torch.Tensor) -> torch.Tensor:
+    """True at the positions whose next token is trained."""
+    return torch.nn.functional.pad(trained[:, 1:], (0, 1))
 
 
 def _loss_of_trained(

@@ -37,6 +37,7 @@ Models
     chat, templates      text to ids and back; chat templates in a child process with limits
     last_block           the last block of a model, computed only where it is read
     generation           sampling responses with a key-value cache
+    pair_rows            both responses of a pair in one row, their common beginning once
     scoring              scores of texts by a reward model
     optimisers, muon     the training step that all loops share
 

@@ -21,10 +21,12 @@ from rlhf.masked import ROUNDING_STEPS
 from rlhf.models import RewardModel
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
+from rlhf.pair_rows import Sides, can_join, pair_scores
 from rlhf.params.reward import RewardParams
 from rlhf.preference_loss import PreferenceLoss, preference_loss
 from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
+from rlhf.shapes import PairScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +166,25 @@ def pair_loss(
 ) -> PreferenceLoss:
     """Bradley-Terry loss on raw scores; both sides go through the model in one forward pass."""
     device = model.head.weight.device
-    rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    ids, mask = pad_right(rows, pad_id)
-    scores = model.raw_scores(ids.to(device), mask.to(device))
-    chosen, rejected = scores.split(len(pairs))
+    scores = _scores(model, [(pair.chosen, pair.rejected) for pair in pairs], pad_id)
     return preference_loss(
-        chosen,
-        rejected,
+        scores[:, 0],
+        scores[:, 1],
         margins=torch.tensor([pair.margin for pair in pairs], device=device),
         weights=torch.tensor([pair.weight for pair in pairs], device=device),
         soft_labels=torch.tensor([pair.label for pair in pairs], device=device),
         label_smoothing=params.label_smoothing,
         centring_coef=params.centring_coef,
     )
+
+
+def _scores(model: RewardModel, sides: Sequence[Sides], pad_id: int) -> PairScores:
+    """Raw scores of both sides, in one row where the model can, else in a row each."""
+    if can_join(model.classifier.base_model):
+        return pair_scores(model, sides, pad_id=pad_id)
+    ids, mask = pad_right([*(one for one, _ in sides), *(other for _, other in sides)], pad_id)
+    device = model.head.weight.device
+    return torch.stack(model.raw_scores(ids.to(device), mask.to(device)).split(len(sides)), dim=1)
 
 
 def fit_normaliser(

@@ -1,0 +1,100 @@
+"""Both sides of a pair in one row that has their common beginning once.
+
+    row        p1 p2 ... pn  c1 ... ck  r1 ... rm      p: what both begin with, the prompt at least
+    positions  0  1 ... n-1  n ...      n ...
+    attention  causal; a token of one side sees p and its own side, never the other
+
+A causal model's hidden state depends on what stands before it and nothing else, so each side's
+score is what it is in a row of its own, and the beginning is read once instead of twice: of the
+support desk's pairs, 28 % of all tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from rlhf.last_block import FAMILIES, computed_only_at
+from rlhf.masked import EmptyMaskError
+from rlhf.models import RewardModel
+from rlhf.padding import pad_right
+from rlhf.shapes import PairEnds, PairScores, PairVisible, TokenIds
+
+Sides = tuple[Sequence[int], Sequence[int]]
+"""The token ids of a pair: chosen and rejected."""
+
+BEGINNING, CHOSEN, REJECTED, PADDING = range(4)
+
+
+class PairRows(NamedTuple):
+    """Rows of pairs, padded right."""
+
+    ids: TokenIds
+    positions: TokenIds
+    visible: PairVisible
+    """Which token (last axis) each token sees."""
+    ends: PairEnds
+    """Where the chosen and the rejected side end."""
+
+
+def can_join(trunk: nn.Module) -> bool:
+    """Whether the trunk takes a mask of this shape as it is, and looks back without a limit."""
+    config = getattr(trunk, "config", None)
+    return (
+        getattr(config, "model_type", None) in FAMILIES
+        and getattr(config, "_attn_implementation", None) == "sdpa"
+        and getattr(config, "sliding_window", None) is None
+    )
+
+
+def pair_scores(model: RewardModel, sides: Sequence[Sides], *, pad_id: int) -> PairScores:
+    """Raw scores (pairs, 2) of the chosen and the rejected sides.
+
+    Raises:
+        EmptyMaskError: a side has no token.
+    """
+    trunk, device = model.classifier.base_model, model.head.weight.device
+    rows = PairRows(*(tensor.to(device) for tensor in join(sides, pad_id=pad_id)))
+    each = torch.arange(len(rows.ids), device=device)[:, None]
+    read = torch.zeros_like(rows.ids, dtype=torch.bool)
+    read[each, rows.ends] = True
+    with computed_only_at(trunk, read):
+        output = trunk(
+            input_ids=rows.ids,
+            attention_mask=rows.visible[:, None],
+            position_ids=rows.positions,
+            use_cache=False,
+        )
+    hidden = output.last_hidden_state[each, rows.ends]
+    return cast(Tensor, model.head(hidden)).squeeze(-1).float()
+
+
+def join(sides: Sequence[Sides], *, pad_id: int) -> PairRows:
+    """The rows; ids under padding are `pad_id`, which must be legal."""
+    for number, pair in enumerate(sides):
+        if not all(pair):
+            raise EmptyMaskError(f"expected a token on both sides of pair {number}, found none")
+    ids, positions, parts, ends = [], [], [], []
+    for chosen, rejected in sides:
+        shared = _common(chosen, rejected)
+        tails = len(chosen) - shared, len(rejected) - shared
+        ids.append([*chosen, *rejected[shared:]])
+        positions.append([*range(len(chosen)), *range(shared, len(rejected))])
+        parts.append([BEGINNING] * shared + [CHOSEN] * tails[0] + [REJECTED] * tails[1])
+        ends.append([len(chosen) - 1, len(chosen) + tails[1] - 1])
+    part, _ = pad_right(parts, PADDING)
+    seen_by, seen = part[:, :, None], part[:, None, :]
+    width = part.shape[1]
+    visible = torch.ones(width, width, dtype=torch.bool).tril() & (
+        (seen == BEGINNING) | (seen == seen_by)
+    )
+    return PairRows(
+        pad_right(ids, pad_id)[0], pad_right(positions, 0)[0], visible, torch.tensor(ends)
+    )
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with; each side keeps its last token for itself."""
+    most = min(len(one), len(other)) - 1
+    return next((place for place in range(most) if one[place] != other[place]), most)

@@ -36,6 +36,7 @@ Models
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
     last_block           the last block of a model, computed only where it is read
+    decoding_cache       a key-value cache with room for the tokens to come
     generation           sampling responses with a key-value cache
     pair_rows            both responses of a pair in one row, their common beginning once
     scoring              scores of texts by a reward model

@@ -1,5 +1,6 @@
 """Sampling responses with a key-value cache; rows that are finished leave the batch."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from rlhf.decoding_cache import decoding_cache
+from rlhf.last_block import computed_only_at
 from rlhf.masked import last_token_index
 from rlhf.models import language_model_head
 from rlhf.padding import pad_left, position_ids
@@ -18,6 +21,10 @@ from rlhf.stopping import NonFiniteError
 ONE = 2**52
 """Probability 1 in fixed point. Sums of such numbers are exact, so they do not depend on the order
 of summation, and a GPU adds them up deterministically, which torch refuses for floating point."""
+
+
+MOST_ALIVE = 7 / 8
+"""Finished rows leave the batch, and the cache is copied, once the rows alive are so few of it."""
 
 
 class Responses(NamedTuple):
@@ -79,37 +86,47 @@ def sample_responses(
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     active, draws = torch.arange(rows, device=device), draws.to(device)
-    seen, step_ids, positions = prompt_mask, torch.where(prompt_mask, prompt_ids, 0), None
-    cache = DynamicCache(config=lm.config)
+    seen, step_ids = prompt_mask, torch.where(prompt_mask, prompt_ids, 0)
+    cache = decoding_cache(lm, params.max_new_tokens)
+    alive = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
-        positions = position_ids(seen)[:, -step_ids.shape[1] :]
-        output = lm.base_model(
-            input_ids=step_ids,
-            attention_mask=seen.long(),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-        )
-        logits = language_model_head(lm, output.last_hidden_state[:, -1])
+        logits = _next_logits(lm, step_ids, seen, cache)
         tokens = _draw(
             logits,
             params,
             banned=eos_id if step < params.min_new_tokens else None,
             uniform=draws[active, step],
         )
-        ids[active, step], mask[active, step] = tokens, True
-        stopped = tokens == eos_id
+        ids[active[alive], step], mask[active[alive], step] = tokens[alive], True
+        stopped = alive & (tokens == eos_id)
         ended[active[stopped]] = True
-        going = (~stopped).nonzero().squeeze(1)
+        alive &= ~stopped
+        going = alive.nonzero().squeeze(1)
         if len(going) == 0:
             break
-        if len(going) < len(active):
+        if len(going) <= MOST_ALIVE * len(active):
             cache.batch_select_indices(going)
-        active, seen = active[going], seen[going]
-        seen = torch.cat([seen, seen.new_ones(len(going), 1)], dim=1)
-        step_ids = tokens[going].unsqueeze(1)
+            active, seen, tokens, alive = (x[going] for x in (active, seen, tokens, alive))
+        seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+        step_ids = tokens.unsqueeze(1)
     width = int(mask.any(dim=0).sum())
     return Responses(ids[:, :width], mask[:, :width], ended)
+
+
+def _next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+    """Logits after the last of the ids that the cache does not hold yet; nothing else is read."""
+    last = torch.zeros_like(ids, dtype=torch.bool)
+    last[:, -1] = True
+    one = ids.shape[1] == 1
+    with contextlib.nullcontext() if one else computed_only_at(lm.base_model, last):
+        output = lm.base_model(
+            input_ids=ids,
+            attention_mask=seen.long(),
+            position_ids=position_ids(seen)[:, -ids.shape[1] :],
+            past_key_values=cache,
+            use_cache=True,
+        )
+    return language_model_head(lm, output.last_hidden_state[:, -1])
 
 
 def _draw(logits: Tensor, params: SamplingParams, *, banned: int | None, uniform: Tensor) -> Tensor:

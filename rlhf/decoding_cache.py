@@ -1,0 +1,67 @@
+"""A key-value cache with room for the tokens to come: a step writes, and copies nothing.
+
+The cache of `transformers` makes a longer tensor at every step, in every layer: a fifth of the time
+of decoding with a small model.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+    """The keys and values of one layer, views of tensors that are longer than they are."""
+
+    def __init__(self, room: int):
+        """Reserve `room` positions behind those of the first call."""
+        super().__init__()
+        self._room = room
+        self._stores: tuple[Tensor, Tensor] | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new positions; all keys and values so far.
+
+        Raises:
+            ValueError: there is no room for them.
+        """
+        del args, kwargs
+        before = self.get_seq_length()
+        after = before + key_states.shape[-2]
+        if self._stores is None:
+            self.lazy_initialization(key_states, value_states)
+            self._stores = self._reserve(key_states), self._reserve(value_states)
+        if after > self._stores[0].shape[-2]:
+            raise ValueError(f"expected at most {self._stores[0].shape[-2]} tokens, found {after}")
+        for store, new in zip(self._stores, (key_states, value_states), strict=True):
+            store[:, :, before:after] = new
+        self._show(after)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows only."""
+        if self._stores is not None:
+            length = self.get_seq_length()
+            keys, values = (store.index_select(0, indices) for store in self._stores)
+            self._stores = keys, values
+            self._show(length)
+
+    def _reserve(self, states: Tensor) -> Tensor:
+        rows, heads, length, size = states.shape
+        return states.new_empty(rows, heads, length + self._room, size)
+
+    def _show(self, length: int) -> None:
+        assert self._stores is not None
+        self.keys, self.values = (store[:, :, :length] for store in self._stores)
+
+
+def decoding_cache(lm: PreTrainedModel, room: int) -> DynamicCache:
+    """An empty cache for a prompt and `room` tokens; layers of another kind stay the library's."""
+    cache = DynamicCache(config=lm.config)
+    cache.layers = [
+        RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers
+    ]
+    return cache

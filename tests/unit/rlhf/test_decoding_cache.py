@@ -1,0 +1,64 @@
+"""The roomy cache holds what the library's holds, and copies only when rows leave."""
+
+import pytest
+import torch
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+from transformers.cache_utils import DynamicLayer
+
+from rlhf.decoding_cache import RoomyLayer, decoding_cache
+from tests import tiny
+
+
+def states(rows: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(rows, 2, length, 4, generator=generator) for _ in range(2))
+
+
+def test_it_holds_what_the_librarys_layer_holds():
+    """A prompt of 5 tokens, then single ones, with rows leaving in between."""
+    ours, theirs = RoomyLayer(4), DynamicLayer()
+    assert ours.get_seq_length() == theirs.get_seq_length() == 0
+    rows, length = 6, 5
+    for step, leaving in enumerate([[], [1, 4], [], [0, 2, 3]]):
+        if leaving:
+            kept = torch.tensor([row for row in range(rows) if row not in leaving])
+            ours.batch_select_indices(kept)
+            theirs.batch_select_indices(kept)
+            rows = len(kept)
+        new = states(rows, length, step)
+        assert ours.get_mask_sizes(length) == theirs.get_mask_sizes(length)
+        for mine, expected in zip(ours.update(*new), theirs.update(*new), strict=True):
+            assert torch.equal(mine, expected)
+        assert ours.get_seq_length() == theirs.get_seq_length()
+        length = 1
+
+
+def test_a_step_moves_nothing_that_is_there():
+    layer = RoomyLayer(3)
+    before = layer.update(*states(2, 5, 0))[0].data_ptr()
+    assert layer.update(*states(2, 1, 1))[0].data_ptr() == before
+
+
+def test_more_tokens_than_there_is_room_for_are_refused():
+    layer = RoomyLayer(1)
+    layer.update(*states(2, 5, 0))
+    layer.update(*states(2, 1, 1))
+    with pytest.raises(ValueError, match="at most 6 tokens, found 7"):
+        layer.update(*states(2, 1, 2))
+
+
+def test_layers_that_look_back_so_far_only_stay_the_librarys():
+    config = MistralConfig(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        sliding_window=3,
+    )
+    lm = MistralForCausalLM(config)
+    kinds = [type(layer) for layer in decoding_cache(lm, 4).layers]
+    assert kinds == [type(layer) for layer in DynamicCache(config=config).layers]
+    assert RoomyLayer not in kinds
+    assert {type(layer) for layer in decoding_cache(tiny.llama(), 4).layers} == {RoomyLayer}

@@ -26,6 +26,7 @@ Mathematics
     ppo_losses           clipped policy loss, value loss, KL as a loss, entropy
     preference_loss      Bradley-Terry loss of the reward model
     language_model_loss  next-token loss of pre-training and SFT
+    best_of_n            the best-scored of n responses: unbiased means, its bound on the KL
     calibration          whether the reward model's probabilities mean what they say
     intervals            confidence intervals of means and win rates
 

@@ -161,6 +161,7 @@ def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
         "max_prompt_tokens": 400,
     }  # fmt: skip
     params["evaluate"] |= {"prompts": 16}
+    params["best_of_n"] |= {"prompts": 8, "samples": 4}
     for section in ("sample", "ppo", "evaluate"):
         params[section]["sampling"]["max_new_tokens"] = 8
     keys = list(params["rounds"])

@@ -70,7 +70,11 @@ TEMPLATES = (".css", ".j2")
 
 READING_STAGES = {"prepare", "label", "validate"}
 
-EXTRA_PARAMS = {"test": {"final"}, "validate": {"reward.max_tokens"}}
+EXTRA_PARAMS = {
+    "test": {"final"},
+    "validate": {"reward.max_tokens"},
+    "best_of_n": {"evaluate", "rounds", "final"},
+}
 """Beside `run` and the stage's own section."""
 
 DATA_CONSTANTS = {"baseline": "BASELINE_INPUTS", "evaluate": "ROUND_INPUTS", "test": "TEST_INPUTS"}
@@ -168,7 +172,7 @@ FOREIGN = {
     "ppo": {"rlhf/reward.py", "rlhf/preference_loss.py", "rlhf/language_model_loss.py"},
     **{
         stage: TRAINING | {"rlhf/reward.py", "rlhf/rollouts.py", "rlhf/lora.py"}
-        for stage in ("sample", "label", "baseline", "evaluate", "test")
+        for stage in ("sample", "label", "baseline", "evaluate", "test", "best_of_n")
     },
 }
 """Stage -> what it must not depend on: another training's losses, or any training at all."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from tasks.params.loading import Params, section
 
 SECTIONS = (
-    "ppo", "reward", "label", "sample", "sft", "base", "validate", "prepare", "evaluate", "run",
-    "report",
+    "ppo", "reward", "label", "sample", "sft", "base", "validate", "prepare", "evaluate",
+    "best_of_n", "run", "report",
 )  # fmt: skip
 """The sections that say most about a run first."""
 

@@ -18,6 +18,7 @@ from feedback.annotators import LabelParams
 from preferences.params import ValidateParams
 from rlhf.bits import Bits
 from rlhf.params.base import BaseParams
+from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.ranges import Count, CountOrZero
@@ -85,6 +86,7 @@ class Params:
     reward: RewardParams
     ppo: PPOParams
     evaluate: EvaluateParams
+    best_of_n: BestOfNParams
     report: ReportParams
     rounds: dict[str, RoundParams]
     final: str

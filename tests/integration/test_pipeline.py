@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_STAGES = ("sample", "label", "validate", "reward", "ppo", "evaluate")
 STAGES = {
-    "prepare", "base", "sft", "baseline", "test", "report",
+    "prepare", "base", "sft", "baseline", "test", "best_of_n", "report",
     *(f"{stage}@{key}" for stage in ROUND_STAGES for key in ("r1", "r2")),
 }  # fmt: skip
 

@@ -98,7 +98,7 @@ def test_a_key_left_out_takes_its_default_but_a_section_must_be_there(params: Pa
 
 SECTIONS = (
     "run", "prepare", "base", "sft", "sample", "label", "validate", "reward", "ppo", "evaluate",
-    "report",
+    "best_of_n", "report",
 )  # fmt: skip
 
 

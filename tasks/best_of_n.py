@@ -1,0 +1,240 @@
+"""Stage `best_of_n`: what SFT reaches without PPO, by taking the best-scored of n responses.
+
+SFT answers held-out prompts once for all rounds; the reward model of each round chooses. Its policy
+is compared on the same prompts, by the responses that `evaluate` has written.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf.best_of_n import best_of_n, kl_bound
+from rlhf.chat import decode_response, encode_prompt
+from rlhf.compute import Compute
+from rlhf.draws import draw_table
+from rlhf.ensembles import load_scorer
+from rlhf.generation import sample_all
+from rlhf.intervals import mean_interval, proportion_interval
+from rlhf.models import load_policy, load_tokenizer
+from rlhf.params.best_of_n import BestOfNParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.scoring import score_rows
+from rlhf.seeding import Seeds
+from rlhf.special_ids import special_ids
+from tasks.running.metrics_file import write_metrics
+from tasks.running.models import ERRORS, start_compute
+from tasks.running.progress import Progress
+from tasks.running.runner import run_stage
+from tasks.running.stage import Stage
+from tasks.running.staging import verify_model, write_json_lines
+from tasks.scoring.gold import gold_scores
+from tasks.tracking.spool import Output
+
+INPUTS = ("models", "results/evaluate")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """SFT's responses: for each prompt as many as `best_of_n.samples`."""
+
+    texts: list[list[str]]
+    finished: list[list[bool]]
+    rows: list[list[int]]
+    """Token ids with those of the prompt, one prompt's responses after the other's."""
+    gold: list[list[float]] | None
+    """Gold scores, where the prompts are the embedded ones."""
+
+
+def run(stage: Stage) -> None:
+    """Best-of-n from SFT by the reward model of each round, beside the round's policy."""
+    params, final = stage.params.best_of_n, stage.params.final
+    for folder in ("models/sft", *(_judge(key) for key in stage.params.rounds)):
+        verify_model(Path(folder))
+    compute = start_compute(stage.params.run)
+    measured = {key: _measured(key, params.prompts) for key in stage.params.rounds}
+    prompts = [row["prompt"] for row in measured[final]]
+    progress = Progress(stage.name, 1 + len(measured), "passes")
+    sampling, seeds = stage.params.evaluate.sampling, Seeds(stage.params.run.seed)
+    drawn = _draw(prompts, params, sampling, seeds=seeds, compute=compute)
+    progress.step()
+    rounds, picks = [], []
+    for key, theirs in measured.items():
+        scores = _scores(drawn, Path(_judge(key)), compute, samples=params.samples)
+        progress.step()
+        rounds.append({"round": key, **compare(drawn.gold, scores, theirs)})
+        if key == final:
+            picks = _picks(theirs, drawn, scores)
+    progress.close()
+    own = next(entry for entry in rounds if entry["round"] == final)
+    metrics = {
+        "policy": final,
+        "prompts": len(prompts),
+        "samples": params.samples,
+        "judge": "reward_model" if drawn.gold is None else "gold",
+        **{name: own[name] for name in ("best", "ppo", "gain")},
+        "rounds": rounds,
+    }
+    folder = stage.staging.directory("results/best_of_n")
+    write_metrics(folder, metrics)
+    write_json_lines(folder / "samples.jsonl", picks)
+    stage.final(metrics)
+    stage.keep(Output("artifact", Path("results/best_of_n")))
+
+
+def _judge(key: str) -> str:
+    return f"models/rounds/{key}/reward"
+
+
+def _measured(key: str, count: int) -> list[dict[str, Any]]:
+    """What `evaluate` has written about the first prompts: the round's policy and SFT, once."""
+    path = Path(f"results/evaluate/{key}/samples.jsonl")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
+
+
+def _draw(
+    prompts: Sequence[Any],
+    params: BestOfNParams,
+    sampling: SamplingParams,
+    *,
+    seeds: Seeds,
+    compute: Compute,
+) -> Drawn:
+    tokenizer = load_tokenizer(Path("models/sft"))
+    tokens = special_ids(tokenizer)
+    encoded = [ids for p in prompts for ids in [encode_prompt(tokenizer, p)] * params.samples]
+    seed = seeds.named("best_of_n", "sampling")
+    with compute.autocast():
+        responses = sample_all(
+            load_policy(Path("models/sft"), compute.device),
+            encoded,
+            sampling,
+            eos_id=tokens.eos,
+            pad_id=tokens.pad,
+            batch_size=params.batch_size,
+            draws=draw_table(seed, encoded, sampling.max_new_tokens),
+        )
+    texts = [decode_response(tokenizer, ids) for ids in responses]
+    finished = [ids[-1] == tokens.eos for ids in responses]
+    gold = gold_scores([p for p in prompts for _ in range(params.samples)], texts, finished)
+    return Drawn(
+        _by_prompt(texts, params.samples),
+        _by_prompt(finished, params.samples),
+        [[*prompt, *ids] for prompt, ids in zip(encoded, responses, strict=True)],
+        None if gold is None else _by_prompt(gold, params.samples),
+    )
+
+
+def _by_prompt(values: Sequence[Any], samples: int) -> list[list[Any]]:
+    return [list(values[start : start + samples]) for start in range(0, len(values), samples)]
+
+
+def _scores(drawn: Drawn, judge: Path, compute: Compute, *, samples: int) -> list[list[float]]:
+    """Normalised scores of a reward model for the exact tokens."""
+    pad_id = special_ids(load_tokenizer(judge)).pad
+    scores = score_rows(
+        load_scorer(judge, compute.device), drawn.rows, pad_id=pad_id, compute=compute
+    )
+    return _by_prompt(scores, samples)
+
+
+def compare(
+    gold: Sequence[Sequence[float]] | None,
+    scores: Sequence[Sequence[float]],
+    theirs: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Best-of-n by one reward model against the policy that PPO made with it.
+
+    `best` (of all samples), `ppo` and `gain` (PPO's less the best, paired by prompt) are of the
+    gold scores; where there are none, of the reward model's own, which both were chosen by.
+    Intervals are over the prompts.
+
+    Args:
+        gold: of SFT's responses to each prompt; None where there is no rubric.
+        scores: of the reward model, for the same responses.
+        theirs: the prompts' rows in `results/evaluate/<round>/samples.jsonl`.
+    """
+    proxies = [row["score"] for row in theirs]
+    ours, policy = scores, proxies
+    wins = None
+    if gold is not None:
+        ours, policy = gold, [row["gold"] for row in theirs]
+        wins = [
+            [_wins(value, row["gold_sft"]) for value in values]
+            for values, row in zip(gold, theirs, strict=True)
+        ]
+    samples = len(scores[0])
+    best = [best_of_n(s, v, n=samples) for s, v in zip(scores, ours, strict=True)]
+    gain = [ppo - other for ppo, other in zip(policy, best, strict=True)]
+    return {
+        "best": mean_interval(best).as_dict(),
+        "ppo": mean_interval(policy).as_dict(),
+        "gain": mean_interval(gain).as_dict(),
+        "policy": {
+            "gold": None if gold is None else mean_interval(policy).as_dict(),
+            "win_rate_vs_sft": None
+            if gold is None
+            else _share([_wins(row["gold"], row["gold_sft"]) for row in theirs]),
+            "proxy": mean_interval(proxies).as_dict(),
+        },
+        "curve": [_point(n, scores, gold, wins) for n in sizes(samples)],
+    }
+
+
+def sizes(samples: int) -> list[int]:
+    """The n of the curve: powers of two below the number of samples, and that number."""
+    return [*(2**power for power in range(samples.bit_length()) if 2**power < samples), samples]
+
+
+def _point(
+    n: int,
+    scores: Sequence[Sequence[float]],
+    gold: Sequence[Sequence[float]] | None,
+    wins: Sequence[Sequence[float]] | None,
+) -> dict[str, Any]:
+    def best(values: Sequence[Sequence[float]]) -> list[float]:
+        return [best_of_n(s, v, n=n) for s, v in zip(scores, values, strict=True)]
+
+    return {
+        "n": n,
+        "kl_bound": kl_bound(n),
+        "gold": None if gold is None else mean_interval(best(gold)).as_dict(),
+        "win_rate_vs_sft": None if wins is None else _share(best(wins)),
+        "proxy": mean_interval(best(scores)).as_dict(),
+    }
+
+
+def _wins(ours: float, theirs: float) -> float:
+    return 1.0 if ours > theirs else 0.5 * (ours == theirs)
+
+
+def _share(wins: Sequence[float]) -> dict[str, float | int]:
+    # Means of ones and zeros, whose sum may be above the number of prompts by a rounding.
+    return proportion_interval(min(math.fsum(wins), len(wins)), len(wins)).as_dict()
+
+
+def _picks(
+    theirs: Sequence[Mapping[str, Any]], drawn: Drawn, scores: Sequence[Sequence[float]]
+) -> list[dict[str, Any]]:
+    """For each prompt the response with the highest score, to read."""
+    picks = []
+    for number, (row, found) in enumerate(zip(theirs, scores, strict=True)):
+        first = max(range(len(found)), key=found.__getitem__)
+        picks.append(
+            {
+                "prompt_id": row["prompt_id"],
+                "prompt": row["prompt"],
+                "response": drawn.texts[number][first],
+                "finished": drawn.finished[number][first],
+                "gold": None if drawn.gold is None else round(drawn.gold[number][first], 4),
+                "score": round(found[first], 4),
+            }
+        )
+    return picks
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("best_of_n", run, inputs=INPUTS, errors=ERRORS))

@@ -11,6 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks.params.changed import ChangedParam
+from tasks.reporting import best_of_n
+from tasks.reporting.against_kl import gold_against_kl
 from tasks.reporting.caveats import caveats, contradiction, rounds_without_gain
 from tasks.reporting.charts import (
     SMALL,
@@ -21,7 +23,6 @@ from tasks.reporting.charts import (
     reliability_panel,
 )
 from tasks.reporting.data import ConfidenceBin, Curves, GateVerdict, ModelNode, Sample, Source
-from tasks.reporting.gold_kl import gold_against_kl
 from tasks.reporting.lineage import lineage_drawing, lineage_rows
 
 LONGEST_TEXT = 2000
@@ -99,6 +100,7 @@ def render_page(data: ReportData) -> str:
         no_gain=rounds_without_gain(data.results),
         bar=_win_rate_bar,
         gold_kl=gold_against_kl(data.results["policies"]),
+        best_of_n=_best_of_n(data.results),
         panels=_panels(data),
         other_panels=_other_panels(data.curves),
         losses=_losses(data.losses),
@@ -138,6 +140,17 @@ def as_json(value: object) -> str:
 def _win_rate_bar(estimate: Mapping[str, float]) -> Markup:
     low, high = estimate.get("low", estimate["mean"]), estimate.get("high", estimate["mean"])
     return interval_bar(estimate["mean"], low, high, (0.0, 1.0))
+
+
+def _best_of_n(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the page says of best-of-n, None until it has been measured."""
+    found = results["best_of_n"]
+    return found and {
+        "found": found,
+        "worth": best_of_n.worth(found),
+        "rows": best_of_n.table(results),
+        "charts": best_of_n.charts(results),
+    }
 
 
 def _panels(data: ReportData) -> list[Panel]:

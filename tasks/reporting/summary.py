@@ -52,7 +52,8 @@ def build_results(
 ) -> dict[str, Any]:
     """The metrics of every round that has been evaluated so far, in the order of `rounds`.
 
-    A stage that has not run yet is left out of its list; `test` is null until it has run.
+    A stage that has not run yet is left out of its list; `test` and `best_of_n` are null until
+    they have run.
 
     Raises:
         MetricsError: a metrics file is not a JSON object.
@@ -76,6 +77,7 @@ def build_results(
             if (metrics := read_metrics(folder)) is not None
         ],
         "test": test and {"policy": test_policy, **_pick(test, POLICY_FIELDS)},
+        "best_of_n": read_metrics(results / "best_of_n"),
     }
 
 
@@ -113,6 +115,7 @@ def build_summary(
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "test": results["test"],
+        "best_of_n": results.get("best_of_n"),
     }
 
 

@@ -105,7 +105,7 @@ def record_published_results(root: Path, execution: str, *, seconds: float) -> N
 
 
 def result_points(results: Mapping[str, Any]) -> list[Point]:
-    """The results as metrics: a curve over the rounds (step 0 is SFT), and the test's values.
+    """The results as metrics: a curve over the rounds (step 0 is SFT), the test's and best-of-n's.
 
     A curve ends with the policy that the test looks at, so that its last value, which MLflow
     shows in its tables, is that of the final policy.
@@ -131,5 +131,12 @@ def result_points(results: Mapping[str, Any]) -> list[Point]:
         Point(key=f"test/{key}", step=0, value=tested[key]["mean"])
         for key in FIELDS
         if tested.get(key) is not None
+    ]
+    # `gain` is what PPO adds to the best of n: whether it is worth it.
+    compared = results.get("best_of_n") or {}
+    points += [
+        Point(key=f"best_of_n/{key}", step=0, value=compared[key]["mean"])
+        for key in ("best", "gain")
+        if key in compared
     ]
     return points

@@ -51,6 +51,7 @@ def write_world(
         _samples(root / "results" / "evaluate" / key / "samples.jsonl", gold=gold)
     if rounds:
         _metrics(root / "results" / "test", rounds[-1], len(rounds), gold=gold)
+        _best_of_n(root / "results" / "best_of_n", rounds, gold=gold)
 
 
 def folder_hash(path: str) -> str:
@@ -75,6 +76,41 @@ def _metrics(folder: Path, policy: str, number: int, *, gold: bool) -> None:
         "finished": 0.98,
         "distinct_2": 0.31,
     }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def _best_of_n(folder: Path, rounds: tuple[str, ...], *, gold: bool) -> None:
+    """Best of 1, 8 and 64; later reward models choose better."""
+    entries = []
+    for number, key in enumerate(rounds, start=1):
+        curve = [
+            {
+                "n": n,
+                "kl_bound": math.log(n) - (n - 1) / n,
+                "gold": _interval(4.4 + 0.2 * number * power, 0.4) if gold else None,
+                "win_rate_vs_sft": _interval(0.5 + 0.02 * number * power, 0.08) if gold else None,
+                "proxy": _interval(0.4 * power, 0.2),
+            }
+            for power, n in ((0, 1), (3, 8), (6, 64))
+        ]
+        policy = {
+            "gold": _interval(4.5 + 1.4 * number, 0.4) if gold else None,
+            "win_rate_vs_sft": _interval(0.9, 0.05) if gold else None,
+            "proxy": _interval(1.5, 0.2),
+        }
+        judged = "gold" if gold else "proxy"
+        ppo, best = policy[judged], curve[-1][judged]
+        compared = {"ppo": ppo, "best": best, "gain": _interval(ppo["mean"] - best["mean"], 0.5)}
+        entries.append({"round": key, **compared, "policy": policy, "curve": curve})
+    metrics = {
+        "policy": rounds[-1],
+        "prompts": 128,
+        "samples": 64,
+        "judge": "gold" if gold else "reward_model",
+        **{name: entries[-1][name] for name in ("best", "ppo", "gain")},
+        "rounds": entries,
+    }
+    folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(json.dumps(metrics))
 
 

@@ -12,6 +12,7 @@ from tasks.reporting.summary import (
     build_summary,
     read_outcomes,
 )
+from tasks.tracking.execution_record import result_points
 
 GOLD = {"mean": 6.5, "low": 6.25, "high": 6.75, "n": 512}
 
@@ -39,6 +40,16 @@ def test_the_form_is_that_of_the_design(tmp_path: Path) -> None:
     assert (reward["round"], reward["pairs"], reward["accuracy_before"]) == ("r1", 1500, None)
     assert results["test"]["policy"] == "r1"
     assert results["test"]["win_rate_vs_sft"] == GOLD
+
+
+def test_best_of_n_is_taken_whole_and_null_until_it_has_run(tmp_path: Path) -> None:
+    assert build_results(tmp_path, [], seed=0, test_policy="r1")["best_of_n"] is None
+    write(tmp_path, "best_of_n", samples=64, gain=GOLD)
+    results = build_results(tmp_path, [], seed=0, test_policy="r1")
+    assert results["best_of_n"] == {"samples": 64, "gain": GOLD}
+    assert [(point.key, point.value) for point in result_points(results)] == [
+        ("best_of_n/gain", 6.5)
+    ]
 
 
 def test_rounds_that_have_not_run_are_left_out_and_the_order_is_that_of_the_params(
@@ -96,7 +107,7 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
     assert summary["machine"] == {"cpu": "a processor", "threads": 2}
     assert list(summary) == [
         "schema", "seed", "commit", "machine", "seconds", "peak_rss_bytes", "policies",
-        "reward_models", "test",
+        "reward_models", "test", "best_of_n",
     ]  # fmt: skip
 
 

@@ -100,8 +100,7 @@ def train(
         kl = _sequence_kl(rollout)
         check_kl(kl, iteration, params)
         updated = update(training, batch, params, iteration, compute=compute, seeds=seeds)
-        training.controller.update(kl, len(rollout))
-        training.iteration = iteration + 1
+        training.finish_iteration(kl, len(rollout))
         training.end = _budget_used(kl, training.iteration, params)
         metrics = PPOMetrics(
             kl=kl,

@@ -23,6 +23,7 @@ from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
+from rlhf.weight_average import WeightAverage
 
 
 class PPOTraining:
@@ -38,6 +39,10 @@ class PPOTraining:
             value_weights += list(actor.value_trunk.named_parameters())
         self.value_optimiser = Optimiser(params.value_optimiser, value_weights)
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
+        self.average: WeightAverage | None = None
+        if params.average_decay is not None:
+            self.average = WeightAverage(actor.lm, params.average_decay)
+        self._value_only = params.value_warmup_iterations
         self.iteration = 0
         self.flat_rollouts = 0
         self.end: str | None = None
@@ -50,6 +55,7 @@ class PPOTraining:
             "optimiser": self.optimiser.state_dict(),
             "value_optimiser": self.value_optimiser.state_dict(),
             "controller": self.controller.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "iteration": self.iteration,
             "flat_rollouts": self.flat_rollouts,
             "end": self.end,
@@ -61,6 +67,8 @@ class PPOTraining:
         self.optimiser.load_state_dict(state["optimiser"])
         self.value_optimiser.load_state_dict(state["value_optimiser"])
         self.controller.load_state_dict(state["controller"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.iteration = state["iteration"]
         self.flat_rollouts = state["flat_rollouts"]
         self.end = state["end"]
@@ -69,6 +77,13 @@ class PPOTraining:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
         self.optimiser.require_finite_weights()
         self.value_optimiser.require_finite_weights()
+
+    def finish_iteration(self, kl: float, responses: int) -> None:
+        """What follows the update of an iteration: the controller, the average, the count."""
+        self.controller.update(kl, responses)
+        if self.average is not None and self.iteration >= self._value_only:
+            self.average.add()
+        self.iteration += 1
 
 
 def update(

@@ -103,6 +103,8 @@ def run(stage: Stage) -> None:
     if training.end is not None:
         log.info("%s: %s", stage.name, training.end)
     check_frozen(models, at_first)
+    if training.average is not None:
+        training.average.publish()
     _write_policy(stage, actor, tokenizer)
     metrics = {
         "round": key,

@@ -8,7 +8,7 @@ from typing import Literal
 from rlhf.params.kl import AdaptiveKLParams, KLEstimator
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, OpenFraction, Positive
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 
@@ -101,6 +101,9 @@ class PPOParams:
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
+    average_decay: OpenFraction | None = None
+    """Publish an average of the policy's weights after each iteration (0.8: each counts 0.8 times
+    as much as the next); null publishes the last weights."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Impossible combinations, as (key, what is wrong)."""
@@ -137,6 +140,12 @@ class PPOParams:
             yield (
                 "kl_limit",
                 f"{self.kl_limit} must be above kl_budget ({self.kl_budget}), which ends first",
+            )
+        if self.average_decay is not None and self.lora is not None:
+            yield (
+                "average_decay",
+                "impossible with lora: a mean of merged adapters is no adapter that the next round "
+                "could train further; take null",
             )
         if self.dual_clip is not None and self.dual_clip <= 1:
             yield "dual_clip", f"must be above 1, found {self.dual_clip}"

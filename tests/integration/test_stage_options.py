@@ -157,7 +157,8 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     world: Path, lora: dict[str, int] | None, interrupt, monkeypatch
 ):
     stage = "ppo@r1"
-    set_params(world, "ppo", {**EVERYTHING, "lora": lora})
+    average = 0.8 if lora is None else None
+    set_params(world, "ppo", {**EVERYTHING, "lora": lora, "average_decay": average})
     forget(world, stage)
     assert run(world, stage) == 0
     whole = digest(world, stage)
@@ -175,6 +176,24 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     monkeypatch.undo()
     assert run(world, stage) == 0
     assert digest(world, stage) == whole
+
+
+def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Path):
+    """Training itself is the same; the folder differs in the policy's weights alone."""
+    stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
+    value, last = folder / "value_head.safetensors", weights(world, str(folder))
+    before, curves = value.read_bytes(), history(world, stage)
+    set_params(world, "ppo", {"average_decay": 0.5})
+
+    assert run(world, stage) == 0
+    assert (value.read_bytes(), history(world, stage)) == (before, curves)
+    assert not same(last, weights(world, str(folder)))
+    set_params(world, "ppo", {"average_decay": 0.5, "iterations": 1})
+    assert run(world, stage) == 0
+    alone = weights(world, str(folder))
+    set_params(world, "ppo", {"average_decay": None})
+    assert run(world, stage) == 0
+    assert same(alone, weights(world, str(folder)))
 
 
 def test_a_second_round_continues_from_the_adapter_of_the_first(world: Path):

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.kl import AdaptiveKLParams
+from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, OpenFraction, Positive
@@ -52,6 +53,7 @@ def test_s05_ppo_takes_any_temperature():
         ({"rollout_size": 10, "minibatches": 4}, "minibatches", "10 cannot be cut into 4 equal"),
         ({"rollout_size": 2, "minibatches": 4}, "minibatches", "2 cannot be cut into 4 equal"),
         ({"dual_clip": 1.0}, "dual_clip", r"above 1, found 1\.0"),
+        ({"average_decay": 0.8, "lora": LoraParams()}, "average_decay", "impossible with lora"),
         ({"epochs": 3, "value_epochs": 2}, "value_epochs", r"2 is below epochs \(3\)"),
         ({"kl_in": "loss"}, "kl_estimator", "k2 or k3 where kl_in is loss"),
         ({"kl_limit": 5.0, "kl_budget": 5.0}, "kl_limit", r"5\.0 must be above kl_budget \(5\.0\)"),

@@ -50,6 +50,7 @@ Loops
     rollouts             responses with everything that PPO needs to know about them
     ppo                  one PPO round
     ppo_update           passes of minibatches over one rollout
+    weight_average       the average of a policy's weights over a round
     ppo_metrics          what an iteration measures, and the curve of each metric
     rule_rewards         rules on the text beside or in place of a learned reward
     sentiment_words      the word list of one of the rules

@@ -170,6 +170,14 @@ def load_adapter(model: PreTrainedModel, folder: Path, params: LoraParams) -> No
         weight.data.copy_(found[names[name]])
 
 
+@torch.no_grad()
+def scale_adapter(model: nn.Module, share: float) -> None:
+    """Keep only this share of what the adapter adds to the model's weights."""
+    for name, weight in adapter_weights(model).items():
+        if "lora_B" in name:
+            weight.mul_(share)
+
+
 def _adapted(model: nn.Module) -> list[tuple[str, Any]]:
     """The layers that carry the adapter, with their names."""
     if not has_adapter(model):

@@ -1,4 +1,4 @@
-"""Stage `ppo`: a PPO round from the round's policy, with the newest reward model."""
+"""Stage `ppo`: PPO from the weights that the round starts from, with its reward model."""
 
 import logging
 import random
@@ -14,11 +14,12 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.ensembles import load_scorer
-from rlhf.lora import ADAPTER, add_adapter, load_adapter, take_adapter
+from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
 from rlhf.models import (
     VALUE_HEAD,
     ActorCritic,
     build_actor_critic,
+    interpolate,
     load_policy,
     load_tokenizer,
     load_value_function,
@@ -49,7 +50,7 @@ from tasks.running.staging import write_json_lines
 from tasks.scoring.gold import gold_scores
 from tasks.tracking.spool import Output
 
-INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/reward")
+INPUTS = ("data/prepared", "models/sft", "{start}", "models/rounds/{key}/reward")
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def run(stage: Stage) -> None:
     """Train the policy by PPO and write it with its value function."""
     params, key = stage.params.ppo, stage.round_key
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
-    folder = Path(stage.round.policy)
+    folder = SFT if params.start_sft == 1 else Path(stage.round.start)
     tokenizer = load_tokenizer(folder)
     tokens = special_ids(tokenizer)
     reward_model = None
@@ -135,13 +136,17 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
-    """The round's policy; its value function comes from the round before, if there is one.
+    """The policy that the round starts from; its value function is the one beside it, if any.
 
-    With LoRA the policy is SFT with the adapter of the round before, or with a fresh one.
+    With LoRA the policy is SFT with the adapter of the starting policy, or with a fresh one. SFT's
+    share in the starting weights is mixed in afterwards, so the value function knows nothing of it.
     """
     params = stage.params.ppo
+    lm = load_policy(folder if params.lora is None else SFT, device)
+    if params.lora is None and params.start_sft and folder != SFT:
+        interpolate(lm, load_policy(SFT, device), params.start_sft)
     actor = build_actor_critic(
-        load_policy(folder if params.lora is None else SFT, device),
+        lm,
         reward_model=reward_model if params.value_init == "reward" else None,
         separate=params.value_model == "separate",
     )
@@ -151,6 +156,7 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
         add_adapter(actor.lm, params.lora, seeds_of(stage).torch("ppo", "lora"))
     elif params.lora is not None:
         load_adapter(actor.lm, folder / ADAPTER, params.lora)
+        scale_adapter(actor.lm, 1 - params.start_sft)
     return actor
 
 

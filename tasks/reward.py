@@ -1,4 +1,4 @@
-"""Stage `reward`: the reward model, trained on all labels so far, measured on the newest."""
+"""Stage `reward`: the reward model, trained on the labels so far, measured on the newest."""
 
 import sys
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ INPUTS = (
 
 
 def run(stage: Stage) -> None:
-    """Train on all preferences so far, or copy the model that the round starts from."""
+    """Train on the preferences so far, or copy the model that the round starts from."""
     params, key = stage.params.reward, stage.round_key
     compute = start_compute(stage.params.run)
     start = Path(stage.round.reward_model)
@@ -53,6 +53,8 @@ def run(stage: Stage) -> None:
     model = join(members, params.ensemble_k)
     folder = Path(f"data/rounds/{key}/preferences")
     train = [row.preference for row in load_preferences(folder / "train.jsonl")]
+    if params.preferences == "newest":
+        train = [row for row in train if row.round == key]
     heldout = [row.preference for row in load_preferences(folder / "heldout.jsonl")]
     fresh = [row for row in heldout if row.round == key]
     before = None

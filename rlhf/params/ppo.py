@@ -101,6 +101,9 @@ class PPOParams:
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
+    start_sft: Fraction = 0.0
+    """Share of SFT in the weights that training starts from, mixed into those that the round names
+    (`rounds.<key>.start`): 0.5 is halfway back to SFT."""
     average_decay: OpenFraction | None = None
     """Publish an average of the policy's weights after each iteration (0.8: each counts 0.8 times
     as much as the next); null publishes the last weights."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
@@ -12,10 +13,12 @@ from rlhf.params.ranges import Count, NonNegative, OpenFraction
 class RewardParams:
     """Reward-model training."""
 
+    preferences: Literal["all", "newest"] = "all"
+    """Train on the preferences of all rounds so far, or on the round's own only."""
     retrain: bool = True
     """false copies the reward model that a round starts from, once there is one."""
     epochs: Count = 2
-    """Passes over all preferences so far."""
+    """Passes over these preferences."""
     batch_size: Count = 16
     """Pairs per optimiser step."""
     micro_batch_size: Count = 64

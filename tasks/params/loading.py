@@ -65,7 +65,9 @@ class RoundParams:
     """Where a round starts from."""
 
     policy: str
-    """Policy that samples responses and is trained: models/sft or models/rounds/<key>/policy."""
+    """Policy that samples the responses to compare: models/sft or models/rounds/<key>/policy."""
+    start: str
+    """Weights that PPO starts from, usually the same: models/sft or models/rounds/<key>/policy."""
     reward_model: str
     """Reward model (or SFT model) that training starts from."""
     preferences: str

@@ -120,6 +120,7 @@ def _round_problems(rounds: Mapping[str, Any]) -> Iterator[Problem]:
         yield "rounds", "at least one round is needed"
     known = {
         "policy": ["models/sft"],
+        "start": ["models/sft"],
         "reward_model": ["models/sft"],
         "preferences": ["data/prepared/preferences"],
     }
@@ -131,5 +132,6 @@ def _round_problems(rounds: Mapping[str, Any]) -> Iterator[Problem]:
             if value not in paths:
                 yield f"rounds.{key}.{name}", f"{value!r} is none of {', '.join(paths)}"
         known["policy"].append(f"models/rounds/{key}/policy")
+        known["start"].append(f"models/rounds/{key}/policy")
         known["reward_model"].append(f"models/rounds/{key}/reward")
         known["preferences"].append(f"data/rounds/{key}/preferences")

@@ -80,15 +80,24 @@ def _token(key: str, value: Any) -> str:
 
 
 def _unusual_rounds(params: Params) -> Iterator[str]:
-    """`r3-from-r1` where a round does not start from the policy before it; `final-r2`."""
+    """`r3-from-r1` where a round does not sample from the policy before it; `final-r2`.
+
+    `r3-starts-at-sft` where PPO starts from another one than samples.
+    """
     before = "models/sft"
     for key, entry in params.rounds.items():
         if entry.policy != before:
-            start = re.sub(r"^models/(rounds/)?|/policy$", "", entry.policy)
-            yield f"{key}-from-{start}"
+            yield f"{key}-from-{_brief_policy(entry.policy)}"
+        if entry.start != entry.policy:
+            yield f"{key}-starts-at-{_brief_policy(entry.start)}"
         before = f"models/rounds/{key}/policy"
     if params.rounds and params.final != list(params.rounds)[-1]:
         yield f"final-{params.final}"
+
+
+def _brief_policy(path: str) -> str:
+    """`sft`, `r1`."""
+    return re.sub(r"^models/(rounds/)?|/policy$", "", path)
 
 
 def _brief(value: object) -> str:

@@ -33,7 +33,9 @@ ppo: {}
 evaluate: {}
 report: {}
 rounds:
-  r1: {policy: models/sft, reward_model: models/sft, preferences: data/prepared/preferences}
+  r1:
+    {policy: models/sft, start: models/sft, reward_model: models/sft,
+     preferences: data/prepared/preferences}
 final: r1
 """
 PIPELINE = """\

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ruamel.yaml import YAML
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -196,22 +197,67 @@ def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Pa
     assert same(alone, weights(world, str(folder)))
 
 
+def add_second_round(root: Path, start: str) -> None:
+    """A round r2 whose policy is that of r1, with the reward model of r1."""
+    entry = {
+        "policy": "models/rounds/r1/policy",
+        "start": start,
+        "reward_model": "models/rounds/r1/reward",
+        "preferences": "data/rounds/r1/preferences",
+    }
+    set_params(root, "rounds", {"r2": entry})
+    shutil.copytree(root / "models/rounds/r1/reward", root / "models/rounds/r2/reward")
+
+
+def test_a_second_round_may_start_anew_from_sft(world: Path):
+    """With the KL at 0 and a value function that starts from the reward model, as in r1."""
+    add_second_round(world, "models/sft")
+    assert run(world, "ppo@r2") == 0
+
+    assert float(history(world, "ppo@r2")[0]["objective/kl"]) == pytest.approx(0, abs=1e-6)
+    set_params(world, "ppo", {"iterations": 0})
+    assert run(world, "ppo@r2") == 0
+    assert same(weights(world, "models/sft"), weights(world, "models/rounds/r2/policy"))
+    value = load_file(world / "models/rounds/r2/policy/value_head.safetensors")
+    carried = load_file(world / "models/rounds/r1/policy/value_head.safetensors")
+    assert not torch.equal(value["head.weight"], carried["head.weight"])
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
+def test_a_second_round_may_start_between_sft_and_the_policy(world: Path, lora):
+    set_params(world, "ppo", {"lora": lora})
+    assert run(world, "ppo@r1") == 0
+    add_second_round(world, "models/rounds/r1/policy")
+    set_params(world, "ppo", {"iterations": 0, "start_sft": 0.25})
+    assert run(world, "ppo@r2") == 0
+
+    names = ("models/sft", "models/rounds/r1/policy", "models/rounds/r2/policy")
+    sft, policy, found = (weights(world, name) for name in names)
+    assert not same(found, policy)
+    for name, weight in found.items():
+        wanted = 0.25 * sft[name].double() + 0.75 * policy[name].double()
+        torch.testing.assert_close(weight.double(), wanted, rtol=0, atol=1e-6)
+
+
+def test_a_reward_model_may_train_on_the_newest_preferences_alone(world: Path):
+    path = world / "data/rounds/r1/preferences/train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    older = [row | {"round": "r0"} if number < 10 else row for number, row in enumerate(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in older))
+    pairs = []
+    for choice in ("all", "newest"):
+        set_params(world, "reward", {"preferences": choice})
+        assert run(world, "reward@r1") == 0
+        metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())
+        pairs.append(metrics["pairs"])
+    assert pairs == [len(rows), len(rows) - 10]
+
+
 def test_a_second_round_continues_from_the_adapter_of_the_first(world: Path):
     set_params(world, "ppo", {"lora": LORA, "kl_coef": 0.0})
-    set_params(
-        world,
-        "rounds",
-        {
-            "r2": {
-                "policy": "models/rounds/r1/policy",
-                "reward_model": "models/rounds/r1/reward",
-                "preferences": "data/rounds/r1/preferences",
-            }
-        },
-    )
+    add_second_round(world, "models/rounds/r1/policy")
     forget(world, "ppo@r1")
     assert run(world, "ppo@r1") == 0
-    shutil.copytree(world / "models/rounds/r1/reward", world / "models/rounds/r2/reward")
     assert run(world, "ppo@r2") == 0
 
     first, second = history(world, "ppo@r1"), history(world, "ppo@r2")

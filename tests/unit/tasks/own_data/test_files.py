@@ -42,6 +42,7 @@ NO_FILES = {
     "validate.human_labels": "keys are rounds",
     "validate.limits": "keys are rules",
     "rounds.policy": "an output of a stage, in dvc.yaml as it is",
+    "rounds.start": "an output of a stage, in dvc.yaml as it is",
     "rounds.reward_model": "an output of a stage, in dvc.yaml as it is",
     "rounds.preferences": "an output of a stage, in dvc.yaml as it is",
     "rounds": "names of the rounds",

@@ -275,6 +275,10 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
             "rounds.r1.policy: 'models/rounds/r2/policy' is none of models/sft",
         ),
         (
+            {"rounds.r2.start": "models/rounds/r2/policy"},
+            "rounds.r2.start: 'models/rounds/r2/policy' is none of models/sft, models/rounds/r1",
+        ),
+        (
             {"rounds.r3.preferences": "data/rounds/r3/preferences"},
             "rounds.r3.preferences: 'data/rounds/r3/preferences' is none of",
         ),

@@ -26,6 +26,13 @@ from tasks.params.loading import (
 from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.tracking.run_names import run_name
 
+
+def entry(policy: str, start: str | None = None) -> RoundParams:
+    return RoundParams(
+        policy=policy, start=start or policy, reward_model="models/sft", preferences="p"
+    )
+
+
 DEFAULT = Params(
     run=RunParams(),
     prepare=PrepareParams(),
@@ -39,8 +46,8 @@ DEFAULT = Params(
     evaluate=EvaluateParams(),
     report=ReportParams(),
     rounds={
-        "r1": RoundParams(policy="models/sft", reward_model="models/sft", preferences="p"),
-        "r2": RoundParams(policy="models/rounds/r1/policy", reward_model="x", preferences="p"),
+        "r1": entry("models/sft"),
+        "r2": entry("models/rounds/r1/policy"),
     },
     final="r2",
 )
@@ -133,6 +140,10 @@ def test_a_variant_is_named_first_and_has_the_commit_of_the_main_line(checkout: 
         (
             {"rounds": {**DEFAULT.rounds, "r2": DEFAULT.rounds["r1"]}},
             "r2-from-sft",
+        ),
+        (
+            {"rounds": {**DEFAULT.rounds, "r2": entry("models/rounds/r1/policy", "models/sft")}},
+            "r2-starts-at-sft",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run_flow(root: Path) -> int:
-    with _prefect_server() as wait_for_server:
+    with prefect_server() as wait_for_server:
         # Imported here: Prefect takes the settings made above when it is imported, and the server
         # starts meanwhile.
         from prefect.logging.handlers import APILogHandler  # noqa: PLC0415
@@ -83,7 +83,7 @@ def _run_flow(root: Path) -> int:
 
 
 @contextmanager
-def _prefect_server() -> Iterator[Callable[[], None]]:
+def prefect_server() -> Iterator[Callable[[], None]]:
     """A Prefect server for this process's settings; yields what waits until it works."""
     home = Path(os.environ["PREFECT_HOME"])
     if os.environ.get("PREFECT_API_URL"):

@@ -22,7 +22,7 @@ from tasks.own_data.files import MARK, Named, with_named
 from tasks.params.loading import Params
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("flows", "tasks", "rlhf", "preferences", "feedback", "data")
+PACKAGES = ("experiments", "flows", "tasks", "rlhf", "preferences", "feedback", "data")
 MODULES = sorted(
     path.relative_to(ROOT).as_posix()
     for package in PACKAGES

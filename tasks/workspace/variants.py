@@ -52,7 +52,16 @@ def prepare_workspace(root: Path, name: str) -> Path:
         VariantError: no such variant, its file is no mapping, or git refuses.
         WorkspaceBusyError: something runs there.
     """
-    overlay = _read_overlay(root, name)
+    return prepare_overlaid(root, name, _read_overlay(root, name))
+
+
+def prepare_overlaid(root: Path, name: str, overlay: Mapping[str, object]) -> Path:
+    """As `prepare_workspace`, with what is laid over params.yaml given.
+
+    Raises:
+        VariantError: git refuses.
+        WorkspaceBusyError: something runs there.
+    """
     workspace = root / VARIANTS_FOLDER / name
     workspace.parent.mkdir(parents=True, exist_ok=True)
     # Two variants started at once: git's index takes one at a time, and says nothing to the other.

@@ -1,0 +1,286 @@
+"""The page of an experiment, `docs/results/NAME.md` with `NAME.svg`, and the table for README.
+
+Everything is computed from the records, so that writing a page again gives the same bytes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from experiments.descriptions import Experiment
+from experiments.records import Record, read_records
+from experiments.statistics import Fit, Spread, fit_log, fit_square, spread
+from rlhf.intervals import MIN_VALUES, mean_interval
+
+FOLDER = Path("docs") / "results"
+START, END = "<!-- results -->", "<!-- /results -->"
+
+Figures = Mapping[str, Mapping[int, Record]]
+"""Variant -> seed -> the record of a run that ran to its end."""
+
+
+def _mean(policy: Mapping[str, Any] | None, name: str) -> float | None:
+    """The mean of a policy's figure; None where nothing was measured."""
+    value = (policy or {}).get(name)
+    return None if value is None else float(value["mean"])
+
+
+def _last_explained(record: Record) -> float | None:
+    return next(reversed(record["explained_variance"].values()), None)
+
+
+FIGURES: Mapping[str, Callable[[Record], float | None]] = {
+    "gold": lambda record: _mean(record["policies"][-1], "gold"),
+    "gold on the test prompts": lambda record: _mean(record["test"], "gold"),
+    "win rate against SFT": lambda record: _mean(record["policies"][-1], "win_rate_vs_sft"),
+    "KL to SFT, nats": lambda record: _mean(record["policies"][-1], "kl"),
+    "gold of SFT": lambda record: _mean(record["policies"][0], "gold"),
+    "explained variance, last round": _last_explained,
+}
+"""Title -> figure of the final policy of a run; None where it has none."""
+BETTER_LOW = {"KL to SFT, nats"}
+
+
+def write_page(root: Path, experiment: Experiment) -> Path:
+    """Write the page and the plot of an experiment from the records there are; the page's path."""
+    records = read_records(root, experiment.name)
+    figures = completed(experiment, records)
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    draw(experiment, figures, root / FOLDER / f"{experiment.name}.svg")
+    path = root / FOLDER / f"{experiment.name}.md"
+    path.write_text(page(experiment, records), encoding="utf-8")
+    return path
+
+
+def completed(experiment: Experiment, records: Sequence[Record]) -> Figures:
+    """The runs that ran to their end, in the order of the description."""
+    return {
+        variant: {
+            record["seed"]: record
+            for record in sorted(records, key=lambda record: int(record["seed"]))
+            if record["variant"] == variant and record["state"] == "Completed"
+        }
+        for variant in experiment.variants
+    }
+
+
+def page(experiment: Experiment, records: Sequence[Record]) -> str:
+    """The page as Markdown."""
+    figures = completed(experiment, records)
+    hours = sum(record["seconds"] for record in records) / 3600
+    lines = [
+        f"# {experiment.name}",
+        "",
+        f"Written by `python -m experiments {experiment.name}`. {experiment.question}",
+        "",
+        f"Budget: {experiment.budget}. Seeds: {', '.join(map(str, experiment.seeds))}. So far",
+        f"{len(records)} runs, {hours:.1f} hours of stages in all.",
+        "",
+        *_unfinished(experiment, records),
+        f"![gold by round, a line for each seed]({experiment.name}.svg)",
+        "",
+        "Figures of the final policy over the seeds. Mean: with the 95 % interval of the mean.",
+        "Next seed: where a new seed lands with 95 % probability, m ± t s √(1 + 1/n).",
+        "",
+        "| figure | variant | seeds | mean | worst | best | next seed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title in FIGURES:
+        lines += [_row(title, name, values(runs, title)) for name, runs in figures.items()]
+    lines += [*_differences(figures), *_retraining(figures)]
+    if experiment.fit == "gold_over_kl":
+        lines += _fits(figures)
+    return "\n".join(lines) + "\n"
+
+
+def values(runs: Mapping[int, Record], title: str) -> dict[int, float]:
+    """Seed -> figure, of the runs that have it."""
+    found = {seed: FIGURES[title](record) for seed, record in runs.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _row(title: str, variant: str, found: Mapping[int, float]) -> str:
+    cells = [title, variant, str(len(found))]
+    if len(found) < MIN_VALUES:
+        only = [f"{value:.2f}" for value in found.values()] or ["–"]
+        return f"| {' | '.join([*cells, *only, '–', '–', '–'])} |"
+    return f"| {' | '.join([*cells, *_cells(title, spread(list(found.values())))])} |"
+
+
+def _cells(title: str, over: Spread) -> list[str]:
+    low_is_good = title in BETTER_LOW
+    worst, best = (over.best, over.worst) if low_is_good else (over.worst, over.best)
+    return [
+        f"{over.mean.mean:.2f} [{over.mean.low:.2f}, {over.mean.high:.2f}]",
+        f"{worst:.2f}",
+        f"{best:.2f}",
+        f"[{over.next_low:.2f}, {over.next_high:.2f}]",
+    ]
+
+
+def _unfinished(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+    """Runs that ended otherwise, and those that are missing: first of all."""
+    lines = [
+        f"- {record['variant']}, seed {record['seed']}: {record['state']}: {record['message']}"
+        for record in records
+        if record["state"] != "Completed"
+    ]
+    there = {(record["variant"], record["seed"]) for record in records}
+    wanted = {(variant, seed) for variant in experiment.variants for seed in experiment.seeds}
+    if missing := sorted(wanted - there):
+        names = ", ".join(f"{variant} seed {seed}" for variant, seed in missing)
+        lines.append(f"- not run yet: {names}")
+    return ["Without a final figure:", "", *lines, ""] if lines else []
+
+
+def _differences(figures: Figures) -> list[str]:
+    """Final gold less that of the first variant, seed by seed."""
+    first, *others = figures
+    if not others:
+        return []
+    lines = [
+        "",
+        f"Differences to `{first}`, paired by seed, with the 95 % interval of their mean.",
+        "",
+        "| final gold less that of the first variant | by seed | mean |",
+        "|---|---|---|",
+    ]
+    base = values(figures[first], "gold")
+    for name in others:
+        ours = values(figures[name], "gold")
+        gaps = {seed: ours[seed] - base[seed] for seed in ours if seed in base}
+        each = ", ".join(f"{seed}: {gap:+.2f}" for seed, gap in gaps.items()) or "–"
+        mean = "–"
+        if len(gaps) >= MIN_VALUES:
+            over = mean_interval(list(gaps.values()))
+            mean = f"{over.mean:+.2f} [{over.low:+.2f}, {over.high:+.2f}]"
+        lines.append(f"| {name} | {each} | {mean} |")
+    return lines
+
+
+def _retraining(figures: Figures) -> list[str]:
+    """How often retraining made the reward model better on the newest policy's pairs."""
+    lines = [
+        "",
+        "| variant | retrainings after which the reward model was more accurate |",
+        "|---|---|",
+    ]
+    for name, runs in figures.items():
+        pairs = [
+            (row["accuracy_before"]["mean"], row["accuracy_after"]["mean"])
+            for record in runs.values()
+            for row in record["reward_models"]
+            if row["accuracy_before"] and row["accuracy_after"]
+        ]
+        better = sum(after > before for before, after in pairs)
+        lines.append(f"| {name} | {better} of {len(pairs)} |")
+    return lines
+
+
+def _points(figures: Figures) -> list[tuple[float, float]]:
+    """KL and gold gained over SFT, of the final policy of each run."""
+    points = []
+    for runs in figures.values():
+        for record in runs.values():
+            kl = _mean(record["policies"][-1], "kl")
+            gold, before = (_mean(record["policies"][place], "gold") for place in (-1, 0))
+            if kl and kl > 0 and gold is not None and before is not None:
+                points.append((kl, gold - before))
+    return sorted(points)
+
+
+def _fits(figures: Figures) -> list[str]:
+    points = _points(figures)
+    if len({kl for kl, _ in points}) <= MIN_VALUES:
+        return []
+    kl, gain = zip(*points, strict=True)
+    square, log = fit_square(kl, gain), fit_log(kl, gain)
+    return [
+        "",
+        "Gold gained over SFT against d = √KL, of the final policies of all runs, in the two forms",
+        "of Gao et al. (2023), by least squares.",
+        "",
+        "| form | α | β | residual (root mean square) |",
+        "|---|---|---|---|",
+        _fit_row("d (α − β d)", square),
+        _fit_row("d (α − β log d)", log),
+    ]
+
+
+def _fit_row(form: str, fit: Fit) -> str:
+    return f"| {form} | {fit.alpha:.3f} | {fit.beta:.3f} | {fit.residual:.3f} |"
+
+
+def draw(experiment: Experiment, figures: Figures, path: Path) -> None:
+    """Gold by round, a line for each seed; final policies over √KL where they are fitted."""
+    fitted = experiment.fit == "gold_over_kl"
+    settings = {"svg.hashsalt": experiment.name, "font.size": 9}
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(10 if fitted else 6.4, 3.2), layout="constrained")
+        axes = figure.subplots(1, 2 if fitted else 1, squeeze=False)[0]
+        colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
+        for number, (name, runs) in enumerate(figures.items()):
+            colour = colours[number % len(colours)]
+            _draw_variant(axes, name, list(runs.values()), colour)
+        axes[0].set_ylabel("gold score (10 is ideal)")
+        if fitted:
+            axes[1].set_xlabel("√KL to SFT, final policies")
+        for axis in axes:
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[0].legend(frameon=False, fontsize=7)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw_variant(axes: Any, name: str, runs: Sequence[Record], colour: Any) -> None:
+    for number, record in enumerate(runs):
+        policies = [policy for policy in record["policies"] if policy["gold"]]
+        gold = [policy["gold"]["mean"] for policy in policies]
+        bars = [
+            [policy["gold"]["mean"] - policy["gold"]["low"] for policy in policies],
+            [policy["gold"]["high"] - policy["gold"]["mean"] for policy in policies],
+        ]
+        axes[0].errorbar(
+            [policy["name"] for policy in policies],
+            gold,
+            yerr=bars,
+            color=colour,
+            linewidth=1,
+            elinewidth=0.5,
+            label=name if number == 0 else None,
+        )
+        kl = _mean(record["policies"][-1], "kl")
+        if len(axes) > 1 and gold and kl is not None:
+            axes[1].plot(math.sqrt(max(0.0, kl)), gold[-1], "o", color=colour)
+
+
+def readme_table(root: Path, experiment: Experiment) -> str:
+    """The table of the first variant for README, between the marks that it is found by."""
+    figures = completed(experiment, read_records(root, experiment.name))
+    runs = next(iter(figures.values()))
+    lines = [
+        START,
+        f"| {len(runs)} seeds, final policy | mean [95 %] | worst | best | next seed |",
+        "|---|---|---|---|---|",
+    ]
+    for title in FIGURES:
+        found = values(runs, title)
+        if len(found) >= MIN_VALUES:
+            cells = _cells(title, spread(list(found.values())))
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, END])
+
+
+def put_into_readme(root: Path, table: str) -> bool:
+    """Replace README's marked block; False, with nothing changed, where it has none."""
+    path = root / "README.md"
+    text = path.read_text(encoding="utf-8")
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        return False
+    path.write_text(before + table + after, encoding="utf-8")
+    return True

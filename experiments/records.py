@@ -1,0 +1,78 @@
+"""What is kept of each run: its headline figures by round, in `docs/results/data`.
+
+One small JSON file per run, written when the run has ended, however it ended. Nothing in it is
+chosen afterwards: a run that stopped itself is there with its message.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.params.loading import Params
+from tasks.repro import read_results
+from tasks.workspace.files import git_commit, write_json
+
+FOLDER = Path("docs") / "results" / "data"
+DIGITS = 4
+
+Record = Mapping[str, Any]
+
+
+def record_path(root: Path, experiment: str, variant: str, seed: int) -> Path:
+    """Where the record of a run lies."""
+    return root / FOLDER / experiment / f"{variant}-seed{seed}.json"
+
+
+def keep_record(
+    path: Path, workspace: Path, params: Params, *, variant: str, ended: tuple[str, str]
+) -> None:
+    """Write the record of the run in `workspace`; `ended` is the name of its state and its message.
+
+    A path of this machine in the message is left out.
+    """
+    summary = workspace / "reports" / "summary.json"
+    seconds = json.loads(summary.read_text(encoding="utf-8"))["seconds"] if summary.exists() else {}
+    results = read_results(workspace, params)
+    record = {
+        "variant": variant,
+        "seed": params.run.seed,
+        "state": ended[0],
+        "message": ended[1].replace(f"{workspace}/", ""),
+        "commit": git_commit(workspace),
+        "seconds": round(sum(seconds.get("stages", {}).values()), 1),
+        "policies": results["policies"],
+        "reward_models": results["reward_models"],
+        "explained_variance": _explained_variance(workspace, params),
+        "test": results["test"],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, _rounded(record))
+
+
+def read_records(root: Path, experiment: str) -> list[Record]:
+    """The records of all runs so far, by file name."""
+    paths = sorted((root / FOLDER / experiment).glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _explained_variance(workspace: Path, params: Params) -> dict[str, float]:
+    """Round -> share of the returns' variance that the value function explains at its end."""
+    found = {}
+    for key in params.rounds:
+        path = workspace / "results" / "ppo" / key / "metrics.json"
+        if path.exists():
+            metrics = json.loads(path.read_text(encoding="utf-8"))
+            if (value := metrics.get("value/explained_variance")) is not None:
+                found[key] = value
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return value

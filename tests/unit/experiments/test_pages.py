@@ -1,0 +1,108 @@
+"""Tables and README's block from records."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.descriptions import Experiment
+from experiments.pages import END, START, page, put_into_readme, readme_table, write_page
+
+EXPERIMENT = Experiment(
+    name="mine",
+    question="Which?",
+    budget="little",
+    seeds=[0, 1, 2],
+    variants={"default": {}, "other": {}},
+    common={},
+    fit="gold_over_kl",
+)
+
+
+def interval(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 9}
+
+
+def record(variant: str, seed: int, gold: float, kl: float, state: str = "Completed") -> dict:
+    policies = [
+        {"name": name, "gold": interval(g), "win_rate_vs_sft": interval(0.5), "kl": interval(k)}
+        for name, g, k in (("sft", 4.0, 0.0), ("r1", gold, kl))
+    ]
+    reward = {
+        "round": "r1", "accuracy_before": interval(0.6), "accuracy_after": interval(0.5 + seed / 9)
+    }  # fmt: skip
+    return {
+        "variant": variant, "seed": seed, "state": state, "message": "why", "seconds": 1800.0,
+        "policies": policies, "reward_models": [reward], "explained_variance": {"r1": 0.7},
+        "test": policies[-1],
+    }  # fmt: skip
+
+
+RECORDS = [
+    record("default", 0, 8.0, 1.0), record("default", 1, 9.0, 4.0),
+    record("default", 2, 8.5, 2.0), record("other", 1, 9.5, 9.0), record("other", 0, 8.7, 3.0),
+    record("other", 2, 1.0, 1.0, state="Stopped"),
+]  # fmt: skip
+
+
+def row(text: str, *start: str) -> list[str]:
+    (line,) = (x for x in text.splitlines() if x.startswith(f"| {' | '.join(start)} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_has_mean_extremes_and_the_interval_of_a_new_seed():
+    # Mean 8.5, s 0.5, t 4.3027; t s / sqrt(3) = 1.2421 and t s sqrt(4 / 3) = 2.4841.
+    assert row(page(EXPERIMENT, RECORDS), "gold", "default")[2:] == [
+        "3", "8.50 [7.26, 9.74]", "8.00", "9.00", "[6.02, 10.98]",
+    ]  # fmt: skip
+
+
+def test_the_worst_kl_is_the_largest():
+    assert row(page(EXPERIMENT, RECORDS), "KL to SFT, nats", "default")[4:6] == ["4.00", "1.00"]
+
+
+def test_differences_are_paired_by_seed_and_leave_out_runs_that_stopped():
+    # 0.7 and 0.5: mean 0.6, s 0.1414, t 12.7062: 12.7062 * 0.1414 / sqrt(2) = 1.2706
+    cells = row(page(EXPERIMENT, RECORDS), "other", "0: +0.70, 1: +0.50")
+    assert cells[2] == "+0.60 [-0.67, +1.87]"
+
+
+def test_a_run_that_stopped_and_one_that_is_missing_come_first():
+    text = page(EXPERIMENT, RECORDS[:2] + RECORDS[3:])
+    head = text.partition("![")[0]
+    assert "- other, seed 2: Stopped: why" in head
+    assert "- not run yet: default seed 2" in head
+    assert "5 runs, 2.5 hours" in head
+
+
+def test_retrainings_that_helped_are_counted():
+    assert row(page(EXPERIMENT, RECORDS), "default")[1] == "2 of 3"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs/results/data/mine"
+    folder.mkdir(parents=True)
+    for entry in RECORDS:
+        (folder / f"{entry['variant']}-seed{entry['seed']}.json").write_text(json.dumps(entry))
+    return tmp_path
+
+
+def test_page_and_plot_are_the_same_bytes_again(root: Path):
+    path = write_page(root, EXPERIMENT)
+    before = path.read_bytes(), path.with_suffix(".svg").read_bytes()
+    write_page(root, EXPERIMENT)
+    assert (path.read_bytes(), path.with_suffix(".svg").read_bytes()) == before
+    assert path.read_text() == page(EXPERIMENT, RECORDS)
+
+
+def test_readmes_block_is_replaced_and_nothing_else(root: Path):
+    table = readme_table(root, EXPERIMENT)
+    assert "| gold | 8.50 [7.26, 9.74] | 8.00 | 9.00 | [6.02, 10.98] |" in table
+    readme = root / "README.md"
+    readme.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    assert put_into_readme(root, table)
+    assert readme.read_text() == f"before\n{table}\nafter\n"
+    readme.write_text("no marks\n")
+    assert not put_into_readme(root, table)
+    assert readme.read_text() == "no marks\n"

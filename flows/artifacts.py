@@ -20,7 +20,7 @@ from prefect.artifacts import (
 from tasks.reporting.caveats import caveats
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
 from tasks.tracking.shipping import tracking_uri
-from tasks.workspace.work_folder import BLOCKED
+from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
 NONE = "-"
 
@@ -60,7 +60,22 @@ def publish_gate(root: Path, stage: str, round_key: str, message: str) -> None:
         message: the stage's last words where it blocked, empty where the data passed.
     """
     folder = f".work/{stage}/{BLOCKED}" if message else f"results/validate/{round_key}"
-    report = root / folder / "report.md"
+    _publish_page(root / folder / "report.md", stage, message)
+
+
+def publish_guards(root: Path, stage: str, message: str) -> None:
+    """The page `reward-r2`: why a round ended before its PPO, with the probes and fresh labels.
+
+    Args:
+        root: the workspace.
+        stage: DVC's name of the reward model's stage.
+        message: the stage's last words.
+    """
+    for name in (BLOCKED, STOPPED):
+        _publish_page(root / ".work" / stage / name / GUARDS, stage, message)
+
+
+def _publish_page(report: Path, stage: str, message: str) -> None:
     if report.is_file():
         page, key = report.read_text(encoding="utf-8"), artifact_key(stage)
         with left_out_while_away(f"page {key}"):

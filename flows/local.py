@@ -41,8 +41,8 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m flows.local",
         description="Run the pipeline in this folder as a Prefect flow, in this process.",
         epilog="Exit codes: 0 done, 2 bad input, 3 training stopped itself, 4 the data gate "
-        "blocked, 5 waiting for people, 6 something changed while it ran (run again), 7 another "
-        "run works in this folder, 1 anything else.",
+        "or a probe of the reward model blocked, 5 waiting for people, 6 something changed while "
+        "it ran (run again), 7 another run works in this folder, 1 anything else.",
     )
     parser.parse_args(argv)
     root = Path.cwd()

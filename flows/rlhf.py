@@ -24,6 +24,7 @@ from flows.artifacts import (
     RunLinks,
     left_out_while_away,
     publish_gate,
+    publish_guards,
     publish_results,
     publish_runs,
     publish_waiting,
@@ -141,6 +142,8 @@ def run_all(
         if planned.name == f"validate@{planned.round}" and state.name in GATE_SPOKE:
             blocked = (state.message or "") if state.name == "Blocked" else ""
             publish_gate(root, planned.name, str(planned.round), blocked)
+        if planned.name == f"reward@{planned.round}" and state.name in ("Blocked", "Stopped"):
+            publish_guards(root, planned.name, state.message or "")
         if state.name not in WENT_THROUGH:
             message = f"{planned.name}: {state.message or 'gave no reason'}"
             return State(type=state.type, name=state.name, message=message), went_through

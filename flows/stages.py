@@ -29,8 +29,9 @@ How = Literal[
     "refused",
 ]  # fmt: skip
 """ran, unchanged (nothing to do), cached (an earlier result was restored): all is well.
-waiting (for people), blocked (by the data gate), stopped (training stopped itself), bad_input,
-failed: the stage said so. killed: a signal ended it. refused: DVC could not run it at all."""
+waiting (for people), blocked (by the data gate or a probe of the reward model), stopped (training
+stopped itself), bad_input, failed: the stage said so. killed: a signal ended it. refused:
+DVC could not run it at all."""
 
 HOW_BY_EXIT_CODE: dict[int, How] = {2: "bad_input", 3: "stopped", 4: "blocked", 5: "waiting"}
 

@@ -2,7 +2,7 @@
 
 Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
 `reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
-2 bad input, 3 training stopped itself, 4 the data gate blocked, 5 waiting for people, 6
+2 bad input, 3 training stopped itself, 4 the data gate or a probe blocked, 5 waiting for people, 6
 something changed during the run (run again), 7 another run is using this folder, 143 or 130
 interrupted (run again to resume), 137 a stage was killed (memory), 1 anything else.
 """

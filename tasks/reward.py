@@ -1,8 +1,14 @@
-"""Stage `reward`: the reward model, trained on the labels so far, measured on the newest."""
+"""Stage `reward`: the reward model, trained on the labels so far, measured on the newest.
 
+Before PPO spends a round on it, probes ask whether it knows what any reward model has to know, and
+the fresh labels whether it still orders what the newest policy writes (docs/reward-guards.md).
+"""
+
+import logging
+import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +26,22 @@ from rlhf.ensembles import (
 )
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.models import RewardModel, is_reward_model, load_tokenizer
+from rlhf.named_seeds import named_random
 from rlhf.optimisers import Optimiser, Training
 from rlhf.scoring import Encoder
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
-from tasks.running.outcome import StageEnd
+from tasks.running.outcome import StageEnd, Status
 from tasks.running.progress import Progress, say_left_out
 from tasks.running.resuming import Checkpoints
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
-from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
+from tasks.scoring.over_optimisation import Signals, alarms, read_signals
+from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
+from tasks.scoring.reward_probes import Probe, failures, probe, probe_table, write_probes
 from tasks.tracking.spool import Output
+from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
 INPUTS = (
     "models/sft",
@@ -40,10 +50,14 @@ INPUTS = (
     "data/rounds/{key}/preferences",
 )
 
+log = logging.getLogger(__name__)
+
 
 def run(stage: Stage) -> None:
     """Train on the preferences so far, or copy the model that the round starts from."""
     params, key = stage.params.reward, stage.round_key
+    for name in (BLOCKED, STOPPED):
+        shutil.rmtree(stage.work / name, ignore_errors=True)
     compute = start_compute(stage.params.run)
     start = Path(stage.round.reward_model)
     tokenizer = load_tokenizer(start)
@@ -71,6 +85,9 @@ def run(stage: Stage) -> None:
             _normalise(member, encoder, comparisons, compute)
     numbers, gaps = measure(model, encoder, fresh, heldout, compute)
     metrics |= numbers
+    unseen = fresh if retrain else [row for row in [*train, *fresh] if row.round == key]
+    guards = _ask(stage, model, encoder, unseen, compute)
+    _end_where_they_say_so(stage, guards)
     if len(members) > 1:
         model.classifier.config.ensemble_k = params.ensemble_k
     target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
@@ -81,12 +98,85 @@ def run(stage: Stage) -> None:
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
     write_reliability(results / "reliability.csv", gaps)
+    guards.write(results)
     stage.write_history(results)
     stage.final(metrics)
     stage.keep(
         Output("reward_model", Path(f"models/rounds/{key}/reward")),
         Output("artifact", Path(f"results/reward/{key}")),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What was asked of the model before PPO uses it."""
+
+    probes: Sequence[Probe]
+    signals: Signals
+
+    def write(self, folder: Path, said: str = "") -> None:
+        """Write `probes.csv`, `signals.json` and both as a page, `guards.md`."""
+        write_probes(folder / "probes.csv", self.probes)
+        write_metrics(folder, self.signals.as_dict(), name="signals.json")
+        page = [said, probe_table(self.probes), self.signals.table()]
+        text = "\n".join(
+            ["# The reward model before PPO\n", *(f"{part}\n" for part in page if part)]
+        )
+        (folder / GUARDS).write_text(text, encoding="utf-8")
+
+
+def _ask(
+    stage: Stage,
+    model: RewardModel,
+    encoder: Encoder,
+    unseen: Sequence[Preference],
+    compute: Compute,
+) -> Guards:
+    """Ask about the round's pairs that the model was not trained on."""
+    key = stage.round_key
+    probes = probe(
+        model,
+        encoder,
+        [row for row in unseen if row.split == "heldout"],
+        max_tokens=stage.params.reward.max_tokens,
+        draws=named_random(stage.params.run.seed, "probes", str(key)),
+        compute=compute,
+    )
+    gaps = label_gaps(model, encoder, [row for row in unseen if not row.is_tie], compute)
+    comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
+    folder = Path(f"data/rounds/{key}/preferences")
+    labelled = [
+        row.preference
+        for split in ("train", "heldout")
+        for row in load_preferences(folder / f"{split}.jsonl")
+        if row.preference.round == key
+    ]
+    return Guards(probes, read_signals(gaps, labelled, comparisons, model_hash(Path("models/sft"))))
+
+
+def _end_where_they_say_so(stage: Stage, guards: Guards) -> None:
+    """Say what the probes and the fresh labels found.
+
+    Raises:
+        StageEnd: params.yaml has it end a round.
+    """
+    params = stage.params.reward
+    stage.final({"guards": guards.signals.as_dict()})
+    warnings = alarms(guards.signals, min_accuracy=params.min_fresh_accuracy)
+    checks: tuple[tuple[Status, str, bool, list[str]], ...] = (
+        ("blocked", BLOCKED, params.probes == "block", failures(guards.probes)),
+        ("stopped", STOPPED, params.over_optimisation == "stop", warnings),
+    )
+    for status, name, ends, found in checks:
+        said = "; ".join(found)
+        if said and not ends:
+            log.warning("%s: %s", stage.name, said)
+        elif said:
+            folder = Path(".work") / stage.name / name
+            folder.mkdir(parents=True, exist_ok=True)
+            guards.write(folder, said)
+            stage.keep(Output("artifact", folder))
+            raise StageEnd(status, f"{said}. The policy stays {stage.round.policy}; see {folder}")
 
 
 def _fresh(stage: Stage, start: Path, compute: Compute) -> list[RewardModel]:

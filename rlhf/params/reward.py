@@ -6,7 +6,7 @@ from typing import Literal
 
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.ranges import Count, NonNegative, OpenFraction
+from rlhf.params.ranges import Count, Fraction, NonNegative, OpenFraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +41,9 @@ class RewardParams:
     lora: LoraParams | None = None
     """Train low-rank adapters and the head, and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=1e-3))
+    probes: Literal["block", "report"] = "block"
+    """A reward model that fails a probe ends the round before its PPO, or is only reported."""
+    over_optimisation: Literal["stop", "report"] = "report"
+    """What an alarm of the fresh labels does: end the round before its PPO, or be reported."""
+    min_fresh_accuracy: Fraction = 0.6
+    """Share of fresh pairs that the reward model has to order as their labels do, or alarm."""

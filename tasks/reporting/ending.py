@@ -9,7 +9,7 @@ from tasks.workspace.work_folder import read_running
 WORDS = {
     "bad_input": "found bad input",
     "stopped": "stopped itself",
-    "blocked": "was blocked by the data gate",
+    "blocked": "was blocked",
     "waiting": "is waiting for people",
     "failed": "failed",
     "interrupted": "was interrupted; run again to resume from its checkpoint",

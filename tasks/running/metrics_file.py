@@ -1,4 +1,4 @@
-"""`metrics.json`: a stage's final metrics, readable and deterministic."""
+"""`metrics.json` and its like: a stage's final metrics, readable and deterministic."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+def write_metrics(folder: Path, metrics: Mapping[str, Any], *, name: str = "metrics.json") -> None:
     """Write the metrics; NaN and infinity are refused, since JSON has neither."""
     text = json.dumps(metrics, ensure_ascii=False, indent=2, allow_nan=False)
-    (folder / "metrics.json").write_text(text + "\n", encoding="utf-8")
+    (folder / name).write_text(text + "\n", encoding="utf-8")

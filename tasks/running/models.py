@@ -30,6 +30,12 @@ ERRORS: Mapping[type[Exception], Status] = {
 }
 """How the library's errors end a stage."""
 
+NO_WEIGHT: Mapping[str, frozenset[str]] = {
+    "run": frozenset({"threads"}),
+    "reward": frozenset({"probes", "over_optimisation", "min_fresh_accuracy"}),
+}
+"""Section -> keys that change no weight: how fast it runs, and what may end a round."""
+
 
 def start_compute(run: RunParams) -> Compute:
     """Fix threads and determinism, silence the libraries' own progress bars."""
@@ -61,12 +67,14 @@ def write_model(
 
 
 def seal_model(stage: Stage, folder: Path) -> None:
-    """Write the manifest of a complete model folder.
-
-    It leaves out the number of threads, which changes no weight.
-    """
-    run = {name: value for name, value in stage.own_params["run"].items() if name != "threads"}
-    write_manifest(folder, params={**stage.own_params, "run": run}, inputs=stage.inputs)
+    """Write the manifest of a complete model folder, without what changes no weight."""
+    params = {
+        section: {key: value for key, value in values.items() if key not in NO_WEIGHT[section]}
+        if section in NO_WEIGHT
+        else values
+        for section, values in stage.own_params.items()
+    }
+    write_manifest(folder, params=params, inputs=stage.inputs)
 
 
 def load_prompts(path: Path) -> list[dict[str, Any]]:

@@ -181,8 +181,8 @@ class Stage:
     def close_spool(self, status: Status, message: str) -> None:
         """Record how it ended, and why."""
         if self._spool is not None:
-            # Of stages that did not succeed, only the gate has something to show: its reasons.
-            outputs = self._outputs if status in ("done", "blocked") else []
+            # Of stages that did not succeed, only the guards have something to show: their reasons.
+            outputs = self._outputs if status in ("done", "blocked", "stopped") else []
             # A curve's last point is its final value; sending it again would duplicate it.
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}

@@ -4,7 +4,8 @@
 staging/         outputs that are being built
 outcome.json     how the last run ended
 running.json     the running process, or one that died silently
-blocked/         what the data gate found when it last blocked
+blocked/         what the data gate, or a probe of the reward model, found when it last blocked
+stopped/         what the fresh labels said when they last stopped a round before its PPO
 
 `.work/stage.lock` is held by the stage that runs.
 """
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 RUNNING = "running.json"
 BLOCKED = "blocked"
+STOPPED = "stopped"
+GUARDS = "guards.md"
+"""What the probes and the fresh labels found, below either folder and with the results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path
 @pytest.mark.parametrize(
     ("wanted", "code", "message"),
     [
-        ("blocked", 4, "evaluate@r1 was blocked by the data gate: 3 contradictory pairs"),
+        ("blocked", 4, "evaluate@r1 was blocked: 3 contradictory pairs"),
         ("crash", 1, "dvc repro failed; its message is above."),
         (
             "kill",

@@ -313,7 +313,7 @@ def test_a_stage_that_does_not_go_through_ends_it_with_its_own_code(root: Path) 
     code, out, err = verify(root, WANTED="blocked")
 
     assert code == 4
-    assert "baseline was blocked by the data gate: 3 contradictory pairs\n" in err
+    assert "baseline was blocked: 3 contradictory pairs\n" in err
     assert err.endswith("Nothing was verified; the next run starts anew.\n")
     assert "bytes of commit" not in out
 

@@ -4,7 +4,8 @@ import pytest
 
 from flows.graph import PlannedStage
 from flows.rlhf import STATE_NAMES, plan_line, second_try_can_help, stage, task_state
-from flows.stages import Ending
+from flows.stages import HOW_BY_EXIT_CODE, Ending
+from tasks.running.outcome import EXIT_CODES
 
 WELL = ["ran", "unchanged", "cached", "waiting"]
 
@@ -64,3 +65,10 @@ def test_the_log_says_what_is_to_run_and_where():
 def test_the_log_says_that_nothing_is_to_run():
     line = plan_line([planned("prepare", stale=False)] * 2)
     assert line == "All 2 stages are unchanged; nothing to run."
+
+
+def test_a_round_that_its_fresh_labels_stop_shows_as_stopped_and_is_not_tried_again():
+    code = EXIT_CODES["stopped"]
+    state = task_state(Ending(HOW_BY_EXIT_CODE[code], "the reward model orders 0.5 of 500 pairs"))
+    assert (state.name, state.is_failed()) == ("Stopped", True)
+    assert not second_try_can_help(stage, None, state)  # type: ignore[arg-type]

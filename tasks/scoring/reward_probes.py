@@ -1,0 +1,241 @@
+"""Questions to a reward model whose answers are known without any gold score, before PPO uses it.
+
+A probe is a set of pairs of which one side ought to score higher: the labels of held-out pairs, or
+a response against what became of it when it was spoilt. All are of the round's own held-out pairs.
+
+    labels        the side that annotators chose, on all held-out pairs of the round
+    length        the same where the model and the rule "the longer response wins" disagree
+                  (McNemar 1947): above one half means better than the rule, and a model that
+                  hardly ever disagrees is the rule
+    same_length   the same where the lengths differ by at most a tenth
+    empty         the chosen response against no response at all
+    shuffled      ... against its own words in another order
+    cut           ... against its first half, ended there
+    other_prompt  ... against the chosen response to another prompt
+    repeated      ... against itself, said twice
+
+Which of them can block a round, and why the others cannot, is in docs/reward-guards.md.
+"""
+
+import csv
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from preferences.records import Preference, prompt_text
+from rlhf.compute import Compute
+from rlhf.intervals import Interval, proportion_interval
+from rlhf.models import RewardModel
+from rlhf.scoring import Encoder, score_rows
+from tasks.scoring.reward_accuracy import hits
+
+LEAST = 100
+"""Held-out pairs below which the probes decide nothing: an interval over fewer is too wide."""
+SPOILT = 200
+"""Most pairs whose chosen response is spoilt; each is scored five times more."""
+EVEN = 0.5
+EQUAL_LENGTHS = 0.1
+DISAGREEING = 0.05
+"""Least share of held-out pairs in which a model that knows more than length disagrees with it."""
+HARDLY_EVER = 0.2
+"""A length preference gives the repeated response the higher score nearly always."""
+
+Demand = Literal["above", "reach", "none"]
+"""above: the interval lies above the limit; reach: it is not wholly below; none: only shown."""
+DEMANDS: Mapping[str, tuple[Demand, float]] = {
+    "labels": ("above", EVEN),
+    "length": ("reach", EVEN),
+    "same_length": ("reach", EVEN),
+    "empty": ("reach", EVEN),
+    "shuffled": ("reach", EVEN),
+    "cut": ("reach", EVEN),
+    "other_prompt": ("none", EVEN),
+    "repeated": ("reach", HARDLY_EVER),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How often the side that ought to score higher did."""
+
+    name: str
+    pairs: int
+    won: Interval | None
+    """None without pairs; equal scores count half."""
+    demand: Demand
+    limit: float
+    least: int = 0
+    """Pairs below which the probe fails."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model does what the probe demands; a probe without pairs shows nothing."""
+        if self.demand == "none":
+            return True
+        if self.pairs < self.least:
+            return False
+        if self.demand == "above":
+            return self.won is not None and self.won.low > self.limit
+        return self.won is None or self.won.high >= self.limit
+
+    @property
+    def words(self) -> str:
+        """The finding in one line, such as `labels: 0.532 [0.49, 0.57] of 523 pairs, ...`."""
+        wanted = {
+            "above": f"expected an interval above {self.limit}",
+            "reach": f"expected an interval that reaches {self.limit}",
+            "none": "shown only",
+        }[self.demand]
+        if self.pairs < self.least:
+            wanted = f"expected at least {self.least}, {wanted}"
+        if self.won is None:
+            return f"{self.name}: no pairs, {wanted}"
+        low, high = f"{self.won.low:.3f}", f"{self.won.high:.3f}"
+        return f"{self.name}: {self.won.mean:.3f} [{low}, {high}] of {self.pairs} pairs, {wanted}"
+
+
+def probe(
+    model: RewardModel,
+    encoder: Encoder,
+    rows: Sequence[Preference],
+    *,
+    max_tokens: int,
+    draws: random.Random,
+    compute: Compute,
+) -> list[Probe]:
+    """Every probe, in the order of `DEMANDS`.
+
+    Args:
+        model: as PPO will use it, an ensemble as one scorer.
+        encoder: of the model.
+        rows: held-out pairs of the round; ties are left out.
+        max_tokens: a response with its prompt that is longer is not asked about.
+        draws: the order of shuffled words.
+        compute: where the model is.
+    """
+    rows = [row for row in rows if not row.is_tie]
+    scorer = _Scorer(model, encoder, max_tokens, compute)
+    gaps = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in rows])
+    known = [(row, gap) for row, gap in zip(rows, gaps, strict=True) if gap is not None]
+    found = {
+        "labels": [gap for _, gap in known],
+        "length": [gap for row, gap in known if gap * _longer(row) < 0],
+        "same_length": [gap for row, gap in known if _equally_long(row)],
+    }
+    some = rows[:SPOILT]
+    for name, texts in _spoilt(some, draws).items():
+        asked = [
+            (row, text, True) for row, text in zip(some, texts, strict=True) if text != row.chosen
+        ]
+        found[name] = [gap for gap in scorer.gaps(asked) if gap is not None]
+    return [_judged(name, found[name], len(rows)) for name in DEMANDS]
+
+
+def failures(probes: Sequence[Probe]) -> list[str]:
+    """One line for each probe that the model fails."""
+    return [found.words for found in probes if not found.passed]
+
+
+def write_probes(path: Path, probes: Sequence[Probe]) -> None:
+    """The probes as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["probe", "pairs", "won", "low", "high", "demand", "limit", "passed"])
+        for found in probes:
+            won = found.won
+            numbers = ["", "", ""] if won is None else [won.mean, won.low, won.high]
+            shown = [f"{number:.6f}" if number != "" else "" for number in numbers]
+            passed = str(found.passed).lower()
+            writer.writerow([found.name, found.pairs, *shown, found.demand, found.limit, passed])
+
+
+def probe_table(probes: Sequence[Probe]) -> str:
+    """The probes as a Markdown table, each with its interval drawn from 0 to 1."""
+    lines = ["| probe | pairs | won | from 0 to 1 | demand | |", "|---|---:|---:|---|---|---|"]
+    for found in probes:
+        cells = [
+            found.name,
+            str(found.pairs),
+            "" if found.won is None else f"{found.won.mean:.3f}",
+            f"`{drawn(found.won)}`",
+            "" if found.demand == "none" else f"{found.demand} {found.limit}",
+            "" if found.passed else "**fails**",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def drawn(share: Interval | None, *, width: int = 41) -> str:
+    """An interval in letters, such as `·····│··──●──··`; the bar is at one half."""
+    letters = ["·"] * width
+    if share is not None:
+        low, mean, high = (round(end * (width - 1)) for end in (share.low, share.mean, share.high))
+        letters[low : high + 1] = ["─"] * (high + 1 - low)
+        letters[mean] = "●"
+    if letters[width // 2] == "·":
+        letters[width // 2] = "│"
+    return "".join(letters)
+
+
+class _Scorer:
+    """Scores of responses, those of the chosen ones computed once."""
+
+    def __init__(self, model: RewardModel, encoder: Encoder, max_tokens: int, compute: Compute):
+        self._model, self._encoder, self._compute = model, encoder, compute
+        self._max_tokens = max_tokens
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def gaps(self, pairs: Sequence[tuple[Preference, str, bool]]) -> list[float | None]:
+        """Score of each row's chosen response less that of another; None where one is too long."""
+        encoded = [
+            (
+                tuple(self._encoder.encode(row.prompt, row.chosen, finished=row.chosen_finished)),
+                tuple(self._encoder.encode(row.prompt, text, finished=finished)),
+            )
+            for row, text, finished in pairs
+        ]
+        new = {ids for sides in encoded for ids in sides if len(ids) <= self._max_tokens}
+        asked = sorted(new - self._known.keys())
+        scores = score_rows(self._model, asked, pad_id=self._encoder.pad_id, compute=self._compute)
+        self._known |= dict(zip(asked, scores, strict=True))
+        sides = [(self._known.get(good), self._known.get(bad)) for good, bad in encoded]
+        return [None if good is None or bad is None else good - bad for good, bad in sides]
+
+
+def _spoilt(rows: Sequence[Preference], draws: random.Random) -> dict[str, list[str]]:
+    """Probe -> what becomes of each row's chosen response."""
+    words = [row.chosen.split() for row in rows]
+    return {
+        "empty": ["" for _ in rows],
+        "shuffled": [" ".join(draws.sample(each, len(each))) for each in words],
+        "cut": [" ".join(each[: len(each) // 2]) for each in words],
+        "other_prompt": [_next_of_another_prompt(rows, place) for place in range(len(rows))],
+        "repeated": [f"{row.chosen} {row.chosen}" for row in rows],
+    }
+
+
+def _next_of_another_prompt(rows: Sequence[Preference], place: int) -> str:
+    """The next row's chosen response, counted round, whose prompt is another; else its own."""
+    own = prompt_text(rows[place].prompt)
+    following = [*rows[place + 1 :], *rows[:place]]
+    return next(
+        (row.chosen for row in following if prompt_text(row.prompt) != own), rows[place].chosen
+    )
+
+
+def _judged(name: str, gaps: Sequence[float], heldout: int) -> Probe:
+    demand, limit = DEMANDS[name] if heldout >= LEAST else ("none", DEMANDS[name][1])
+    won = proportion_interval(sum(hits(gaps)), len(gaps)) if gaps else None
+    least = math.ceil(DISAGREEING * heldout) if name == "length" else 0
+    return Probe(name, len(gaps), won, demand, limit, least)
+
+
+def _longer(row: Preference) -> int:
+    return len(row.chosen) - len(row.rejected)
+
+
+def _equally_long(row: Preference) -> bool:
+    return abs(_longer(row)) <= EQUAL_LENGTHS * max(len(row.chosen), len(row.rejected))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from feedback.annotators import LabelParams
@@ -29,6 +28,7 @@ from tasks.params.overlays import lay_over
 from tasks.params.prepare import PrepareParams
 from tasks.params.redaction import redact
 from tasks.params.rules import impossible, secrets
+from tasks.params.yaml_files import YAMLTooLargeError, load_yaml
 
 
 class ParamsError(ValueError):
@@ -114,7 +114,7 @@ def load_params(path: Path) -> Params:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML 1.2 mapping as plain values (`1e-5` is a number, as DVC reads it)."""
     try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        raw = load_yaml(path)
     except FileNotFoundError:
         raise ParamsError(f"{path}: no such file") from None
     except OSError as error:
@@ -123,6 +123,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ParamsError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     except YAMLError as error:
         raise ParamsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except YAMLTooLargeError as error:
+        raise ParamsError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected a mapping of sections, got {type(raw).__name__}")
     return raw

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rlhf.bits import choose
+from tasks.params.yaml_files import YAMLTooLargeError, load_yaml
 
 
 def choose_bits(params: Path) -> None:
@@ -15,8 +15,8 @@ def choose_bits(params: Path) -> None:
     reads all of it.
     """
     try:
-        raw = YAML(typ="safe", pure=True).load(params.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError):
+        raw = load_yaml(params)
+    except (OSError, UnicodeDecodeError, YAMLError, YAMLTooLargeError):
         raw = None
     run = raw.get("run") if isinstance(raw, dict) else None
     native = isinstance(run, dict) and run.get("bits") == "native"

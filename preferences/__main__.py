@@ -1,6 +1,7 @@
 """`python -m preferences check PATH` and `python -m preferences convert IN OUT --to FORMAT`.
 
-Exit codes of check: 0 passed, 1 blocked, 2 malformed; of convert: 0 done, 2 malformed.
+Exit codes of check: 0 passed, 1 blocked, 2 malformed; of convert: 0 done, 2 malformed. Both take
+other people's columns with --map and refuse data that need more than --max-memory.
 """
 
 import argparse
@@ -10,13 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
+from preferences.formats.layouts import KNOWN_LAYOUTS, layout_of
 from preferences.formats.omissions import Omissions, columns_not_read
-from preferences.formats.reading import FORMATS, open_source, read_prompts
+from preferences.formats.reading import FORMATS, Source, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items
 from preferences.intake import inspect
-from preferences.reader import MalformedDataError
+from preferences.memory import memory_capped
+from preferences.reader import MAX_ERRORS_SHOWN, MalformedDataError
 from preferences.records import JudgmentMismatchError
 from preferences.report import DOCS, FILES
+from preferences.schemas import printable
 from preferences.settling import Settled
 from preferences.strictness import add_options, params_of
 from preferences.tokens import TokenLimit
@@ -26,14 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one of the two commands and returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        return _check(options) if options.command == "check" else _convert(options)
+        with memory_capped(options.max_memory):
+            return _check(options) if options.command == "check" else _convert(options)
     except (MalformedDataError, JudgmentMismatchError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except OSError as error:
         if error.filename is None:
             raise
-        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        sys.stderr.write(printable(f"{error.filename}: {error.strerror}") + "\n")
+        return 2
+    except MemoryError:
+        needed = f"needs more than {options.max_memory:g} GiB of memory (--max-memory)"
+        sys.stderr.write(printable(f"{options.path}: {needed}") + "\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; nothing was written\n")
@@ -45,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="validate any file as the validate stage does")
     check.add_argument("path", type=Path, help="a file, or a folder of files")
-    check.add_argument("--format", choices=FORMATS, help="default: detected from the columns")
+    _add_reading(check)
     check.add_argument(
         "--report", type=Path, metavar="DIR", help="folder for the reports and the cleaned data"
     )
@@ -67,21 +76,64 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_options(check)
     convert = commands.add_parser("convert", help="convert a file to another format")
-    convert.add_argument("source", type=Path, metavar="IN")
+    convert.add_argument("path", type=Path, metavar="IN")
     convert.add_argument("target", type=Path, metavar="OUT")
     convert.add_argument("--to", choices=OUT_FORMATS, required=True)
-    convert.add_argument(
-        "--format", choices=FORMATS, help="format of IN; default: detected from the columns"
-    )
+    _add_reading(convert)
     return parser
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    """The options about how data are read."""
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=FORMATS, help="default: detected from the columns")
+    form.add_argument(
+        "--map",
+        metavar="LAYOUT",
+        help=f"field=column,... for other columns, or one of {', '.join(KNOWN_LAYOUTS)}",
+    )
+    command.add_argument(
+        "--skip-malformed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="set up to N malformed rows aside and list them (default 0)",
+    )
+    command.add_argument(
+        "--max-memory",
+        type=float,
+        default=4,
+        metavar="GIB",
+        help="refuse data that need more memory (default 4)",
+    )
+
+
+def _opened(options: argparse.Namespace) -> Source:
+    """The data that the options name."""
+    try:
+        layout = layout_of(options.map) if options.map else None
+    except ValueError as error:
+        raise MalformedDataError([f"--map: {error}"], 1) from None
+    return open_source(
+        options.path, options.format, layout=layout, skip_malformed=options.skip_malformed
+    )
+
+
+def _reading_notes(source: Source) -> list[str]:
+    """What was left out while reading, one line each."""
+    notes = [f"pairs left out of prompts with very many: {source.left:,}"] if source.left else []
+    if source.aside:
+        notes.append(f"malformed rows set aside: {len(source.aside):,}")
+        notes += [f"  {row}" for row in source.aside[:MAX_ERRORS_SHOWN]]
+    return notes
 
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses a report folder that cannot be written or would overwrite an input."""
-    report = options.report.resolve()
+    report = _resolved(options.report)
     targets = [report / name for name in FILES]
     for read in filter(None, (options.path, options.against, options.allow)):
-        place = read.resolve()
+        place = _resolved(read)
         if place == report or any(target in (place, *place.parents) for target in targets):
             problem = f"the report would overwrite {read}; choose another folder"
             raise MalformedDataError([f"{options.report}: {problem}"], 1)
@@ -95,11 +147,18 @@ def _check_places(options: argparse.Namespace) -> None:
         raise MalformedDataError([f"{options.report}: {there} is a file, expected a folder"], 1)
 
 
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:
+        raise MalformedDataError([f"{path}: is a link that leads to itself"], 1) from None
+
+
 def _check(options: argparse.Namespace) -> int:
     params = params_of(options)
     if options.report:
         _check_places(options)
-    source = open_source(options.path, options.format)
+    source = _opened(options)
     prompts = read_prompts(options.against) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
     tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
@@ -123,6 +182,7 @@ def _check(options: argparse.Namespace) -> int:
         lines.append(f"columns not read: {', '.join(map(ascii, sorted(source.left_out)))}")
     if source.alone:
         lines.append(f"completions without a counterpart: {source.alone:,}")
+    lines += _reading_notes(source)
     if checked.without_pair:
         of = f"{checked.without_pair:,} of {len(allowed):,} entries"
         lines.append(f"allow-list: {of} match no pair")
@@ -141,13 +201,13 @@ def _check(options: argparse.Namespace) -> int:
     )
     lines += lines_of(checked.statistics)
     lines += [f"blocked: {reason}" for reason in verdict.reasons] or ["verdict: passed"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join(map(printable, lines)) + "\n")
     return 0 if verdict.passed else 1
 
 
 def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
-    source = open_source(options.source, options.format)
+    source = _opened(options)
     # Damage may show only at the end of a file, and nothing may be written before: read it twice.
     omissions = Omissions(options.to)
     pairs = sum(1 for _ in omissions.watch(source))
@@ -156,12 +216,14 @@ def _convert(options: argparse.Namespace) -> int:
         ("ties", unsettled.ties),
         ("skipped", unsettled.skipped),
         ("completions without a counterpart", source.alone),
+        ("pairs of prompts with very many", source.left),
     )
     notes = [f"{name} left out: {count:,}" for name, count in lost if count]
     unread = columns_not_read(source)
     notes += [f"columns not read: {', '.join(map(ascii, sorted(unread)))}"] if unread else []
     said = "; ".join([f"{pairs:,} pairs", *notes, *omissions.notes()])
-    sys.stdout.write(f"{options.target}: {said}\n")
+    lines = [f"{options.target}: {said}", *_reading_notes(source)[bool(source.left) :]]
+    sys.stdout.write("\n".join(map(printable, lines)) + "\n")
     return 0
 
 

@@ -3,24 +3,29 @@
 Python's json accepts more than JSON (NaN, repeated keys, lone surrogates) and input of any size;
 here the size of a row is limited before it is decoded, and its values are checked before they are
 used. A file is always read to its end, so that the first twenty problems and their total are
-reported together, and no row of a file with a problem is returned.
+reported together, and no row of a file with a problem is returned. Where a number of malformed rows
+may be set aside, they are left out and listed; a damaged file is refused all the same.
 """
 
-import gzip
 import json
 import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, NoReturn
 
+from preferences.opening import USUAL_LIMITS, Limits, is_packing_error, open_binary, unreadable
 from preferences.records import Row
-from preferences.schemas import MAX_DEPTH, Schema, shown
+from preferences.schemas import Schema, printable, shown
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
+TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
+"""The error for a row that is too long."""
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
+_BLANK = " \t\n\r"
+"""What JSON takes for white space."""
 _INTEGERS = range(-(2**63), 2**64)
 """Signed and unsigned 64-bit integers."""
 
@@ -30,11 +35,20 @@ class MalformedDataError(ValueError):
 
     def __init__(self, errors: list[str], total: int) -> None:
         """Takes the first `errors`, each as `file:line: what`, and the `total` number."""
-        self.errors = errors
+        # A name of a file can hold anything; escaped, it neither steers a terminal nor ends a line.
+        self.errors = [printable(error) for error in errors]
         self.total = total
-        rest = total - len(errors)
-        more = [f"... and {rest} more problems; {total} in all"] if rest else []
-        super().__init__("\n".join([*errors, *more]))
+        super().__init__("\n".join([*self.errors, *self._more(total - len(errors))]))
+
+    def _more(self, rest: int) -> list[str]:
+        return [f"... and {rest} more problems; {self.total} in all"] if rest else []
+
+
+class TooManyProblemsError(MalformedDataError):
+    """Data with so many problems that the rest was not read."""
+
+    def _more(self, rest: int) -> list[str]:
+        return [f"... and {rest} more problems; the rest was not read"]
 
 
 class RowError(ValueError):
@@ -43,26 +57,50 @@ class RowError(ValueError):
 
 @dataclass(slots=True)
 class Problems:
-    """The first problems of a file, and their total number."""
+    """What a reader accepts, and the first problems it found, with their total number."""
 
+    limits: Limits = USUAL_LIMITS
+    skip: int = 0
+    """Malformed rows that may be set aside; with more, all of them are problems."""
     shown: list[str] = field(default_factory=list)
     total: int = 0
+    aside: list[str] = field(default_factory=list)
+    """The first problem of each malformed row, of the first `skip` ones."""
+    _rows: int = 0
+    _row: str = ""
+    _damaged: bool = False
 
     def add(self, where: str, what: str) -> None:
-        """Records one problem."""
-        self.total += 1
-        if len(self.shown) < MAX_ERRORS_SHOWN:
-            self.shown.append(f"{where}: {what}")
+        """Records a problem of the data as a whole."""
+        self._damaged = True
+        self._note(where, what)
+
+    def add_row(self, where: str, what: str) -> None:
+        """Records a problem of one row; those of the same row follow each other."""
+        if where != self._row:
+            self._row = where
+            self._rows += 1
+            if self._rows <= self.skip:
+                self.aside.append(printable(f"{where}: {what}"))
+        self._note(where, what)
 
     def merge(self, error: "MalformedDataError") -> None:
         """Adds the problems that another reader found."""
+        self._damaged = True
         self.total += error.total
         self.shown = (self.shown + error.errors)[:MAX_ERRORS_SHOWN]
 
     def check(self) -> None:
-        """Raises MalformedDataError if there are problems."""
-        if self.total:
+        """Raises MalformedDataError unless all problems are rows that may be set aside."""
+        if self.total and (self._damaged or self._rows > self.skip):
             raise MalformedDataError(self.shown, self.total)
+
+    def _note(self, where: str, what: str) -> None:
+        self.total += 1
+        if len(self.shown) < MAX_ERRORS_SHOWN:
+            self.shown.append(f"{where}: {what}")
+        if self.total >= self.limits.problems:
+            raise TooManyProblemsError(self.shown, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +132,7 @@ def stream_rows(path: Path, schema: Schema) -> Iterator[NumberedRow]:
     for numbered in stream_objects(path, problems):
         wrong = list(schema.problems(numbered.row))
         for problem in wrong:
-            problems.add(numbered.where, problem)
+            problems.add_row(numbered.where, problem)
         if not wrong:
             yield numbered
     problems.check()
@@ -105,9 +143,9 @@ def stream_objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
     for number, line in _lines(path, problems):
         where = f"{path}:{number}"
         try:
-            row = parse_object(line, first=number == 1)
+            row = parse_object(line, problems.limits, first=number == 1)
         except RowError as error:
-            problems.add(where, str(error))
+            problems.add_row(where, str(error))
         else:
             yield NumberedRow(where, row)
 
@@ -116,28 +154,33 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
     """Numbered lines; skips empty ones, and records and skips those that are too long."""
     number = 0
     try:
-        with open_binary(path) as stream:
+        with open_binary(path, problems.limits) as stream:
+            blank = 0
             while line := stream.readline(MAX_ROW_BYTES + 1):
                 number += 1
-                if len(line) > MAX_ROW_BYTES and not line.endswith(b"\n"):
-                    problems.add(f"{path}:{number}", f"row is over {MAX_ROW_BYTES:,} bytes long")
-                    _skip_line(stream)
-                elif line.strip():
+                if line.isspace():
+                    blank += 1
+                    check_blank(blank, problems.limits)
+                elif len(line) <= MAX_ROW_BYTES or line.endswith(b"\n"):
                     yield number, line
-    except FileNotFoundError:
-        problems.add(str(path), "no such file")
-    except IsADirectoryError:
-        problems.add(str(path), "is a folder, expected a file")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        problems.add(f"{path}:{number + 1}", f"damaged gzip file ({error})")
-    except OSError as error:
-        problems.add(str(path), f"cannot be read ({error.strerror})")
+                else:
+                    problems.add_row(f"{path}:{number}", TOO_LONG)
+                    _skip_line(stream)
+    except RowError as error:
+        problems.add(f"{path}:{number}", str(error))
+    except (EOFError, OSError, zlib.error) as error:
+        place = f"{path}:{number + 1}" if is_packing_error(error) else str(path)
+        problems.add(place, unreadable(error))
 
 
-def open_binary(path: Path) -> IO[bytes]:
-    """Opens a file for reading, unpacked if its name ends in .gz."""
-    # GzipFile lacks a few attributes of IO[bytes] that are not used here.
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+def check_blank(count: int, limits: Limits) -> None:
+    """Refuses to read on in a file of blank lines.
+
+    Raises:
+        RowError: there were too many.
+    """
+    if count > limits.blank_lines:
+        raise RowError(f"over {limits.blank_lines:,} blank lines; the rest of the file is not read")
 
 
 def _skip_line(stream: IO[bytes]) -> None:
@@ -145,45 +188,52 @@ def _skip_line(stream: IO[bytes]) -> None:
         pass
 
 
-def parse_object(line: bytes, *, first: bool = False) -> Row:
+def parse_object(line: bytes, limits: Limits = USUAL_LIMITS, *, first: bool = False) -> Row:
     """The JSON object in `line`; a byte order mark may open the `first` line of a file.
 
     Raises:
         RowError: it is not UTF-8, not strict JSON, not an object, or nested too deeply.
     """
-    value = parse_value(line.removeprefix(_BOM) if first else line)
+    value = parse_value(line.removeprefix(_BOM) if first else line, limits)
     if not isinstance(value, dict):
         raise RowError(f"expected an object, got {shown(value)}")
     return value
 
 
-def parse_value(data: bytes) -> Any:
+def parse_value(data: bytes, limits: Limits = USUAL_LIMITS) -> Any:
     """The JSON value in `data`, strictly.
 
     Raises:
         RowError: it is not UTF-8, not strict JSON, or `check_value` refuses it.
     """
-    value = decode_json(data)
-    check_value(value)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RowError(f"not UTF-8: byte 0x{data[error.start]:02x} at {error.start + 1}") from None
+    start = len(text) - len(text.lstrip(_BLANK))
+    try:
+        value, end = decode_from(text, start, limits)
+    except json.JSONDecodeError as error:
+        raise RowError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    rest = text[end:].lstrip(_BLANK)
+    if rest:
+        raise RowError(f"not JSON: Extra data at character {len(text) - len(rest) + 1}")
+    check_value(value, limits)
     return value
 
 
-def decode_json(data: bytes) -> Any:
-    """The JSON value in `data`, before `check_value`.
+def decode_from(text: str, start: int, limits: Limits = USUAL_LIMITS) -> tuple[Any, int]:
+    """The JSON value that begins at `start` and the place after it, before `check_value`.
 
     Raises:
-        RowError: it is not UTF-8, or not strict JSON.
+        JSONDecodeError: it is not JSON, or not complete.
+        RowError: it is JSON only for Python.
     """
     try:
-        text = data.decode("utf-8")
-        return _DECODER.decode(text)
-    except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: byte 0x{data[error.start]:02x} at {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        raise RowError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        return _DECODERS[limits.nan_is_null].raw_decode(text, start)
     except RecursionError:
-        raise RowError(f"nested more than {MAX_DEPTH} levels deep") from None
-    except RowError:
+        raise RowError(f"nested more than {limits.depth} levels deep") from None
+    except (RowError, json.JSONDecodeError):
         raise
     except ValueError:
         # The only other error that json raises: Python's limit on the digits of an integer.
@@ -203,10 +253,17 @@ def _constant(name: str) -> NoReturn:
     raise RowError(f"{name} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+def _nan_as_null(name: str) -> None:
+    return None if name == "NaN" else _constant(name)
 
 
-def check_value(value: Any, depth: int = 0) -> None:
+_DECODERS = {
+    nan_is_null: json.JSONDecoder(object_pairs_hook=_object, parse_constant=constant)
+    for nan_is_null, constant in ((False, _constant), (True, _nan_as_null))
+}
+
+
+def check_value(value: Any, limits: Limits = USUAL_LIMITS, depth: int = 0) -> None:
     """Refuses what parsers accept: deep nesting, NUL, lone surrogates, too large numbers.
 
     Raises:
@@ -217,20 +274,20 @@ def check_value(value: Any, depth: int = 0) -> None:
     elif isinstance(value, int | float):
         _check_number(value)
     elif isinstance(value, dict | list):
-        if depth >= MAX_DEPTH:
-            raise RowError(f"nested more than {MAX_DEPTH} levels deep")
+        if depth >= limits.depth:
+            raise RowError(f"nested more than {limits.depth} levels deep")
         if isinstance(value, dict):
-            _check_fields(value, depth)
+            _check_fields(value, limits, depth)
         else:
             for item in value:
-                check_value(item, depth + 1)
+                check_value(item, limits, depth + 1)
 
 
-def _check_fields(row: dict[str, Any], depth: int) -> None:
+def _check_fields(row: dict[str, Any], limits: Limits, depth: int) -> None:
     for name, value in row.items():
         _check_text(name)
         try:
-            check_value(value, depth + 1)
+            check_value(value, limits, depth + 1)
         except RowError as error:
             # Only the outermost name, the column, is shown.
             raise RowError(f"field {shown(name)}: {error}" if depth == 0 else str(error)) from None

@@ -22,8 +22,6 @@ _EXPECTED: dict[Kind, str] = {
 ROLES = ("system", "user", "assistant", "tool")
 MAX_INTEGER = 2**53
 """Largest integer in a column of numbers; 64-bit floats cannot represent all larger ones."""
-MAX_DEPTH = 16
-"""Deepest nesting of lists and objects allowed in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +76,16 @@ class Schema:
         """The columns of a row that the schema does not know."""
         names = {field.name for field in self.fields}
         return [name for name in row if name not in names]
+
+
+def printable(text: str) -> str:
+    """A text on one line, with escapes for all that could steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
 
 
 def shown(value: object) -> str:

@@ -25,11 +25,16 @@ class Settled:
         self.unsettled = Unsettled()
         self.votes = Votes()
 
+    @property
+    def malformed(self) -> list[str]:
+        """The rows that the last pass set aside as malformed, each with its first problem."""
+        return self._source.aside
+
     def __iter__(self) -> Iterator[Candidate]:
         """All preferences in the order of the source.
 
         Raises:
-            MalformedDataError: at the end, if anything was wrong.
+            MalformedDataError: at the end, if anything was wrong or has changed.
             JudgmentMismatchError: votes do not belong to the pair in their row.
         """
         self.unsettled, self.votes = Unsettled(), Votes()

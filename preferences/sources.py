@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from preferences.formats.files import container_of
+from preferences.formats.layouts import Layout, layout_of
 from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
+from preferences.opening import open_regular, unreadable
 from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError, check_value
 from preferences.records import Preference, Row
 from preferences.source_params import SourceParams
@@ -23,6 +25,10 @@ class Gathered:
     """Ties included: `validate.ties` decides about those of all sources alike."""
     skipped: int
     alone: int
+    left: int
+    """Pairs left out of prompts with very many."""
+    malformed: tuple[str, ...]
+    """Rows set aside, each with its first problem."""
 
     @property
     def ties(self) -> int:
@@ -39,6 +45,8 @@ class Gathered:
             "ties": self.ties,
             "skipped": self.skipped,
             "without_opponent": self.alone,
+            "left_out": self.left,
+            "malformed": list(self.malformed),
         }
 
 
@@ -59,9 +67,26 @@ def opened(params: SourceParams) -> Source | None:
     """
     path = Path(params.path)
     if not (path.is_file() or _holds_files(path)):
+        _check_kind(path)
         return None
     _check_revision(path, params)
-    return open_source(path, params.format)
+    return open_source(
+        path, params.format, layout=_layout(params), skip_malformed=params.skip_malformed
+    )
+
+
+def _layout(params: SourceParams) -> Layout | None:
+    return layout_of(params.map) if params.map else None
+
+
+def _check_kind(path: Path) -> None:
+    """Refuses what is there but neither file nor folder."""
+    if path.is_dir() or not (path.is_symlink() or path.exists()):
+        return
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise MalformedDataError([f"{path}: {unreadable(error)}"], 1) from None
 
 
 def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
@@ -79,7 +104,16 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
                 split=row.split if source.format == "preferences" else side,
             )
         )
-    return Gathered(params, tuple(rows), unsettled.skipped, source.alone)
+    if Path(params.path).is_file():
+        _check_revision(Path(params.path), params)  # It may have changed since it was hashed.
+    return Gathered(
+        params,
+        tuple(rows),
+        skipped=unsettled.skipped,
+        alone=source.alone,
+        left=source.left,
+        malformed=tuple(source.aside),
+    )
 
 
 def _elsewhere(params: SourceParams) -> Source:
@@ -110,7 +144,7 @@ def _check_revision(path: Path, params: SourceParams) -> None:
         return
     if not path.is_file():
         raise MalformedDataError([f"{path}: a folder cannot be pinned by a revision"], 1)
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if not found.startswith(params.revision):
         short = found[: len(params.revision)]
@@ -118,8 +152,15 @@ def _check_revision(path: Path, params: SourceParams) -> None:
 
 
 def _hub_source(params: SourceParams) -> Source:
-    name = params.format or detect_row(params.path, next(_hub_rows(params), None))
-    return Source(Path(params.path), name, rows=lambda: _hub_rows(params))
+    layout = _layout(params)
+    name = layout.format if layout else params.format
+    return Source(
+        Path(params.path),
+        name or detect_row(params.path, next(_hub_rows(params), None)),
+        rows=lambda: _hub_rows(params),
+        layout=layout,
+        skip_malformed=params.skip_malformed,
+    )
 
 
 def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:

@@ -95,10 +95,13 @@ def _own_files(folder: Path, files: FilesParams) -> None:
 def _add_sources(folder: Path, params: PrepareParams) -> None:
     gathered = gather(params.sources, heldout_fraction=params.heldout_preferences)
     for each in gathered:
-        without = each.skipped + each.alone
+        without = each.skipped + each.alone + each.left
         why = f"{each.skipped} skipped, {each.alone} without an opponent"
+        why += f", {each.left} of prompts with very many pairs" if each.left else ""
         total = len(each.rows) + without
         say_left_out(without, total, "pairs", f"{each.source.path}: {why}")
+        for row in each.malformed:
+            sys.stderr.write(f"malformed, set aside: {row}\n")
     for split in ("train", "heldout"):
         rows = [row.to_row() for each in gathered for row in each.rows if row.split == split]
         with (folder / f"{split}.jsonl").open("a", encoding="utf-8", newline="") as stream:

@@ -1,4 +1,4 @@
-"""Sixty-odd damaged files and twenty odd but sound ones, made here and not collected.
+"""Over a hundred damaged files and twenty odd but sound ones, made here and not collected.
 
     python -m tests.malformed FOLDER
 
@@ -8,6 +8,7 @@ and the words that its error has to hold: the place, what was expected and what 
 
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,41 @@ def _late_parquet(path: Path) -> None:
     _parquet(path, {**columns, "when": pa.array([0, 2**62], pa.timestamp("us"))})
 
 
+def _pipe_in_folder(path: Path) -> None:
+    path.mkdir()
+    os.mkfifo(path / "rows.jsonl")
+
+
+_NOBODY_WAITS = (
+    Case("pipe.jsonl", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.jsonl.gz", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.csv", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.json", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.parquet", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe_in_folder", _pipe_in_folder, ("rows.jsonl", "is a named pipe")),
+    Case("zeros.jsonl", lambda path: path.symlink_to("/dev/zero"), ("is a device, expected",)),
+    Case("itself.jsonl", lambda path: path.symlink_to(path), ("is a link that leads to itself",)),
+    Case("nowhere.jsonl", lambda path: path.symlink_to("nothing"), ("no such file",)),
+)
+"""What is no regular file; reading the first eight never ended, or ended in a traceback."""
+_MIB_OF_BLANK = gzip.compress(b" " * (1 << 20))
+_COSTLY = (
+    _bytes("bomb.jsonl.gz", _MIB_OF_BLANK * 257, "unpacks to over 268,435,456 bytes"),
+    _bytes("bomb.json.gz", _MIB_OF_BLANK * 257, "unpacks to over 268,435,456 bytes"),
+    _bytes("bomb.parquet.gz", _MIB_OF_BLANK * 257, "unpacks to over 268,435,456 bytes"),
+    _bytes("blank.jsonl", good_lines() + b"\n" * 1_000_100, "over 1,000,000 blank lines"),
+    _bytes(
+        "blank.csv",
+        b"prompt,chosen,rejected\np,a,b\n" + b"\n" * 1_000_100,
+        "over 1,000,000 blank lines",
+    ),
+    _of(
+        "many_votes",
+        VOTES,
+        {"votes": ["a"] * 20_000, "workers": [f"w{n}" for n in range(20_000)]},
+        "found 20,000 votes on one pair, expected at most 1,000",
+    ),
+)
 _CSV = b"prompt,chosen,rejected\np,a,b\n"
 _FILES = (
     _bytes("empty.jsonl", b"", "no row to detect the format from"),
@@ -240,7 +276,7 @@ _FILES = (
     _bytes("cut.jsonl.gz", gzip.compress(good_lines(12))[:-20], "damaged gzip file"),
     _bytes("object.json", b'{"rows": []}', "expected a list of objects"),
     _bytes("items.json", b"[1]", "item 1: expected an object"),
-    _bytes("open.json", b'[{"prompt": "p"}', "not JSON"),
+    _bytes("open.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"}', "not JSON"),
     _bytes("lines.json", good_lines(), "looks like JSON Lines"),
     _bytes("long_row.csv", _CSV + b"p," + b"x," * (2 << 20) + b"b\n", "over 4,194,304 bytes"),
     _bytes("cells.csv", _CSV + b"p,a\n", ":3: 2 cells, expected 3"),
@@ -260,7 +296,30 @@ _FILES = (
     Case("no_file.jsonl", lambda path: None, ("no such file",)),
     Case("no_data", lambda path: path.mkdir(), ("no data file in this folder",)),
 )
-DAMAGED = (*_NOT_JSON, *_NO_ROW, *_FIELDS, *_FORMATS, *_FILES)
+_TABLES = (
+    _bytes("cells.tsv", _CSV.replace(b",", b"\t") + b"p\ta\n", ":3: 2 cells, expected 3"),
+    _bytes("commas.tsv", _CSV, "no known format (prompt,chosen,rejected)"),
+    _bytes("not.xlsx", b"PK no, not really", "damaged workbook"),
+    _bytes("half.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"} {}]', "not JSON"),
+    _bytes(
+        "after.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"}] x', "not JSON: Extra data"
+    ),
+    _bytes(
+        "alpaca_eval.jsonl",
+        line({"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1}),
+        "as in alpaca_eval: --map alpaca_eval",
+    ),
+)
+DAMAGED = (
+    *_NOT_JSON,
+    *_NO_ROW,
+    *_FIELDS,
+    *_FORMATS,
+    *_NOBODY_WAITS,
+    *_COSTLY,
+    *_FILES,
+    *_TABLES,
+)
 
 
 def _odd(name: str, **changes: Any) -> Case:
@@ -290,6 +349,8 @@ SOUND = (
     _bytes("two_members.jsonl.gz", _HALVES),
     _bytes("list.json", json.dumps(GOOD, indent=2).encode()),
     _bytes("bom.csv", ("\ufeff" + _HEADER + _CELLS).encode()),
+    _bytes("good.tsv", (_HEADER + _CELLS).replace(",", "\t").encode()),
+    _bytes("spaced_list.json", b" \n" + json.dumps(GOOD).encode() + b"\n" * 1000),
     _bytes("newline_in_cell.csv", (_HEADER + _QUOTED).encode()),
     Case("good.parquet", _good_parquet),
     _odd("curly_quotes", chosen="It’s “fine” – really…"),

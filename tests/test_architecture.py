@@ -57,6 +57,7 @@ Neither is what only it imports. Nor is the labelling page's store: how people a
 nothing of what they said."""
 
 READERS = {
+    "preferences/opening.py",
     "preferences/reader.py",
     "preferences/records.py",
     "preferences/schemas.py",

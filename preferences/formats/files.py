@@ -1,5 +1,7 @@
 """Reads and writes rows: JSON Lines, a JSON list, CSV and Parquet, each optionally gzipped.
 
+Tab-separated files are CSV with another separator. Excel workbooks are only read (see sheets.py).
+
 The same rules hold for a row in every kind of file: no NUL, no lone surrogate, no infinite number,
 no deep nesting, at most 4 MiB. Cells of a CSV file stay texts here (see cells.py).
 """
@@ -19,32 +21,36 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preferences.formats.cells import to_cell
-from preferences.formats.tables import TOO_LONG, csv_rows, parquet_rows, size_of
+from preferences.formats.json_items import json_rows
+from preferences.formats.sheets import xlsx_rows
+from preferences.formats.tables import csv_rows, parquet_rows, tsv_rows
+from preferences.opening import size_of, unreadable
 from preferences.reader import (
     MAX_ROW_BYTES,
+    TOO_LONG,
     MalformedDataError,
     NumberedRow,
     Problems,
     RowError,
     check_value,
-    decode_json,
-    open_binary,
-    parse_object,
     stream_objects,
 )
 from preferences.records import Row, compact_json
 
-Container = Literal["jsonl", "json", "csv", "parquet"]
-MAX_JSON_BYTES = 1024**3
-"""Largest JSON list; it is read at once, so larger data belong in JSON Lines."""
+Container = Literal["jsonl", "json", "csv", "tsv", "parquet", "xlsx"]
 _SUFFIXES: dict[str, Container] = {
     ".jsonl": "jsonl",
     ".jsonlines": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
     ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
     ".parquet": "parquet",
+    ".xlsx": "xlsx",
 }
+_CELLS = ("csv", "tsv", "xlsx")
+"""Kinds of files whose values are texts, which the format interprets."""
 _NO_DATA = re.compile(
     r"[._].*|(readme|licen[cs]e|notice|citation|changelog|makefile|dockerfile)\b.*"
     r"|.*\.(md|rst|txt|html|pdf|cff|bib|ya?ml|toml|py|ipynb|sh|log|dvc|md5|sha256|png|jpe?g|svg)",
@@ -92,23 +98,25 @@ def read_records(path: Path, problems: Problems | None = None) -> Iterator[Numbe
 
 def _checked(path: Path, problems: Problems) -> Iterator[NumberedRow]:
     kind = container_of(path)
-    rows = {"json": _json_rows, "csv": csv_rows, "parquet": parquet_rows}[kind]
+    rows = {
+        "json": json_rows,
+        "csv": csv_rows,
+        "tsv": tsv_rows,
+        "parquet": parquet_rows,
+        "xlsx": xlsx_rows,
+    }[kind]
     try:
         for where, row in rows(path, problems):
             try:
                 if size_of(row) > MAX_ROW_BYTES:
                     raise RowError(TOO_LONG)
-                check_value(row)
+                check_value(row, problems.limits)
             except RowError as error:
-                problems.add(where, str(error))
+                problems.add_row(where, str(error))
             else:
-                yield NumberedRow(where, row, cells=kind == "csv")
-    except FileNotFoundError:
-        problems.add(str(path), "no such file")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        problems.add(str(path), f"damaged gzip file ({error})")
-    except OSError as error:
-        problems.add(str(path), f"cannot be read ({error.strerror or error})")
+                yield NumberedRow(where, row, cells=kind in _CELLS)
+    except (EOFError, OSError, zlib.error) as error:
+        problems.add(str(path), unreadable(error))
 
 
 def _data_files(folder: Path, problems: Problems) -> Iterator[Path]:
@@ -132,36 +140,6 @@ def _is_beside(file: Path) -> bool:
     return _suffix(file) not in _SUFFIXES and _NO_DATA.fullmatch(file.name) is not None
 
 
-def _json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    with open_binary(path) as stream:
-        data = stream.read(MAX_JSON_BYTES + 1)
-    if len(data) > MAX_JSON_BYTES:
-        problems.add(str(path), f"over {MAX_JSON_BYTES:,} bytes; write JSON Lines instead")
-        return
-    try:
-        items = decode_json(data.removeprefix(b"\xef\xbb\xbf"))
-    except RowError as error:
-        hint = "it looks like JSON Lines: rename it to .jsonl" if _is_lines(data) else str(error)
-        problems.add(str(path), hint)
-        return
-    if not isinstance(items, list):
-        problems.add(str(path), "expected a list of objects (JSON Lines files end in .jsonl)")
-        return
-    for number, item in enumerate(items, start=1):
-        if isinstance(item, dict):
-            yield f"{path} item {number}", item
-        else:
-            problems.add(f"{path} item {number}", "expected an object")
-
-
-def _is_lines(data: bytes) -> bool:
-    first, _, rest = data.lstrip().partition(b"\n")
-    try:
-        return bool(parse_object(first, first=True)) and bool(rest.strip())
-    except RowError:
-        return False
-
-
 def write_records(path: Path, rows: Iterable[Row], usual: Mapping[str, Any] | None = None) -> int:
     """Writes rows in the format of the file's suffix and returns their number.
 
@@ -169,13 +147,15 @@ def write_records(path: Path, rows: Iterable[Row], usual: Mapping[str, Any] | No
     lacks is filled from `usual`, or else with null.
 
     Raises:
-        MalformedDataError: the rows do not fit into a Parquet file.
+        MalformedDataError: the rows do not fit into a Parquet file, or the file is a workbook.
     """
     container = container_of(path)
+    if container == "xlsx":
+        raise MalformedDataError([f"{path}: workbooks are only read; write CSV instead"], 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    write = {"jsonl": _write_jsonl, "json": _write_json, "csv": _write_csv}
-    if container in ("csv", "parquet"):
+    write = {"jsonl": _write_jsonl, "json": _write_json, "csv": _write_csv, "tsv": _write_tsv}
+    if container in ("csv", "tsv", "parquet"):
         rows = _table(list(rows), usual or {})
     try:
         if container == "parquet":
@@ -219,10 +199,14 @@ def _write_json(stream: TextIO, rows: Iterable[Row]) -> int:
     return len(items)
 
 
-def _write_csv(stream: TextIO, rows: Iterable[Row]) -> int:
+def _write_tsv(stream: TextIO, rows: Iterable[Row]) -> int:
+    return _write_csv(stream, rows, "\t")
+
+
+def _write_csv(stream: TextIO, rows: Iterable[Row], separator: str = ",") -> int:
     items = list(rows)
     # Characters of the line terminator are quoted; an unquoted lone \r would end a line on reading.
-    table = csv.writer(stream, lineterminator="\r\n")
+    table = csv.writer(stream, delimiter=separator, lineterminator="\r\n")
     table.writerow(items[0] if items else [])
     table.writerows([to_cell(value) for value in row.values()] for row in items)
     return len(items)

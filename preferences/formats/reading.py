@@ -7,17 +7,21 @@ from typing import Any, Literal, get_args
 
 from preferences.formats import pairs, unpaired, votes
 from preferences.formats.cells import decoded
+from preferences.formats.contents import Contents
 from preferences.formats.files import read_records
+from preferences.formats.layouts import Layout, likely_layout
 from preferences.loading import load_comparisons, load_judgments
+from preferences.opening import USUAL_LIMITS, Limits
 from preferences.reader import (
     MAX_ERRORS_SHOWN,
     MalformedDataError,
     NumberedRow,
     Problems,
     RowError,
+    TooManyProblemsError,
 )
 from preferences.records import Comparison, Judgment, Preference, Prompt, Sourced, Voted
-from preferences.schemas import Field, Schema
+from preferences.schemas import Field, Schema, printable
 
 FormatName = Literal[
     "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"
@@ -25,7 +29,9 @@ FormatName = Literal[
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 Item = Sourced | Voted
 
-_Parse = Callable[[Mapping[str, Any], str], Iterable[Preference | Voted]]
+_Parsed = tuple[Iterable[Preference | Voted], int]
+_Parse = Callable[[Mapping[str, Any], str, Limits], _Parsed]
+"""The pairs of a row, and the number of pairs left out because it has too many."""
 _SCHEMAS: dict[FormatName, Schema] = {
     "preferences": pairs.OWN,
     "trl": pairs.TRL,
@@ -37,12 +43,12 @@ _SCHEMAS: dict[FormatName, Schema] = {
 }
 _ASKED = Schema("rows with a prompt", (Field(name="prompt", kind="prompt"),), unknown="leave out")
 _PARSERS: dict[FormatName, _Parse] = {
-    "preferences": lambda row, _: [pairs.own_from_row(row)],
-    "trl": lambda row, _: [pairs.trl_from_row(row)],
-    "hh": lambda row, _: [pairs.hh_from_row(row)],
+    "preferences": lambda row, *_: ([pairs.own_from_row(row)], 0),
+    "trl": lambda row, *_: ([pairs.trl_from_row(row)], 0),
+    "hh": lambda row, *_: ([pairs.hh_from_row(row)], 0),
     "scored": votes.scored_from_row,
-    "votes": votes.votes_from_row,
-    "label_studio": votes.label_studio_from_row,
+    "votes": lambda *row: ([votes.votes_from_row(*row)], 0),
+    "label_studio": lambda *row: ([votes.label_studio_from_row(*row)], 0),
 }
 
 
@@ -51,7 +57,8 @@ class Source:
     """A file or folder of preference data; each iteration reads it anew.
 
     Raises (while iterating):
-        MalformedDataError: at the end, if anything was wrong; use nothing before the end.
+        MalformedDataError: at the end, if anything was wrong, or if an earlier iteration gave other
+            pairs; use nothing before the end.
     """
 
     path: Path
@@ -60,44 +67,72 @@ class Source:
     """Columns that the format does not know and that were not read."""
     alone: int = 0
     """Unpaired completions without a counterpart."""
+    left: int = 0
+    """Pairs left out because a row, or the completions of a prompt, would give too many."""
+    aside: list[str] = field(default_factory=list)
+    """Malformed rows that were set aside, each with its first problem."""
     rows: Callable[[], Iterator[NumberedRow]] | None = None
     """Provides the rows if they do not come from files at `path`."""
+    layout: Layout | None = None
+    """Where the fields are found, if not under their own names."""
+    skip_malformed: int = 0
+    """Malformed rows that may be set aside."""
+    limits: Limits = USUAL_LIMITS
+    _before: Contents | None = None
 
     def __iter__(self) -> Iterator[Item]:
         """The pairs in the order of the file."""
-        problems = Problems()
+        limits = self.limits if self.layout is None else self.layout.limits(self.limits)
+        problems = Problems(limits, self.skip_malformed)
+        self.alone = self.left = 0
+        contents = Contents()
+        for item in self._items(problems):
+            contents.add(item)
+            yield item
+        problems.check()
+        self.aside = problems.aside
+        contents.check_same(self._before, self.path)
+        self._before = contents
+
+    def _items(self, problems: Problems) -> Iterator[Item]:
         if self.format == "judgments":
-            yield from self._judged()
+            yield from self._judged(problems.limits)
         elif self.format == "unpaired":
-            rows, alone = unpaired.pairs_of(self._checked(problems))
-            self.alone = len(alone)
-            yield from rows
+            opposed = unpaired.pairs_of(self._checked(problems), problems.limits)
+            self.alone, self.left = opposed.alone, opposed.left
+            yield from opposed.pairs
         else:
             yield from self._parsed(problems)
-        problems.check()
 
     def _parsed(self, problems: Problems) -> Iterator[Item]:
         parse = _PARSERS[self.format]
         for numbered in self._checked(problems):
             try:
-                for pair in parse(numbered.row, numbered.where):
-                    yield pair if isinstance(pair, Voted) else Sourced(pair, numbered.where)
+                found, left = parse(numbered.row, numbered.where, problems.limits)
             except RowError as error:
-                problems.add(numbered.where, str(error))
+                problems.add_row(numbered.where, str(error))
+                continue
+            self.left += left
+            for pair in found:
+                yield pair if isinstance(pair, Voted) else Sourced(pair, numbered.where)
 
     def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
         """The rows that fit the schema; records the problems of others in file order."""
         schema = _SCHEMAS[self.format]
         try:
             rows = self.rows() if self.rows else read_records(self.path, problems)
+            if self.layout is not None:
+                rows = self.layout.rows(rows, problems, self.left_out)
             for numbered in _sound(rows, schema, problems):
                 self.left_out.update(schema.others(numbered.row))
                 yield numbered
+        except TooManyProblemsError:
+            raise
         except MalformedDataError as error:
             problems.merge(error)
 
-    def _judged(self) -> Iterator[Voted]:
-        """A folder with comparisons.jsonl and judgments.jsonl."""
+    def _judged(self, limits: Limits) -> Iterator[Voted]:
+        """A folder with comparisons.jsonl and judgments.jsonl, none of whose rows is set aside."""
         comparisons: list[Comparison] = []
         said: dict[str, list[Judgment]] = {}
         problems = Problems()
@@ -112,11 +147,13 @@ class Source:
             problems.merge(error)
         problems.check()
         for comparison in comparisons:
-            yield Voted(
-                comparison=comparison,
-                judgments=tuple(said.pop(comparison.pair_id, ())),
-                where=f"{self.path}/comparisons.jsonl pair {comparison.pair_id}",
-            )
+            where = printable(f"{self.path}/comparisons.jsonl pair {comparison.pair_id}")
+            judgments = tuple(said.pop(comparison.pair_id, ()))
+            try:
+                votes.check_votes(len(judgments), limits)
+            except RowError as error:
+                raise MalformedDataError([f"{where}: {error}"], 1) from None
+            yield Voted(comparison=comparison, judgments=judgments, where=where)
         if said:
             pair = next(iter(said))
             place = f"{self.path}/judgments.jsonl"
@@ -125,13 +162,21 @@ class Source:
             )
 
 
-def open_source(path: Path, format_name: FormatName | None = None) -> Source:
-    """The data at `path`; without a format name, it is detected from the first row.
+def open_source(
+    path: Path,
+    format_name: FormatName | None = None,
+    *,
+    layout: Layout | None = None,
+    skip_malformed: int = 0,
+    limits: Limits = USUAL_LIMITS,
+) -> Source:
+    """The data at `path`; without a format name or a layout, it is detected from the first row.
 
     Raises:
         MalformedDataError: there is nothing to read, or the format cannot be detected.
     """
-    return Source(path, format_name or detect(path))
+    name = layout.format if layout else format_name or detect(path, limits, skip_malformed)
+    return Source(path, name, layout=layout, skip_malformed=skip_malformed, limits=limits)
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -171,12 +216,13 @@ def _sound(
         row = schema.without_null_keys(row)
         wrong = list(schema.problems(row))
         for problem in wrong:
-            problems.add(numbered.where, problem)
+            problems.add_row(numbered.where, problem)
         if not wrong:
-            yield NumberedRow(numbered.where, row)
+            # Where it is gets written, and a file's name need not be text.
+            yield NumberedRow(printable(numbered.where), row)
 
 
-def detect(path: Path) -> FormatName:
+def detect(path: Path, limits: Limits = USUAL_LIMITS, skip_malformed: int = 0) -> FormatName:
     """The format of the data at `path`, by the columns of the first row.
 
     Raises:
@@ -184,7 +230,7 @@ def detect(path: Path) -> FormatName:
     """
     if (path / "judgments.jsonl").is_file():
         return "judgments"
-    problems = Problems()
+    problems = Problems(limits, skip_malformed)
     first = next(read_records(path, problems), None)
     if first is None:
         problems.check()
@@ -213,12 +259,14 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
             return name
     # Escaped, so that no control character of the data reaches a terminal.
     found = ", ".join(sorted(columns)).encode("unicode_escape").decode("ascii") or "none"
+    known = likely_layout(first.row)
+    hint = (
+        f"as in {known}: --map {known}, or map in prepare.sources"
+        if known
+        else "name the format: --format, or format in prepare.sources; or map the columns: --map"
+    )
     raise MalformedDataError(
-        [
-            f"{first.where}: columns of no known format ({found[:200]}); name the format: "
-            "--format, or format in prepare.sources"
-        ],
-        1,
+        [f"{first.where}: columns of no known format ({found[:200]}); {hint}"], 1
     )
 
 

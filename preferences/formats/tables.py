@@ -1,63 +1,59 @@
 """Reads rows of CSV and Parquet files: damage is recorded for its row, the rest is read."""
 
 import csv
-import gzip
 import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from preferences.reader import MAX_ROW_BYTES, Problems, RowError, open_binary
+from preferences.opening import Limits, open_binary, open_seekable, size_of
+from preferences.reader import MAX_ROW_BYTES, TOO_LONG, Problems, RowError, check_blank
 from preferences.records import Row
 from preferences.schemas import shown
 
-TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
-"""The error for a row that is too long."""
+_BATCH = 128
+"""Rows of a Parquet file decoded at a time: half a gigabyte if each has the largest size."""
 _UNREADABLE = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError)
 """What Arrow, and Python for its values, raises if a file or a value is damaged."""
-
-
-def size_of(value: Any) -> int:
-    """Approximate size of a value as JSON, in bytes, dominated by its texts."""
-    if isinstance(value, str):
-        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(size_of(name) + size_of(item) for name, item in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(size_of, value))
-    return 2
 
 
 class _CsvLines:
     """The lines of a CSV file, limited per row like a row of JSON Lines."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, limits: Limits) -> None:
         self._stream = stream
+        self._limits = limits
+        self._blank = 0
         self.held = 0
         """Bytes of the lines since this was last reset to 0."""
 
     def __iter__(self) -> Iterator[str]:
         while line := self._stream.readline(MAX_ROW_BYTES + 1):
             self.held += size_of(line)
+            self._blank += line.isspace()
+            check_blank(self._blank, self._limits)
             if self.held > MAX_ROW_BYTES:
                 raise RowError(f"{TOO_LONG}; the rest of the file is not read")
             yield line
 
 
-def csv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
+def tsv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
+    """The rows of a tab-separated file, like those of a CSV file."""
+    return csv_rows(path, problems, separator="\t")
+
+
+def csv_rows(path: Path, problems: Problems, *, separator: str = ",") -> Iterator[tuple[str, Row]]:
     """The rows of a CSV file with their locations, all values texts; records problems."""
     csv.field_size_limit(MAX_ROW_BYTES)
-    with open_binary(path) as binary:
+    with open_binary(path, problems.limits) as binary:
         # Invalid UTF-8 becomes surrogates, so that the row it belongs to is known.
         text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
-        lines = _CsvLines(text)
-        table = csv.reader(lines, strict=True)
+        lines = _CsvLines(text, problems.limits)
+        table = csv.reader(lines, delimiter=separator, strict=True)
         try:
             header = next(table, [])
             if wrong := _header_problem(header):
@@ -68,9 +64,9 @@ def csv_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
                 where = f"{path}:{table.line_num}"
                 if len(cells) != len(header):
                     if cells:
-                        problems.add(where, f"{len(cells)} cells, expected {len(header)}")
+                        problems.add_row(where, f"{len(cells)} cells, expected {len(header)}")
                 elif wrong := _undecoded(cells):
-                    problems.add(where, wrong)
+                    problems.add_row(where, wrong)
                 else:
                     yield where, dict(zip(header, cells, strict=True))
         except csv.Error as error:
@@ -95,25 +91,28 @@ def _undecoded(cells: list[str]) -> str:
 
 def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
     """The rows of a Parquet file with their locations; records problems."""
-    number = 0
-    try:
-        # Parquet is read from its end, so a gzipped file is unpacked into memory.
-        source = io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path
-        file = pq.ParquetFile(source)
-        names = file.schema_arrow.names
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            problems.add(str(path), f"column {shown(name)}: occurs twice")
-            return
-        for batch in file.iter_batches(batch_size=1024):
-            for row in _rows_of(batch):
+    with open_seekable(path, problems.limits) as stream:
+        number = 0
+        try:
+            for row in _parquet_rows(path, stream, problems):
                 number += 1
                 where = f"{path} row {number}"
                 if isinstance(row, RowError):
-                    problems.add(where, str(row))
+                    problems.add_row(where, str(row))
                 else:
                     yield where, row
-    except _UNREADABLE as error:
-        problems.add(f"{path} row {number + 1}", f"damaged Parquet file ({_reason(error)})")
+        except _UNREADABLE as error:
+            problems.add(f"{path} row {number + 1}", f"damaged Parquet file ({_reason(error)})")
+
+
+def _parquet_rows(path: Path, stream: IO[bytes], problems: Problems) -> Iterator[Row | RowError]:
+    file = pq.ParquetFile(stream)
+    names = file.schema_arrow.names
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(str(path), f"column {shown(name)}: occurs twice")
+        return
+    for batch in file.iter_batches(batch_size=_BATCH):
+        yield from _rows_of(batch)
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[Row | RowError]:

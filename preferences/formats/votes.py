@@ -1,19 +1,20 @@
 """Formats with individual votes or scores: scored responses, votes, Label Studio's tasks.
 
 - `scored`: `prompt`, `responses` (two or more), and `scores` (higher is better) or `ranks` (1 is
-  best). Any two responses form a pair; the difference of their scores is its margin.
+  best). Any two responses form a pair, up to a limit; the difference of their scores is its margin.
 - `votes`: `prompt`, `response_a`, `response_b`, `votes` (a, b, tie, both_bad, skip), `workers`.
 - `label_studio`: an export of the `<Pairwise>` template, one task with its annotations per row;
   left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 from preferences.formats.pairs import preference_of
+from preferences.formats.sampling import pairs_within
+from preferences.opening import USUAL_LIMITS, Limits
 from preferences.reader import RowError
 from preferences.records import (
     CHOICES,
@@ -73,8 +74,10 @@ _STRENGTHS = {1 / 3: 2, 2 / 3: 3, 1: 4}
 _TASK = Schema("Label Studio's data", (_PROMPT, *_RESPONSES, *_IDS), unknown="leave out")
 
 
-def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference | Voted]:
-    """All pairs of a row's responses; equal scores are ties.
+def scored_from_row(
+    row: Mapping[str, Any], where: str, limits: Limits = USUAL_LIMITS
+) -> tuple[list[Preference | Voted], int]:
+    """Pairs of a row's responses, and the number of those left out; equal scores are ties.
 
     Raises:
         RowError: there is not exactly one number per response.
@@ -85,17 +88,26 @@ def scored_from_row(row: Mapping[str, Any], where: str) -> Iterator[Preference |
         raise RowError(f"found {found}, expected equal numbers of at least 2")
     if not all(isinstance(response, str) for response in responses):
         raise RowError('field "responses": expected a list of texts')
-    for one, other in combinations(range(len(responses)), 2):
-        better, worse = (one, other) if worth[one] > worth[other] else (other, one)
-        if worth[one] == worth[other]:
-            yield _voted(row, (responses[one], responses[other]), [("scores", "tie")], where)
-        else:
-            margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
-            if not math.isfinite(margin):
-                raise RowError('field "scores": the difference between two of them is not finite')
-            pair = responses[better], responses[worse]
-            preference = preference_of(row, row["prompt"], *pair, ("prompt_id", "round"))
-            yield Preference.from_row(preference.to_row() | {"margin": margin})
+    places, left = pairs_within(
+        range(len(responses)), limits.pairs_of_prompt, prompt_text(row["prompt"])
+    )
+    return [_scored_pair(row, worth, place, where) for place in places], left
+
+
+def _scored_pair(
+    row: Mapping[str, Any], worth: Sequence[float], place: tuple[int, int], where: str
+) -> Preference | Voted:
+    one, other = place
+    responses = row["responses"]
+    if worth[one] == worth[other]:
+        return _voted(row, (responses[one], responses[other]), [("scores", "tie")], where)
+    better, worse = (one, other) if worth[one] > worth[other] else (other, one)
+    margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
+    if not math.isfinite(margin):
+        raise RowError('field "scores": the difference between two of them is not finite')
+    pair = responses[better], responses[worse]
+    preference = preference_of(row, row["prompt"], *pair, ("prompt_id", "round"))
+    return replace(preference, margin=margin)
 
 
 def _worth(row: Mapping[str, Any]) -> list[float]:
@@ -108,13 +120,15 @@ def _worth(row: Mapping[str, Any]) -> list[float]:
     return [float(value if given[0] == "scores" else -value) for value in values]
 
 
-def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
+def votes_from_row(row: Mapping[str, Any], where: str, limits: Limits = USUAL_LIMITS) -> Voted:
     """The pair of a row with one judgment per worker.
 
     Raises:
-        RowError: votes and workers do not match, or a vote is unknown.
+        RowError: votes and workers do not match, or a vote is unknown, or there are too many.
     """
-    votes, workers = row["votes"], [_name(worker) for worker in row["workers"]]
+    votes = row["votes"]
+    check_votes(len(votes), limits)
+    workers = [_name(worker) for worker in row["workers"]]
     if len(votes) != len(workers):
         raise RowError(f"found {len(votes)} votes and {len(workers)} workers, expected one of each")
     for vote in votes:
@@ -123,7 +137,19 @@ def votes_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
     if len(set(workers)) != len(workers):
         raise RowError('field "workers": a worker occurs twice')
     cast = list(zip(workers, votes, strict=True))
-    yield _voted(row, (row["response_a"], row["response_b"]), cast, where)
+    return _voted(row, (row["response_a"], row["response_b"]), cast, where)
+
+
+def check_votes(count: int, limits: Limits) -> None:
+    """Refuses more votes on one pair than people cast.
+
+    Raises:
+        RowError: there are too many.
+    """
+    if count > limits.votes_of_pair:
+        raise RowError(
+            f"found {count:,} votes on one pair, expected at most {limits.votes_of_pair:,}"
+        )
 
 
 def _name(worker: object) -> str:
@@ -151,17 +177,20 @@ def votes_to_row(voted: Voted) -> Row:
     }
 
 
-def label_studio_from_row(row: Mapping[str, Any], where: str) -> Iterator[Voted]:
+def label_studio_from_row(
+    row: Mapping[str, Any], where: str, limits: Limits = USUAL_LIMITS
+) -> Voted:
     """The pair of a task with one judgment per annotation.
 
     Raises:
         RowError: the task's data are not a pair, or an annotation is not pairwise.
     """
+    check_votes(len(row["annotations"]), limits)
     data = _TASK.without_null_keys(row["data"])
     for problem in _TASK.problems(data):
         raise RowError(f"data: {problem}")
     cast = [_annotation(entry, number) for number, entry in enumerate(row["annotations"], start=1)]
-    yield _voted(data, (data["response_a"], data["response_b"]), cast, where, shown="AB")
+    return _voted(data, (data["response_a"], data["response_b"]), cast, where, shown="AB")
 
 
 def _annotation(entry: Any, number: int) -> tuple[str, Choice]:

@@ -10,7 +10,7 @@ from tests.malformed import DAMAGED, SOUND, Case
 
 
 def test_the_corpus_is_large_enough_and_no_file_is_there_twice():
-    assert len(DAMAGED) >= 60
+    assert len(DAMAGED) >= 110
     assert len(SOUND) >= 20
     assert len({case.name for case in DAMAGED}) == len(DAMAGED)
 
@@ -55,3 +55,20 @@ def test_of_many_problems_the_first_twenty_and_the_total_are_said(
     assert len(lines) == 21
     assert lines[19].startswith(f"{path}:20: ")
     assert lines[20] == "... and 13 more problems; 33 in all"
+
+
+def test_a_name_that_would_steer_the_terminal_is_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = [f'{{"prompt": "q{n}", "chosen": "a{n}", "rejected": "b"}}\n' for n in range(40)]
+    for number, name in enumerate(("\x1b[31mred\n.jsonl", "\u202egnp.jsonl", "\udc80.jsonl")):
+        path = tmp_path / name
+        path.write_text("{}\n")
+        assert main(["check", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert said.rstrip("\n").isprintable()
+        path.write_text("".join(rows))
+        out = tmp_path / f"{number}\x1b.jsonl"
+        assert main(["convert", str(path), str(out), "--to", "trl"]) == 0
+        assert capsys.readouterr().out.rstrip("\n").isprintable()

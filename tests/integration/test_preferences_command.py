@@ -108,7 +108,7 @@ def test_data_that_change_between_the_two_readings_are_refused(tmp_path):
     rows = Settled(open_source(path), 0.15)
     measured = inspect(rows, [], ValidateParams())
     write(path, ROWS[:-1])
-    with pytest.raises(MalformedDataError, match="changed during the check: 59 pairs, 60"):
+    with pytest.raises(MalformedDataError, match="changed while in use: 59 pairs, 60"):
         check_measured(
             rows, measured, allowed=frozenset(), report_dir=tmp_path, params=ValidateParams()
         )
@@ -187,7 +187,7 @@ def test_a_check_that_ends_early_leaves_the_report_before_it_as_it_was(tmp_path,
     settled = Settled(open_source(path), 0.2)
     measured = inspect(settled, [], ValidateParams())
     write(path, ROWS[:-1])
-    with pytest.raises(MalformedDataError, match="changed during"):
+    with pytest.raises(MalformedDataError, match="changed while in use"):
         check_measured(
             settled, measured, allowed=frozenset(), report_dir=out, params=ValidateParams()
         )

@@ -1,0 +1,76 @@
+"""Finds values inside a row by their place, such as `question.full_text`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from preferences.formats.turns import as_messages
+from preferences.reader import RowError, parse_value
+from preferences.records import Row
+from preferences.schemas import shown
+
+
+class Missing(RowError):
+    """A row has nothing at a place."""
+
+
+def found_at(row: Row, place: str) -> Any:
+    """The value at a place; conversations in other spellings become messages.
+
+    Raises:
+        Missing: there is none.
+    """
+    if place in row:
+        return as_messages(row[place])
+    head, _, rest = place.partition(".")
+    if not rest or head not in row:
+        raise Missing(f"column {shown(place if head in row else head)}: missing")
+    return as_messages(_inside(row[head], rest.split("."), place))
+
+
+def _inside(value: Any, steps: Sequence[str], place: str) -> Any:
+    for number, step in enumerate(steps):
+        value = _opened(value)
+        if step == "*" and isinstance(value, list):
+            return [_inside(item, steps[number + 1 :], place) for item in value]
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise Missing(f"column {shown(place)}: nothing at {shown(step)}") from None
+    return value
+
+
+def _opened(value: Any) -> Any:
+    """A value; of a cell with JSON its content."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return parse_value(value.encode("utf-8"))
+        except RowError:
+            return value
+    return value
+
+
+def texts_of(row: Row, places: Sequence[str]) -> Any:
+    """The value of one place, or the texts of several, those that are not empty, as paragraphs.
+
+    Raises:
+        RowError: one of several is no text.
+    """
+    values = [found_at(row, place) for place in places]
+    if len(values) == 1:
+        return values[0]
+    texts = [value for value in values if value not in (None, "")]
+    for value in texts:
+        if not isinstance(value, str):
+            raise RowError(f"columns {' + '.join(places)}: expected texts, got {shown(value)}")
+    return "\n\n".join(texts)
+
+
+def number(value: Any) -> Any:
+    """A number, also one written as text; anything else unchanged."""
+    if isinstance(value, str):
+        try:
+            found = parse_value(value.strip().encode("utf-8"))
+        except (RowError, UnicodeEncodeError):
+            return value
+        return value if isinstance(found, bool) or not isinstance(found, int | float) else found
+    return value

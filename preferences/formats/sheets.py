@@ -1,0 +1,105 @@
+"""Reads Excel workbooks (.xlsx) through openpyxl, which is an optional dependency.
+
+The first sheet is the table, its first row the names of the columns. Cells become texts as in CSV;
+of a formula, the value that the workbook was saved with.
+"""
+
+import datetime
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+from xml.etree.ElementTree import ParseError
+
+from preferences.opening import open_seekable
+from preferences.reader import Problems
+from preferences.records import Row
+
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    ParseError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""What openpyxl raises for damaged workbooks."""
+
+
+def xlsx_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
+    """The rows of a workbook's only sheet with their locations, all values texts."""
+    with open_seekable(path, problems.limits) as stream:
+        if wrong := _too_large(stream, problems):
+            problems.add(str(path), wrong)
+            return
+        number = 1
+        try:
+            sheet = _only_sheet(stream)
+            if isinstance(sheet, str):
+                problems.add(str(path), sheet)
+                return
+            rows = (_cells(row) for row in sheet.iter_rows(values_only=True))
+            header = next(rows, [])
+            if len(set(header)) != len(header):
+                problems.add(f"{path} row 1", "a column name occurs twice")
+                return
+            for cells in rows:
+                number += 1
+                if len(cells) > len(header):
+                    problems.add_row(
+                        f"{path} row {number}", f"{len(cells)} cells, expected {len(header)}"
+                    )
+                elif cells:
+                    filled = cells + [""] * (len(header) - len(cells))
+                    yield f"{path} row {number}", dict(zip(header, filled, strict=True))
+        except _UNREADABLE as error:
+            what = " ".join(str(error).split())[:80]
+            problems.add(f"{path} row {number + 1}", f"damaged workbook ({what})")
+
+
+def _too_large(stream: IO[bytes], problems: Problems) -> str:
+    """What is wrong with the archive; empty if nothing is."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            # zipfile unpacks no more than an entry declares.
+            total = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        return f"damaged workbook ({error})"
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    most = max(problems.limits.unpacked_bytes, problems.limits.unpacking * size)
+    return f"cannot be read (unpacks to over {most:,} bytes)" if total > most else ""
+
+
+def _only_sheet(stream: IO[bytes]) -> Any:
+    """The sheet of a workbook, or what is wrong."""
+    try:
+        from openpyxl import load_workbook  # noqa: PLC0415
+    except ImportError:
+        return "Excel workbooks need openpyxl (pip install openpyxl); or save it as CSV"
+    sheets = load_workbook(stream, read_only=True, data_only=True).worksheets
+    if len(sheets) != 1:
+        return f"{len(sheets)} sheets, expected one; save the one with the data on its own"
+    return sheets[0]
+
+
+def _cells(row: tuple[Any, ...]) -> list[str]:
+    """The texts of a row, without empty cells at its end."""
+    cells = [_text(value) for value in row]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)

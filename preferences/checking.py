@@ -21,7 +21,6 @@ from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
 from preferences.places import Places
-from preferences.reader import MalformedDataError
 from preferences.records import Preference, compact_json
 from preferences.report import DOCS, FILES, Quarantined, Verdict, escaped, write
 from preferences.schemas import shown

@@ -65,11 +65,7 @@ def run(stage: Stage) -> None:
     retrain = params.retrain or not is_reward_model(start)
     members = load_members(start, compute.device) if not retrain else _fresh(stage, start, compute)
     model = join(members, params.ensemble_k)
-    folder = Path(f"data/rounds/{key}/preferences")
-    train = [row.preference for row in load_preferences(folder / "train.jsonl")]
-    if params.preferences == "newest":
-        train = [row for row in train if row.round == key]
-    heldout = [row.preference for row in load_preferences(folder / "heldout.jsonl")]
+    train, heldout = _preferences(stage)
     fresh = [row for row in heldout if row.round == key]
     before = None
     if is_reward_model(start):
@@ -177,6 +173,19 @@ def _end_where_they_say_so(stage: Stage, guards: Guards) -> None:
             guards.write(folder, said)
             stage.keep(Output("artifact", folder))
             raise StageEnd(status, f"{said}. The policy stays {stage.round.policy}; see {folder}")
+
+
+def _preferences(stage: Stage) -> tuple[list[Preference], list[Preference]]:
+    """What the model trains on, all so far or the newest alone, and everything held out."""
+    key = stage.round_key
+    folder = Path(f"data/rounds/{key}/preferences")
+    train, heldout = (
+        [row.preference for row in load_preferences(folder / f"{split}.jsonl")]
+        for split in ("train", "heldout")
+    )
+    if stage.params.reward.preferences == "newest":
+        train = [row for row in train if row.round == key]
+    return train, heldout
 
 
 def _fresh(stage: Stage, start: Path, compute: Compute) -> list[RewardModel]:

@@ -25,7 +25,7 @@ class PPOParams:
     """Passes over each rollout."""
     minibatches: Count = 4
     """Optimiser steps per pass."""
-    micro_batch_size: Count = 32
+    micro_batch_size: Count = 16
     """Responses per forward pass; changes memory, never the gradient."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""

@@ -33,7 +33,9 @@ ROWS_PER_BAND = 2
 PARTNERS = 8
 """How many of the texts that share a band with a text are compared with it: prompts from one
 template share bands with many, and the first need not be the near one."""
-TRIES = 64
+NEIGHBOURS = 32
+"""With how many rows before it in a band a row is compared."""
+TRIES = 200
 """How many earlier rows a row is compared with in full, at most."""
 SHINGLE_WORDS = 3
 ALIKE = 0.8
@@ -167,7 +169,7 @@ def near_duplicates(
     for keys in search.bands():
         # Within a band by row, so that each is compared with those shortly before it.
         order = np.lexsort((search.owner, keys))
-        for step in range(1, PARTNERS + 1):
+        for step in range(1, NEIGHBOURS + 1):
             same = keys[order[step:]] == keys[order[:-step]]
             if not same.any():
                 break
@@ -223,7 +225,7 @@ class _RowSearch:
         return found
 
     def _signed(self, views: NDArray[np.intp]) -> Signatures:
-        signed = self._signatures[self.owner[views]]
+        signed: Signatures = self._signatures[self.owner[views]]
         swapped = views >= self._count
         signed[swapped] = signed[swapped][:, _SWAPPED]
         return signed

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from preferences.params import Bounds, Severities, Severity, ValidateParams
 from preferences.reader import MalformedDataError
@@ -41,8 +41,9 @@ def params_of(options: argparse.Namespace) -> ValidateParams:
         allowed = get_args(Severity) if name in _RULES else ("error", "warn", "off")
         if value not in allowed:
             _refuse(f"--severity {name}: expected one of {', '.join(allowed)}, got {value}")
+        changed: dict[str, Any] = {name: value}
         if name in _RULES:
-            severities = replace(severities, **{name: value})
+            severities = replace(severities, **changed)
         else:
             bounds = replace(bounds, **{name: replace(getattr(bounds, name), severity=value)})
     for name, value in _entries("limit", options.limit):

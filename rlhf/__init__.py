@@ -25,6 +25,7 @@ Mathematics
     advantages           generalised advantage estimation, explained variance
     ppo_losses           clipped policy loss, value loss, KL as a loss, entropy
     preference_loss      Bradley-Terry loss of the reward model
+    dpo_loss             the loss of direct preference optimisation
     language_model_loss  next-token loss of pre-training and SFT
     best_of_n            the best-scored of n responses: unbiased means, its bound on the KL
     calibration          whether the reward model's probabilities mean what they say
@@ -47,6 +48,7 @@ Loops
     pretrain             the embedded base model and its tokenizer
     sft                  supervised fine-tuning on demonstrations
     reward               reward-model training on pairs
+    dpo                  direct preference optimisation on pairs, a baseline of PPO
     rollouts             responses with everything that PPO needs to know about them
     ppo                  one PPO round
     ppo_update           passes of minibatches over one rollout

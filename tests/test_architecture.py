@@ -30,6 +30,7 @@ MODULES = sorted(
 )
 
 BENCHMARKS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/**/*.py"))
+EXPERIMENTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("experiments/**/*.py"))
 PAGE_FILES = sorted(
     path.relative_to(ROOT).as_posix()
     for package in PACKAGES
@@ -455,7 +456,7 @@ def used_names(path: str) -> set[str]:
     return found
 
 
-USED = {path: used_names(path) for path in MODULES}
+USED = {path: used_names(path) for path in [*MODULES, *EXPERIMENTS]}
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.startswith("rlhf/")])
@@ -524,7 +525,7 @@ def test_no_function_has_more_than_60_lines() -> None:
     """Counted from `def` to its last line."""
     long = {
         f"{path}: {node.name}"
-        for path in [*MODULES, *BENCHMARKS]
+        for path in [*MODULES, *BENCHMARKS, *EXPERIMENTS]
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef)
         and node.end_lineno is not None
@@ -535,7 +536,7 @@ def test_no_function_has_more_than_60_lines() -> None:
 
 
 def test_no_file_has_more_than_300_lines() -> None:
-    paths = [*MODULES, *BENCHMARKS, *PAGE_FILES]
+    paths = [*MODULES, *BENCHMARKS, *EXPERIMENTS, *PAGE_FILES]
     lines = {path: len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in paths}
 
     assert {path for path, count in lines.items() if count > MAX_LINES} == set()

@@ -1,0 +1,58 @@
+"""`python -m experiments.dpo` on a tiny finished run: what it writes, what chooses a setting."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import dpo
+from tests import stage_world
+from tests.integration.test_best_of_n import evaluate
+
+SETTINGS = "betas: [0.1, 5.0]\nrates: [5e-3]\nepochs: 1\nbatch_size: 8\n"
+
+
+def digest(root: Path) -> str:
+    whole = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            whole.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return whole.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dpo") / "run"
+    stage_world.build(root)
+    evaluate(root)
+    estimate = {"mean": 9.5, "low": 9.0, "high": 10.0, "n": 10}
+    measured = dict.fromkeys(("gold", "win_rate_vs_sft", "kl"), estimate)
+    (root / "results/evaluate/r1/metrics.json").write_text(json.dumps(measured))
+    return root
+
+
+def test_each_setting_is_measured_beside_ppo_and_the_run_stays_as_it_is(
+    run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dpo.yaml").write_text(SETTINGS)
+    before = digest(run)
+
+    code = dpo.main([str(run), "--params", str(tmp_path / "dpo.yaml"), "--out", str(tmp_path)])
+
+    assert code == 0
+    assert digest(run) == before
+    found = json.loads((tmp_path / "dpo.json").read_text())
+    assert [row["params"]["beta"] for row in found["attempts"]] == [0.1, 5.0]
+    for row in found["attempts"]:
+        assert row["dpo"]["gold"]["n"] == row["dpo"]["less_ppo"]["n"] == 10
+        # PPO's invented gold scores are 5 to 14.
+        gold, ppo = row["dpo"]["gold"]["mean"], 9.5
+        assert row["dpo"]["less_ppo"]["mean"] == pytest.approx(gold - ppo)
+    near, far = (row["dpo"]["kl"]["mean"] for row in reversed(found["attempts"]))
+    assert 0 <= near < far
+    best = max(found["attempts"], key=lambda row: row["heldout_accuracy"])
+    assert found["chosen"]["beta"] == best["params"]["beta"]
+    page = (tmp_path / "dpo.md").read_text()
+    assert page.count("\n| 0 |") == 2
+    assert "9.50 [9.00, 10.00]" in page

@@ -146,8 +146,8 @@ def write_probes(path: Path, probes: Sequence[Probe]) -> None:
         writer.writerow(["probe", "pairs", "won", "low", "high", "demand", "limit", "passed"])
         for found in probes:
             won = found.won
-            numbers = ["", "", ""] if won is None else [won.mean, won.low, won.high]
-            shown = [f"{number:.6f}" if number != "" else "" for number in numbers]
+            ends = [] if won is None else [won.mean, won.low, won.high]
+            shown = [f"{end:.6f}" for end in ends] or ["", "", ""]
             passed = str(found.passed).lower()
             writer.writerow([found.name, found.pairs, *shown, found.demand, found.limit, passed])
 
@@ -227,7 +227,9 @@ def _next_of_another_prompt(rows: Sequence[Preference], place: int) -> str:
 
 
 def _judged(name: str, gaps: Sequence[float], heldout: int) -> Probe:
-    demand, limit = DEMANDS[name] if heldout >= LEAST else ("none", DEMANDS[name][1])
+    demand, limit = DEMANDS[name]
+    if heldout < LEAST:
+        demand = "none"
     won = proportion_interval(sum(hits(gaps)), len(gaps)) if gaps else None
     least = math.ceil(DISAGREEING * heldout) if name == "length" else 0
     return Probe(name, len(gaps), won, demand, limit, least)

@@ -39,6 +39,10 @@ EXAMPLES = 200
 """Examples per seed."""
 
 
+_LONGEST = 5000
+"""Characters of a finding that are printed; `--only-seed` repeats it."""
+
+
 class TimeOverError(BaseException):
     """Ends a seed; no `Exception`, which Hypothesis would take for a finding."""
 
@@ -56,7 +60,7 @@ def run_seed(
             world.stop()
         except Exception as error:  # of whatever kind: it is a finding
             notes = "\n".join(getattr(error, "__notes__", []))
-            return f"{type(error).__name__}: {error}\n{notes}".strip()
+            return f"{type(error).__name__}: {error}\n{notes}".strip()[:_LONGEST]
         finally:
             world.kill()
     return None

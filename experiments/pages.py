@@ -218,7 +218,7 @@ def _fit_row(form: str, fit: Fit) -> str:
 def draw(experiment: Experiment, figures: Figures, path: Path) -> None:
     """Gold by round, a line for each seed; final policies over √KL where they are fitted."""
     fitted = experiment.fit == "gold_over_kl"
-    settings = {"svg.hashsalt": experiment.name, "font.size": 9}
+    settings: Any = {"svg.hashsalt": experiment.name, "font.size": 9}
     with mpl.rc_context(settings):
         figure = Figure(figsize=(10 if fitted else 6.4, 3.2), layout="constrained")
         axes = figure.subplots(1, 2 if fitted else 1, squeeze=False)[0]

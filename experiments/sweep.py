@@ -33,7 +33,7 @@ def sweep(name: str, root: Path, seeds: Sequence[int]) -> State[None]:
             run = f"{name}-{variant}-seed{seed}"
             workspace = prepare_overlaid(root, run, experiment.overlay(variant, seed))
             params = load_params(workspace / "params.yaml")
-            state: State[None] = rlhf(workspace=workspace, return_state=True)
+            state = rlhf(workspace=workspace, return_state=True)
             ended = state.name or "", state.message or ""
             get_run_logger().info("%s: %s: %s", run, *ended)
             if ended[0] not in RESULTS:

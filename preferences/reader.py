@@ -8,7 +8,6 @@ may be set aside, they are left out and listed; a damaged file is refused all th
 """
 
 import json
-import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import IO, Any, NoReturn
 
 from preferences.opening import USUAL_LIMITS, Limits, is_packing_error, open_binary, unreadable
 from preferences.records import Row
+from preferences.row_values import RowError, check_value
 from preferences.schemas import Schema, printable, shown
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
@@ -26,8 +26,6 @@ MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
 _BLANK = " \t\n\r"
 """What JSON takes for white space."""
-_INTEGERS = range(-(2**63), 2**64)
-"""Signed and unsigned 64-bit integers."""
 
 
 class MalformedDataError(ValueError):
@@ -49,10 +47,6 @@ class TooManyProblemsError(MalformedDataError):
 
     def _more(self, rest: int) -> list[str]:
         return [f"... and {rest} more problems; the rest was not read"]
-
-
-class RowError(ValueError):
-    """What is wrong with one row, without its location."""
 
 
 @dataclass(slots=True)
@@ -261,54 +255,3 @@ _DECODERS = {
     nan_is_null: json.JSONDecoder(object_pairs_hook=_object, parse_constant=constant)
     for nan_is_null, constant in ((False, _constant), (True, _nan_as_null))
 }
-
-
-def check_value(value: Any, limits: Limits = USUAL_LIMITS, depth: int = 0) -> None:
-    """Refuses what parsers accept: deep nesting, NUL, lone surrogates, too large numbers.
-
-    Raises:
-        RowError: names the column, if `value` is a row.
-    """
-    if isinstance(value, str):
-        _check_text(value)
-    elif isinstance(value, int | float):
-        _check_number(value)
-    elif isinstance(value, dict | list):
-        if depth >= limits.depth:
-            raise RowError(f"nested more than {limits.depth} levels deep")
-        if isinstance(value, dict):
-            _check_fields(value, limits, depth)
-        else:
-            for item in value:
-                check_value(item, limits, depth + 1)
-
-
-def _check_fields(row: dict[str, Any], limits: Limits, depth: int) -> None:
-    for name, value in row.items():
-        _check_text(name)
-        try:
-            check_value(value, limits, depth + 1)
-        except RowError as error:
-            # Only the outermost name, the column, is shown.
-            raise RowError(f"field {shown(name)}: {error}" if depth == 0 else str(error)) from None
-
-
-def _check_number(value: float) -> None:
-    if isinstance(value, int):
-        if value not in _INTEGERS:
-            raise RowError("expected an integer of at most 64 bits")
-    elif math.isnan(value):
-        raise RowError("expected a number, found NaN")
-    elif math.isinf(value):
-        raise RowError("expected a number that fits a 64-bit float")
-
-
-def _check_text(text: str) -> None:
-    if "\x00" in text:
-        raise RowError("contains a NUL character")
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            code = ord(text[error.start])
-            raise RowError(f"contains half a surrogate pair, U+{code:04X}") from None

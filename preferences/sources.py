@@ -10,8 +10,9 @@ from preferences.formats.layouts import Layout, layout_of
 from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
 from preferences.opening import open_regular, unreadable
-from preferences.reader import MalformedDataError, NumberedRow, Problems, RowError, check_value
+from preferences.reader import MalformedDataError, NumberedRow, Problems
 from preferences.records import Preference, Row
+from preferences.row_values import RowError, check_value
 from preferences.source_params import SourceParams
 from preferences.splitting import split_of
 

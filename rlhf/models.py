@@ -275,13 +275,6 @@ def build_actor_critic(
     return ActorCritic(lm, head, trunk).to(device).eval()
 
 
-@torch.no_grad()
-def interpolate(model: nn.Module, other: nn.Module, share: float) -> None:
-    """Move the weights of `model` towards those of `other`, by `share` of the way."""
-    for weight, target in zip(model.parameters(), other.parameters(), strict=True):
-        weight.lerp_(target, share)
-
-
 def save_value_function(model: ActorCritic, folder: Path) -> None:
     """Write the value head (and its trunk, where it has one) beside the policy's weights."""
     tensors = {f"head.{name}": value for name, value in model.value_head.state_dict().items()}

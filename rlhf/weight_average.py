@@ -52,3 +52,10 @@ class WeightAverage:
         self._share = state["share"]
         for name, mean in self._means.items():
             mean.copy_(state["means"][name])
+
+
+@torch.no_grad()
+def interpolate(model: nn.Module, other: nn.Module, share: float) -> None:
+    """Move the weights of `model` towards those of `other`, by `share` of the way."""
+    for weight, target in zip(model.parameters(), other.parameters(), strict=True):
+        weight.lerp_(target, share)

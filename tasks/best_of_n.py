@@ -78,9 +78,9 @@ def run(stage: Stage) -> None:
         **{name: own[name] for name in ("best", "ppo", "gain")},
         "rounds": rounds,
     }
-    folder = stage.staging.directory("results/best_of_n")
-    write_metrics(folder, metrics)
-    write_json_lines(folder / "samples.jsonl", picks)
+    results = stage.staging.directory("results/best_of_n")
+    write_metrics(results, metrics)
+    write_json_lines(results / "samples.jsonl", picks)
     stage.final(metrics)
     stage.keep(Output("artifact", Path("results/best_of_n")))
 

@@ -19,7 +19,6 @@ from rlhf.models import (
     VALUE_HEAD,
     ActorCritic,
     build_actor_critic,
-    interpolate,
     load_policy,
     load_tokenizer,
     load_value_function,
@@ -32,6 +31,7 @@ from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import WordListError, build_rule_rewards
 from rlhf.self_checks import check_frozen, check_models, frozen
 from rlhf.special_ids import special_ids
+from rlhf.weight_average import interpolate
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,

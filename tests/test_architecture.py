@@ -61,6 +61,7 @@ READERS = {
     "preferences/opening.py",
     "preferences/reader.py",
     "preferences/records.py",
+    "preferences/row_values.py",
     "preferences/schemas.py",
     "preferences/loading.py",
 }

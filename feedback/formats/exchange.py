@@ -10,8 +10,10 @@ from preferences.records import Judgment, JudgmentError, pair_id, text_hash
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets treat a cell that begins like this as a formula."""
-_CSV_COLUMNS = ("pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b")
-_CSV_COLUMNS += ("a_finished", "b_finished")
+_CSV_COLUMNS = (
+    *("pair_id", "annotator", "choice", "strength", "reason", "prompt", "a", "b"),
+    *("a_finished", "b_finished"),
+)
 
 
 def to_trl(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> list[dict[str, Any]]:

@@ -10,8 +10,9 @@
 
 from typing import Any
 
-from preferences.reader import RowError, parse_value
+from preferences.reader import parse_value
 from preferences.records import Row, compact_json
+from preferences.row_values import RowError
 from preferences.schemas import Field, Schema
 
 

@@ -31,11 +31,10 @@ from preferences.reader import (
     MalformedDataError,
     NumberedRow,
     Problems,
-    RowError,
-    check_value,
     stream_objects,
 )
 from preferences.records import Row, compact_json
+from preferences.row_values import RowError, check_value
 
 Container = Literal["jsonl", "json", "csv", "tsv", "parquet", "xlsx"]
 _SUFFIXES: dict[str, Container] = {

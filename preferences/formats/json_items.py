@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from preferences.opening import Limits, open_binary
-from preferences.reader import MAX_ROW_BYTES, Problems, RowError, decode_from
+from preferences.reader import MAX_ROW_BYTES, Problems, decode_from
 from preferences.records import Row
+from preferences.row_values import RowError
 from preferences.schemas import shown
 
 _BLANK = re.compile(r"[ \t\n\r]*")

@@ -20,8 +20,9 @@ from preferences.formats.places import Missing, found_at, number, texts_of
 from preferences.formats.trees import tree_rows
 from preferences.formats.turns import answer_of, in_common, without_opening
 from preferences.opening import Limits
-from preferences.reader import NumberedRow, Problems, RowError
+from preferences.reader import NumberedRow, Problems
 from preferences.records import Row
+from preferences.row_values import RowError
 from preferences.schemas import shown
 
 LayoutFormat = Literal["trl", "scored", "votes", "unpaired"]

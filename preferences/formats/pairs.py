@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from preferences.reader import RowError
 from preferences.records import Preference, Prompt, Row, pair_id, prompt_text, text_hash
+from preferences.row_values import RowError
 from preferences.schemas import PREFERENCES, Field, Schema
 
 TURN = "\n\nAssistant:"

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from preferences.formats.turns import as_messages
-from preferences.reader import RowError, parse_value
+from preferences.reader import parse_value
 from preferences.records import Row
+from preferences.row_values import RowError
 from preferences.schemas import shown
 
 

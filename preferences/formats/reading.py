@@ -10,6 +10,7 @@ from preferences.formats.cells import decoded
 from preferences.formats.contents import Contents
 from preferences.formats.files import read_records
 from preferences.formats.layouts import Layout, likely_layout
+from preferences.formats.sampling import check_votes
 from preferences.loading import load_comparisons, load_judgments
 from preferences.opening import USUAL_LIMITS, Limits
 from preferences.reader import (
@@ -17,10 +18,10 @@ from preferences.reader import (
     MalformedDataError,
     NumberedRow,
     Problems,
-    RowError,
     TooManyProblemsError,
 )
 from preferences.records import Comparison, Judgment, Preference, Prompt, Sourced, Voted
+from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, printable
 
 FormatName = Literal[
@@ -150,7 +151,7 @@ class Source:
             where = printable(f"{self.path}/comparisons.jsonl pair {comparison.pair_id}")
             judgments = tuple(said.pop(comparison.pair_id, ()))
             try:
-                votes.check_votes(len(judgments), limits)
+                check_votes(len(judgments), limits)
             except RowError as error:
                 raise MalformedDataError([f"{where}: {error}"], 1) from None
             yield Voted(comparison=comparison, judgments=judgments, where=where)

@@ -1,4 +1,4 @@
-"""Which pairs are taken where responses would form too many.
+"""Which pairs are taken where responses would form too many, and how many votes one may have.
 
 A row of 3,000 ranked responses has 4.5 million pairs, and no reward model learns anything from the
 last four million of them. The sample depends on the prompt alone, so it is the same in every run.
@@ -9,6 +9,9 @@ from itertools import combinations, product
 from math import isqrt
 from random import Random
 from typing import TypeVar
+
+from preferences.opening import Limits
+from preferences.row_values import RowError
 
 T = TypeVar("T")
 
@@ -31,6 +34,18 @@ def pairs_across(
         return list(product(ones, others)), 0
     places = [divmod(number, len(others)) for number in _some(total, most, key)]
     return [(ones[one], others[other]) for one, other in places], total - most
+
+
+def check_votes(count: int, limits: Limits) -> None:
+    """Refuses more votes on one pair than people cast.
+
+    Raises:
+        RowError: there are too many.
+    """
+    if count > limits.votes_of_pair:
+        raise RowError(
+            f"found {count:,} votes on one pair, expected at most {limits.votes_of_pair:,}"
+        )
 
 
 def _some(total: int, most: int, key: str) -> list[int]:

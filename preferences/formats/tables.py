@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from preferences.opening import Limits, open_binary, open_seekable, size_of
-from preferences.reader import MAX_ROW_BYTES, TOO_LONG, Problems, RowError, check_blank
+from preferences.reader import MAX_ROW_BYTES, TOO_LONG, Problems, check_blank
 from preferences.records import Row
+from preferences.row_values import RowError
 from preferences.schemas import shown
 
 _BATCH = 128

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from preferences.formats.unpaired import held
-from preferences.reader import NumberedRow, Problems, RowError
+from preferences.reader import NumberedRow, Problems
 from preferences.records import Row
+from preferences.row_values import RowError
 
 _ROLES = {"prompter": "user", "assistant": "assistant"}
 _DEEPEST = 200

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from preferences.reader import RowError
+from preferences.row_values import RowError
 from preferences.schemas import shown
 
 _SPEAKERS = ("role", "from", "speaker")

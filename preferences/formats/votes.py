@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from preferences.formats.pairs import preference_of
-from preferences.formats.sampling import pairs_within
+from preferences.formats.sampling import check_votes, pairs_within
 from preferences.opening import USUAL_LIMITS, Limits
-from preferences.reader import RowError
 from preferences.records import (
     CHOICES,
     Choice,
@@ -31,6 +30,7 @@ from preferences.records import (
     prompt_text,
     text_hash,
 )
+from preferences.row_values import RowError
 from preferences.schemas import Field, Schema
 
 _PROMPT = Field(name="prompt", kind="prompt")
@@ -138,18 +138,6 @@ def votes_from_row(row: Mapping[str, Any], where: str, limits: Limits = USUAL_LI
         raise RowError('field "workers": a worker occurs twice')
     cast = list(zip(workers, votes, strict=True))
     return _voted(row, (row["response_a"], row["response_b"]), cast, where)
-
-
-def check_votes(count: int, limits: Limits) -> None:
-    """Refuses more votes on one pair than people cast.
-
-    Raises:
-        RowError: there are too many.
-    """
-    if count > limits.votes_of_pair:
-        raise RowError(
-            f"found {count:,} votes on one pair, expected at most {limits.votes_of_pair:,}"
-        )
 
 
 def _name(worker: object) -> str:

@@ -9,7 +9,7 @@ from preferences.formats import pairs, unpaired, votes
 from preferences.formats.files import container_of, write_records
 from preferences.formats.reading import Item
 from preferences.judging import judge, standing
-from preferences.reader import MalformedDataError, RowError
+from preferences.reader import MalformedDataError
 from preferences.records import (
     USUAL,
     Judgment,
@@ -21,6 +21,7 @@ from preferences.records import (
     oriented,
     text_hash,
 )
+from preferences.row_values import RowError
 
 OutName = Literal[
     "preferences",

@@ -9,6 +9,7 @@ import pytest
 from feedback.annotators import LabelParams
 from preferences.params import ValidateParams
 from preferences.source_params import SourceParams
+from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
@@ -44,6 +45,7 @@ DEFAULT = Params(
     reward=RewardParams(),
     ppo=PPOParams(),
     evaluate=EvaluateParams(),
+    best_of_n=BestOfNParams(),
     report=ReportParams(),
     rounds={
         "r1": entry("models/sft"),

@@ -282,9 +282,12 @@ def _choice(value: Any, column: Column) -> str:
 
 def _nearer(value: Any, codes: tuple[tuple[str, ...], ...]) -> str | None:
     """The choice whose number is nearer to a number between both."""
+    given = number(value)
     try:
-        one, other, given = float(codes[0][0]), float(codes[1][0]), float(number(value))
-    except (RowError, ValueError):
+        one, other = float(codes[0][0]), float(codes[1][0])
+    except ValueError:
+        return None
+    if not isinstance(given, int | float) or isinstance(given, bool):
         return None
     if not min(one, other) < given < max(one, other):
         return None

@@ -30,6 +30,7 @@ FILES = {
 NO_FILES = {
     "prepare.sources.revision": "a hash",
     "prepare.sources.split": "a name within a data set of the hub",
+    "prepare.sources.map": "names of columns",
     "base.revision": "a commit",
     "sft.lora.targets": "names of layers",
     "reward.lora.targets": "names of layers",

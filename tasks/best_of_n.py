@@ -52,8 +52,8 @@ class Drawn:
 def run(stage: Stage) -> None:
     """Best-of-n from SFT by the reward model of each round, beside the round's policy."""
     params, final = stage.params.best_of_n, stage.params.final
-    for folder in ("models/sft", *(_judge(key) for key in stage.params.rounds)):
-        verify_model(Path(folder))
+    for model in ("models/sft", *(_judge(key) for key in stage.params.rounds)):
+        verify_model(Path(model))
     compute = start_compute(stage.params.run)
     measured = {key: _measured(key, params.prompts) for key in stage.params.rounds}
     prompts = [row["prompt"] for row in measured[final]]

@@ -57,7 +57,7 @@ def test_where_there_is_no_gold_score_the_reward_models_own_is_compared() -> Non
     assert {point["win_rate_vs_sft"] for point in found["curve"]} == {None}
 
 
-def test_all_wins_stay_a_proportion_whatever_their_sum_rounds_to() -> None:
+def test_where_every_response_wins_the_win_rate_is_one() -> None:
     rows = 7
     gold, scores = [[10.0] * 9] * rows, [[float(k) for k in range(9)]] * rows
     theirs = [{"gold": 9.0, "gold_sft": 1.0, "score": 0.0}] * rows

@@ -31,6 +31,7 @@ validate: {}
 reward: {}
 ppo: {}
 evaluate: {}
+best_of_n: {}
 report: {}
 rounds:
   r1:

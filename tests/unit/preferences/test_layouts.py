@@ -6,7 +6,8 @@ import re
 import pytest
 
 from preferences.__main__ import main
-from preferences.formats.layouts import KNOWN_LAYOUTS, layout_of
+from preferences.formats.known_layouts import KNOWN_LAYOUTS
+from preferences.formats.layouts import layout_of
 from preferences.formats.reading import open_source
 from preferences.formats.writing import Unsettled
 from preferences.reader import MalformedDataError

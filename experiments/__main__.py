@@ -59,10 +59,16 @@ def _run(root: Path, experiment: Experiment, seeds: list[int]) -> int:
     os.environ.update(environment(root))
     with prefect_server() as wait_for_server:
         # Imported here: Prefect takes the settings made above when it is imported.
+        from prefect.logging.handlers import APILogHandler  # noqa: PLC0415
+
         from experiments.sweep import sweep  # noqa: PLC0415
 
         wait_for_server()
-        state = sweep(experiment.name, root, seeds, return_state=True)
+        try:
+            state = sweep(experiment.name, root, seeds, return_state=True)
+        finally:
+            # Lines are sent every two seconds; to a server that has gone for minutes.
+            APILogHandler().flush()
     sys.stdout.write(f"{state.name}: {state.message}\n")
     written = _write_page(root, experiment)
     return written if state.is_completed() else 1

@@ -41,6 +41,7 @@ NO_FILES = {
     "label.language_model.api_key_variable": "a variable of the environment",
     "validate.weights": "keys are kinds of annotators",
     "validate.human_labels": "keys are rounds",
+    "validate.personal_patterns": "patterns, each with a name",
     "validate.limits": "keys are rules",
     "rounds.policy": "an output of a stage, in dvc.yaml as it is",
     "rounds.start": "an output of a stage, in dvc.yaml as it is",

@@ -56,11 +56,11 @@ def test_a_text_that_is_not_exactly_a_prompt_reads_as_nothing(text: str) -> None
     assert parse_request(text) is None
 
 
-def test_there_are_ten_two_and_two_templates_and_no_two_read_alike() -> None:
+def test_there_are_24_two_and_two_templates_and_no_two_read_alike() -> None:
     for intent in INTENTS:
-        assert [len(TEMPLATES[split, intent]) for split in SPLITS] == [10, 2, 2]
+        assert [len(TEMPLATES[split, intent]) for split in SPLITS] == [24, 2, 2]
     texts = [template.text for group in TEMPLATES.values() for template in group]
-    assert len(set(texts)) == 140
+    assert len(set(texts)) == 280
     assert (len(set(GREETINGS)), len(set(CLOSERS)), CLOSERS.count("")) == (6, 6, 1)
 
 

@@ -194,6 +194,6 @@ _WRITE = {
 
 
 def sample_document(rng: random.Random) -> str:
-    """Draws one document: 10 to 60 words of plain text on one line."""
+    """Draws one document: about 15 to 60 words of plain text on one line."""
     kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
     return _WRITE[kind](rng)

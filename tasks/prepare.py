@@ -16,6 +16,7 @@ import datasets
 from data.support_desk.corpus import sample_document
 from data.support_desk.intents import Split
 from data.support_desk.splits import sample_requests
+from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import compact_json
@@ -46,18 +47,19 @@ def run(stage: Stage) -> None:
 
 
 def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
+    templates = select_templates(train=params.train_templates)
     counts: dict[Split, int] = {
         "train": params.train_prompts,
         "heldout": params.heldout_prompts,
         "test": params.test_prompts,
     }
     for split, count in counts.items():
-        requests = sample_requests(split, count, named_random(seed, "prepare", "prompts", split))
+        drawing = named_random(seed, "prepare", "prompts", split)
+        requests = sample_requests(split, count, drawing, templates=templates)
         _write(folder / "prompts" / f"{split}.jsonl", [_prompt(r.text) for r in requests])
     writing = named_random(seed, "prepare", "writers")
-    sampled = sample_requests(
-        "train", params.demonstrations, named_random(seed, "prepare", "demonstrations")
-    )
+    drawing = named_random(seed, "prepare", "demonstrations")
+    sampled = sample_requests("train", params.demonstrations, drawing, templates=templates)
     demonstrations = [
         {**_prompt(r.text), "response": write_response(r, sample_writer(writing), writing)}
         for r in track(sampled, "prepare", len(sampled), "demonstrations")
@@ -66,7 +68,7 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
     documents = named_random(seed, "prepare", "corpus")
     count = params.corpus_documents
     numbers = track(range(count), "prepare", count, "documents")
-    corpus = [{"text": sample_document(documents)} for _ in numbers]
+    corpus = [{"text": sample_document(documents, templates=templates)} for _ in numbers]
     _write(folder / "corpus.jsonl", corpus)
     _write_preferences(folder, [])
 

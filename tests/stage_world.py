@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from data.support_desk.corpus import sample_document
 from data.support_desk.splits import sample_requests
+from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
 from preferences.records import pair_id
 from rlhf.named_seeds import named_random
@@ -36,6 +37,7 @@ OUTPUTS = {
     "reward@r1": ("models/rounds/r1/reward", "results/reward/r1"),
     "ppo@r1": ("models/rounds/r1/policy", "results/ppo/r1"),
 }
+TEN = select_templates(train=10)
 STEPS = {"base": 8, "sft": 8, "reward@r1": 6, "ppo@r1": 3}
 """Steps that each stage makes here, and so the checkpoints it can be asked for."""
 
@@ -171,7 +173,7 @@ def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
 
 
 def _write_prepared(folder: Path) -> None:
-    requests = sample_requests("train", 64, named_random(0, "tiny"))
+    requests = sample_requests("train", 64, named_random(0, "tiny"), templates=TEN)
     writing = named_random(0, "tiny", "writers")
     rows = [
         {
@@ -185,13 +187,15 @@ def _write_prepared(folder: Path) -> None:
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     write_json_lines(folder / "demonstrations.jsonl", rows)
     write_json_lines(folder / "prompts/train.jsonl", prompts)
-    corpus = [{"text": sample_document(named_random(0, "tiny", i))} for i in range(60)]
+    corpus = [
+        {"text": sample_document(named_random(0, "tiny", i), templates=TEN)} for i in range(60)
+    ]
     write_json_lines(folder / "corpus.jsonl", corpus)
 
 
 def _write_preferences(root: Path) -> None:
     """Comparisons of SFT's pretended answers, and judgments of them by length."""
-    requests = sample_requests("train", 24, named_random(0, "tiny", "pairs"))
+    requests = sample_requests("train", 24, named_random(0, "tiny", "pairs"), templates=TEN)
     writing = named_random(0, "tiny", "pairs", "writers")
     sft = model_hash(root / "models/sft")
     comparisons, preferences = [], []

@@ -8,13 +8,14 @@ All combinations and templates are those of the training split.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from data.support_desk.intents import INTENTS, REQUIRED_SLOTS
 from data.support_desk.lexicon import NAMES
 from data.support_desk.requests import Request
 from data.support_desk.responses import SENTENCES, Sentence
 from data.support_desk.splits import CITIES_OF, ORDERS_OF, PRODUCTS, SPLIT_OF, draw_request
+from data.support_desk.templates import Templates
 
 # Share of each kind of document.
 KINDS: Mapping[str, float] = {
@@ -85,15 +86,13 @@ def _card(rng: random.Random) -> str:
     return f"Card: {_said(_facts(_persona(rng)), 3, rng)}."
 
 
-def _note(rng: random.Random) -> str:
+def _note(request: Request, rng: random.Random) -> str:
     """A request and a clerk's note of all its slots."""
-    request = draw_request("train", rng)
     note = _said(_facts(_asked(request)), 2, rng)
     return f"Customer: {request.text} Note: {request.intent}, {note}."
 
 
-def _dialogue(rng: random.Random) -> str:
-    request = draw_request("train", rng)
+def _dialogue(request: Request, rng: random.Random) -> str:
     words = _words_of(request, rng)
     sentences = (
         rng.choice(_POLITE_OPENINGS),
@@ -104,12 +103,11 @@ def _dialogue(rng: random.Random) -> str:
     return f"Customer: {request.text} Answer: {response}"
 
 
-def _check(rng: random.Random) -> str:
+def _check(request: Request, rng: random.Random) -> str:
     """A draft, possibly with wrong words or for another request, and a clerk's check of it.
 
     The clerk compares words and topics but does not say what makes a response good.
     """
-    request = draw_request("train", rng)
     asked = _asked(request)
     said = _mistaken(_words_of(request, rng), rng)
     # With a second name, only responses without slots, which form no combination with it.
@@ -184,16 +182,17 @@ def _text(rng: random.Random) -> str:
     return " ".join(_fill(sentence, words) for sentence in chosen)
 
 
-_WRITE = {
-    "card": _card,
+_OF_A_CUSTOMER: Mapping[str, Callable[[random.Random], str]] = {"card": _card, "text": _text}
+_OF_A_REQUEST: Mapping[str, Callable[[Request, random.Random], str]] = {
     "note": _note,
     "dialogue": _dialogue,
-    "text": _text,
     "check": _check,
 }
 
 
-def sample_document(rng: random.Random) -> str:
+def sample_document(rng: random.Random, *, templates: Templates) -> str:
     """Draws one document: about 15 to 60 words of plain text on one line."""
     kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
-    return _WRITE[kind](rng)
+    if kind in _OF_A_CUSTOMER:
+        return _OF_A_CUSTOMER[kind](rng)
+    return _OF_A_REQUEST[kind](draw_request("train", rng, templates=templates), rng)

@@ -15,7 +15,7 @@ from typing import Literal
 from data.support_desk.intents import INTENTS, REQUIRED_SLOTS, SPLITS, Intent, Split
 from data.support_desk.lexicon import ADJECTIVES, CITIES, NAMES, NOUNS, ORDERS
 from data.support_desk.requests import Request, build_request
-from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES, Template
+from data.support_desk.templates import CLOSERS, GREETINGS, Template, Templates
 
 Combination = Literal["product", "name_order", "name_city"]
 
@@ -97,10 +97,10 @@ def _combinations(split: Split, intent: Intent, name: str) -> int:
     return count * (len(CITIES_OF[split][name]) if "city" in slots else 1)
 
 
-def capacity(split: Split) -> int:
-    """The number of different prompt texts in a split."""
+def capacity(split: Split, *, templates: Templates) -> int:
+    """The number of different prompt texts in a split, if its requests use these templates."""
     return sum(
-        len(TEMPLATES[split, intent])
+        len(templates[split, intent])
         * len(GREETINGS)
         * len(CLOSERS)
         * sum(_combinations(split, intent, name) for name in NAMES)
@@ -129,10 +129,10 @@ def _draw_slots(split: Split, template: Template, name: str, rng: random.Random)
     return slots
 
 
-def draw_request(split: Split, rng: random.Random) -> Request:
+def draw_request(split: Split, rng: random.Random, *, templates: Templates) -> Request:
     """Draws one request of a split: uniform over intents, templates, greetings and closers."""
     intent = rng.choice(INTENTS)
-    template = rng.choice(TEMPLATES[split, intent])
+    template = rng.choice(templates[split, intent])
     name = rng.choice(_CUSTOMERS[split, intent])
     slots = _draw_slots(split, template, name, rng)
     greeting, closer = rng.choice(GREETINGS), rng.choice(CLOSERS)
@@ -140,7 +140,7 @@ def draw_request(split: Split, rng: random.Random) -> Request:
 
 
 def sample_requests(
-    split: Split, count: int, rng: random.Random, *, unique: bool = True
+    split: Split, count: int, rng: random.Random, *, templates: Templates, unique: bool = True
 ) -> list[Request]:
     """Draws requests of a split, all with different texts if `unique`.
 
@@ -150,17 +150,18 @@ def sample_requests(
         split: The split whose templates and combinations to use.
         count: How many requests.
         rng: Source of all randomness.
+        templates: What to draw from, for every split; see ``select_templates``.
         unique: Whether all texts must differ.
 
     Raises:
         TooManyRequestsError: The split has fewer than ``count`` different texts.
     """
     if not unique:
-        return [draw_request(split, rng) for _ in range(count)]
-    if count > (available := capacity(split)):
+        return [draw_request(split, rng, templates=templates) for _ in range(count)]
+    if count > (available := capacity(split, templates=templates)):
         raise TooManyRequestsError(split, count, available)
     drawn: dict[str, Request] = {}
     while len(drawn) < count:
-        request = draw_request(split, rng)
+        request = draw_request(split, rng, templates=templates)
         drawn.setdefault(request.text, request)
     return list(drawn.values())

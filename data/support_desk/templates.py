@@ -1,8 +1,9 @@
 """What customers write: greetings, request templates and closers.
 
-Each intent has 24 training templates (in `data.support_desk.training_texts`), two held-out ones and
-two for the test split. Held-out and test templates use only words that training templates or
-responses use too: what is new about them is how the words are put together.
+Each intent has 24 training templates (in `data.support_desk.training_texts`; the default world uses
+the first ten), two held-out ones and two for the test split. Held-out and test templates use only
+words that the first ten training templates or responses use too: what is new about them is how the
+words are put together.
 """
 
 from collections.abc import Mapping
@@ -160,7 +161,9 @@ class Template:
     text: str
 
 
-TEMPLATES: Mapping[tuple[Split, Intent], tuple[Template, ...]] = {
+Templates = Mapping[tuple[Split, Intent], tuple[Template, ...]]
+
+TEMPLATES: Templates = {
     (split, intent): tuple(
         Template(f"{intent}-{split}-{place}", intent, split, text)
         for place, text in enumerate(_TEXTS[intent][split])
@@ -168,3 +171,11 @@ TEMPLATES: Mapping[tuple[Split, Intent], tuple[Template, ...]] = {
     for intent in INTENTS
     for split in SPLITS
 }
+
+
+def select_templates(*, train: int) -> Templates:
+    """The first `train` training templates of each intent, and all held-out and test ones."""
+    return {
+        (split, intent): group[:train] if split == "train" else group
+        for (split, intent), group in TEMPLATES.items()
+    }

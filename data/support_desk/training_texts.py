@@ -1,4 +1,7 @@
-"""The request templates of the training split: how customers phrase what they want in training."""
+"""The request templates of the training split: how customers phrase what they want in training.
+
+The default world uses the first ten of each intent; `prepare.train_templates` says how many.
+"""
 
 from collections.abc import Mapping
 

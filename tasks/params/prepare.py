@@ -1,6 +1,9 @@
 """Params of stage `prepare`; a module of their own, so that a changed default makes it stale."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from preferences.source_params import SourceParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
@@ -34,6 +37,8 @@ class PrepareParams:
     """Initial preferences, each data set with its weight; the gate of r1 validates them."""
     heldout_preferences: OpenFraction = 0.15
     """Share of the prompts of `sources` that are held out."""
+    train_templates: Annotated[int, Ge(1), Le(24)] = 10
+    """support desk: training templates of each intent that requests are phrased with."""
     corpus_documents: CountOrZero = 28_000
     """support desk: documents for pre-training."""
     demonstrations: Count = 40_000

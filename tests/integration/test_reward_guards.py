@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from data.support_desk.splits import sample_requests
+from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
 from preferences.records import pair_id
 from rlhf.named_seeds import named_random
@@ -48,7 +49,9 @@ def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
 
 def label(root: Path, second: Label, *, policy: str | None = None) -> None:
     """A round of many pairs by the embedded writers, SFT's on one side, labelled by a rule."""
-    requests = sample_requests("train", PAIRS, named_random(0, "guards"))
+    requests = sample_requests(
+        "train", PAIRS, named_random(0, "guards"), templates=select_templates(train=10)
+    )
     writing = named_random(0, "guards", "writers")
     sft = model_hash(root / "models/sft")
     comparisons, rows = [], []

@@ -14,6 +14,7 @@ from data.support_desk.requests import Request, parse_request
 from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import explain, score_response
 from data.support_desk.splits import draw_request, sample_requests
+from data.support_desk.templates import TEMPLATES
 from data.support_desk.writers import WRITERS, ideal_response, write_response
 
 seeds = st.integers(0, 2**32 - 1)
@@ -23,7 +24,9 @@ patient = settings(deadline=None)
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    return draw_request(draw(st.sampled_from(SPLITS)), random.Random(draw(seeds)))
+    return draw_request(
+        draw(st.sampled_from(SPLITS)), random.Random(draw(seeds)), templates=TEMPLATES
+    )
 
 
 @st.composite
@@ -40,7 +43,8 @@ def answers(draw: st.DrawFn) -> str:
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("intent", INTENTS)
 def test_the_ideal_response_scores_exactly_ten(split: Split, intent: Intent) -> None:
-    sampled = [r for r in sample_requests(split, 600, random.Random(4)) if r.intent == intent]
+    drawn = sample_requests(split, 600, random.Random(4), templates=TEMPLATES)
+    sampled = [request for request in drawn if request.intent == intent]
     assert len(sampled) > 20
     for request in sampled:
         assert score_response(request.text, ideal_response(request)) == 10.0
@@ -113,8 +117,8 @@ def test_the_same_seed_writes_the_same(request: Request, writer: str, seed: int)
         rng = random.Random(seed)
         return (
             write_response(request, writer, rng),
-            sample_document(rng),
-            sample_requests("train", 3, rng),
+            sample_document(rng, templates=TEMPLATES),
+            sample_requests("train", 3, rng, templates=TEMPLATES),
         )
 
     assert write() == write()

@@ -14,28 +14,34 @@ from data.support_desk.intents import SPLITS
 from data.support_desk.lexicon import ADJECTIVES, CITIES, CLASS_OF, NAMES, NOUNS, ORDERS, shape_of
 from data.support_desk.responses import SENTENCES
 from data.support_desk.splits import SPLIT_OF, Combination, sample_requests
-from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES
+from data.support_desk.templates import CLOSERS, GREETINGS, TEMPLATES, Templates, select_templates
 from data.support_desk.writers import sample_writer, write_response
 
 DOCUMENTS = 8000
 DEMONSTRATIONS = 8000
+TEN = select_templates(train=10)
 
 
-def _documents(count: int, seed: int) -> list[str]:
+def _documents(count: int, seed: int, templates: Templates = TEN) -> list[str]:
     rng = random.Random(seed)
-    return [sample_document(rng) for _ in range(count)]
+    return [sample_document(rng, templates=templates) for _ in range(count)]
 
 
-def _demonstrations() -> Iterator[str]:
+def _demonstrations(templates: Templates) -> Iterator[str]:
     rng = random.Random(22)
-    for request in sample_requests("train", DEMONSTRATIONS, rng):
+    for request in sample_requests("train", DEMONSTRATIONS, rng, templates=templates):
         yield f"{request.text} {write_response(request, sample_writer(rng), rng)}"
 
 
+@pytest.fixture(scope="module", params=[TEN, TEMPLATES], ids=["ten", "all"])
+def templates(request: pytest.FixtureRequest) -> Templates:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def training_texts() -> list[str]:
+def training_texts(templates: Templates) -> list[str]:
     """Documents, and prompts with their demonstrations: everything that a model is trained on."""
-    return [*_documents(DOCUMENTS, 21), *_demonstrations()]
+    return [*_documents(DOCUMENTS, 21, templates), *_demonstrations(templates)]
 
 
 def _words(text: str) -> list[str]:
@@ -76,10 +82,10 @@ def test_no_training_text_uses_a_heldout_or_test_template(training_texts: list[s
 
 
 def test_every_word_of_heldout_and_test_prompts_is_seen_in_training(
-    training_texts: list[str],
+    templates: Templates, training_texts: list[str]
 ) -> None:
     counts = Counter(word for text in training_texts for word in _words(text))
-    texts = [template.text for group in TEMPLATES.values() for template in group]
+    texts = [template.text for group in templates.values() for template in group]
     for text in [*texts, *GREETINGS, *CLOSERS, *SENTENCES]:
         for word in _words(re.sub(r"\{\w+\}", "", text)):
             assert counts[word] >= 20, word

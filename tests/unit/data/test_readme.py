@@ -9,7 +9,9 @@ from data.support_desk.intents import SPLITS
 from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import explain, score_response
 from data.support_desk.splits import capacity
+from data.support_desk.templates import select_templates
 from data.support_desk.writers import WRITERS
+from tasks.params.prepare import PrepareParams
 
 README = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")
 
@@ -30,6 +32,7 @@ def test_the_table_of_terms_names_every_term_of_the_rubric() -> None:
 
 
 def test_the_sizes_are_those_of_the_code() -> None:
+    templates = select_templates(train=PrepareParams().train_templates)
     for split in SPLITS:
-        assert f"| {capacity(split):,} |" in README
+        assert f"| {capacity(split, templates=templates):,} |" in README
     assert f"| {len(SENTENCES)}, not counting" in README

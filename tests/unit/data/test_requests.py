@@ -79,7 +79,7 @@ def _classes(slot: str) -> list[str]:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_sampled_prompt_reads_back_exactly(split: Split) -> None:
-    for request in sample_requests(split, 1500, random.Random(3)):
+    for request in sample_requests(split, 1500, random.Random(3), templates=TEMPLATES):
         assert parse_request(request.text) == request
 
 

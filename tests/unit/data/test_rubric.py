@@ -12,6 +12,7 @@ from data.support_desk.requests import parse_request
 from data.support_desk.responses import SENTENCES
 from data.support_desk.rubric import UnknownPromptError, explain, score_response
 from data.support_desk.splits import sample_requests
+from data.support_desk.templates import TEMPLATES
 from data.support_desk.writers import ideal_response, write_response
 
 PROMPT = "Hello, this is Clara. Can you refund me? My red lamp is broken. It was order 89."
@@ -202,7 +203,7 @@ def test_the_other_customer_is_never_addressed_nor_given_away() -> None:
 
 
 def test_no_sentence_of_a_prompt_is_a_sentence_of_a_response() -> None:
-    for request in sample_requests("train", 500, random.Random(1)):
+    for request in sample_requests("train", 500, random.Random(1), templates=TEMPLATES):
         for sentence in request.text.split(". "):
             assert shape_of(sentence).skeleton.rstrip(".") + "." not in SENTENCES
 
@@ -219,7 +220,7 @@ def test_no_full_response_is_so_long_that_it_costs() -> None:
 
 def test_five_thousand_responses_are_scored_in_a_second_on_one_core() -> None:
     rng = random.Random(2)
-    requests = sample_requests("train", 2500, rng)
+    requests = sample_requests("train", 2500, rng, templates=TEMPLATES)
     answers = [(r.text, write_response(r, "chatty", rng)) for r in requests]
     start = time.process_time()
     for prompt, answer in answers:

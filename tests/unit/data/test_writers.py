@@ -8,6 +8,7 @@ import pytest
 from data.support_desk.lexicon import CLASS_OF
 from data.support_desk.rubric import explain, score_response
 from data.support_desk.splits import sample_requests
+from data.support_desk.templates import select_templates
 from data.support_desk.writers import (
     WRITERS,
     UnknownWriterError,
@@ -16,7 +17,8 @@ from data.support_desk.writers import (
     write_response,
 )
 
-REQUESTS = sample_requests("train", 2000, random.Random(11))
+TEN = select_templates(train=10)
+REQUESTS = sample_requests("train", 2000, random.Random(11), templates=TEN)
 
 
 def _scores(writer: str) -> list[float]:

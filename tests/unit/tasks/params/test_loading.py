@@ -230,6 +230,8 @@ def test_an_empty_section_is_not_taken_for_defaults(params: ParamsFile, name: st
     [
         ("run.seed", -1, "greater than or equal to 0"),
         ("run.threads", 0, "greater than or equal to 1"),
+        ("prepare.train_templates", 0, "greater than or equal to 1"),
+        ("prepare.train_templates", 25, "less than or equal to 24"),
         ("ppo.kl_coef", -0.1, "greater than or equal to 0"),
         ("ppo.clip_range", 0, "greater than 0"),
         ("ppo.optimiser.beta1", 1.0, "less than 1"),

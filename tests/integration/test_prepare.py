@@ -1,0 +1,64 @@
+"""Stage `prepare` as its command line runs it: which templates customers write with."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from data.support_desk.requests import parse_request
+from tasks.prepare import run
+from tasks.running.runner import run_stage
+from tests.stage_world import ROOT, make_tiny
+
+Prepare = Callable[[dict[str, int]], Path]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Runs the stage in a folder of its own, with changes to its section; returns what it made."""
+    monkeypatch.setenv("RLHF_SHIPPER", "driver")
+
+    def prepared(changes: dict[str, int]) -> Path:
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        root.mkdir()
+        params = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+        make_tiny(params, rounds=1)
+        params["prepare"] |= {"corpus_documents": 300, "demonstrations": 300, **changes}
+        YAML().dump(params, root / "params.yaml")
+        monkeypatch.chdir(root)
+        assert run_stage("prepare", run, arguments=[]) == 0
+        return root / "data/prepared"
+
+    return prepared
+
+
+def training_places(path: Path) -> set[int]:
+    """The places, within their intents, of the training templates of all requests in a file."""
+    places = set()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        text = row.get("prompt") or row["text"]
+        asked = re.sub(r"^Customer: | (Note|Answer|Draft): .*", "", text)
+        if (request := parse_request(asked)) is not None:
+            intent, split, place = request.template.split("-")
+            assert (intent, split) == (request.intent, "train")
+            places.add(int(place))
+    return places
+
+
+TRAINING_TEXTS = ("prompts/train.jsonl", "demonstrations.jsonl", "corpus.jsonl")
+
+
+def test_training_texts_use_the_first_ten_templates_unless_params_say_otherwise(prepare: Prepare):
+    default, three, all_24 = (prepare(c) for c in ({}, *({"train_templates": n} for n in (3, 24))))
+
+    for name in TRAINING_TEXTS:
+        assert training_places(default / name) == set(range(10)), name
+        assert training_places(three / name) == set(range(3)), name
+        assert training_places(all_24 / name) == set(range(24)), name
+    for name in ("prompts/heldout.jsonl", "prompts/test.jsonl"):
+        assert (default / name).read_bytes() == (all_24 / name).read_bytes()
+        assert (default / name).read_bytes() == (three / name).read_bytes()

@@ -146,6 +146,7 @@ def measure(world: World, policy: PreTrainedModel) -> dict[str, Any]:
     finished = [row[-1] == tokens.eos for row in ids]
     gold = gold_scores(prompts, texts, finished)
     assert gold is not None, "the runs of this experiment are of the embedded prompts"
+    gold = [round(score, 4) for score in gold]  # As in the samples that it is compared with.
     sft, ppo = ([row[name] for row in world.measured] for name in ("gold_sft", "gold"))
     return {
         "gold": mean_interval(gold).as_dict(),

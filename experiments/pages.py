@@ -29,8 +29,8 @@ def _mean(policy: Mapping[str, Any] | None, name: str) -> float | None:
     return None if value is None else float(value["mean"])
 
 
-def _last_explained(record: Record) -> float | None:
-    return next(reversed(record["explained_variance"].values()), None)
+def _least_explained(record: Record) -> float | None:
+    return min(record["explained_variance"].values(), default=None)
 
 
 FIGURES: Mapping[str, Callable[[Record], float | None]] = {
@@ -39,7 +39,7 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
     "win rate against SFT": lambda record: _mean(record["policies"][-1], "win_rate_vs_sft"),
     "KL to SFT, nats": lambda record: _mean(record["policies"][-1], "kl"),
     "gold of SFT": lambda record: _mean(record["policies"][0], "gold"),
-    "explained variance, last round": _last_explained,
+    "explained variance at the end of a round, the least": _least_explained,
 }
 """Title -> figure of the final policy of a run; None where it has none."""
 BETTER_LOW = {"KL to SFT, nats"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.params.loading import Params
+from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results
 from tasks.workspace.files import git_commit, write_json
 
@@ -31,8 +32,6 @@ def keep_record(
 
     A path of this machine in the message is left out.
     """
-    summary = workspace / "reports" / "summary.json"
-    seconds = json.loads(summary.read_text(encoding="utf-8"))["seconds"] if summary.exists() else {}
     results = read_results(workspace, params)
     record = {
         "variant": variant,
@@ -40,7 +39,7 @@ def keep_record(
         "state": ended[0],
         "message": ended[1].replace(f"{workspace}/", ""),
         "commit": git_commit(workspace),
-        "seconds": round(sum(seconds.get("stages", {}).values()), 1),
+        "seconds": round(sum(outcome["seconds"] for outcome in read_outcomes(workspace)), 1),
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "explained_variance": _explained_variance(workspace, params),

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Drawn:
     rows: list[list[int]]
     """Token ids with those of the prompt, one prompt's responses after the other's."""
     gold: list[list[float]] | None
-    """Gold scores, where the prompts are the embedded ones."""
+    """Gold scores, rounded as those of `evaluate` are, where the prompts are the embedded ones."""
 
 
 def run(stage: Stage) -> None:
@@ -60,6 +60,8 @@ def run(stage: Stage) -> None:
     progress = Progress(stage.name, 1 + len(measured), "passes")
     sampling, seeds = stage.params.evaluate.sampling, Seeds(stage.params.run.seed)
     drawn = _draw(prompts, params, sampling, seeds=seeds, compute=compute)
+    if any(row["gold"] is None for rows in measured.values() for row in rows):
+        drawn = replace(drawn, gold=None)  # `evaluate` had prompts that no rubric covers.
     progress.step()
     rounds, picks = [], []
     for key, theirs in measured.items():
@@ -124,7 +126,7 @@ def _draw(
         _by_prompt(texts, params.samples),
         _by_prompt(finished, params.samples),
         [[*prompt, *ids] for prompt, ids in zip(encoded, responses, strict=True)],
-        None if gold is None else _by_prompt(gold, params.samples),
+        None if gold is None else _by_prompt([round(value, 4) for value in gold], params.samples),
     )
 
 

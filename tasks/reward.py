@@ -39,7 +39,14 @@ from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
 from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
-from tasks.scoring.reward_probes import Probe, failures, probe, probe_table, write_probes
+from tasks.scoring.reward_probes import (
+    LEAST,
+    Probe,
+    failures,
+    probe,
+    probe_table,
+    write_probes,
+)
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
@@ -82,7 +89,9 @@ def run(stage: Stage) -> None:
     numbers, gaps = measure(model, encoder, fresh, heldout, compute)
     metrics |= numbers
     unseen = fresh if retrain else [row for row in [*train, *fresh] if row.round == key]
-    guards = _ask(stage, model, encoder, unseen, compute)
+    # Where the round's own are too few: imported pairs and those of earlier rounds, unseen as well.
+    asked = heldout if retrain and len(fresh) < LEAST else fresh
+    guards = _ask(stage, model, encoder, asked, unseen, compute)
     _end_where_they_say_so(stage, guards)
     if len(members) > 1:
         model.classifier.config.ensemble_k = params.ensemble_k
@@ -125,15 +134,16 @@ def _ask(
     stage: Stage,
     model: RewardModel,
     encoder: Encoder,
+    asked: Sequence[Preference],
     unseen: Sequence[Preference],
     compute: Compute,
 ) -> Guards:
-    """Ask about the round's pairs that the model was not trained on."""
+    """Probe with the pairs `asked`; `unseen` are the round's that the model was not trained on."""
     key = stage.round_key
     probes = probe(
         model,
         encoder,
-        [row for row in unseen if row.split == "heldout"],
+        asked,
         max_tokens=stage.params.reward.max_tokens,
         draws=named_random(stage.params.run.seed, "probes", str(key)),
         compute=compute,
@@ -158,7 +168,13 @@ def _end_where_they_say_so(stage: Stage, guards: Guards) -> None:
     """
     params = stage.params.reward
     stage.final({"guards": guards.signals.as_dict()})
-    warnings = alarms(guards.signals, min_accuracy=params.min_fresh_accuracy)
+    warnings = alarms(
+        guards.signals,
+        min_accuracy=params.min_fresh_accuracy,
+        of_sft=stage.round.policy == "models/sft",
+    )
+    if all(found.demand == "none" for found in guards.probes):
+        log.warning("%s: too few held-out pairs for the probes to decide anything", stage.name)
     checks: tuple[tuple[Status, str, bool, list[str]], ...] = (
         ("blocked", BLOCKED, params.probes == "block", failures(guards.probes)),
         ("stopped", STOPPED, params.over_optimisation == "stop", warnings),

@@ -46,7 +46,7 @@ class PPOParams:
     value_init: Literal["zero", "reward"] = "reward"
     """Start the value function at 0 or, with a separate trunk, at the reward model's score."""
     value_carry: bool = True
-    """Rounds after the first continue with the value function of the round before."""
+    """A round that starts from a policy of PPO continues with its value function, too."""
     value_warmup_iterations: CountOrZero = 0
     """Rollouts at the start that train the value function only."""
     value_epochs: Count | None = None

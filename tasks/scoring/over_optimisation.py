@@ -71,21 +71,22 @@ def read_signals(
     return Signals(accuracy, proportion_interval(sum(won), len(won)) if won else None)
 
 
-def alarms(signals: Signals, *, min_accuracy: float) -> list[str]:
+def alarms(signals: Signals, *, min_accuracy: float, of_sft: bool) -> list[str]:
     """One sentence for each signal that warns; both need `LEAST` labels.
 
-    None in a round whose policy is SFT: there is nothing yet that could have been over-optimised.
+    None in a round whose policy is SFT (`of_sft`): there is nothing yet that could have been
+    over-optimised.
     """
     found = []
     accuracy, wins = signals.fresh_accuracy, signals.policy_wins
-    if wins is None:
+    if of_sft:
         return []
     if accuracy is not None and accuracy.n >= LEAST and accuracy.mean < min_accuracy:
         found.append(
             f"the reward model orders {_shown(accuracy)} of {accuracy.n} fresh pairs as their "
             f"labels do, expected at least {min_accuracy} (reward.min_fresh_accuracy)"
         )
-    if wins.n >= LEAST and wins.high < EVEN:
+    if wins is not None and wins.n >= LEAST and wins.high < EVEN:
         found.append(
             f"annotators chose the round's policy over SFT in {_shown(wins)} of {wins.n} pairs: "
             "it is worse than what it started from"

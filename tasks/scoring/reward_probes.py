@@ -1,9 +1,10 @@
 """Questions to a reward model whose answers are known without any gold score, before PPO uses it.
 
 A probe is a set of pairs of which one side ought to score higher: the labels of held-out pairs, or
-a response against what became of it when it was spoilt. All are of the round's own held-out pairs.
+a response against what became of it when it was spoilt. All are of held-out pairs, the round's own
+where it has enough of them.
 
-    labels        the side that annotators chose, on all held-out pairs of the round
+    labels        the side that annotators chose, on all held-out pairs asked about
     length        the same where the model and the rule "the longer response wins" disagree
                   (McNemar 1947): above one half means better than the rule, and a model that
                   hardly ever disagrees is the rule
@@ -34,12 +35,14 @@ from tasks.scoring.reward_accuracy import hits
 
 LEAST = 100
 """Held-out pairs below which the probes decide nothing: an interval over fewer is too wide."""
+FEW = 30
+"""The same for the pairs of a single probe, `length` aside, which asks for disagreement itself."""
 SPOILT = 200
 """Most pairs whose chosen response is spoilt; each is scored five times more."""
 EVEN = 0.5
 EQUAL_LENGTHS = 0.1
 DISAGREEING = 0.05
-"""Least share of held-out pairs in which a model that knows more than length disagrees with it."""
+"""Least share of pairs with a longer side in which a model that knows more disagrees with it."""
 HARDLY_EVER = 0.2
 """A length preference gives the repeated response the higher score nearly always."""
 
@@ -128,10 +131,14 @@ def probe(
     some = rows[:SPOILT]
     for name, texts in _spoilt(some, draws).items():
         asked = [
-            (row, text, True) for row, text in zip(some, texts, strict=True) if text != row.chosen
+            # Ended or cut as the chosen one was, so that the texts are all that differs.
+            (row, text, row.chosen_finished)
+            for row, text in zip(some, texts, strict=True)
+            if text.split() != row.chosen.split()
         ]
         found[name] = [gap for gap in scorer.gaps(asked) if gap is not None]
-    return [_judged(name, found[name], len(rows)) for name in DEMANDS]
+    unequal = sum(_longer(row) != 0 for row, _ in known)
+    return [_judged(name, found[name], len(known), unequal) for name in DEMANDS]
 
 
 def failures(probes: Sequence[Probe]) -> list[str]:
@@ -226,12 +233,13 @@ def _next_of_another_prompt(rows: Sequence[Preference], place: int) -> str:
     )
 
 
-def _judged(name: str, gaps: Sequence[float], heldout: int) -> Probe:
+def _judged(name: str, gaps: Sequence[float], known: int, unequal: int) -> Probe:
+    """The probe; of `known` scored pairs, `unequal` have sides of different lengths."""
     demand, limit = DEMANDS[name]
-    if heldout < LEAST:
+    if known < LEAST or (name != "length" and len(gaps) < FEW):
         demand = "none"
     won = proportion_interval(sum(hits(gaps)), len(gaps)) if gaps else None
-    least = math.ceil(DISAGREEING * heldout) if name == "length" else 0
+    least = math.ceil(DISAGREEING * unequal) if name == "length" else 0
     return Probe(name, len(gaps), won, demand, limit, least)
 
 

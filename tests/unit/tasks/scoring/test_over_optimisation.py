@@ -41,7 +41,12 @@ def test_the_policys_wins_are_over_pairs_with_sft_whichever_side_it_is_on():
 def test_where_the_rounds_policy_is_sft_there_is_nothing_to_over_optimise():
     found = read_signals([-1.0] * LEAST, [preference(0, "a")], [comparison(0, SFT, SFT)], SFT)
     assert found.policy_wins is None
-    assert alarms(found, min_accuracy=0.6) == []
+    assert alarms(found, min_accuracy=0.6, of_sft=True) == []
+
+
+def test_without_comparisons_against_sft_the_accuracy_still_warns():
+    found = read_signals([-1.0] * LEAST, [], [], SFT)
+    assert len(alarms(found, min_accuracy=0.6, of_sft=False)) == 1
 
 
 def signals(right: int, of: int, won: int = 210, against: int = 300) -> Signals:
@@ -50,23 +55,23 @@ def signals(right: int, of: int, won: int = 210, against: int = 300) -> Signals:
 
 @pytest.mark.parametrize(("right", "alarmed"), [(299, True), (300, False), (400, False)])
 def test_a_model_that_hardly_orders_the_fresh_pairs_raises_the_alarm(right: int, alarmed: bool):
-    found = alarms(signals(right, 500), min_accuracy=0.6)
+    found = alarms(signals(right, 500), min_accuracy=0.6, of_sft=False)
     assert bool(found) is alarmed
     if alarmed:
         assert found[0].startswith("the reward model orders 0.598 [0.55")
 
 
 def test_a_policy_that_loses_to_sft_raises_the_alarm_and_one_that_may_not_does_not():
-    (said,) = alarms(signals(400, 500, won=120), min_accuracy=0.6)
+    (said,) = alarms(signals(400, 500, won=120), min_accuracy=0.6, of_sft=False)
     assert "over SFT in 0.400 [0.346, 0.456] of 300 pairs" in said
     # 140 of 300: Wilson's interval ends at 0.523.
-    assert alarms(signals(400, 500, won=140), min_accuracy=0.6) == []
+    assert alarms(signals(400, 500, won=140), min_accuracy=0.6, of_sft=False) == []
 
 
 def test_few_labels_raise_no_alarm():
     few = signals(0, LEAST - 1, won=0, against=LEAST - 1)
-    assert alarms(few, min_accuracy=0.6) == []
-    assert len(alarms(signals(0, LEAST, won=0, against=LEAST), min_accuracy=0.6)) == 2
+    assert alarms(few, min_accuracy=0.6, of_sft=False) == []
+    assert len(alarms(signals(0, LEAST, won=0, against=LEAST), min_accuracy=0.6, of_sft=False)) == 2
 
 
 def test_the_signals_are_written_with_their_intervals():

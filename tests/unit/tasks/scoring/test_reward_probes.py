@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from preferences.records import Preference
+from preferences.records import Preference, Prompt
 from rlhf.models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.scoring.reward_probes import DEMANDS, LEAST, Probe, failures, probe, write_probes
@@ -213,3 +213,41 @@ def test_the_file_has_one_line_for_each_probe(tmp_path):
     assert (lines["labels"]["pairs"], lines["labels"]["won"]) == ("120", "1.000000")
     assert (lines["labels"]["demand"], lines["labels"]["passed"]) == ("above", "true")
     assert lines["same_length"]["won"] == ""
+
+
+def test_where_no_side_is_longer_the_rule_of_length_asks_nothing():
+    as_long = [dataclasses.replace(row, rejected=row.chosen[::-1]) for row in rows()]
+    found = asked(known, as_long)
+    assert (found["length"].pairs, found["length"].passed) == (0, True)
+
+
+def test_pairs_that_were_not_scored_do_not_count_towards_the_least():
+    encoder = Reading()
+    whole = Encoder(tokenizer()).encode(rows()[0].prompt, rows()[0].chosen, finished=True)
+    too_long = [dataclasses.replace(row, rejected=row.rejected * 50) for row in rows()[30:]]
+    found = probe(
+        Ruled(lambda *text: -known(*text), encoder), encoder, [*rows()[:30], *too_long],
+        max_tokens=len(whole) + 6, draws=random.Random(0), compute=COMPUTE,
+    )  # fmt: skip
+    assert all(one.demand == "none" for one in found)
+
+
+def test_a_response_that_was_cut_is_spoilt_without_an_end_token():
+    """A model that prefers ended responses is right about nothing else here."""
+    cut = [dataclasses.replace(row, chosen_finished=False) for row in rows()]
+    encoder = Reading()
+    seen: list[bool] = []
+    original = encoder.encode
+
+    def encode(prompt: Prompt, response: str, *, finished: bool) -> list[int]:
+        seen.append(finished)
+        return original(prompt, response, finished=finished)
+
+    encoder.encode = encode  # type: ignore[method-assign]
+    probe(
+        Ruled(known, encoder), encoder,
+        [dataclasses.replace(row, rejected_finished=False) for row in cut],
+        max_tokens=1000, draws=random.Random(0), compute=COMPUTE,
+    )  # fmt: skip
+    assert seen
+    assert not any(seen)

@@ -331,7 +331,7 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
         ("import", 1.0),
         ("own/hub", 2.0),
     }
-    # A quarter of 61 prompts; four standard deviations are 13.5.
+    # A quarter of 62 prompts; four standard deviations are 13.6.
     assert 2 <= len(sides["heldout"]) <= 29
     assert all(row["split"] == split for split, side in sides.items() for row in side)
     counts = [(row["pairs"], row["ties"]) for row in rows(folder / "sources.jsonl")]
@@ -345,7 +345,7 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
         for split in ("train", "heldout")
         for row in rows(folder / f"{split}.jsonl")
     }
-    assert len(later) == 101
+    assert len(later) == 80 + 2 + 20
     assert all(later[row["prompt"]] == row["split"] for row in found)
 
 

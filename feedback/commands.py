@@ -107,7 +107,7 @@ def publish(given: argparse.Namespace) -> int:
         default = Path("data/rounds") / given.round_key / "comparisons.jsonl"
         path = given.comparisons or default
         pairs = read_pairs(path)
-        rounds.refuse_other_rounds(path, pairs, given.round_key)
+        rounds.refuse_unpublishable(path, pairs, given.round_key)
         with database.writing() as connection:
             done = rounds.publish(connection, pairs, overlap=given.overlap, by=_user())
     _say(

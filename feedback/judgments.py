@@ -1,11 +1,12 @@
 """What annotators see (`Pair`), and how pairs and judgments are read from and written to files."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NoReturn, Self, get_args
 
 from preferences.records import (
     CHOICES,
@@ -23,6 +24,8 @@ KINDS: tuple[str, ...] = get_args(Kind)
 SHOWN_ORDERS: tuple[str, ...] = get_args(ShownOrder)
 STRENGTHS = (1, 2, 3, 4)
 """Llama 2's steps: negligibly better or unsure, slightly better, better, significantly better."""
+_MOST_LEVELS = 64
+"""How deep a row may be nested; more than Python can write again is no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,8 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     """("file:line", object) for every line of a JSON Lines file, except blank ones.
 
     Raises:
-        JudgmentError: the file is missing or not UTF-8, or a line is not a JSON object.
+        JudgmentError: the file is missing or not UTF-8, or a line is not a JSON object, is nested
+            more than 64 levels deep, or has a number that no file can hold.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -115,13 +119,46 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise JudgmentError(f"{where}: not JSON ({error.msg})") from error
+        row = _decoded(line, where)
         if not isinstance(row, dict):
             raise JudgmentError(f"{where}: {type(row).__name__}, expected an object")
         yield where, row
+
+
+def _decoded(line: str, where: str) -> Any:
+    try:
+        value = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise JudgmentError(f"{where}: not JSON ({error.msg})") from error
+    except JudgmentError as error:
+        raise JudgmentError(f"{where}: {error}") from error
+    except RecursionError:
+        raise JudgmentError(f"{where}: nested more than {_MOST_LEVELS} levels deep") from None
+    except ValueError:
+        # The only other error that json raises: Python's limit on the digits of an integer.
+        raise JudgmentError(f"{where}: expected a number of fewer digits") from None
+    level = [value]
+    for _ in range(_MOST_LEVELS + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if level:
+        raise JudgmentError(f"{where}: nested more than {_MOST_LEVELS} levels deep")
+    return value
+
+
+def _inside(value: object) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise JudgmentError(f"not JSON ({name} is not a JSON number)")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise JudgmentError("expected a number that fits a 64-bit float")
+    return number
 
 
 def _expect_text(row: Mapping[str, Any], name: str, where: str) -> None:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -83,7 +84,8 @@ def _add_export(app: FastAPI) -> None:
         except ValueError as error:
             raise HTTPException(404, str(error)) from error
         name = f"{given.round}-{given.form}.{ENDINGS[given.form]}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        # As RFC 5987 writes it: a header is Latin-1, and a name may contain quotes and line ends.
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
         return Response(done.text, media_type="application/octet-stream", headers=headers)
 
 
@@ -114,7 +116,7 @@ def _publish(
         path.write_bytes(content)
         try:
             pairs = read_pairs(path)
-            rounds.refuse_other_rounds(path, pairs, round_key)
+            rounds.refuse_unpublishable(path, pairs, round_key)
         except JudgmentError as error:
             raise HTTPException(422, str(error).replace(f"{folder}/", "")) from error
     if not pairs:

@@ -1,7 +1,7 @@
 """Rounds of pairs in the store: publishing, settling and progress."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,17 +108,30 @@ def publish(
     return result
 
 
-def refuse_other_rounds(path: Path, pairs: Sequence[Pair], round_key: str) -> None:
-    """Keeps a file of one round out of another.
+def refuse_unpublishable(path: Path, pairs: Sequence[Pair], round_key: str) -> None:
+    """Keeps a file of one round out of another, and texts that no export can hold out of both.
 
     Raises:
-        JudgmentError: a pair is of another round.
+        JudgmentError: a pair is of another round, or one of its texts contains U+0000.
     """
     for pair in pairs:
         if pair.round != round_key:
             raise JudgmentError(
                 f"{path}: pair {pair.pair_id} is of round {pair.round!r}, expected {round_key!r}"
             )
+        for name in ("prompt", "response_a", "response_b"):
+            if _has_nul(getattr(pair, name)):
+                raise JudgmentError(
+                    f"{path}: pair {pair.pair_id}: {name} contains U+0000, expected a text without"
+                )
+
+
+def _has_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(one) for item in value.items() for one in item)
+    return isinstance(value, Sequence) and any(map(_has_nul, value))
 
 
 def add_pairs(

@@ -32,7 +32,7 @@ for (const button of document.querySelectorAll("[data-export]")) {
     if (!reply) return;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await reply.blob());
-    link.download = reply.headers.get("Content-Disposition").split('"')[1];
+    link.download = decodeURIComponent(reply.headers.get("Content-Disposition").split("''")[1]);
     link.click();
     URL.revokeObjectURL(link.href);
   });

@@ -147,7 +147,6 @@ def test_the_same_judgment_has_the_same_id_and_any_other_another() -> None:
         ("reason", "un\x00readable"),
         ("reason", 7),
         ("latency_ms", -1),
-        ("latency_ms", float("nan")),
         ("latency_ms", True),
     ],
 )
@@ -197,7 +196,14 @@ def test_a_wrong_value_is_refused_with_file_and_line(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"{", ":1: not JSON"), (b"[]", "list, expected an object"), (b"\xff", "not UTF-8 at byte 0")],
+    [
+        (b"{", ":1: not JSON"),
+        (b"[]", "list, expected an object"),
+        (b"\xff", "not UTF-8 at byte 0"),
+        (b'{"latency_ms": NaN}', r":1: not JSON \(NaN is not a JSON number\)"),
+        (b'{"reason": ' + 70 * b"[" + 70 * b"]" + b"}", ":1: nested more than 64 levels deep"),
+        (b'{"strength": ' + 5_000 * b"1" + b"}", ":1: expected a number of fewer digits"),
+    ],
 )
 def test_a_file_that_is_no_json_lines_is_refused(
     tmp_path: Path, content: bytes, message: str

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from feedback.page.security import MAX_BODY_BYTES, MAX_PUBLISHED_BYTES
 from feedback.page.server import ServerParams, create_app
 from feedback.store import accounts
 from feedback.store.accounts import RIGHTS
+from preferences.records import pair_id
 
 CALLS = {
     "pause": ("/api/lead/person", {"annotator_id": "ana", "paused": True}),
@@ -102,7 +103,7 @@ def test_the_log_says_who_exported_paused_and_published(
     exported = call(client, "export", headers, [])
     (row,) = [json.loads(line) for line in exported.text.splitlines()]
     assert judgment_from_row(row).annotator_id == "ana"
-    assert 'filename="r1-judgments.jsonl"' in exported.headers["content-disposition"]
+    assert "filename*=UTF-8''r1-judgments.jsonl" in exported.headers["content-disposition"]
     assert call(client, "pause", headers, []).status_code == 200
     done = call(client, "publish", headers, make_pairs(2, key="r2", start=50))
     assert done.json() == {"added": 2, "kept": 0, "removed": 0}
@@ -134,6 +135,11 @@ def test_a_round_that_there_is_none_of_is_not_exported(client: TestClient, desk:
         (b"{", 422, "comparisons.jsonl:1: not JSON"),
         (b"\xff", 422, "comparisons.jsonl: not UTF-8 at byte 0"),
         (b'{"pair_id": 1}', 422, "comparisons.jsonl:1: pair_id is 1"),
+        (b'{"prompt": ' + 100_000 * b"[", 422, "comparisons.jsonl:1: nested more than 64 levels"),
+        (b'{"prompt": ' + 65 * b"[" + 65 * b"]" + b"}", 422, "nested more than 64 levels deep"),
+        (b'{"prompt": ' + 5_000 * b"9" + b"}", 422, "jsonl:1: expected a number of fewer digits"),
+        (b'{"prompt": [NaN]}', 422, "comparisons.jsonl:1: not JSON (NaN is not a JSON number)"),
+        (b'{"prompt": [-1e999]}', 422, "comparisons.jsonl:1: expected a number that fits"),
         (None, 422, "is of round 'r1', expected 'r2'"),
         (b" " * (MAX_PUBLISHED_BYTES + 1), 413, f"larger than {MAX_PUBLISHED_BYTES} bytes"),
     ],
@@ -148,6 +154,37 @@ def test_a_file_that_is_none_is_refused_with_its_line(
     assert (answer.status_code, message in answer.text) == (status, True), answer.text
     assert "/tmp" not in answer.text
     assert desk.sql("SELECT count(*) FROM pairs") == before
+
+
+@pytest.mark.parametrize("where", ["prompt", "message", "response_a", "response_b"])
+def test_a_pair_with_a_nul_is_not_published(
+    client: TestClient, desk: Any, make_pairs: Any, where: str
+) -> None:
+    (pair,) = make_pairs(1, key="r2", start=50)
+    text: Any = "un\x00readable"
+    name, value = where, text
+    if where == "message":
+        name, value = "prompt", [{"role": "user", "content": text}]
+    pair = replace(pair, **{name: value})
+    pair = replace(pair, pair_id=pair_id(pair.prompt, pair.response_a, pair.response_b))
+    path, headers = "/api/lead/publish?round=r2", bearer(desk, "lea")
+    answer = client.post(path, headers=headers, content=lines([pair]))
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        f"comparisons.jsonl: pair {pair.pair_id}: {name} contains U+0000, expected a text without",
+    )
+
+
+def test_a_round_of_any_name_is_exported_under_it(
+    client: TestClient, desk: Any, make_pairs: Any
+) -> None:
+    desk.publish(make_pairs(1, key='r\u00fcnde\u2192"', start=50))
+    body = {"round": 'r\u00fcnde\u2192"', "form": "csv"}
+    answer = client.post("/api/lead/export", headers=bearer(desk, "lea"), json=body)
+    assert answer.status_code == 200
+    # UTF-8 of u with umlaut is C3 BC, of the arrow E2 86 92 (Unicode's charts).
+    expected = "attachment; filename*=UTF-8''r%C3%BCnde%E2%86%92%22-csv.csv"
+    assert answer.headers["content-disposition"] == expected
 
 
 def test_only_the_file_of_pairs_may_be_larger_than_a_request(client: TestClient, desk: Any) -> None:

@@ -19,7 +19,7 @@ def signed_in(request: Request) -> Person | None:
 
     Raises:
         HTTPException: 429 while tokens of this address are not looked at; 403 if the proxy names
-            somebody who was not let in.
+            somebody who was not let in, or is no longer.
     """
     name: str | None = request.state.signed_in_by_proxy
     if name is not None:
@@ -45,8 +45,11 @@ def _by_name(request: Request, name: str) -> Person:
     """
     key: bytes = request.app.state.csrf_key
     csrf = hmac.new(key, name.encode("utf-8"), hashlib.sha256).hexdigest()
-    with request.app.state.database.reading() as connection:
-        person = accounts.by_name(connection, name, csrf)
+    try:
+        with request.app.state.database.reading() as connection:
+            person = accounts.by_name(connection, name, csrf)
+    except ExpiredTokenError as error:
+        raise HTTPException(403, f"your token expired on {error}; ask for a new one") from error
     if person is None:
         raise HTTPException(
             403, f"nobody is called {name!r} here; `python -m feedback token NAME` lets NAME in"

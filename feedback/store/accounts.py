@@ -126,19 +126,22 @@ def by_token(connection: Connection, token: str) -> Person | None:
     row = connection.execute(_BY_TOKEN, {"hash": _hash(token)}).first()
     if row is None:
         return None
-    until = row.token_expires_ms
-    if until is not None and until <= now_ms():
-        raise ExpiredTokenError(f"{datetime.fromtimestamp(until / 1000, tz=UTC):%Y-%m-%d}")
+    _refuse_expired(row)
     return _person(row, csrf=None)
 
 
 def by_name(connection: Connection, annotator_id: str, csrf: str) -> Person | None:
-    """The annotator of this name, if they may sign in at all; imported ones may not."""
+    """The annotator of this name, if they may sign in at all; imported ones may not.
+
+    Raises:
+        ExpiredTokenError: they might, until their token expired.
+    """
     if "\x00" in annotator_id:  # PostgreSQL cannot even look for it.
         return None
     row = connection.execute(_BY_NAME, {"mine": annotator_id}).first()
     if row is None:
         return None
+    _refuse_expired(row)
     return _person(row, csrf=csrf)
 
 
@@ -217,6 +220,12 @@ def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> Non
     if "\x00" in annotator_id or connection.execute(known).first() is None:
         raise UnknownAnnotatorError(f"no annotator {annotator_id!r}")
     connection.execute(update(people).where(where).values(**values))
+
+
+def _refuse_expired(row: Row[Any]) -> None:
+    until = row.token_expires_ms
+    if until is not None and until <= now_ms():
+        raise ExpiredTokenError(f"{datetime.fromtimestamp(until / 1000, tz=UTC):%Y-%m-%d}")
 
 
 def _person(row: Row[Any], *, csrf: str | None) -> Person:

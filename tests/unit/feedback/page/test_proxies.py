@@ -178,6 +178,22 @@ def test_a_name_that_was_not_let_in_is_refused(client: TestClient, desk: Any, na
     assert "python -m feedback token" in answer.text
 
 
+def test_whose_token_has_expired_is_no_longer_let_in(client: TestClient, desk: Any) -> None:
+    csrf = csrf_in(client.get("/", headers=ANA).text)
+    desk.sql("UPDATE annotators SET token_expires_ms = 1700000000000")
+    for answer in (
+        client.get("/", headers=ANA, follow_redirects=False),
+        client.post("/api/task", headers=ANA | {"X-CSRF-Token": csrf}),
+    ):
+        # 1,700,000,000 s after the epoch.
+        assert (answer.status_code, answer.json()["detail"]) == (
+            403,
+            "your token expired on 2023-11-14; ask for a new one",
+        )
+    token(desk)
+    assert client.get("/", headers=ANA, follow_redirects=False).status_code == 200
+
+
 def test_two_names_are_none(client: TestClient) -> None:
     headers = [*TLS.items(), ("X-Forwarded-User", "ana"), ("X-Forwarded-User", "lea")]
     assert client.get("/", headers=headers).status_code == 400

@@ -3,8 +3,9 @@
 import hashlib
 import hmac
 import secrets
+from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
 
 from feedback.page.guesses import Guesses
 from feedback.store import accounts
@@ -32,10 +33,20 @@ def signed_in(request: Request) -> Person | None:
         return None
     with request.app.state.database.reading() as connection:
         person = accounts.by_session(connection, session)
-    if person is None:
-        # Counted, but never a reason to refuse a session: whoever has one is no guesser.
-        request.app.state.guesses.wrong(address_of(request))
+    # No guess: nobody finds 256 random bits, and old cookies lock nobody out.
+    request.state.session_unknown = person is None
     return person
+
+
+def cookie_settings(request: Request) -> dict[str, Any]:
+    """How the session's cookie is sent; over TLS only, where there is TLS."""
+    return {"httponly": True, "samesite": "strict", "secure": request.app.state.secure}
+
+
+def forget_unknown_session(request: Request, response: Response) -> None:
+    """Deletes the browser's cookie if `signed_in` has found that its session has ended."""
+    if getattr(request.state, "session_unknown", False):
+        response.delete_cookie(COOKIE, **cookie_settings(request))
 
 
 def _by_name(request: Request, name: str) -> Person:
@@ -95,7 +106,11 @@ def may_change(request: Request) -> Person:
     """
     person = signed_in(request)
     if person is None:
-        raise HTTPException(401, "sign in first")
+        response = Response()
+        forget_unknown_session(request, response)
+        cookie = response.headers.get("set-cookie")
+        headers = {"Set-Cookie": cookie} if cookie else None
+        raise HTTPException(401, "sign in first", headers=headers)
     if person.csrf is not None:
         sent = request.headers.get("x-csrf-token", "")
         if not secrets.compare_digest(sent.encode(), person.csrf.encode()):

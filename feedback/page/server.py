@@ -21,7 +21,14 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import Connection
 
-from feedback.page.access import COOKIE, by_token, may_change, signed_in
+from feedback.page.access import (
+    COOKIE,
+    by_token,
+    cookie_settings,
+    forget_unknown_session,
+    may_change,
+    signed_in,
+)
 from feedback.page.guesses import Guesses
 from feedback.page.lead import lead_view
 from feedback.page.leading import add_lead
@@ -144,12 +151,18 @@ def _page(request: Request, name: str, person: Person | None, **values: Any) -> 
     return _TEMPLATES.TemplateResponse(request, name, shown)
 
 
+def _to_login(request: Request) -> Response:
+    response = RedirectResponse("/login", status_code=303)
+    forget_unknown_session(request, response)
+    return response
+
+
 def _add_pages(app: FastAPI) -> None:
     @app.get("/", response_class=HTMLResponse)
     def annotate(request: Request) -> Response:
         person = signed_in(request)
         if person is None:
-            return RedirectResponse("/login", status_code=303)
+            return _to_login(request)
         html = request.app.state.desk.guidelines_html
         return _page(request, "annotate.html", person, guidelines=html)
 
@@ -163,7 +176,7 @@ def _add_pages(app: FastAPI) -> None:
     def lead(request: Request) -> Response:
         person = signed_in(request)
         if person is None or person.role != "lead":
-            return RedirectResponse("/login", status_code=303)
+            return _to_login(request)
         with request.app.state.database.reading() as connection:
             view = lead_view(connection, request.app.state.desk.quality)
         return _page(request, "lead.html", person, view=view, forms=ENDINGS)
@@ -171,11 +184,6 @@ def _add_pages(app: FastAPI) -> None:
     @app.get("/health")
     def health() -> dict[str, bool]:
         return {"ok": True}
-
-
-def _cookie(request: Request) -> dict[str, Any]:
-    """How the session's cookie is sent; over TLS only, where there is TLS."""
-    return {"httponly": True, "samesite": "strict", "secure": request.app.state.secure}
 
 
 def _add_work(app: FastAPI) -> None:
@@ -188,7 +196,7 @@ def _add_work(app: FastAPI) -> None:
             session = accounts.open_session(connection, person.annotator_id)
         response = JSONResponse({"ok": True, "role": person.role})
         age = accounts.SESSION_MS // 1000
-        response.set_cookie(COOKIE, session, max_age=age, **_cookie(request))
+        response.set_cookie(COOKIE, session, max_age=age, **cookie_settings(request))
         return response
 
     @app.post("/api/logout")
@@ -196,7 +204,7 @@ def _add_work(app: FastAPI) -> None:
         with request.app.state.database.writing() as connection:
             accounts.close_session(connection, request.cookies.get(COOKIE, ""))
         response = JSONResponse({"ok": True})
-        response.delete_cookie(COOKIE, **_cookie(request))
+        response.delete_cookie(COOKIE, **cookie_settings(request))
         return response
 
     @app.post("/api/task")

@@ -69,6 +69,36 @@ def test_an_expired_token_says_so_and_is_no_guess(client: TestClient, desk: Any)
     assert client.post("/api/task", headers=headers).status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/", "/lead", "/api/task"])
+def test_an_ended_session_is_no_guess_and_its_cookie_is_deleted(
+    client: TestClient, desk: Any, path: str
+) -> None:
+    right = token_of(desk, "ana")
+    old = {"Cookie": "feedback_session=ended"}
+    for _ in range(FREE + 2):
+        method = "POST" if path.startswith("/api") else "GET"
+        answer = client.request(method, path, headers=old, follow_redirects=False)
+        assert answer.status_code == (401 if method == "POST" else 303)
+        cookie = answer.headers["set-cookie"].lower()
+        assert cookie.startswith('feedback_session=""; ')
+        assert "max-age=0" in cookie
+    assert client.post("/api/login", json={"token": right}).status_code == 200
+
+
+def test_a_session_that_holds_is_kept(client: TestClient, desk: Any) -> None:
+    sign_in(client, desk)
+    wrong = {"Authorization": "Bearer guess"}
+    # An annotator at the lead's page; a change without the CSRF token; a wrong token beside it.
+    for answer in (
+        client.get("/lead", follow_redirects=False),
+        client.post("/api/task"),
+        client.post("/api/task", headers=wrong),
+    ):
+        assert answer.status_code in (303, 401, 403)
+        assert "set-cookie" not in answer.headers
+    assert client.get("/", follow_redirects=False).status_code == 200
+
+
 def test_the_session_cookie_is_out_of_reach_for_scripts_and_other_sites(
     client: TestClient, desk: Any
 ) -> None:

@@ -106,7 +106,7 @@ _MARKUP = re.compile(
     r"\b(?:[dx]?html\d?|xml|svg|css|jsx|tsx|php|javascript|typescript|jquery|react|vue|angular"
     r"|bootstrap|jinja|django|flask|markup|markdown|iframe|web ?(?:page|site|form)s?|home ?page"
     r"|landing page|(?:source|sample|example|the|some|this|my|your|following|write|fix) code"
-    r"|code (?:snippet|for|that|to|example)|script|snippet)\b|</?[a-z][a-z\d]*[^<>]*>",
+    r"|code (?:snippet|for|that|to|example)|script|snippet)\b|</?[a-z][^<>]*>",
     re.IGNORECASE,
 )
 

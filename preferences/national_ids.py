@@ -155,31 +155,35 @@ def _always(_: str) -> bool:
     return True
 
 
+# Digits of other scripts (Arabic, Devanagari) match \d, but these numbers are not written in them.
 _FORMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     # Never 000, 666 or from 900 on; no group is all zeros.
-    (r"(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}", _always),
+    (r"(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}", _always),
     (
         r"(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
-        r"( ?)\d\d\1\d\d\1\d\d\1[A-D]",
+        r"( ?)[0-9]{2}\1[0-9]{2}\1[0-9]{2}\1[A-D]",
         _always,
     ),
-    (r"(?:\d{2}\.?\d{3}\.?\d{3}|[XYZ]-?\d{7})-?[A-HJ-NP-TV-Z]", _dni),
-    (r"[A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z]", _codice_fiscale),
-    (r"[12]( ?)\d\d\1(?:0[1-9]|1[0-2])\1(?:\d\d|2[AB])\1\d{3}\1\d{3}\1\d\d", _nir),
-    (r"\d{3}\.\d{3}\.\d{3}-\d\d", _cpf),
-    (r"[1-79]\d\d-\d{3}-\d{3}", luhn),
-    (r"[1-8]\d{5}(?:19|20)\d{9}[\dX]", _chinese),
+    (r"(?:[0-9]{2}\.?[0-9]{3}\.?[0-9]{3}|[XYZ]-?[0-9]{7})-?[A-HJ-NP-TV-Z]", _dni),
+    (r"[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9]{3}[A-Z]", _codice_fiscale),
+    (
+        r"[12]( ?)[0-9]{2}\1(?:0[1-9]|1[0-2])\1(?:[0-9]{2}|2[AB])\1[0-9]{3}\1[0-9]{3}\1[0-9]{2}",
+        _nir,
+    ),
+    (r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}-[0-9]{2}", _cpf),
+    (r"[1-79][0-9]{2}-[0-9]{3}-[0-9]{3}", luhn),
+    (r"[1-8][0-9]{5}(?:19|20)[0-9]{9}[0-9X]", _chinese),
     # Not a list of years, nor part of a longer number.
-    (r"(?<!\d )(?!20)[2-9]\d{3}([- ])\d{4}\1\d{4}(?! \d)", _aadhaar),
-    (r"\d{6}-[1-8]\d{6}", _korean),
-    (r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z\d]\d", _always),
-    (r"\d{11}", _pesel),
-    (r"(?:19|20)?\d{6}[-+]\d{4}", _personnummer),
-    (r"\d{6}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y]", _hetu),
-    (r"[1-9]\d{10}", _kimlik),
+    (r"(?<![0-9] )(?!20)[2-9][0-9]{3}([- ])[0-9]{4}\1[0-9]{4}(?! [0-9])", _aadhaar),
+    (r"[0-9]{6}-[1-8][0-9]{6}", _korean),
+    (r"[A-Z][AEIOUX][A-Z]{2}[0-9]{6}[HMX][A-Z]{5}[A-Z0-9][0-9]", _always),
+    (r"[0-9]{11}", _pesel),
+    (r"(?:19|20)?[0-9]{6}[-+][0-9]{4}", _personnummer),
+    (r"[0-9]{6}[-+A-FU-Y][0-9]{3}[0-9A-FHJ-NPR-Y]", _hetu),
+    (r"[1-9][0-9]{10}", _kimlik),
 )
 # Every form has six signs of a number, or the digits between capitals of the codice fiscale.
-_LIKELY = re.compile(r"\d[\d .-]{5}|\d\d[A-Z]\d\d[A-Z]")
+_LIKELY = re.compile(r"[0-9][0-9 .-]{5}|[0-9]{2}[A-Z][0-9]{2}[A-Z]")
 _PATTERNS = tuple((re.compile(_STRONG + form + _END), check) for form, check in _FORMS)
 
 

@@ -192,6 +192,11 @@ def test_other_prompts_do_not(prompt):
     assert not asks_for_markup(prompt)
 
 
+def test_a_long_word_after_an_angle_bracket_is_searched_once():
+    # Four million steps; with a quadratic pattern, eight million million, which never ends.
+    assert not asks_for_markup("<" + "a" * 4_000_000)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -415,6 +420,18 @@ def test_personal_data_and_secrets_are_found(text, kind):
     ],
 )
 def test_other_numbers_are_no_personal_data(text):
+    assert personal_data(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "codice RSSMRA٨٥M٠١H٥٠١Z",  # Arabic digits
+        "RSSMRA८५M०१H५०१Z and ०४४०५१४०१३५८",  # Devanagari
+        "१३१०५२-३०८T, ٠٠٠٠٠٠٠٠T",
+    ],
+)
+def test_identity_numbers_are_written_in_western_digits_only(text):
     assert personal_data(text) == ()
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 from xml.etree.ElementTree import ParseError
 
-from preferences.opening import open_seekable
-from preferences.reader import Problems
+from preferences.opening import Limits, open_seekable
+from preferences.reader import Problems, check_blank
 from preferences.records import Row
+from preferences.row_values import RowError
 
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -26,6 +27,7 @@ _UNREADABLE = (
     ValueError,
 )
 """What openpyxl raises for damaged workbooks."""
+_MOST_COLUMNS = 1_000
 
 
 def xlsx_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
@@ -40,10 +42,10 @@ def xlsx_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
             if isinstance(sheet, str):
                 problems.add(str(path), sheet)
                 return
-            rows = (_cells(row) for row in sheet.iter_rows(values_only=True))
+            rows = _texts(sheet, problems.limits)
             header = next(rows, [])
-            if len(set(header)) != len(header):
-                problems.add(f"{path} row 1", "a column name occurs twice")
+            if wrong := _header_problem(header):
+                problems.add(f"{path} row 1", wrong)
                 return
             for cells in rows:
                 number += 1
@@ -55,8 +57,13 @@ def xlsx_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
                     filled = cells + [""] * (len(header) - len(cells))
                     yield f"{path} row {number}", dict(zip(header, filled, strict=True))
         except _UNREADABLE as error:
-            what = " ".join(str(error).split())[:80]
-            problems.add(f"{path} row {number + 1}", f"damaged workbook ({what})")
+            problems.add(f"{path} row {number + 1}", _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RowError):
+        return str(error)
+    return f"damaged workbook ({' '.join(str(error).split())[:80]})"
 
 
 def _too_large(stream: IO[bytes], problems: Problems) -> str:
@@ -83,6 +90,24 @@ def _only_sheet(stream: IO[bytes]) -> Any:
     if len(sheets) != 1:
         return f"{len(sheets)} sheets, expected one; save the one with the data on its own"
     return sheets[0]
+
+
+def _texts(sheet: Any, limits: Limits) -> Iterator[list[str]]:
+    """The texts of each row; many blank ones are refused."""
+    # The size that a sheet declares, openpyxl would fill with empty cells.
+    sheet.reset_dimensions()
+    blank = 0
+    for row in sheet.iter_rows(values_only=True):
+        cells = _cells(row)
+        blank += not cells
+        check_blank(blank, limits)
+        yield cells
+
+
+def _header_problem(header: list[str]) -> str:
+    if len(header) > _MOST_COLUMNS:
+        return f"{len(header):,} columns, expected at most {_MOST_COLUMNS:,}"
+    return "a column name occurs twice" if len(set(header)) != len(header) else ""
 
 
 def _cells(row: tuple[Any, ...]) -> list[str]:

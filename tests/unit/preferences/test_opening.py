@@ -72,6 +72,24 @@ def test_blank_lines_are_read_up_to_a_limit(tmp_path, name):
     assert "over 10 blank lines; the rest of the file is not read" in problem
 
 
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ("A13", "row 12: over 10 blank lines; the rest of the file is not read"),
+        ("XFD1048576", "row 12: over 10 blank lines; the rest of the file is not read"),
+        ("ALM1", "row 1: 1,001 columns, expected at most 1,000"),
+    ],
+)
+def test_a_workbook_is_only_as_large_as_its_cells(tmp_path, cell, problem):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active[cell] = "prompt", "far"
+    path = tmp_path / "x.xlsx"
+    book.save(path)
+    limits = replace(SMALL, unpacked_bytes=1_000_000)
+    assert said(path, limits) == [f"{path} {problem}"]
+
+
 def test_reading_ends_after_very_many_problems(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 49)

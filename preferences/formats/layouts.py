@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from preferences.formats.cells import to_cell
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
-from preferences.formats.places import Missing, found_at, number, texts_of
+from preferences.formats.places import Missing, found_at, number, texts_of, with_conversations
 from preferences.formats.trees import tree_rows
 from preferences.formats.turns import answer_of, in_common, without_opening
 from preferences.opening import Limits
@@ -86,7 +86,8 @@ class Layout:
         heads = read | {place.partition(".")[0] for place in read}
         for numbered in rows:
             try:
-                row = self._converted(numbered.row)
+                given = with_conversations(numbered.row, read) if numbered.cells else numbered.row
+                row = self._converted(given)
             except RowError as error:
                 problems.add_row(numbered.where, str(error))
                 continue
@@ -168,7 +169,10 @@ class Layout:
         column = self.columns["label"]
         label = self._value(row, "label")
         if column.codes:
-            label = _choice(label, column) == "a"
+            said = _choice(label, column)
+            if said not in ("a", "b"):
+                raise _unexpected(label, column, column.codes[:2])
+            label = said == "a"
         completion = answer_of(self._value(row, "completion"))
         return {"prompt": self._prompt(row), "completion": completion, "label": label}
 
@@ -190,7 +194,10 @@ def layout_of(text: str) -> Layout:
         if name in columns:
             raise ValueError(f"map: field {name!r} occurs twice")
         columns[name] = _column(name, rest)
-    return Layout(_format_of(columns), columns)
+    name = _format_of(columns)
+    if name != "unpaired" and "label" in columns and columns["label"].codes:
+        raise ValueError("map: values for label are known only with completion; expected a number")
+    return Layout(name, columns)
 
 
 def _column(name: str, text: str) -> Column:
@@ -254,16 +261,20 @@ def _choice(value: Any, column: Column) -> str:
     if value is None or value == "":
         return "skip"
     codes = column.codes or _DEFAULT_CODES
-    for choice, code in zip(_CHOICES, codes, strict=False):
-        if _plain(number(value)) in code:
-            return choice
-    near = _nearer(value, codes)
-    if near is None:
-        expected = ", ".join(
-            f"{'/'.join(code)} ({choice})" for choice, code in zip(_CHOICES, codes, strict=False)
-        )
-        raise RowError(f"column {shown(column.places[0])}: got {shown(value)}, expected {expected}")
-    return near
+    given = _plain(number(value))
+    for same in (str, str.casefold):  # pandas writes True for true
+        for choice, code in zip(_CHOICES, codes, strict=False):
+            if same(given) in map(same, code):
+                return choice
+    if near := _nearer(value, codes):
+        return near
+    raise _unexpected(value, column, codes)
+
+
+def _unexpected(value: Any, column: Column, codes: tuple[tuple[str, ...], ...]) -> RowError:
+    pairs = zip(_CHOICES, codes, strict=False)
+    expected = ", ".join(f"{'/'.join(code)} ({choice})" for choice, code in pairs)
+    return RowError(f"column {shown(column.places[0])}: got {shown(value)}, expected {expected}")
 
 
 def _nearer(value: Any, codes: tuple[tuple[str, ...], ...]) -> str | None:
@@ -273,9 +284,8 @@ def _nearer(value: Any, codes: tuple[tuple[str, ...], ...]) -> str | None:
         one, other = float(codes[0][0]), float(codes[1][0])
     except ValueError:
         return None
-    if not isinstance(given, int | float) or isinstance(given, bool):
-        return None
-    if not min(one, other) < given < max(one, other):
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not min(one, other) < given < max(one, other):
         return None
     to_one, to_other = abs(given - one), abs(given - other)
     return "tie" if to_one == to_other else "a" if to_one < to_other else "b"

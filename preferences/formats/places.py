@@ -1,6 +1,6 @@
 """Finds values inside a row by their place, such as `question.full_text`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from preferences.formats.turns import as_messages
@@ -48,6 +48,17 @@ def _opened(value: Any) -> Any:
         except RowError:
             return value
     return value
+
+
+def with_conversations(row: Row, places: Collection[str]) -> Row:
+    """A row of cells with the conversations that its cells hold as JSON; other cells stay texts."""
+    return {name: _turns_in(cell) if name in places else cell for name, cell in row.items()}
+
+
+def _turns_in(cell: Any) -> Any:
+    value = _opened(cell)
+    turns = as_messages(value)
+    return cell if turns is value else turns
 
 
 def texts_of(row: Row, places: Sequence[str]) -> Any:

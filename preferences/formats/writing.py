@@ -184,5 +184,5 @@ def check_name(path: Path, to: OutName) -> None:
     Raises:
         MalformedDataError: the suffix is unknown, or is CSV for nested rows.
     """
-    if to != "judgments" and container_of(path) == "csv" and to == "label_studio":
+    if to != "judgments" and to == "label_studio" and container_of(path) in ("csv", "tsv"):
         raise MalformedDataError([f"{path}: Label Studio's tasks do not fit into CSV"], 1)

@@ -293,6 +293,44 @@ def test_a_map_of_completions(tmp_path):
     assert settled(path, "prompt=q,completion=text,label=ok:up|down") == [("p", "a", "b", 0.0, 1.0)]
 
 
+@pytest.mark.parametrize("label", [None, "", 0.5, "middle"])
+def test_a_label_that_says_neither_is_refused(tmp_path, label):
+    rows = [{"q": "p", "text": text, "ok": ok} for text, ok in (("a", 1), ("b", label))]
+    path = write(tmp_path / "x.jsonl", rows)
+    with pytest.raises(
+        MalformedDataError, match=r':2: column "ok": got .*, expected 1 .a., 0 .b.$'
+    ):
+        settled(path, "prompt=q,completion=text,label=ok:1|0|middle")
+
+
+@pytest.mark.parametrize(
+    ("codes", "given", "chosen"),
+    [
+        ("true|false", "True", "a"),
+        ("true|false", "FALSE", "b"),
+        ("Model_A|model_b", "model_a", "a"),
+        ("x|X", "X", "b"),
+    ],
+)
+def test_a_choice_in_other_case_is_the_same_unless_both_are_expected(
+    tmp_path, codes, given, chosen
+):
+    (tmp_path / "x.csv").write_text(f"q,a,b,c\np,a,b,{given}\n")
+    found = settled(tmp_path / "x.csv", f"prompt=q,response_a=a,response_b=b,choice=c:{codes}")
+    assert found[0][1] == chosen
+
+
+def test_a_conversation_in_a_cell_is_read_as_messages(tmp_path):
+    cells = [
+        json.dumps([{"from": "human", "value": "p"}, {"from": "gpt", "value": text}])
+        for text in ("a", "b")
+    ]
+    quoted = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+    (tmp_path / "x.csv").write_text(f"c,r\n{quoted}\n")
+    expected = [([user("p")], "a", "b", 0.0, 1.0)]
+    assert settled(tmp_path / "x.csv", "chosen=c,rejected=r") == expected
+
+
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.tab"])
 def test_a_map_of_cells(tmp_path, name):
     separator = "," if name == "x.csv" else "\t"
@@ -340,6 +378,7 @@ def test_a_row_that_a_map_does_not_fit_has_its_place_and_cause(tmp_path, change,
         ("chosen=a,rejected=b,mood=c", "unknown field 'mood'"),
         ("response_a=a,response_b=b,choice=c:1", "expected values as in"),
         ("prompt=a:1|2,chosen=a,rejected=b", "expected values as in"),
+        ("chosen=a,rejected=b,label=c:1|0", "values for label are known only with completion"),
         ("chosen=a+b,rejected=b", "+ joins prompts and votes"),
         ("responses=a,scores=b", "the fields form no pair"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from preferences.formats.files import read_records, write_records
 from preferences.formats.reading import open_source
 from preferences.formats.votes import voted_of
-from preferences.formats.writing import Unsettled, as_votes, write_items
+from preferences.formats.writing import Unsettled, as_votes, check_name, write_items
 from preferences.judging import judge
 from preferences.reader import MalformedDataError
 from preferences.records import text_hash
@@ -190,3 +190,9 @@ def test_a_vote_of_a_preference_keeps_who_said_it():
     voted = voted_of(PREFERENCES[0], "x:1")
     assert voted.judgments[0].annotator_id == "human"
     assert as_votes(voted) is voted
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.tab.gz"])
+def test_tasks_of_label_studio_do_not_fit_into_a_table(tmp_path, name):
+    with pytest.raises(MalformedDataError, match="do not fit into CSV"):
+        check_name(tmp_path / name, "label_studio")

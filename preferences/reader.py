@@ -22,6 +22,7 @@ from preferences.schemas import Schema, printable, shown
 MAX_ROW_BYTES = 4 * 1024 * 1024
 TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
 """The error for a row that is too long."""
+_EXTRA_DATA = "not JSON: Extra data"
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
 _BLANK = " \t\n\r"
@@ -139,9 +140,15 @@ def stream_objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
         try:
             row = parse_object(line, problems.limits, first=number == 1)
         except RowError as error:
-            problems.add_row(where, str(error))
+            note = problems.add if _is_torn(line, str(error)) else problems.add_row
+            note(where, str(error))
         else:
             yield NumberedRow(where, row)
+
+
+def _is_torn(line: bytes, error: str) -> bool:
+    """Whether a bad line says that the file is damaged: by NULs, joined lines or an early end."""
+    return b"\0" in line or not line.endswith(b"\n") or error.startswith(_EXTRA_DATA)
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
@@ -158,7 +165,7 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
                 elif len(line) <= MAX_ROW_BYTES or line.endswith(b"\n"):
                     yield number, line
                 else:
-                    problems.add_row(f"{path}:{number}", TOO_LONG)
+                    problems.add(f"{path}:{number}", TOO_LONG)
                     _skip_line(stream)
     except RowError as error:
         problems.add(f"{path}:{number}", str(error))
@@ -211,7 +218,7 @@ def parse_value(data: bytes, limits: Limits = USUAL_LIMITS) -> Any:
         raise RowError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     rest = text[end:].lstrip(_BLANK)
     if rest:
-        raise RowError(f"not JSON: Extra data at character {len(text) - len(rest) + 1}")
+        raise RowError(f"{_EXTRA_DATA} at character {len(text) - len(rest) + 1}")
     check_value(value, limits)
     return value
 

@@ -10,7 +10,7 @@ from preferences.formats.known_layouts import KNOWN_LAYOUTS
 from preferences.formats.layouts import layout_of
 from preferences.formats.reading import open_source
 from preferences.formats.writing import Unsettled
-from preferences.reader import MalformedDataError
+from preferences.reader import MAX_ROW_BYTES, MalformedDataError
 from preferences.source_params import SourceParams
 from preferences.sources import gather
 
@@ -436,6 +436,10 @@ def test_malformed_rows_are_set_aside_and_listed_up_to_a_number(tmp_path, capsys
     ("name", "content"),
     [
         ("x.jsonl.gz", b"no gzip"),
+        ("joined.jsonl", b'{"prompt": "p", "chosen": "a", "rejected": "b"}{"prompt": "q"}\n'),
+        ("nul.jsonl", b'{"prompt": "p"\0\0\0\n'),
+        ("long.jsonl", b'{"prompt": "' + b"p" * MAX_ROW_BYTES + b'"}\n'),
+        ("cut.jsonl", b'{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "p", "cho'),
         ("x.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"}, {]'),
         ("x.csv", b'prompt,chosen,rejected\np,a,b\np,"a,b\n'),
         ("x.parquet", b"PAR1"),

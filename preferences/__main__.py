@@ -8,6 +8,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from preferences.allowing import load_allowed
@@ -25,6 +26,8 @@ from preferences.schemas import printable
 from preferences.settling import Settled
 from preferences.strictness import add_options, params_of
 from preferences.tokens import TokenLimit
+
+_MOST_GIB = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,18 +98,31 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--skip-malformed",
-        type=int,
+        type=_count,
         default=0,
         metavar="N",
         help="set up to N malformed rows aside and list them (default 0)",
     )
     command.add_argument(
         "--max-memory",
-        type=float,
+        type=_gibibytes,
         default=4,
         metavar="GIB",
         help="refuse data that need more memory (default 4)",
     )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 on")
+    return int(text)
+
+
+def _gibibytes(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) <= _MOST_GIB:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}, expected above 0 and at most {_MOST_GIB:,}")
 
 
 def _opened(options: argparse.Namespace) -> Source:

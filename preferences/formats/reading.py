@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -224,7 +225,9 @@ def _sound(
 
 
 def detect(path: Path, limits: Limits = USUAL_LIMITS, skip_malformed: int = 0) -> FormatName:
-    """The format of the data at `path`, by the columns of the first row.
+    """The format of the data at `path`, by the columns of the first row of a known format.
+
+    Rows before it, up to the number that may be set aside, may have others.
 
     Raises:
         MalformedDataError: there is no row, or its format is unknown.
@@ -232,16 +235,18 @@ def detect(path: Path, limits: Limits = USUAL_LIMITS, skip_malformed: int = 0) -
     if (path / "judgments.jsonl").is_file():
         return "judgments"
     problems = Problems(limits, skip_malformed)
-    first = next(read_records(path, problems), None)
-    if first is None:
+    unknown: MalformedDataError | None = None
+    for row in islice(read_records(path, problems), skip_malformed + 1):
+        try:
+            return detect_row(str(path), row)
+        except MalformedDataError as error:
+            unknown = unknown or error
+    if unknown is None:
         problems.check()
-    try:
-        return detect_row(str(path), first)
-    except MalformedDataError as error:
-        # Earlier problems come first, cut so that this one is always shown.
-        before = problems.shown[: MAX_ERRORS_SHOWN - len(error.errors)]
-        total = problems.total + error.total
-        raise MalformedDataError(before + error.errors, total) from None
+        unknown = MalformedDataError([f"{path}: no row to detect the format from"], 1)
+    # Earlier problems come first, cut so that this one is always shown.
+    before = problems.shown[: MAX_ERRORS_SHOWN - len(unknown.errors)]
+    raise MalformedDataError(before + unknown.errors, problems.total + unknown.total) from None
 
 
 def detect_row(path: str, first: NumberedRow | None) -> FormatName:

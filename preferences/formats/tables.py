@@ -102,6 +102,8 @@ def parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
                     problems.add_row(where, str(row))
                 else:
                     yield where, row
+        except MemoryError:  # Arrow's is one of its exceptions too.
+            raise
         except _UNREADABLE as error:
             problems.add(f"{path} row {number + 1}", f"damaged Parquet file ({_reason(error)})")
 
@@ -120,6 +122,8 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[Row | RowError]:
     """The rows of a batch, or their errors."""
     try:
         yield from batch.to_pylist()
+    except MemoryError:
+        raise
     except _UNREADABLE:
         # Slow, row by row and cell by cell, but only after damage and it finds the damaged cells.
         for index in range(batch.num_rows):
@@ -135,6 +139,8 @@ def _value(name: str, cell: pa.Scalar) -> Any:
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at {error.start + 1}"
         raise RowError(f"field {shown(name)}: not UTF-8: {byte}") from None
+    except MemoryError:
+        raise
     except _UNREADABLE as error:
         raise RowError(f"field {shown(name)}: cannot be read ({_reason(error)})") from None
 

@@ -451,6 +451,30 @@ def test_a_damaged_file_is_refused_however_many_rows_may_be_set_aside(tmp_path, 
         list(open_source(tmp_path / name, "trl", skip_malformed=1000))
 
 
+def test_the_format_is_that_of_a_later_row_if_the_first_may_be_set_aside(tmp_path):
+    path = write(tmp_path / "x.jsonl", [{"error": "timeout"}, *GOOD])
+    with pytest.raises(MalformedDataError, match=":1: columns of no known format"):
+        open_source(path)
+    source = open_source(path, skip_malformed=1)
+    assert len(list(source)) == 60
+    assert len(source.aside) == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--max-memory=nan", "--max-memory=inf", "--max-memory=-1", "--max-memory=1e300"),
+        *("--max-memory=0", "--max-memory=x", "--skip-malformed=-3", "--skip-malformed=1.5"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_at_once(capsys, option):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "x.jsonl", option])
+    assert ended.value.code == 2
+    name, value = option.split("=")
+    assert f"argument {name}: '{value}', expected" in capsys.readouterr().err
+
+
 def test_of_a_row_that_is_set_aside_no_pair_is_used(tmp_path):
     far = {"prompt": "p", "responses": ["a", "b", "c"], "scores": [1.7e308, 0, -1.7e308]}
     near = {"prompt": "q", "responses": ["a", "b"], "scores": [1, 0]}

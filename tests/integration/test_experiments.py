@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.background import hear_signals
+
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ validate: {}
 reward: {}
 ppo: {}
 evaluate: {}
+best_of_n: {}
 report: {}
 rounds:
   r1:
@@ -127,6 +130,7 @@ def start(root: Path, *arguments: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=hear_signals,
     )
 
 

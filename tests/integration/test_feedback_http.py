@@ -17,6 +17,7 @@ from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.judgments import read_judgments, read_pairs, to_lines
 from feedback.people import PeopleAnnotator
 from preferences.records import pair_id
+from tests.background import hear_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +80,7 @@ def start(store: Path, prefect_url: str, port: int = 0) -> tuple[subprocess.Pope
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        preexec_fn=hear_signals,
     )
     assert process.stdout is not None
     address = process.stdout.readline().split(": ", 1)[1].split("/login")[0].split()[0]

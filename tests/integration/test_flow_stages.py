@@ -38,6 +38,7 @@ from flows.graph import plan
 from flows.rlhf import rlhf
 from flows.stages import run_stage
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, sole_use
+from tests.background import hear_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -268,7 +269,7 @@ def driver_of(workspace: Path, program: str) -> "subprocess.Popen[str]":
         cwd=workspace,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=hear_signals,
     )
 
 
@@ -277,11 +278,6 @@ def dvc_and_stage(workspace: Path) -> list[int]:
     pids = workspace / "pids"
     assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     return [int(pid) for pid in pids.read_text().split()]
-
-
-def hear_ctrl_c() -> None:
-    """Tests that run in the background ignore Ctrl-C, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

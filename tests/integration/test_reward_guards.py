@@ -47,6 +47,15 @@ def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
     yaml.dump(params, root / "params.yaml")
 
 
+def let_a_round_come_first(root: Path) -> None:
+    """Make r1 the second round: its policy is then one that PPO has trained."""
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    first = dict(params["rounds"]["r1"])
+    params["rounds"] = {"r0": first, "r1": {**first, "policy": "models/rounds/r0/policy"}}
+    yaml.dump(params, root / "params.yaml")
+
+
 def label(root: Path, second: Label, *, policy: str | None = None) -> None:
     """A round of many pairs by the embedded writers, SFT's on one side, labelled by a rule."""
     requests = sample_requests(
@@ -135,6 +144,7 @@ def test_where_probes_only_report_the_round_goes_on_and_the_files_say_what_faile
 def test_fresh_labels_that_warn_stop_the_round_where_params_yaml_says_so(world: Path):
     label(world, lambda a, b: False, policy="the newest policy")
     set_params(world, "reward", {"probes": "report", "over_optimisation": "stop"})
+    let_a_round_come_first(world)
 
     assert run(world, "reward@r1") == 3
     ended = outcome(world)

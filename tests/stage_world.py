@@ -241,3 +241,11 @@ def _set(environment: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
+    """Change keys of a section of a world's params.yaml."""
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params[section] |= values
+    yaml.dump(params, root / "params.yaml")

@@ -4,7 +4,7 @@ import csv
 import json
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from preferences.records import pair_id
 from rlhf.named_seeds import named_random
 from tasks.running.staging import model_hash, write_json_lines
 from tests import stage_world
-from tests.stage_world import digest, run
+from tests.stage_world import digest, run, set_params
 
 pytestmark = pytest.mark.long
 
@@ -38,13 +38,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "world"))
-
-
-def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
-    yaml = YAML()
-    params = yaml.load(root / "params.yaml")
-    params[section] |= values
-    yaml.dump(params, root / "params.yaml")
 
 
 def let_a_round_come_first(root: Path) -> None:

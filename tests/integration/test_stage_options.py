@@ -7,11 +7,9 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from ruamel.yaml import YAML
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -23,7 +21,7 @@ from transformers import (
 from rlhf.ensembles import load_scorer
 from rlhf.manifests import verify_files
 from tests import stage_world
-from tests.stage_world import digest, forget, interrupt_at, run
+from tests.stage_world import digest, forget, interrupt_at, run, set_params
 
 LORA = {"rank": 4, "alpha": 8}
 
@@ -38,13 +36,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "world"))
-
-
-def set_params(root: Path, section: str, values: Mapping[str, Any]) -> None:
-    yaml = YAML()
-    params = yaml.load(root / "params.yaml")
-    params[section] |= values
-    yaml.dump(params, root / "params.yaml")
 
 
 def history(root: Path, stage: str) -> list[dict[str, str]]:

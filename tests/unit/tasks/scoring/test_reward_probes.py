@@ -251,3 +251,14 @@ def test_a_response_that_was_cut_is_spoilt_without_an_end_token():
     )  # fmt: skip
     assert seen
     assert not any(seen)
+
+
+def test_a_probe_of_few_pairs_is_only_shown():
+    as_long = [dataclasses.replace(row, rejected=row.chosen[::-1]) for row in rows()[:4]]
+    found = asked(
+        lambda prompt, response: (
+            known(prompt, response) - 2 * (response[::-1] == f"{GOOD} {prompt[:-1]}")
+        ),
+        [*as_long, *rows()[4:]],
+    )
+    assert found["same_length"].demand == "none"

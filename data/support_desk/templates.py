@@ -1,9 +1,8 @@
 """What customers write: greetings, request templates and closers.
 
-Each intent has 24 training templates (in `data.support_desk.training_texts`; the default world uses
-the first ten), two held-out ones and two for the test split. Held-out and test templates use only
-words that the first ten training templates or responses use too: what is new about them is how the
-words are put together.
+Each intent has 24 training templates (in `data.support_desk.training_texts`), two held-out ones and
+two for the test split. Held-out and test templates use only words that the first ten training
+templates or responses use too: what is new about them is how the words are put together.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The request templates of the training split: how customers phrase what they want in training.
 
-The default world uses the first ten of each intent; `prepare.train_templates` says how many.
+The default world uses all of them; `prepare.train_templates` takes the first few of each intent.
 """
 
 from collections.abc import Mapping

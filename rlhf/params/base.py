@@ -24,7 +24,7 @@ class EmbeddedModelParams:
     """Longest sequence in tokens."""
     rope_theta: Positive = 10_000.0
     """Base of the rotary position frequencies."""
-    steps: Count = 800
+    steps: Count = 1200
     """Optimiser steps."""
     batch_size: Count = 16
     """Sequences per step."""

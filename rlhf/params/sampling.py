@@ -9,7 +9,7 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, Positive
 class SamplingParams:
     """How responses are drawn from a policy."""
 
-    temperature: Positive = 1.0
+    temperature: Positive = 0.9
     """Divides the logits before sampling."""
     top_k: CountOrZero = 0
     """Keep the k most likely tokens; 0 keeps all."""

@@ -37,11 +37,11 @@ class PrepareParams:
     """Initial preferences, each data set with its weight; the gate of r1 validates them."""
     heldout_preferences: OpenFraction = 0.15
     """Share of the prompts of `sources` that are held out."""
-    train_templates: Annotated[int, Ge(1), Le(24)] = 10
+    train_templates: Annotated[int, Ge(1), Le(24)] = 24
     """support desk: training templates of each intent that requests are phrased with."""
-    corpus_documents: CountOrZero = 28_000
+    corpus_documents: CountOrZero = 42_000
     """support desk: documents for pre-training."""
-    demonstrations: Count = 40_000
+    demonstrations: Count = 30_000
     """support desk: demonstrations by four kinds of writers."""
     train_prompts: Count = 20_000
     """support desk: prompts that rounds and PPO draw from."""

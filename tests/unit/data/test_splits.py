@@ -123,7 +123,7 @@ def test_asking_for_more_prompts_than_there_are_names_both_numbers() -> None:
 
 def test_fewer_training_templates_make_fewer_prompts_and_the_error_says_so() -> None:
     templates = select_templates(train=1)
-    # A tenth of what data/README.md gives for ten templates.
+    # A 24th of what data/README.md gives for 24 templates.
     assert capacity("train", templates=templates) == 128_890_188
     with pytest.raises(TooManyRequestsError, match=r"'train': .* only 128890188 exist"):
         sample_requests("train", 128_890_189, random.Random(0), templates=templates)

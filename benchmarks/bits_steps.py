@@ -19,7 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 from rlhf import ppo, sft
 from rlhf.bits import require
 from rlhf.compute import Compute, make_deterministic
-from rlhf.models import RewardModel, build_actor_critic
+from rlhf.actor_critic import build_actor_critic
+from rlhf.reward_models import RewardModel
 from rlhf.optimisers import Optimiser, Training
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels

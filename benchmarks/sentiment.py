@@ -35,7 +35,9 @@ from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import mean_interval
 from rlhf.logprobs import token_logprobs
-from rlhf.models import build_actor_critic, load_policy, response_logits
+from rlhf.actor_critic import build_actor_critic
+from rlhf.logits import response_logits
+from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.ppo import PPOParams

@@ -12,11 +12,12 @@ from transformers import (
     PreTrainedModel,
 )
 
+from rlhf.actor_critic import build_actor_critic
 from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.models import RewardModel, build_actor_critic
 from rlhf.params.sampling import SamplingParams
+from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels, collect_rollout
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds

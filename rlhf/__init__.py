@@ -32,7 +32,10 @@ Mathematics
     intervals            confidence intervals of means and win rates
 
 Models
-    models               the policy with its value function, the reward model
+    models               policies and tokenizers from folders
+    logits               hidden states and logits of whole sequences, where they are read
+    reward_models        a trunk, a head with one label, and a normaliser of its scores
+    actor_critic         a policy with its value function
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
     model_folders        folders in Hugging Face format, and the error for other folders

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.dpo_loss import PairLogprobs, dpo_loss
+from rlhf.logits import response_logits
 from rlhf.logprobs import token_logprobs
 from rlhf.masked import sequence_sums
-from rlhf.models import response_logits
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_left, pad_right
 from rlhf.params.dpo import DPOParams

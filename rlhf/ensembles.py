@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rlhf.model_folders import save_model
-from rlhf.models import RewardModel, is_reward_model, load_reward_model
+from rlhf.model_folders import is_reward_model, save_model
+from rlhf.reward_models import RewardModel, load_reward_model
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
 
 

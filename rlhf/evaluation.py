@@ -9,8 +9,8 @@ from rlhf.compute import Compute
 from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.kl import full_kl
+from rlhf.logits import response_logits
 from rlhf.masked import sequence_sums
-from rlhf.models import response_logits
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.seeding import Seeds

@@ -11,8 +11,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.decoding_cache import decoding_cache
 from rlhf.last_block import computed_only_at
+from rlhf.logits import language_model_head
 from rlhf.masked import last_token_index
-from rlhf.models import language_model_head
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
 from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask

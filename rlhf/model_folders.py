@@ -28,6 +28,12 @@ def require_model_folder(folder: Path) -> None:
         raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
 
 
+def is_reward_model(folder: Path) -> bool:
+    """Whether the folder holds a reward model of ours (its normaliser is in the config)."""
+    require_model_folder(folder)
+    return '"score_std"' in (folder / "config.json").read_text(encoding="utf-8")
+
+
 @contextlib.contextmanager
 def loading(folder: Path) -> Iterator[None]:
     """A library's error on a folder that it cannot load becomes one line that names the folder."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rlhf.last_block import FAMILIES, computed_only_at
 from rlhf.masked import EmptyMaskError
-from rlhf.models import RewardModel
 from rlhf.padding import pad_right
+from rlhf.reward_models import RewardModel
 from rlhf.shapes import PairEnds, PairScores, PairVisible, TokenIds
 
 Sides = tuple[Sequence[int], Sequence[int]]

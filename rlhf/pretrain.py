@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf.compute import Compute
 from rlhf.language_model_loss import language_model_loss
-from rlhf.models import language_model_head, sequence_hidden
+from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.seeding import Seeds

@@ -18,12 +18,12 @@ import torch
 
 from rlhf.compute import Compute
 from rlhf.masked import ROUNDING_STEPS
-from rlhf.models import RewardModel
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_right
 from rlhf.pair_rows import Sides, can_join, pair_scores
 from rlhf.params.reward import RewardParams
 from rlhf.preference_loss import PreferenceLoss, preference_loss
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from rlhf.shapes import PairScores

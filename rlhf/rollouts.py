@@ -7,14 +7,16 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from rlhf.actor_critic import ActorCritic
 from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.generation import Responses, sample_responses
+from rlhf.logits import response_logits
 from rlhf.logprobs import token_logprobs
 from rlhf.lora import adapter_off
-from rlhf.models import ActorCritic, RewardModel, response_logits
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
+from rlhf.reward_models import RewardModel
 from rlhf.shapes import Draws
 from rlhf.special_ids import SpecialIds
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
-from rlhf.models import RewardModel
 from rlhf.padding import pad_right
+from rlhf.reward_models import RewardModel
 from rlhf.special_ids import special_ids
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from rlhf.logits import response_logits
 from rlhf.lora import MARK, adapter_off
-from rlhf.models import response_logits
 from rlhf.padding import pad_left, pad_right
 from rlhf.rollouts import PPOModels
 from rlhf.special_ids import SpecialIds

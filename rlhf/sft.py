@@ -14,7 +14,7 @@ from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.language_model_loss import language_model_loss
 from rlhf.last_block import computed_only_at
-from rlhf.models import language_model_head, sequence_hidden
+from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.packing import pack, packed_hidden, packed_positions
 from rlhf.padding import length_buckets, pad_right

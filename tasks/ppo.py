@@ -11,19 +11,18 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.actor_critic import (
+    VALUE_HEAD,
+    ActorCritic,
+    build_actor_critic,
+    load_value_function,
+    save_value_function,
+)
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.ensembles import load_scorer
 from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
-from rlhf.models import (
-    VALUE_HEAD,
-    ActorCritic,
-    build_actor_critic,
-    load_policy,
-    load_tokenizer,
-    load_value_function,
-    save_value_function,
-)
+from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, train
 from rlhf.ppo_update import PPOTraining

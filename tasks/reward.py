@@ -25,9 +25,11 @@ from rlhf.ensembles import (
     starting_members,
 )
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
-from rlhf.models import RewardModel, is_reward_model, load_tokenizer
+from rlhf.model_folders import is_reward_model
+from rlhf.models import load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.optimisers import Optimiser, Training
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model

@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf.models import build_actor_critic
+from rlhf.actor_critic import build_actor_critic
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams

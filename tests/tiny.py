@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from rlhf.compute import Compute
-from rlhf.models import RewardModel
 from rlhf.pretrain import train_tokenizer
+from rlhf.reward_models import RewardModel
 from rlhf.special_ids import SpecialIds
 
 PAD, EOS, VOCABULARY = 0, 1, 16

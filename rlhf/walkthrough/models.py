@@ -13,17 +13,12 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf import pretrain
+from rlhf.actor_critic import VALUE_HEAD, build_actor_critic, load_value_function
 from rlhf.chat import encode_prompt
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
 from rlhf.model_folders import ModelFolderError
-from rlhf.models import (
-    VALUE_HEAD,
-    build_actor_critic,
-    load_policy,
-    load_tokenizer,
-    load_value_function,
-)
+from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.params.kl import AdaptiveKLParams

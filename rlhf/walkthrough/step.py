@@ -11,9 +11,9 @@ from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
 from rlhf.kl import full_kl
+from rlhf.logits import response_logits
 from rlhf.logprobs import token_logprobs
 from rlhf.masked import sequence_sums
-from rlhf.models import response_logits
 from rlhf.ppo import build_batch, compute_rewards
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.ppo_update import PPOTraining, update

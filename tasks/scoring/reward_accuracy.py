@@ -18,7 +18,7 @@ from rlhf.calibration import expected_calibration_error, negative_log_likelihood
 from rlhf.compute import Compute
 from rlhf.ensembles import members_of
 from rlhf.intervals import proportion_interval
-from rlhf.models import RewardModel
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 
 STRENGTHS = 4

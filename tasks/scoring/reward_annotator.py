@@ -10,8 +10,9 @@ from feedback.annotators import LabelParams
 from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
-from rlhf.model_folders import ModelFolderError
-from rlhf.models import is_reward_model, load_reward_model, load_tokenizer
+from rlhf.model_folders import ModelFolderError, is_reward_model
+from rlhf.models import load_tokenizer
+from rlhf.reward_models import load_reward_model
 from rlhf.scoring import Encoder
 from tasks.params.loading import RunParams
 from tasks.running.models import start_compute

@@ -29,7 +29,7 @@ from typing import Literal
 from preferences.records import Preference, prompt_text
 from rlhf.compute import Compute
 from rlhf.intervals import Interval, proportion_interval
-from rlhf.models import RewardModel
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 from tasks.scoring.reward_accuracy import hits
 

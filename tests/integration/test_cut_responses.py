@@ -11,7 +11,8 @@ from ruamel.yaml import YAML
 
 from rlhf import reward
 from rlhf.chat import decode_response
-from rlhf.models import load_reward_model, load_tokenizer
+from rlhf.models import load_tokenizer
+from rlhf.reward_models import load_reward_model
 from rlhf.scoring import Encoder, score_rows
 from tasks import sample
 from tasks.running.staging import model_hash, write_json_lines

@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
+from rlhf.actor_critic import build_actor_critic
 from rlhf.evaluation import kl_to_reference, respond
-from rlhf.models import build_actor_critic
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from rlhf.actor_critic import build_actor_critic
 from rlhf.ensembles import (
     RewardEnsemble,
     join,
@@ -14,7 +15,7 @@ from rlhf.ensembles import (
     save_members,
     starting_members,
 )
-from rlhf.models import build_actor_critic, is_reward_model
+from rlhf.model_folders import is_reward_model
 from rlhf.optimisers import NonFiniteError, Optimiser, Training
 from rlhf.padding import pad_right
 from rlhf.params.optimiser import OptimiserParams

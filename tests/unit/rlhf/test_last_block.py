@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from rlhf.last_block import FAMILIES, computed_only_at, position_wise_parts
+from rlhf.logits import sequence_hidden
 from rlhf.lora import add_adapter
-from rlhf.models import sequence_hidden
 from rlhf.padding import position_ids
 from rlhf.params.lora import LoraParams
 from tests import tiny

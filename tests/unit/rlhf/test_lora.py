@@ -11,6 +11,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 
+from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.lora import (
     ADAPTER,
     adapter_off,
@@ -21,14 +22,7 @@ from rlhf.lora import (
     take_adapter,
 )
 from rlhf.model_folders import ModelFolderError
-from rlhf.models import (
-    RewardModel,
-    build_actor_critic,
-    load_policy,
-    load_reward_model,
-    load_value_function,
-    save_value_function,
-)
+from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.padding import pad_right
 from rlhf.params.lora import LoraParams
@@ -41,6 +35,7 @@ from rlhf.ppo import train as train_ppo
 from rlhf.ppo_update import PPOTraining
 from rlhf.reward import EncodedPair
 from rlhf.reward import train as train_reward
+from rlhf.reward_models import RewardModel, load_reward_model
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 from rlhf.self_checks import check_models, fingerprint

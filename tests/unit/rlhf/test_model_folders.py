@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 from rlhf.chat import TokenizerError
 from rlhf.model_folders import ModelFolderError
-from rlhf.models import load_policy, load_reward_model, load_tokenizer
+from rlhf.models import load_policy, load_tokenizer
+from rlhf.reward_models import load_reward_model
 from tests import tiny
 
 CPU = torch.device("cpu")

@@ -7,22 +7,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForSequenceClassification
 
-from rlhf.chat import TokenizerError
-from rlhf.model_folders import ModelFolderError, save_model
-from rlhf.models import (
+from rlhf.actor_critic import (
     VALUE_HEAD,
-    RewardModel,
     build_actor_critic,
-    is_reward_model,
-    load_policy,
-    load_reward_model,
-    load_tokenizer,
     load_value_function,
-    response_logits,
     save_value_function,
-    sequence_hidden,
 )
+from rlhf.chat import TokenizerError
+from rlhf.logits import response_logits, sequence_hidden
+from rlhf.model_folders import ModelFolderError, is_reward_model, save_model
+from rlhf.models import load_policy, load_tokenizer
 from rlhf.padding import pad_left, pad_right
+from rlhf.reward_models import RewardModel, load_reward_model
 from tests import tiny
 from tests.tiny import EOS, PAD, PROMPTS
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.models import language_model_head
+from rlhf.logits import language_model_head
 from rlhf.packing import PackingError, check_packing, pack, packed_hidden, packed_positions
 from tests import tiny
 

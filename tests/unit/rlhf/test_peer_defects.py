@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
+from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.advantages import gae
 from rlhf.kl import KLController, kl_estimate
 from rlhf.masked import masked_mean, whiten
-from rlhf.models import build_actor_critic, load_value_function, save_value_function
 from rlhf.params.kl import AdaptiveKLParams
 from rlhf.ppo_losses import entropy_bonus, policy_loss
 from rlhf.reward_shaping import shape_rewards

@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 
+from rlhf.actor_critic import ActorCritic, PolicyOutput, build_actor_critic
 from rlhf.batches import PPOBatch, Rollout
+from rlhf.logits import response_logits
 from rlhf.logprobs import token_logprobs
 from rlhf.masked import whiten
-from rlhf.models import ActorCritic, PolicyOutput, build_actor_critic, response_logits
 from rlhf.params.kl import AdaptiveKLParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.sampling import SamplingParams

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from rlhf.actor_critic import build_actor_critic
 from rlhf.draws import draw_table
-from rlhf.models import build_actor_critic
 from rlhf.params.sampling import SamplingParams
 from rlhf.rollouts import PPOModels, collect_rollout
 from tests import tiny

@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
+from rlhf.actor_critic import build_actor_critic
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows, encode_prompt, encode_response
-from rlhf.models import build_actor_critic
 from rlhf.params.ppo import PPOParams
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams

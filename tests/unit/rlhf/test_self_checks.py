@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from rlhf.models import RewardModel, build_actor_critic, sequence_hidden
+from rlhf.actor_critic import build_actor_critic
+from rlhf.logits import sequence_hidden
+from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
 from rlhf.self_checks import check_frozen, check_models, fingerprint, frozen
 from rlhf.special_ids import SpecialIds

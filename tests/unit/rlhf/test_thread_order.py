@@ -11,9 +11,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rlhf import thread_order
 from rlhf.language_model_loss import language_model_loss
+from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.logprobs import token_logprobs_and_entropy
 from rlhf.masked import masked_mean, masked_variance, whiten
-from rlhf.models import language_model_head, sequence_hidden
 from rlhf.optimisers import Optimiser
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.ppo_losses import policy_loss

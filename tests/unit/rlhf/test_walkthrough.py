@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlhf.actor_critic import build_actor_critic, save_value_function
 from rlhf.masked import sequence_sums
-from rlhf.models import build_actor_critic, save_value_function
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.seeding import Seeds

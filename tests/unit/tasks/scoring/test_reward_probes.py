@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from preferences.records import Preference, Prompt
-from rlhf.models import RewardModel
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.scoring.reward_probes import DEMANDS, LEAST, Probe, failures, probe, write_probes
 from tests import tiny

@@ -1,0 +1,100 @@
+"""A policy with its value function; on disk the value head lies beside the policy's weights."""
+
+import copy
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from rlhf.logits import before_response, language_model_head
+from rlhf.model_folders import ModelFolderError
+from rlhf.reward_models import RewardModel
+from rlhf.shapes import Logits, PerToken, PromptIds, PromptMask, ResponseIds, ResponseMask
+
+VALUE_HEAD = "value_head.safetensors"
+
+
+class PolicyOutput(NamedTuple):
+    """What the policy says about a batch of responses."""
+
+    logits: Logits
+    values: PerToken
+
+
+class ActorCritic(nn.Module):
+    """A policy and its value function, on one trunk or on two.
+
+    With a shared trunk one forward pass gives logits and values. A separate value trunk costs a
+    second pass and keeps the value loss away from the policy's weights.
+    """
+
+    def __init__(self, lm: PreTrainedModel, value_head: nn.Linear, value_trunk: nn.Module | None):
+        """Join the parts; `value_trunk=None` shares the policy's trunk."""
+        super().__init__()
+        self.lm = lm
+        self.value_head = value_head
+        self.value_trunk = value_trunk
+
+    def forward(
+        self,
+        prompt_ids: PromptIds,
+        prompt_mask: PromptMask,
+        response_ids: ResponseIds,
+        response_mask: ResponseMask,
+    ) -> PolicyOutput:
+        """Logits of every response token and the value of the state before it."""
+        batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+        hidden = before_response(self.lm.base_model, batch)
+        trunk = self.value_trunk
+        value_hidden = hidden if trunk is None else before_response(trunk, batch)
+        values = self.value_head(value_hidden).squeeze(-1)
+        return PolicyOutput(language_model_head(self.lm, hidden), values.float())
+
+
+def build_actor_critic(
+    lm: PreTrainedModel, *, reward_model: RewardModel | None, separate: bool
+) -> ActorCritic:
+    """A policy with a value function that starts at zero or at the reward model's score.
+
+    From a reward model, with its trunk (`separate`), the value at a response's end token is its
+    normalised score at step 0. Without a reward model a separate trunk is a copy of the policy's.
+    """
+    hidden_size = lm.get_input_embeddings().weight.shape[1]
+    head = nn.Linear(hidden_size, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    if reward_model is not None:
+        head.weight.data.copy_(reward_model.head.weight.data / reward_model.std)
+        head.bias.data.fill_(-reward_model.mean / reward_model.std)
+    trunk = None
+    if separate:
+        source = lm if reward_model is None else reward_model.classifier
+        trunk = copy.deepcopy(source.base_model)
+    device = next(lm.parameters()).device
+    return ActorCritic(lm, head, trunk).to(device).eval()
+
+
+def save_value_function(model: ActorCritic, folder: Path) -> None:
+    """Write the value head (and its trunk, where it has one) beside the policy's weights."""
+    tensors = {f"head.{name}": value for name, value in model.value_head.state_dict().items()}
+    if model.value_trunk is not None:
+        tensors |= {f"trunk.{key}": value for key, value in model.value_trunk.state_dict().items()}
+    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / VALUE_HEAD)
+
+
+def load_value_function(model: ActorCritic, folder: Path) -> None:
+    """Read back what `save_value_function` wrote; the shapes must agree."""
+    tensors = load_file(folder / VALUE_HEAD)
+    head = {key[5:]: value for key, value in tensors.items() if key.startswith("head.")}
+    trunk = {key[6:]: value for key, value in tensors.items() if key.startswith("trunk.")}
+    model.value_head.load_state_dict(head)
+    if (model.value_trunk is not None) != bool(trunk):
+        kinds = {True: "separate", False: "shared"}
+        raise ModelFolderError(
+            f"{folder / VALUE_HEAD}: expected a {kinds[not trunk]} value model, "
+            f"found a {kinds[bool(trunk)]} one"
+        )
+    if model.value_trunk is not None:
+        model.value_trunk.load_state_dict(trunk)

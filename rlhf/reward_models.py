@@ -1,0 +1,98 @@
+"""Reward models: a trunk, a head with one label, and a normaliser of the scores.
+
+On disk a sequence classifier in Hugging Face format, which any library can load; the normaliser
+travels in `config.json` as `score_mean` and `score_std`.
+"""
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from rlhf.logits import sequence_hidden
+from rlhf.masked import last_token_index
+from rlhf.model_folders import ModelFolderError, require_model_folder
+from rlhf.models import load_weights
+from rlhf.shapes import AttentionMask, PerSequence, TokenIds
+
+HEAD = "score.weight"
+"""The weight of a sequence classifier that a causal model does not have."""
+
+
+class RewardModel(nn.Module):
+    """A scalar score for a prompt with its response, normalised on reference responses.
+
+    score = (head(hidden at the last real token) - mean) / std
+    """
+
+    def __init__(self, classifier: PreTrainedModel):
+        """Wrap a one-label sequence classifier; its config may carry the normaliser."""
+        super().__init__()
+        self.classifier = classifier
+
+    @property
+    def mean(self) -> float:
+        """Mean raw score of the reference responses (0 before the normaliser is fitted)."""
+        return float(getattr(self.classifier.config, "score_mean", 0.0))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the raw scores of the reference responses (1 before fitting)."""
+        return float(getattr(self.classifier.config, "score_std", 1.0))
+
+    def set_normaliser(self, mean: float, std: float) -> None:
+        """Store the normaliser; raises ValueError for a spread that is not positive."""
+        if not std > 0:
+            raise ValueError(
+                f"the reward model gives every reference response one score (std {std})"
+            )
+        self.classifier.config.score_mean = mean
+        self.classifier.config.score_std = std
+
+    @property
+    def head(self) -> nn.Linear:
+        """The scalar head, (1, hidden)."""
+        return cast(nn.Linear, self.classifier.score)
+
+    def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+        """Scores before normalisation, read at each row's last real token.
+
+        A row without a real token raises `EmptyMaskError`.
+        """
+        last = last_token_index(mask)
+        rows = torch.arange(ids.shape[0], device=ids.device)
+        read = torch.zeros_like(mask)
+        read[rows, last] = True
+        hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read)
+        return cast(Tensor, self.head(hidden[rows, last])).squeeze(-1).float()
+
+    def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+        """Normalised scores; padding on either side changes nothing."""
+        return (self.raw_scores(ids, mask) - self.mean) / self.std
+
+
+def load_reward_model(
+    folder: Path, device: torch.device, generator: torch.Generator
+) -> RewardModel:
+    """A reward model from its folder, ours or another's, or a fresh one on a causal model's trunk.
+
+    A folder without a head gets a fresh one, drawn from N(0, 1/sqrt(hidden + 1)) (Stiennon et al.
+    2020), without a bias. A head that is there stays as it is.
+    """
+    require_model_folder(folder)
+    model, missing = load_weights(AutoModelForSequenceClassification, folder, num_labels=1)
+    lacking = [name for name in missing if name != HEAD]
+    if lacking:
+        raise ModelFolderError(f"{folder}: weights are missing: {', '.join(lacking)}")
+    if not isinstance(getattr(model, "score", None), nn.Linear):
+        raise ModelFolderError(
+            f"{folder}: a {type(model).__name__} has no head called 'score'; reward models need one"
+        )
+    reward_model = RewardModel(model)
+    if missing:
+        weight = reward_model.head.weight
+        noise = torch.randn(weight.shape, generator=generator)
+        weight.data.copy_(noise / (weight.shape[1] + 1) ** 0.5)
+    return reward_model.to(device).eval()

@@ -1,10 +1,12 @@
 """Hidden states and logits of whole sequences, at the positions that are read and no others."""
 
+import copy
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from rlhf.last_block import computed_only_at
 from rlhf.padding import position_ids
@@ -17,6 +19,10 @@ from rlhf.shapes import (
     ResponseMask,
     TokenIds,
 )
+
+OUTPUT_LAYER_ALONE = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
+"""`model_type` of the models whose logits are what their output layer gives. Calling it directly
+spares 80 µs a call, 3 % of a decoding step of the embedded model; a test compares each."""
 
 
 def sequence_hidden(
@@ -48,11 +54,45 @@ def before_response(trunk: nn.Module, batch: tuple[Tensor, Tensor, Tensor, Tenso
     return sequence_hidden(trunk, ids, mask, read=read)[:, before]
 
 
+class _GivenOutput(BaseModelOutputWithPast):  # type: ignore[misc]
+    """A trunk's output with nothing but hidden states; what families add to theirs is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+class _GivenHidden(nn.Module):
+    """Stands where a trunk stood, and returns hidden states that are known already."""
+
+    def __init__(self, hidden: Tensor):
+        """Return `hidden` whatever is asked."""
+        super().__init__()
+        self._hidden = hidden
+
+    def forward(self, *args: object, **kwargs: object) -> _GivenOutput:
+        """The hidden states, in the form of a trunk's output."""
+        del args, kwargs
+        return _GivenOutput(last_hidden_state=self._hidden)
+
+    @property
+    def decoder(self) -> nn.Module:
+        """OPT's model calls this part of its trunk."""
+        return self
+
+
 def language_model_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Logits in float32 from hidden states, for the positions asked for only."""
-    head = lm.get_output_embeddings()
-    assert isinstance(head, nn.Module), f"{type(lm).__name__} has no output embeddings"
-    return cast(Tensor, head(hidden)).float()
+    """Logits in float32 of hidden states (..., hidden), by the model's own code behind its trunk.
+
+    That code is more than the output layer: Gemma caps its logits, Granite and Cohere scale them.
+    """
+    if lm.config.model_type in OUTPUT_LAYER_ALONE:
+        return cast(Tensor, lm.get_output_embeddings()(hidden)).float()
+    head = copy.copy(lm)
+    batch = hidden if hidden.ndim == 3 else hidden[None]
+    head._modules = lm._modules | {lm.base_model_prefix: _GivenHidden(batch)}
+    logits = cast(Tensor, head(inputs_embeds=batch, use_cache=False).logits).float()
+    return logits if hidden.ndim == 3 else logits[0]
 
 
 def response_logits(

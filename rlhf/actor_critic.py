@@ -1,4 +1,4 @@
-"""A policy with its value function; on disk the value head lies beside the policy's weights."""
+"""A policy with its value function, which on disk lies in a folder below the policy's weights."""
 
 import copy
 from pathlib import Path
@@ -13,7 +13,8 @@ from rlhf.model_folders import ModelFolderError
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import Logits, PerToken, PromptIds, PromptMask, ResponseIds, ResponseMask
 
-VALUE_HEAD = "value_head.safetensors"
+VALUE_FUNCTION = "value_function/weights.safetensors"
+"""Below a policy's folder, since many loaders read every `*.safetensors` in it as its weights."""
 
 
 class PolicyOutput(NamedTuple):
@@ -77,23 +78,25 @@ def build_actor_critic(
 
 
 def save_value_function(model: ActorCritic, folder: Path) -> None:
-    """Write the value head (and its trunk, where it has one) beside the policy's weights."""
+    """Write the value head (and its trunk, where it has one) below the policy's folder."""
     tensors = {f"head.{name}": value for name, value in model.value_head.state_dict().items()}
     if model.value_trunk is not None:
         tensors |= {f"trunk.{key}": value for key, value in model.value_trunk.state_dict().items()}
-    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / VALUE_HEAD)
+    path = folder / VALUE_FUNCTION
+    path.parent.mkdir(exist_ok=True)
+    save_file({key: value.contiguous() for key, value in tensors.items()}, path)
 
 
 def load_value_function(model: ActorCritic, folder: Path) -> None:
     """Read back what `save_value_function` wrote; the shapes must agree."""
-    tensors = load_file(folder / VALUE_HEAD)
+    tensors = load_file(folder / VALUE_FUNCTION)
     head = {key[5:]: value for key, value in tensors.items() if key.startswith("head.")}
     trunk = {key[6:]: value for key, value in tensors.items() if key.startswith("trunk.")}
     model.value_head.load_state_dict(head)
     if (model.value_trunk is not None) != bool(trunk):
         kinds = {True: "separate", False: "shared"}
         raise ModelFolderError(
-            f"{folder / VALUE_HEAD}: expected a {kinds[not trunk]} value model, "
+            f"{folder / VALUE_FUNCTION}: expected a {kinds[not trunk]} value model, "
             f"found a {kinds[bool(trunk)]} one"
         )
     if model.value_trunk is not None:

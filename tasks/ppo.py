@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.actor_critic import (
-    VALUE_HEAD,
+    VALUE_FUNCTION,
     ActorCritic,
     build_actor_critic,
     load_value_function,
@@ -149,7 +149,7 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
         reward_model=reward_model if params.value_init == "reward" else None,
         separate=params.value_model == "separate",
     )
-    if params.value_carry and (folder / VALUE_HEAD).is_file():
+    if params.value_carry and (folder / VALUE_FUNCTION).is_file():
         load_value_function(actor, folder)
     if params.lora is not None and folder == SFT:
         add_adapter(actor.lm, params.lora, seeds_of(stage).torch("ppo", "lora"))

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf import pretrain
-from rlhf.actor_critic import VALUE_HEAD, build_actor_critic, load_value_function
+from rlhf.actor_critic import VALUE_FUNCTION, build_actor_critic, load_value_function
 from rlhf.chat import encode_prompt
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
@@ -91,7 +91,7 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         reward_model=None,
         separate=params.value_model == "separate",
     )
-    if (policy / VALUE_HEAD).is_file():
+    if (policy / VALUE_FUNCTION).is_file():
         load_value_function(actor, policy)
     tokenizer = load_tokenizer(policy)
     with (root / "data/prepared/prompts/heldout.jsonl").open(encoding="utf-8") as file:

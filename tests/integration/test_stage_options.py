@@ -173,7 +173,8 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
 def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Path):
     """Training itself is the same; the folder differs in the policy's weights alone."""
     stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
-    value, last = folder / "value_head.safetensors", weights(world, str(folder))
+    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+    value, last = folder / "value_function/weights.safetensors", weights(world, str(folder))
     before, curves = value.read_bytes(), history(world, stage)
     set_params(world, "ppo", {"average_decay": 0.5})
 
@@ -209,8 +210,8 @@ def test_a_second_round_may_start_anew_from_sft(world: Path):
     set_params(world, "ppo", {"iterations": 0})
     assert run(world, "ppo@r2") == 0
     assert same(weights(world, "models/sft"), weights(world, "models/rounds/r2/policy"))
-    value = load_file(world / "models/rounds/r2/policy/value_head.safetensors")
-    carried = load_file(world / "models/rounds/r1/policy/value_head.safetensors")
+    value = load_file(world / "models/rounds/r2/policy/value_function/weights.safetensors")
+    carried = load_file(world / "models/rounds/r1/policy/value_function/weights.safetensors")
     assert not torch.equal(value["head.weight"], carried["head.weight"])
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForSequenceClassification
 
 from rlhf.actor_critic import (
-    VALUE_HEAD,
+    VALUE_FUNCTION,
     build_actor_critic,
     load_value_function,
     save_value_function,
@@ -202,9 +202,28 @@ def test_s49_the_value_function_comes_back_from_disk(tmp_path, separate):
 
 
 @pytest.mark.parametrize("separate", [True, False])
+def test_the_safetensors_in_a_policys_folder_are_its_weights_alone(tmp_path, separate):
+    """Whoever takes all of them for the model's weights, as vLLM does, reads no value function."""
+    lm = tiny.llama()
+    save_model(lm, tmp_path)
+    save_value_function(build_actor_critic(lm, reward_model=None, separate=separate), tmp_path)
+    read = {
+        name: value
+        for path in tmp_path.glob("*.safetensors")
+        for name, value in load_file(path).items()
+    }
+    parameters = dict(lm.named_parameters())
+    assert read.keys() == parameters.keys()
+    assert all(torch.equal(read[name], weight) for name, weight in parameters.items())
+    assert (tmp_path / VALUE_FUNCTION).is_file()
+
+
+@pytest.mark.parametrize("separate", [True, False])
 def test_a_shared_value_function_is_not_taken_for_a_separate_one(tmp_path, separate):
     save_value_function(value_actor(separate=separate), tmp_path)
-    with pytest.raises(ModelFolderError, match=f"{VALUE_HEAD}: expected a s.* value model, found"):
+    with pytest.raises(
+        ModelFolderError, match=f"{VALUE_FUNCTION}: expected a s.* value model, found"
+    ):
         load_value_function(value_actor(separate=not separate), tmp_path)
 
 

@@ -29,9 +29,12 @@ _log = logging.getLogger(__name__)
 class LabelParams:
     """Section `label` of params.yaml."""
 
-    annotators: Literal["rubric", "file", "people", "language_model", "reward_model"] = "rubric"
+    annotators: Literal["rubric", "file", "people", "language_model", "reward_model", "none"] = (
+        "rubric"
+    )
     """Who judges: simulated annotators with the gold rubric, a judgments file, people, a language
-    model behind an endpoint, or a reward model."""
+    model behind an endpoint, a reward model; or nobody (`none`): the preferences that `prepare`
+    names are then all there is."""
     overlap: int = 1
     """Judgments per pair, each by a different annotator; at least 1."""
     simulated: int = 4

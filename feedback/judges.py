@@ -10,10 +10,11 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +43,15 @@ Reply with one word: 1, 2 or tie."""
 
 CUT = "\n(This answer was cut at its length limit; its writer had not ended.)"
 """Follows an answer that is not finished."""
+
+_VERDICT = re.compile(
+    r"[\W_]*(?:the )?(?:(?:better|best|final) )?(?:(?:answer|response|assistant|verdict)[\W_]+){0,2}"
+    r"(?:is )?(?P<verdict>1|2|a|b|tie|(?<=\[\[)c(?=\]\]))[\W_]*",
+    re.IGNORECASE,
+)
+"""A whole reply: the verdict with what models put around it. `[[A]]`, `[[B]]` and `[[C]]` are the
+form that many judges were trained on."""
+_PLACES: Mapping[str, int | str] = {"1": 1, "a": 1, "2": 2, "b": 2, "tie": "tie", "c": "tie"}
 
 _LONGEST_REPLY = 20_000
 """Bytes of a reply that are read; a verdict is a few bytes long."""
@@ -124,7 +134,7 @@ class LanguageModelAnnotator:
     def __init__(self, params: LanguageModelParams, *, cache: Path) -> None:
         """`cache`: folder for verdicts."""
         self._params = params
-        content = {**asdict(params), "question": QUESTION, "cut": CUT, "code": 2}
+        content = {**asdict(params), "question": QUESTION, "cut": CUT, "code": 3}
         # Where it runs and how long we wait does not affect verdicts.
         for name in ("endpoint", "api_key_variable", "timeout_s", "at_once"):
             del content[name]
@@ -213,12 +223,11 @@ class LanguageModelAnnotator:
 
 
 def _read_verdict(reply: str) -> int | str:
-    """1, 2 or tie, from the whole reply, ignoring case, spaces and punctuation around it."""
-    word = reply.strip().strip(".\"'*").lower()
-    verdicts: dict[str, int | str] = {"1": 1, "2": 2, "tie": "tie"}
-    if word not in verdicts:
+    """1, 2 or tie, from the whole reply: alone or as `Answer 1`, as A or B, marked up or not."""
+    found = _VERDICT.fullmatch(reply)
+    if found is None:
         raise VerdictError(f"the reply is {reply[:80]!r}, expected 1, 2 or tie")
-    return verdicts[word]
+    return _PLACES[found["verdict"].lower()]
 
 
 def _write(path: Path, verdict: dict[str, Any]) -> None:

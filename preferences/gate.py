@@ -99,6 +99,9 @@ class Round:
     allowed: Allowed = frozenset()
     human_labels: int = 0
     """Fewest fresh pairs that people must have judged."""
+    unlabelled: bool = False
+    """Nobody was asked: the earlier preferences are all there is, and what is required of fresh
+    ones is required of them."""
 
 
 def run_gate(
@@ -197,7 +200,7 @@ def decide(
     )
     assert counts.rows_in == counts.rows_out, f"a row was lost: {counts}"
     reasons = [
-        *_reasons(counts, findings, params),
+        *_reasons(counts, findings, params, unlabelled=context.unlabelled),
         *_out_of_bounds(numbers),
         *_missing_people(context),
     ]
@@ -228,7 +231,9 @@ def _broken(findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
     return {row: tuple(broken[row]) for row in sorted(broken)}
 
 
-def _reasons(counts: Counts, findings: Sequence[Finding], params: ValidateParams) -> Iterator[str]:
+def _reasons(
+    counts: Counts, findings: Sequence[Finding], params: ValidateParams, *, unlabelled: bool
+) -> Iterator[str]:
     total = counts.fresh + counts.earlier
     for finding in findings:
         limit = params.limit(finding.rule)
@@ -238,21 +243,28 @@ def _reasons(counts: Counts, findings: Sequence[Finding], params: ValidateParams
                 f"{finding.rule}: {report.rows(len(finding.rows))} where "
                 f"{report.REASONS[finding.rule]}{more}"
             )
-    if not counts.fresh:
-        yield "no rows: there are no fresh preferences"
-    elif counts.fresh_passed < params.min_rows:
-        passed = counts.fresh_passed
-        yield f"min_rows: {passed:,} fresh preferences passed, {params.min_rows:,} required"
-    aside = counts.fresh - counts.fresh_passed
-    if counts.fresh and aside / counts.fresh > params.max_quarantined_fraction:
-        yield (
-            f"max_quarantined_fraction: {aside:,} of {counts.fresh:,} fresh preferences "
-            f"quarantined, more than {params.max_quarantined_fraction:.0%}"
-        )
+    yield from _too_few(counts, params, unlabelled=unlabelled)
     if not counts.train:
         yield "no rows: nothing is left to train on"
     if params.heldout_fraction and not counts.heldout:
         yield "no rows: no held-out row is left to evaluate a reward model on"
+
+
+def _too_few(counts: Counts, params: ValidateParams, *, unlabelled: bool) -> Iterator[str]:
+    """What is wrong with the number of preferences that passed, or with that of those set aside."""
+    kind, rows, passed = "fresh", counts.fresh, counts.fresh_passed
+    if unlabelled:
+        kind, rows, passed = "initial", counts.fresh + counts.earlier, counts.train + counts.heldout
+    if not rows:
+        yield f"no rows: there are no {kind} preferences"
+    elif passed < params.min_rows:
+        yield f"min_rows: {passed:,} {kind} preferences passed, {params.min_rows:,} required"
+    aside = rows - passed
+    if rows and aside / rows > params.max_quarantined_fraction:
+        yield (
+            f"max_quarantined_fraction: {aside:,} of {rows:,} {kind} preferences "
+            f"quarantined, more than {params.max_quarantined_fraction:.0%}"
+        )
 
 
 def _out_of_bounds(numbers: Sequence[Number]) -> Iterator[str]:

@@ -91,9 +91,11 @@ class ValidateParams:
     heldout_fraction: float = 0.1667
     """Share of new prompts to hold out, 0 to below 1; known prompts stay on their side."""
     min_rows: int = 1
-    """Fewest fresh preferences that must pass, otherwise the gate blocks; at least 1."""
+    """Fewest fresh preferences that must pass, otherwise the gate blocks; at least 1. Where nobody
+    labels, the fewest of the initial ones."""
     max_quarantined_fraction: float = 0.25
-    """Largest share of the fresh preferences that may be quarantined, 0 to 1."""
+    """Largest share of the fresh preferences that may be quarantined, 0 to 1; of the initial ones
+    where nobody labels."""
     ties: Literal["drop", "half"] = "drop"
     """Pairs judged equal (or equally bad): `drop` leaves them out and counts them, `half` trains
     the reward model half on either order, which pulls the two scores together."""

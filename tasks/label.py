@@ -27,7 +27,7 @@ VERDICTS = Path(".work") / "feedback" / "verdicts"
 
 
 def run(stage: Stage) -> None:
-    """Ask the configured annotators for judgments of exactly these pairs."""
+    """Ask the configured annotators for judgments of exactly these pairs; `none` gives none."""
     key = stage.round_key
     pairs = read_pairs(Path(f"data/rounds/{key}/comparisons.jsonl"))
     try:
@@ -44,6 +44,8 @@ def run(stage: Stage) -> None:
 
 def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
     params = stage.params.label
+    if params.annotators == "none":
+        return []
     if params.annotators == "rubric":
         return RubricAnnotator(
             _support_desk_score(pairs), params, seed=stage.params.run.seed, rubric="support-desk"

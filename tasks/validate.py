@@ -51,6 +51,7 @@ def run(stage: Stage) -> None:
         tokens=TokenLimit(Path("models/sft"), stage.params.reward.max_tokens),
         allowed=load_allowed(Path("data/allowed.jsonl")),
         human_labels=params.human_labels.get(str(key), 0),
+        unlabelled=stage.params.label.annotators == "none",
     )
     results = stage.staging.directory(f"results/validate/{key}")
     result = run_gate(

@@ -75,7 +75,7 @@ READING_STAGES = {"prepare", "label", "validate"}
 
 EXTRA_PARAMS = {
     "test": {"final"},
-    "validate": {"reward.max_tokens"},
+    "validate": {"label.annotators", "reward.max_tokens"},
     "best_of_n": {"evaluate", "rounds", "final"},
 }
 """Beside `run` and the stage's own section."""

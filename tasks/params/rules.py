@@ -55,6 +55,7 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
         yield from _base_problems(base.model, base.revision, folder)
         yield from _embedded_problems(base.embedded)
     yield from _data_problems(sections)
+    yield from _preference_problems(sections)
     if (rounds := sections.get("rounds")) is not None:
         yield from _round_problems(rounds)
         if rounds and (final := sections.get("final")) not in (None, *rounds):
@@ -81,6 +82,25 @@ def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
         yield (
             "prepare.files.corpus",
             "required to pre-train the embedded model; or name a model of your own in base.model",
+        )
+
+
+def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
+    """Where nobody labels, the preferences have to come from somewhere."""
+    label, prepare, reward = (sections.get(name) for name in ("label", "prepare", "reward"))
+    if label is None or label.annotators != "none":
+        return
+    named = prepare and (prepare.sources or (prepare.files and prepare.files.preferences))
+    if prepare is not None and not named:
+        yield (
+            "label.annotators",
+            "none, and there are no preferences to train a reward model on: name some under "
+            "prepare.sources",
+        )
+    if reward is not None and reward.preferences == "newest":
+        yield (
+            "reward.preferences",
+            "newest, but label.annotators is none: no round has any; take all",
         )
 
 

@@ -121,6 +121,52 @@ def test_the_allow_list_of_the_repository_puts_a_row_back(round_: Round):
     assert rows(round_.results / "quarantine.jsonl") == []
 
 
+def without_labels(round_: Round, *, wrong: int = 0) -> None:
+    """Nobody judges; 48 initial preferences, a quarter of them held out, `wrong` of them blank."""
+    round_.values["label"] = {"annotators": "none"}
+    round_.values["prepare"]["sources"] = [{"path": "mine/pairs.jsonl"}]
+    write_rows(round_.root / "data/rounds/r1/judgments.jsonl", [])
+    texts = [(f"Why {n}?", f"Since {n} is so." if n >= wrong else "", "No.") for n in range(48)]
+    initial = [
+        {
+            "pair_id": pair_id(*each), "prompt_id": f"i{n}", "prompt": each[0], "chosen": each[1],
+            "rejected": each[2], "margin": 0.0, "weight": 1.0, "source": "mine", "round": "",
+            "split": "heldout" if n % 4 == 0 else "train",
+        }
+        for n, each in enumerate(texts)
+    ]  # fmt: skip
+    for split in ("train", "heldout"):
+        chosen = [row for row in initial if row["split"] == split]
+        write_rows(round_.root / f"data/prepared/preferences/{split}.jsonl", chosen)
+
+
+def test_where_nobody_labels_the_initial_preferences_pass_by_themselves(round_: Round):
+    without_labels(round_)
+    code, err = round_.run()
+    assert (code, err) == (0, "")
+    counts = json.loads((round_.results / "verdict.json").read_text())["rows"]
+    # 40 good pairs, one with a blank answer and one that would be a tie: sampled, never judged.
+    assert (counts["fresh"], counts["unjudged"], counts["earlier"]) == (0, 42, 48)
+    sides = {split: rows(round_.preferences / f"{split}.jsonl") for split in ("train", "heldout")}
+    assert {split: len(side) for split, side in sides.items()} == {"train": 36, "heldout": 12}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (24, "max_quarantined_fraction: 24 of 48 initial preferences quarantined, more than 25%"),
+        (48, "min_rows: 0 initial preferences passed, 1 required"),
+    ],
+)
+def test_initial_preferences_without_labels_still_have_to_be_good_ones(
+    round_: Round, wrong: int, reason: str
+):
+    without_labels(round_, wrong=wrong)
+    code, err = round_.run()
+    assert code == 4
+    assert reason in err
+
+
 def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
     round_.values["validate"] |= {
         "human_labels": {"r1": 50}, "severities": {"blank_responses": "error"}

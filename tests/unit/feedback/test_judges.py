@@ -118,10 +118,37 @@ def test_a_tie_in_both_orders_is_a_tie(ask: Any, endpoint: Endpoint, pairs: Any)
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "tie"),
+    [
+        ("Answer 1", "Answer 2", "Answer: tie"),
+        ("A", "B", "**Tie**"),
+        ("[[A]]", "[[B]]", "[[C]]"),
+        ("Answer A", "answer_b", "The verdict is tie."),
+        ("1.", "2)", "TIE"),
+        ("**Answer 1**", "The better answer is 2.", "'tie'"),
+        ("Final answer: 1", "Verdict: Answer 2", " tie\n"),
+        ("<answer_1>", "Response 2", "tie"),
+    ],
+)
+def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
+    ask: Any, endpoint: Endpoint, pairs: Any, first: str, second: str, tie: str
+) -> None:
+    endpoint.reply = lambda one, _: (200, first if "good" in one else second)
+    assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
+    endpoint.reply = lambda *_: (200, tie)
+    assert [one.choice for one in ask(seed=1).judge(pairs)] == ["tie", "tie"]
+
+
+@pytest.mark.parametrize(
     ("reply", "reason"),
     [
         ((200, "Answer 1 is better"), "expected 1, 2 or tie"),
         ((200, ""), "expected 1, 2 or tie"),
+        ((200, "1 or 2"), "expected 1, 2 or tie"),
+        ((200, "12"), "expected 1, 2 or tie"),
+        ((200, "C"), "expected 1, 2 or tie"),
+        ((200, "Answer 3"), "expected 1, 2 or tie"),
+        ((200, "a tie"), "expected 1, 2 or tie"),
         ((500, "boom"), "the endpoint answered 500"),
         ((299, "<html>"), "is not JSON"),
         ((299, '{"error": 1}'), "has no choices"),

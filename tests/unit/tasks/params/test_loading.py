@@ -299,6 +299,14 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
         ),
         ({"prepare.train_prompts": 100}, "sample.pairs: 1800 is above prepare.train_prompts (100)"),
         ({"label.annotators": "file"}, "label.file is missing, and label.annotators is file"),
+        ({"label.annotators": "none"}, "label.annotators: none, and there are no preferences to"),
+        (
+            {
+                "label.annotators": "none", "prepare.sources": [{"path": "p"}],
+                "reward.preferences": "newest",
+            },
+            "reward.preferences: newest, but label.annotators is none",
+        ),
         ({"label.overlap": 5}, "label.simulated is 4, expected at least label.overlap (5)"),
         ({"validate.heldout_fraction": 1.0}, "validate.heldout_fraction is 1.0"),
     ],

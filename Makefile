@@ -6,8 +6,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: repro help verify test test-long check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
-repro: $(READY)  ## the whole pipeline on embedded defaults; VARIANT=name for a variant in params/
-	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT))
+repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
+	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
 
 verify: $(READY)  ## whether this machine writes the bytes of the commit; STAGES=n for the first n
 	@python -m tasks.verify $(if $(STAGES),--stages '$(STAGES)')

@@ -14,6 +14,7 @@ from preferences.schemas import DEMONSTRATIONS
 from rlhf import pretrain
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
+from tasks.params.embedded_recipe import embedded_recipe
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.running.outcome import StageEnd
@@ -94,6 +95,8 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
     compute = start_compute(stage.params.run)
     tokenizer = load_tokenizer(folder)
     model = load_policy(folder, compute.device)
+    if problem := embedded_recipe(stage.params, model.num_parameters()):
+        raise StageEnd("bad_input", f"base.model: {params.model}: {problem}")
     return (
         model,
         tokenizer,

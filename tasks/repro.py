@@ -1,5 +1,6 @@
 """`python -m tasks.repro [--variant NAME]` (`make repro`): the whole pipeline, then its results.
 
+`--preset NAME --model FOLDER` writes a preset into params.yaml first (tasks/params/presets.py).
 Checks all of params.yaml, runs `dvc repro`, ships metrics and models to MLflow beside it, writes
 `reports/summary.json` and prints the result round by round. Exit codes: 0 done or nothing to do,
 2 bad input, 3 training stopped itself, 4 the data gate or a probe blocked, 5 waiting for people, 6
@@ -19,6 +20,7 @@ from typing import Any
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
+from tasks.params.presets import describe, take_preset
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import result_table, time_lines
 from tasks.reporting.run_page import write_run_page
@@ -34,6 +36,7 @@ from tasks.workspace.driver_lock import (
     STALE_EXIT_CODE,
     Driver,
     WorkspaceBusyError,
+    refuse_if_busy,
     sole_use,
 )
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
@@ -49,13 +52,17 @@ STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 1
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.repro", description=__doc__)
-    parser.add_argument("--variant", metavar="NAME", help="overlay params/NAME.yaml on params.yaml")
-    variant: str | None = parser.parse_args(argv).variant
+    options = _options(argv)
+    variant: str | None = options.variant
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     root = Path.cwd()
     try:
         workspace = _workspace(root, variant)
+        if options.preset is not None:
+            refuse_if_busy(workspace)
+            changes = take_preset(workspace, options.preset, options.model)
+            sys.stdout.write(describe(options.preset, changes))
+            sys.stdout.flush()
         params = load_params(workspace / "params.yaml")
         name = f"make repro VARIANT={variant}" if variant else "make repro"
         with sole_use(workspace, Driver(name=f"`{name}`")):
@@ -67,6 +74,19 @@ def main(argv: list[str] | None = None) -> int:
     except WorkspaceBusyError as error:
         sys.stderr.write(f"{error}\n")
         return BUSY_EXIT_CODE
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tasks.repro", description=__doc__)
+    parser.add_argument("--variant", metavar="NAME", help="overlay params/NAME.yaml on params.yaml")
+    parser.add_argument("--preset", metavar="NAME", help="first write params/presets/NAME.yaml in")
+    parser.add_argument("--model", metavar="FOLDER", help="with --preset: becomes base.model")
+    options = parser.parse_args(argv)
+    if options.preset is None and options.model is not None:
+        parser.error("--model (MODEL=) goes with --preset (PRESET=)")
+    if options.preset is not None and options.variant is not None:
+        parser.error("--preset changes params.yaml, over which --variant is laid; one at a time")
+    return options
 
 
 def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str | None) -> int:

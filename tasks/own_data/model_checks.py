@@ -1,11 +1,13 @@
 """Whether models that params.yaml names can be used, without loading their weights."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.loading import Params
 
 HUB_SECONDS = 5.0
@@ -19,7 +21,9 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     """Problems with the base model, and with a reward model used as annotator."""
     base, label = params.base, params.label
     if base.model is not None and (root / base.model).is_dir():
-        yield from (("base.model", text) for text in _folder_problems(root / base.model))
+        found = list(_folder_problems(root / base.model))
+        found = found or list(_recipe_problems(params, root / base.model))
+        yield from (("base.model", text) for text in found)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
     if label.annotators == "reward_model" and label.reward_model is not None:
@@ -49,6 +53,23 @@ def _folder_problems(folder: Path) -> Iterator[str]:
         load_tokenizer(folder)
     except (ModelFolderError, TokenizerError) as error:
         yield str(error)
+
+
+def _recipe_problems(params: Params, folder: Path) -> Iterator[str]:
+    if problem := embedded_recipe(params, _parameters(folder)):
+        yield f"{params.base.model}: {problem}"
+
+
+def _parameters(folder: Path) -> int:
+    """Weights in the folder's safetensors files, by the shapes in their headers."""
+    from safetensors import safe_open  # noqa: PLC0415
+
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        count += sum(math.prod(shape) for shape in shapes)
+    return count
 
 
 def _scores_problems(folder: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
@@ -222,3 +222,47 @@ def test_repro_names_the_folder_that_a_misspelt_one_may_mean(place: Place):
         "base.model: modle: no such model folder; did you mean model?; of a model of the hub, "
         "name base.revision"
     ]
+
+
+def write_large_model(folder: Path) -> None:
+    """Llama of 23 million weights, more than is taken for a model from scratch."""
+    write_chat_model(folder)
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=1024, intermediate_size=6000, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(folder)
+
+
+def test_the_embedded_models_rates_are_refused_for_a_large_model(place: Place):
+    """Before anything starts, and by the stage itself under a bare `dvc repro`."""
+    write_large_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    problem = (
+        "base.model: model: 23 million parameters, but sft.optimiser, reward.optimiser, "
+        "ppo.optimiser, ppo.value_optimiser are those of the embedded model"
+    )
+
+    (found,) = place.preflight()
+    assert place.run("prepare")[0] == 0
+    code, err = place.run("base")
+
+    assert found.startswith(problem)
+    assert "PRESET=smollm2-135m" in found
+    assert (code, err) == (2, f"base: {found}\n")
+    assert not (place.root / "models").exists()
+
+
+def test_own_rates_for_a_large_model_pass(place: Place):
+    write_large_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    for section, key in (
+        ("sft", "optimiser"), ("reward", "optimiser"), ("ppo", "optimiser"),
+        ("ppo", "value_optimiser"),
+    ):  # fmt: skip
+        place.values[section][key] = {"name": "adamw", "lr": 2e-5}
+
+    check_inputs(load_params(place.save()), place.root)
+    assert place.run("prepare")[0] == 0
+    assert place.run("base") == (0, "")

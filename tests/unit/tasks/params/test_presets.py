@@ -1,0 +1,222 @@
+"""Presets: what they write into params.yaml, what they leave, and that the shipped ones agree."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from rlhf.params.lora import LoraParams
+from tasks import repro
+from tasks.params.loading import ParamsError, load_params
+from tasks.params.presets import available_presets, describe, main, take_preset
+
+ROOT = Path(__file__).resolve().parents[4]
+SHIPPED = available_presets(ROOT)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The repository's own params and presets, and two folders that could be models."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "other").mkdir()
+    return tmp_path
+
+
+def edit(root: Path, old: str, new: str) -> None:
+    path = root / "params.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def preset_of(root: Path, name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = YAML(typ="safe").load(
+        (root / f"params/presets/{name}.yaml").read_text(encoding="utf-8")
+    )
+    return loaded
+
+
+def holds(values: Any, wanted: Any) -> bool:
+    """Whether what a preset says is so in the params; they are dataclasses inside of each other."""
+    if isinstance(wanted, Mapping) and values is not None:
+        return all(holds(getattr(values, key), inner) for key, inner in wanted.items())
+    return bool(values == wanted)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_preset_is_written_whole_and_params_yaml_is_sound(root: Path, name: str) -> None:
+    take_preset(root, name, "mine")
+
+    params = load_params(root / "params.yaml")
+    assert params.base.model == "mine"
+    assert holds(params, preset_of(root, name))
+
+
+def test_rates_of_the_embedded_model_stay_in_none_of_them(root: Path) -> None:
+    embedded = load_params(root / "params.yaml")
+    for name in SHIPPED:
+        values = preset_of(root, name)
+        for section in ("sft", "reward", "ppo"):
+            assert values[section]["optimiser"]["lr"] < getattr(embedded, section).optimiser.lr
+        assert values["sft"]["optimiser"]["name"] == "adamw"
+
+
+def test_all_presets_set_the_same_keys() -> None:
+    """Else what one of them has set would stay when another is taken."""
+
+    def keys(values: object) -> object:
+        if not isinstance(values, Mapping):
+            return None
+        return {key: None if key == "lora" else keys(inner) for key, inner in values.items()}
+
+    found = [keys(preset_of(ROOT, name)) for name in SHIPPED]
+    assert len(found) == 3
+    assert all(each == found[0] for each in found)
+
+
+def test_comments_order_and_all_other_values_stay(root: Path) -> None:
+    before = (root / "params.yaml").read_text(encoding="utf-8").splitlines()
+    take_preset(root, "smollm2-135m", "mine")
+    after = (root / "params.yaml").read_text(encoding="utf-8").splitlines()
+
+    removed = [line for line in before if line not in after]
+    assert [line for line in before if line.lstrip().startswith("#")] == [
+        line for line in after if line.lstrip().startswith("#")
+    ]
+    assert "  optimiser: {name: muon, lr: 2e-3, muon_lr: 6e-3, warmup_steps: 30}" in removed
+    assert "  optimiser: {name: adamw, lr: 2e-5, muon_lr: 6e-3, warmup_steps: 5}" in after
+    assert "  revision: null" in after
+    # Blank lines part the sections, and no new key slipped behind one.
+    assert [line for line in after if line and not line.startswith((" ", "#"))] == [
+        line for line in before if line and not line.startswith((" ", "#"))
+    ]
+    for number, line in enumerate(after):
+        assert line or not after[number + 1].startswith(" ")
+
+
+def test_the_second_time_nothing_changes(root: Path) -> None:
+    assert take_preset(root, "smollm2-135m", "mine") != []
+    text = (root / "params.yaml").read_bytes()
+    changes = take_preset(root, "smollm2-135m", None)
+
+    assert (changes, describe("smollm2-135m", changes)) == ([], "")
+    assert (root / "params.yaml").read_bytes() == text
+
+
+def test_what_the_user_has_written_stays_and_is_named(root: Path) -> None:
+    edit(root, "iterations: 14", "iterations: 5")
+    changes = take_preset(root, "smollm2-135m", "mine")
+
+    params = load_params(root / "params.yaml")
+    assert (params.ppo.iterations, params.ppo.rollout_size) == (5, 64)
+    text = describe("smollm2-135m", changes)
+    assert "ppo.iterations" in text
+    assert "5, your own, stays (preset: 8)" in text
+    assert "128 -> 64" in text
+
+
+def test_another_preset_replaces_what_the_first_has_written(root: Path) -> None:
+    take_preset(root, "8b-lora-gpu", "mine")
+    edit(root, "rollout_size: 128", "rollout_size: 96")
+    first = load_params(root / "params.yaml")
+    changes = take_preset(root, "smollm2-135m", "other")
+
+    params = load_params(root / "params.yaml")
+    lora = LoraParams(rank=16, alpha=32)
+    assert (first.sft.lora, first.reward.lora) == (lora, lora)
+    assert (params.sft.lora, params.reward.lora, params.ppo.lora) == (None, None, lora)
+    assert (params.run.precision, params.base.model) == ("float32", "other")
+    assert [change.key for change in changes if change.own] == ["ppo.rollout_size"]
+
+
+def test_a_model_in_a_folder_drops_the_revision_of_one_on_the_hub(root: Path) -> None:
+    edit(root, "  model: null\n  revision: null", "  model: some/model\n  revision: abc")
+    take_preset(root, "1b-gpu", "mine")
+
+    base = load_params(root / "params.yaml").base
+    assert (base.model, base.revision) == ("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "problem"),
+    [
+        (
+            "huge",
+            "mine",
+            "no preset 'huge': params/presets/huge.yaml is missing; there are: 1b-gpu",
+        ),
+        ("1b-gpu", None, "base.model is null; name its folder: make repro PRESET=1b-gpu MODEL="),
+        ("1b-gpu", "none", "params.yaml: base.model: none: no such model folder"),
+    ],
+)
+def test_what_cannot_be_taken_is_one_line_and_changes_nothing(
+    root: Path,
+    name: str,
+    model: str | None,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before, files = (root / "params.yaml").read_bytes(), sorted(root.iterdir())
+    with pytest.raises(ParamsError) as error:
+        take_preset(root, name, model)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+    monkeypatch.chdir(root)
+    assert main([name, *(["--model", model] if model else [])]) == 2
+    assert problem in capsys.readouterr().err
+    assert ((root / "params.yaml").read_bytes(), sorted(root.iterdir())) == (before, files)
+
+
+def test_a_preset_of_ones_own_is_checked_before_it_is_written(root: Path) -> None:
+    (root / "params/presets/mine.yaml").write_text("ppo: {minibatches: 7}\n")
+    before = (root / "params.yaml").read_bytes()
+    with pytest.raises(ParamsError, match=r"params\.yaml: ppo\.minibatches: rollout_size 128"):
+        take_preset(root, "mine", "mine")
+    (root / "params/presets/mine.yaml").write_text("final: r1\n")
+    with pytest.raises(ParamsError, match="final: no section that a preset may have"):
+        take_preset(root, "mine", "mine")
+    assert (root / "params.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--model", "mine"], "--model (MODEL=) goes with --preset (PRESET=)"),
+        (["--preset", "1b-gpu", "--variant", "seed1"], "one at a time"),
+    ],
+)
+def test_make_repro_refuses_a_model_alone_and_a_preset_with_a_variant(
+    arguments: list[str],
+    problem: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(root)
+    before = (root / "params.yaml").read_bytes()
+    with pytest.raises(SystemExit) as end:
+        repro.main(arguments)
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err
+    assert (root / "params.yaml").read_bytes() == before
+
+
+def test_make_repro_takes_the_preset_before_it_reads_params_yaml(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends here because the folder holds no model, which is found after that."""
+    monkeypatch.chdir(root)
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    assert repro.main(["--preset", "smollm2-135m", "--model", "mine"]) == 2
+
+    out, err = capsys.readouterr()
+    assert "Preset smollm2-135m (params/presets/smollm2-135m.yaml) in params.yaml:" in out
+    assert "mine: not a model folder in Hugging Face format" in err
+    assert load_params(root / "params.yaml").ppo.lora == LoraParams(rank=16, alpha=32)

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 
 from preferences.formats.files import write_records
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
-from preferences.formats.layouts import layout_of
+from preferences.formats.maps import layout_of
 from preferences.formats.reading import FORMATS, open_source
 from preferences.opening import Limits
 from preferences.reader import MalformedDataError

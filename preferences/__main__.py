@@ -13,7 +13,7 @@ from pathlib import Path
 
 from preferences.allowing import load_allowed
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
-from preferences.formats.layouts import layout_of
+from preferences.formats.maps import layout_of
 from preferences.formats.omissions import Omissions, columns_not_read
 from preferences.formats.reading import FORMATS, Source, open_source, read_prompts
 from preferences.formats.writing import OUT_FORMATS, check_name, write_items

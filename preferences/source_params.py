@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from preferences.formats.layouts import layout_of
+from preferences.formats.maps import layout_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from preferences.formats.files import container_of
-from preferences.formats.layouts import Layout, layout_of
+from preferences.formats.layouts import Layout
+from preferences.formats.maps import layout_of
 from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
 from preferences.opening import open_regular, unreadable

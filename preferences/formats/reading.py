@@ -10,7 +10,8 @@ from preferences.formats import pairs, unpaired, votes
 from preferences.formats.cells import decoded
 from preferences.formats.contents import Contents
 from preferences.formats.files import read_records
-from preferences.formats.layouts import Layout, likely_layout
+from preferences.formats.layouts import Layout
+from preferences.formats.maps import likely_layout
 from preferences.formats.sampling import check_votes
 from preferences.loading import load_comparisons, load_judgments
 from preferences.opening import USUAL_LIMITS, Limits

@@ -7,7 +7,7 @@ import pytest
 
 from preferences.__main__ import main
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
-from preferences.formats.layouts import layout_of
+from preferences.formats.maps import layout_of
 from preferences.formats.reading import open_source
 from preferences.formats.writing import Unsettled
 from preferences.reader import MAX_ROW_BYTES, MalformedDataError

@@ -42,8 +42,9 @@ def worth(found: Mapping[str, Any]) -> str:
     elif gain["high"] < 0:
         verdict = "No"
     measure = "gold"
-    if found["judge"] == "reward_model":
-        verdict = f"{verdict}, as far as the reward model that both were chosen by can tell"
+    if found["judge"] != "gold":
+        judge = {"reward_model": "reward model", "rules": "reward"}[found["judge"]]
+        verdict = f"{verdict}, as far as the {judge} that both were chosen by can tell"
         measure = "score"
     return (
         f"{verdict}: one response of {policy} reaches {measure} {found['ppo']['mean']:.2f}, the "

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.reporting.without_gold import undistinguished
+
 EVEN = 0.5
 """The win rate of a policy against itself."""
 
@@ -14,7 +16,12 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         results: from `tasks.reporting.summary.build_results`.
     """
     by_test = contradiction(results)
-    return [*([by_test] if by_test else []), *rounds_without_gain(results).values()]
+    tested = [results["test"]] if results["test"] else []
+    return [
+        *([by_test] if by_test else []),
+        *rounds_without_gain(results).values(),
+        *undistinguished([*results["policies"], *tested]).values(),
+    ]
 
 
 def contradiction(results: Mapping[str, Any]) -> str | None:

@@ -31,6 +31,7 @@ def write_headline(folder: Path, results: Mapping[str, Any]) -> None:
                 win=_mean(policy, "win_rate_vs_sft", 3),
                 win_previous=_mean(policy, "win_rate_vs_previous", 3),
                 **_kl_and_reward(policy, reward),
+                **_without_gold(policy, reward),
             ),
         )
         if name == test.get("policy"):
@@ -40,6 +41,7 @@ def write_headline(folder: Path, results: Mapping[str, Any]) -> None:
                 win=_mean(policy, "win_rate_vs_sft", 3),
                 win_test=_mean(test, "win_rate_vs_sft", 3),
                 **_kl_and_reward(policy, reward),
+                **_without_gold(policy, reward),
             )
     _write(folder / "final.json", final)
 
@@ -49,6 +51,17 @@ def _kl_and_reward(policy: Mapping[str, Any], reward: Mapping[str, Any]) -> dict
         "kl": _mean(policy, "kl", 2),
         "reward_before": _mean(reward, "accuracy_before", 3),
         "reward_after": _mean(reward, "accuracy_after", 3),
+    }
+
+
+def _without_gold(policy: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[str, float | None]:
+    """What stands in for gold, only where there is none: proxies, accuracy on held-out labels."""
+    if policy["name"] == "sft" or policy.get("gold") is not None:
+        return {}
+    return {
+        "proxy_sft": _mean(policy, "proxy_sft", 2),
+        "proxy": _mean(policy, "proxy", 2),
+        "labels": _mean(reward, "label_accuracy", 3),
     }
 
 

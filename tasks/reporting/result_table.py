@@ -5,30 +5,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.reporting.caveats import caveats
+from tasks.reporting.without_gold import baselines, judge_words
 
 HEADER = (
     ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
     ("", "score", "(95 % interval)", "nats", "newest pairs"),
 )
 WIDTHS = (10, 6, 22, 6, 22)
+NO_GOLD_HEADER = (
+    ("", "proxy", "win rate vs SFT", "KL", "reward model on the"),
+    ("", "SFT -> policy", "(95 % interval)", "nats", "held-out labels"),
+)
+NO_GOLD_WIDTHS = (10, 14, 20, 6, 20)
+"""Where there is no gold score: what the reward model says, and what labels say of it."""
 NONE = "-"
 
 
 def result_table(summary: Mapping[str, Any]) -> str:
     """Round by round: gold score, win rate, KL, reward-model accuracy before -> after.
 
-    Anything that contradicts the headline numbers comes first.
+    Without gold, the proxy of SFT and of the policy, and the accuracy on held-out labels. Anything
+    that contradicts the headline numbers comes first.
     """
+    policies, test = summary["policies"], summary["test"]
     rewards = {model["round"]: model for model in summary["reward_models"]}
-    rows = [_row(p["name"], p, rewards.get(p["name"])) for p in summary["policies"]]
+    gold = not policies or any(policy.get("gold") for policy in policies)
+    widths, header, row_of = WIDTHS, HEADER, _row
+    if not gold:
+        widths, header, row_of = NO_GOLD_WIDTHS, NO_GOLD_HEADER, _row_without_gold
+    rows = [row_of(p["name"], p, rewards.get(p["name"])) for p in policies]
     lines = [line for sentence in caveats(summary) for line in _note(sentence)]
-    lines += [_line(row) for row in HEADER]
-    rule = "-" * len(_line(("x" * WIDTHS[0], *("x" * width for width in WIDTHS[1:]))))
-    lines += [rule, *(_line(row) for row in rows)]
-    if test := summary["test"]:
-        lines += [rule, _line(_row(f"test ({test['policy']})", test, None))]
-    if any(policy.get("win_rate_judge") == "reward_model" for policy in summary["policies"]):
-        lines.append("Win rates are judged by the reward model: this data has no gold score.")
+    lines += [_line(row, widths) for row in header]
+    rule = "-" * len(_line(("x" * widths[0], *("x" * width for width in widths[1:])), widths))
+    lines += [rule, *(_line(row, widths) for row in rows)]
+    if test:
+        lines += [rule, _line(row_of(f"test ({test['policy']})", test, None), widths)]
+    if not gold:
+        lines += baselines(summary["reward_models"])
+    if words := judge_words(policies):
+        sentence = f"Win rates are judged by {words}: this data has no gold score."
+        lines += textwrap.wrap(sentence, width=80)
     return "\n".join(lines) + "\n"
 
 
@@ -67,6 +83,20 @@ def _row(
     )
 
 
+def _row_without_gold(
+    name: str, policy: Mapping[str, Any], reward: Mapping[str, Any] | None
+) -> tuple[str, str, str, str, str]:
+    proxy, of_sft = policy.get("proxy"), policy.get("proxy_sft")
+    change = _mean(proxy, 2) if proxy and proxy["mean"] is not None else NONE
+    return (
+        name,
+        f"{_mean(of_sft, 2)} -> {change}" if of_sft else change,
+        _interval(policy.get("win_rate_vs_sft")),
+        _mean(policy.get("kl"), 2),
+        _interval(reward.get("label_accuracy")) if reward else NONE,
+    )
+
+
 def _before_after(reward: Mapping[str, Any] | None) -> str:
     if reward is None:
         return NONE
@@ -89,7 +119,7 @@ def _interval(estimate: Mapping[str, float] | None) -> str:
     return f"{mean} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
 
 
-def _line(cells: Sequence[str]) -> str:
-    first, *rest = zip(cells, WIDTHS, strict=True)
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = zip(cells, widths, strict=True)
     text = f"{first[0]:<{first[1]}}" + "".join(f"  {cell:>{width}}" for cell, width in rest)
     return text.rstrip()

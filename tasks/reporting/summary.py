@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.reporting.without_gold import label_accuracy
+
 SCHEMA = 1
 POLICY_FIELDS = (
     "gold",
@@ -63,20 +65,30 @@ def build_results(
     policies += [(key, results / "evaluate" / key) for key in rounds]
     rewards = [(key, results / "reward" / key) for key in rounds]
     test = read_metrics(results / "test")
+    measured = [
+        {"name": name, **_policy(metrics)}
+        for name, folder in policies
+        if (metrics := read_metrics(folder)) is not None
+    ]
+    no_gold = any(policy["gold"] is None for policy in measured)
     return {
         "schema": SCHEMA,
         "seed": seed,
-        "policies": [
-            {"name": name, **_pick(metrics, POLICY_FIELDS)}
-            for name, folder in policies
-            if (metrics := read_metrics(folder)) is not None
-        ],
+        "policies": measured,
         "reward_models": [
-            {"round": key, **_pick(metrics, REWARD_FIELDS)}
+            {
+                "round": key,
+                **_pick(metrics, REWARD_FIELDS),
+                **(
+                    label_accuracy(metrics, read_metrics(results / "validate" / key))
+                    if no_gold
+                    else {}
+                ),
+            }
             for key, folder in rewards
             if (metrics := read_metrics(folder)) is not None
         ],
-        "test": test and {"policy": test_policy, **_pick(test, POLICY_FIELDS)},
+        "test": test and {"policy": test_policy, **_policy(test)},
         "best_of_n": read_metrics(results / "best_of_n"),
     }
 
@@ -152,6 +164,12 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _policy(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's fields; those that stand in for gold only where there is none."""
+    instead = ("proxy_sft",) if metrics.get("gold") is None else ()
+    return _pick(metrics, (*POLICY_FIELDS, *instead))
 
 
 def _pick(metrics: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     results = build_results(tmp_path, ["r1"], seed=0, test_policy="r1")
     write_headline(tmp_path / "out", results)
     assert list(written(tmp_path / "out")["final.json"]) == [
-        "win", "win_test", "kl", "reward_after",
+        "win", "win_test", "kl", "reward_after", "proxy",
     ]  # fmt: skip
 
 

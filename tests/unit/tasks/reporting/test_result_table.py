@@ -52,24 +52,54 @@ def test_it_is_readable_at_80_columns() -> None:
     assert max(len(line) for line in result_table(SUMMARY).splitlines()) <= 80
 
 
-def test_the_first_round_has_no_accuracy_before_and_data_may_have_no_gold() -> None:
-    summary = {
-        "policies": [policy("r1", None)],
-        "reward_models": [
-            {"round": "r1", "accuracy_before": None, "accuracy_after": interval(0.71)}
-        ],
-        "test": None,
+def test_the_first_round_has_no_accuracy_before() -> None:
+    first = {"round": "r1", "accuracy_before": None, "accuracy_after": interval(0.71)}
+    summary = {"policies": [policy("r1", 6.25)], "reward_models": [first], "test": None}
+    assert result_table(summary).splitlines()[-1].endswith("first: 0.710")
+
+
+def without_gold(wins: float) -> dict[str, Any]:
+    own = {
+        **policy("r1", None),
+        "win_rate_vs_sft": interval(wins),
+        "win_rate_judge": "reward_model",
+        "proxy": interval(0.84),
+        "proxy_sft": interval(0.02),
     }
-    last = result_table(summary).splitlines()[-1]
-    assert last.split()[:2] == ["r1", "-"]
-    assert last.endswith("first: 0.710")
+    rewards = {
+        "round": "r1", "label_accuracy": interval(0.71), "label_longer_wins": interval(0.55),
+        "bag_of_words": 0.642,
+    }  # fmt: skip
+    sft = {**policy("sft", None), "win_rate_vs_sft": None, "proxy": {"mean": None}}
+    return {"policies": [sft, own], "reward_models": [rewards], "test": None}
 
 
-def test_win_rates_that_no_rubric_judged_are_marked() -> None:
-    judged = {**policy("r1", None), "win_rate_judge": "reward_model"}
-    table = result_table({"policies": [judged], "reward_models": [], "test": None})
-    assert table.splitlines()[-1].startswith("Win rates are judged by the reward model")
-    assert "judges" not in result_table(SUMMARY)
+def test_without_gold_proxies_and_labels_stand_in_its_place() -> None:
+    lines = result_table(without_gold(0.75)).splitlines()
+    (row,) = [line for line in lines if line.startswith("r1")]
+    assert row.split() == [
+        "r1", "0.02", "->", "0.84", "0.750", "[0.700,", "0.800]", "3.25",
+        "0.710", "[0.660,", "0.760]",
+    ]  # fmt: skip
+    (sft,) = [line for line in lines if line.startswith("sft")]
+    assert sft.split() == ["sft", "-", "-", "3.25", "-"]
+    assert lines[-3] == (
+        "Baselines on the held-out labels of r1: longer wins 0.550, bag of words 0.642."
+    )
+    assert " ".join(lines[-2:]) == (
+        "Win rates are judged by the reward model that the policy was trained on, whose score it "
+        "was made to raise: this data has no gold score."
+    )
+    assert max(map(len, lines)) <= 80
+    assert not any("distinguishable" in line for line in lines)
+    assert "judged" not in result_table(SUMMARY)
+
+
+def test_a_win_rate_whose_interval_holds_one_half_distinguishes_nothing() -> None:
+    text = " ".join(result_table(without_gold(0.52)).split())
+    assert text.startswith(
+        "Note: r1 is not distinguishable from SFT: its win rate is 0.520 [0.470, 0.570]."
+    )
 
 
 def test_the_time_goes_to_the_longest_stages_first_and_the_rest_is_summed() -> None:

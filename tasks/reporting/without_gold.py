@@ -1,0 +1,65 @@
+"""What a run without gold scores shows in their place: who judged, labels, proxies, baselines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+JUDGES = {
+    "reward_model": "the reward model that the policy was trained on, whose score it was made to "
+    "raise",
+    "rules": "the rules that the policy was trained on",
+    "label.language_model": "the language model of label.language_model",
+    "label.reward_model": "the reward model of label.reward_model",
+}
+"""`win_rate_judge` of a policy's metrics -> the words for it."""
+EVEN = 0.5
+
+
+def judge_words(policies: Sequence[Mapping[str, Any]]) -> str | None:
+    """Who judged the win rates, in words; None where gold did."""
+    judges = [policy.get("win_rate_judge") for policy in policies if policy.get("win_rate_vs_sft")]
+    return next((JUDGES[judge] for judge in judges if judge in JUDGES), None)
+
+
+def label_accuracy(
+    rewards: Mapping[str, Any], validate: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """How often a reward model orders held-out pairs as their labels do, beside two baselines.
+
+    Args:
+        rewards: metrics of the stage `reward`.
+        validate: metrics of the stage `validate`, which has measured a bag of words.
+    """
+    labels = rewards.get("labels") or {}
+    return {
+        "label_accuracy": labels.get("accuracy"),
+        "label_longer_wins": labels.get("longer_wins"),
+        "bag_of_words": (validate or {}).get("baselines/bag_of_words"),
+    }
+
+
+def undistinguished(policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Policy -> a sentence, for each whose win rate without gold may as well be one half."""
+    found = {}
+    for policy in policies:
+        wins = policy.get("win_rate_vs_sft")
+        if policy.get("gold") is None and wins and wins["low"] <= EVEN <= wins["high"]:
+            shown = f"{wins['mean']:.3f} [{wins['low']:.3f}, {wins['high']:.3f}]"
+            name = policy.get("name") or f"test ({policy.get('policy')})"
+            found[name] = f"{name} is not distinguishable from SFT: its win rate is {shown}."
+    return found
+
+
+def baselines(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each round whose reward model has baselines on held-out labels."""
+    lines = []
+    for model in rewards:
+        numbers = {
+            "longer wins": (model.get("label_longer_wins") or {}).get("mean"),
+            "bag of words": model.get("bag_of_words"),
+        }
+        shown = [f"{name} {value:.3f}" for name, value in numbers.items() if value is not None]
+        if shown:
+            lines.append(
+                f"Baselines on the held-out labels of {model['round']}: {', '.join(shown)}."
+            )
+    return lines

@@ -45,8 +45,9 @@ CUT = "\n(This answer was cut at its length limit; its writer had not ended.)"
 """Follows an answer that is not finished."""
 
 _VERDICT = re.compile(
-    r"[\W_]*(?:the )?(?:(?:better|best|final) )?(?:(?:answer|response|assistant|verdict)[\W_]+){0,2}"
-    r"(?:is )?(?P<verdict>1|2|a|b|tie|(?<=\[\[)c(?=\]\]))[\W_]*",
+    r"[\W_]*(?:the )?(?:(?:better|best|final) )?"
+    r"(?:(?:answer|response|assistant|verdict)[\W_]+){0,2}(?:is )?"
+    r"(?P<verdict>1|2|a|b|tie|(?<=\[\[)c(?=\]\]))[\W_]*",
     re.IGNORECASE,
 )
 """A whole reply: the verdict with what models put around it. `[[A]]`, `[[B]]` and `[[C]]` are the

@@ -101,7 +101,7 @@ class Round:
     """Fewest fresh pairs that people must have judged."""
     unlabelled: bool = False
     """Nobody was asked: the earlier preferences are all there is, and what is required of fresh
-    ones is required of them."""
+    ones is required of them. None at all are fine: then no reward model is to be trained."""
 
 
 def run_gate(
@@ -243,6 +243,8 @@ def _reasons(
                 f"{finding.rule}: {report.rows(len(finding.rows))} where "
                 f"{report.REASONS[finding.rule]}{more}"
             )
+    if unlabelled and not total:
+        return
     yield from _too_few(counts, params, unlabelled=unlabelled)
     if not counts.train:
         yield "no rows: nothing is left to train on"

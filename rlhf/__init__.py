@@ -36,6 +36,7 @@ Models
     logits               hidden states and logits of whole sequences, where they are read
     reward_models        a trunk, a head with one label, and a normaliser of its scores
     actor_critic         a policy with its value function
+    classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
     model_folders        folders in Hugging Face format, and the error for other folders
@@ -59,6 +60,8 @@ Loops
     ppo_metrics          what an iteration measures, and the curve of each metric
     rule_rewards         rules on the text beside or in place of a learned reward
     sentiment_words      the word list of one of the rules
+    reward_functions     a reward function of the user's own, in a process of its own
+    reward_function_child the program of that process
     evaluation           responses, exact KL and diversity on held-out prompts
 
 Safety

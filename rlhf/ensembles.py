@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from rlhf.classifiers import load_classifier, reads_text
 from rlhf.model_folders import is_reward_model, save_model
 from rlhf.reward_models import RewardModel, load_reward_model
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
@@ -54,7 +55,12 @@ def join(members: Sequence[RewardModel], k: float) -> RewardModel:
 
 
 def load_scorer(folder: Path, device: torch.device) -> RewardModel:
-    """The reward model of a folder, or the ensemble where the folder holds further members."""
+    """The reward model of a folder, or the ensemble where the folder holds further members.
+
+    A classifier that reads text takes the ids of its own tokenizer (`rlhf.classifiers`).
+    """
+    if reads_text(folder):
+        return load_classifier(folder, device)
     members = load_members(folder, device)
     return join(members, float(getattr(members[0].classifier.config, "ensemble_k", 0.0)))
 

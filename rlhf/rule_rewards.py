@@ -6,6 +6,7 @@ For a prompt x, a response y of n words and weights w (`ppo.rewards`):
     relevance  |content words of x that occur in y| / |content words of x|
     format     the share of five checks of form that y passes
     sentiment  sum over the words of y of their score: +1 praises, -1 blames
+    function   what a function of the user's own returns (`rlhf.reward_functions`)
     score      w_learned * normalised score of the reward model + sum over rules of w * rule(x, y)
 
 The first three lie in 0 to 1 and cannot be raised by saying a thing twice. Sentiment has no bound
@@ -19,7 +20,7 @@ penalties and the KL part come after them (rlhf.reward_shaping).
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -29,8 +30,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.batches import Rollout
-from rlhf.chat import decode_rows
+from rlhf.chat import Prompt, decode_rows
 from rlhf.params.rule_rewards import RewardMixParams
+from rlhf.reward_functions import own_function
 from rlhf.sentiment_words import NEGATIVE, POSITIVE
 
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -48,6 +50,10 @@ STOP_WORDS = """
     when where which while who why will with would you your
 """
 """Words that say nothing of what a prompt is about; single letters say nothing either."""
+
+
+LearnedScore = Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], list[float]]
+"""Normalised scores of prompts, responses and whether each is finished."""
 
 
 class WordListError(ValueError):
@@ -151,6 +157,10 @@ class RuleRewards:
     params: RewardMixParams
     tokenizer: PreTrainedTokenizerBase
     words: Mapping[str, float]
+    learned: LearnedScore | None = None
+    """The reward model where it reads text; else it has scored the rollout's ids."""
+    prompts: Mapping[tuple[int, ...], Prompt] = field(default_factory=dict)
+    """Token ids -> the prompt as it is in the data; others are read from their ids."""
 
     def mix(self, rollout: Rollout) -> MixedScores:
         """The rollout with `scores` replaced by the weighted sum of learned score and rules.
@@ -159,20 +169,51 @@ class RuleRewards:
         """
         prompts = decode_rows(self.tokenizer, rollout.prompt_ids, rollout.prompt_mask)
         responses = decode_rows(self.tokenizer, rollout.response_ids, rollout.response_mask)
-        values = self.rule_values(prompts, responses, rollout.ended.tolist())
-        scores, components = rollout.scores * self.params.learned, {}
+        ended = rollout.ended.tolist()
+        asked = self._asked(rollout, prompts)
+        learned = rollout.scores
+        if self.learned is not None:
+            learned = learned.new_tensor(self.learned(asked, responses, ended))
+        values = self.rule_values(prompts, responses, ended, asked=asked)
+        scores, components = learned * self.params.learned, {}
         if self.params.learned > 0:
-            components["learned"] = rollout.scores.mean().item()
+            components["learned"] = learned.mean().item()
         for name, weight in self.params.rules().items():
             rule = torch.tensor(values[name], dtype=scores.dtype, device=scores.device)
             scores = scores + weight * rule
             components[name] = rule.mean().item()
         return MixedScores(replace(rollout, scores=scores), components)
 
+    def _asked(self, rollout: Rollout, decoded: Sequence[str]) -> list[Prompt]:
+        """The prompts as they are in the data."""
+        rows = zip(rollout.prompt_ids.cpu(), rollout.prompt_mask.cpu(), decoded, strict=True)
+        return [self.prompts.get(tuple(ids[mask].tolist()), text) for ids, mask, text in rows]
+
+    def score(
+        self, prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
+    ) -> list[float]:
+        """The weighted sum of the rules alone, for responses outside of training."""
+        texts = [prompt if isinstance(prompt, str) else _said(prompt) for prompt in prompts]
+        values = self.rule_values(texts, responses, finished, asked=prompts)
+        weights = self.params.rules()
+        rows = zip(*(values[name] for name in weights), strict=True)
+        return [
+            math.fsum(weight * value for weight, value in zip(weights.values(), row, strict=True))
+            for row in rows
+        ]
+
     def rule_values(
-        self, prompts: Sequence[str], responses: Sequence[str], finished: Sequence[bool]
+        self,
+        prompts: Sequence[str],
+        responses: Sequence[str],
+        finished: Sequence[bool],
+        *,
+        asked: Sequence[Prompt] | None = None,
     ) -> dict[str, list[float]]:
-        """Each rule that counts, for each response, before its weight."""
+        """Each rule that counts, for each response, before its weight.
+
+        The user's function gets the prompts as they were `asked`, the other rules their texts.
+        """
         functions: dict[str, Callable[[str, str, bool], float]] = {
             "length": lambda _, text, __: length_reward(text, target=self.params.length_target),
             "relevance": lambda prompt, text, _: relevance_reward(prompt, text),
@@ -180,20 +221,45 @@ class RuleRewards:
             "sentiment": lambda _, text, __: sentiment_reward(text, words=self.words),
         }
         rows = list(zip(prompts, responses, finished, strict=True))
-        return {name: [functions[name](*row) for row in rows] for name in self.params.rules()}
+        values = {
+            name: [functions[name](*row) for row in rows]
+            for name in self.params.rules()
+            if name in functions
+        }
+        if (function := own_function(self.params)) is not None:
+            values["function"] = function.scores(prompts if asked is None else asked, responses)
+        return values
+
+
+def _said(prompt: Prompt) -> str:
+    """What messages say, a paragraph each."""
+    return "\n\n".join(message["content"] for message in prompt if not isinstance(message, str))
 
 
 def build_rule_rewards(
-    params: RewardMixParams, tokenizer: PreTrainedTokenizerBase
+    params: RewardMixParams,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    learned: LearnedScore | None = None,
+    prompts: Mapping[tuple[int, ...], Prompt] | None = None,
 ) -> RuleRewards | None:
-    """The rules of a round, or None where the learned reward alone counts, as it is.
+    """The rules of a round, or None where a reward model that reads ids counts alone, as it is.
+
+    Args:
+        params: the weights.
+        tokenizer: the policy's.
+        learned: scores of a reward model that reads text.
+        prompts: token ids -> the prompt as it is in the data.
 
     Raises:
         WordListError: the file of sentiment words cannot be used.
+        RewardFunctionError: the user's function cannot be imported.
     """
-    if params.learned == 1.0 and not params.rules():
+    if params.learned == 1.0 and not params.rules() and learned is None:
         return None
+    if (function := own_function(params)) is not None:
+        function.check()
     words = EMBEDDED_WORDS
     if params.sentiment_words is not None:
         words = load_sentiment_words(Path(params.sentiment_words))
-    return RuleRewards(params, tokenizer, words)
+    return RuleRewards(params, tokenizer, words, learned, prompts or {})

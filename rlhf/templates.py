@@ -50,16 +50,24 @@ class TemplateError(ValueError):
     """A chat template that cannot render a prompt; the message says why."""
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    """The messages as the tokenizer's chat template writes them, up to where the response begins.
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, for_response: bool = True
+) -> str:
+    """The messages as the tokenizer's chat template writes them.
+
+    Args:
+        tokenizer: one with a chat template.
+        messages: the conversation.
+        for_response: go on to where the response begins ("generation prompt").
 
     Raises:
         TemplateError: it fails, or takes more than it may.
     """
     if tokenizer.chat_template == EMBEDDED_TEMPLATE:
-        return _rendered(tokenizer, messages)
+        return _rendered(tokenizer, messages, for_response)
     try:
-        return _renderer(tokenizer, str(tokenizer.chat_template)).render(messages)
+        child = _renderer(tokenizer, str(tokenizer.chat_template))
+        return child.render(messages, for_response)
     except TemplateError:
         _renderer.cache_clear()  # Its child may have ended.
         raise
@@ -78,9 +86,9 @@ class _Renderer:
         self._child.start()
         theirs.close()
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], for_response: bool) -> str:
         try:
-            self._pipe.send_bytes(json.dumps(list(messages)).encode())
+            self._pipe.send_bytes(json.dumps([list(messages), for_response]).encode())
             if not self._pipe.poll(PATIENCE_SECONDS):
                 self._child.kill()
             reply = json.loads(self._pipe.recv_bytes())
@@ -111,15 +119,17 @@ def _serve(tokenizer: PreTrainedTokenizerBase, pipe: Connection, ours: Connectio
         _limit(resource.RLIMIT_AS, space + MAX_BYTES)
     with suppress(EOFError, OSError):
         while True:
-            messages = json.loads(pipe.recv_bytes())
+            messages, for_response = json.loads(pipe.recv_bytes())
             # Counted in whole seconds from the child's start.
             _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + MAX_SECONDS)
-            pipe.send_bytes(json.dumps(_reply(tokenizer, messages)).encode())
+            pipe.send_bytes(json.dumps(_reply(tokenizer, messages, for_response)).encode())
 
 
-def _reply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> dict[str, str]:
+def _reply(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], for_response: bool
+) -> dict[str, str]:
     try:
-        text = _rendered(tokenizer, messages)
+        text = _rendered(tokenizer, messages, for_response)
     except MemoryError:
         limit = f"{MAX_BYTES // 2**20} MB"
         return {"problem": f"rendering the chat template takes more than {limit} of memory"}
@@ -139,13 +149,15 @@ def _reply(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> d
     return {"text": text}
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], for_response: bool
+) -> str:
     return str(
         tokenizer.apply_chat_template(
             list(messages),
             chat_template=WITHOUT_DATE + tokenizer.get_chat_template(),
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=for_response,
         )
     )
 

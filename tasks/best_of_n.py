@@ -16,13 +16,13 @@ from rlhf.best_of_n import best_of_n, kl_bound
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.ensembles import load_scorer
 from rlhf.generation import sample_all
 from rlhf.intervals import mean_interval, proportion_interval
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.scoring import score_rows
+from rlhf.reward_functions import RewardFunctionError
+from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.special_ids import special_ids
 from tasks.running.metrics_file import write_metrics
@@ -32,6 +32,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import verify_model, write_json_lines
 from tasks.scoring.gold import gold_scores
+from tasks.scoring.learned import Texts, has_reward_model, score_responses
 from tasks.tracking.spool import Output
 
 INPUTS = ("models", "results/evaluate")
@@ -47,6 +48,15 @@ class Drawn:
     """Token ids with those of the prompt, one prompt's responses after the other's."""
     gold: list[list[float]] | None
     """Gold scores, rounded as those of `evaluate` are, where the prompts are the embedded ones."""
+
+    def with_prompts(self, prompts: Sequence[Any], samples: int) -> Texts:
+        """All responses, each with its prompt."""
+        return Texts(
+            prompts=[prompt for prompt in prompts for _ in range(samples)],
+            responses=[text for texts in self.texts for text in texts],
+            finished=[end for ends in self.finished for end in ends],
+            rows=self.rows,
+        )
 
 
 def run(stage: Stage) -> None:
@@ -65,7 +75,9 @@ def run(stage: Stage) -> None:
     progress.step()
     rounds, picks = [], []
     for key, theirs in measured.items():
-        scores = _scores(drawn, Path(_judge(key)), compute, samples=params.samples)
+        texts = drawn.with_prompts(prompts, params.samples)
+        found = score_responses(Path(_judge(key)), texts, stage.params.ppo.rewards, compute)
+        scores = _by_prompt(found, params.samples)
         progress.step()
         rounds.append({"round": key, **compare(drawn.gold, scores, theirs)})
         if key == final:
@@ -76,7 +88,7 @@ def run(stage: Stage) -> None:
         "policy": final,
         "prompts": len(prompts),
         "samples": params.samples,
-        "judge": "reward_model" if drawn.gold is None else "gold",
+        "judge": _scored_by(final) if drawn.gold is None else "gold",
         **{name: own[name] for name in ("best", "ppo", "gain")},
         "rounds": rounds,
     }
@@ -89,6 +101,10 @@ def run(stage: Stage) -> None:
 
 def _judge(key: str) -> str:
     return f"models/rounds/{key}/reward"
+
+
+def _scored_by(key: str) -> str:
+    return "reward_model" if has_reward_model(Path(_judge(key))) else "rules"
 
 
 def _measured(key: str, count: int) -> list[dict[str, Any]]:
@@ -132,15 +148,6 @@ def _draw(
 
 def _by_prompt(values: Sequence[Any], samples: int) -> list[list[Any]]:
     return [list(values[start : start + samples]) for start in range(0, len(values), samples)]
-
-
-def _scores(drawn: Drawn, judge: Path, compute: Compute, *, samples: int) -> list[list[float]]:
-    """Normalised scores of a reward model for the exact tokens."""
-    pad_id = special_ids(load_tokenizer(judge)).pad
-    scores = score_rows(
-        load_scorer(judge, compute.device), drawn.rows, pad_id=pad_id, compute=compute
-    )
-    return _by_prompt(scores, samples)
 
 
 def compare(
@@ -239,4 +246,5 @@ def _picks(
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("best_of_n", run, inputs=INPUTS, errors=ERRORS))
+    errors = {**ERRORS, RewardFunctionError: "bad_input", WordListError: "bad_input"}
+    sys.exit(run_stage("best_of_n", run, inputs=INPUTS, errors=errors))

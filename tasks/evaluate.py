@@ -14,20 +14,23 @@ from typing import Any
 
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
-from rlhf.ensembles import load_scorer
 from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_policy, load_tokenizer
-from rlhf.scoring import score_rows
+from rlhf.reward_functions import RewardFunctionError
+from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, encode_prompts, load_prompts, start_compute
+from tasks.running.outcome import Status
 from tasks.running.progress import Progress
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 from tasks.scoring.gold import gold_scores
+from tasks.scoring.learned import Texts, has_reward_model, score_responses
+from tasks.scoring.win_rates import Answers, judged_win_rate
 from tasks.tracking.spool import Output
 
 BASELINE_INPUTS = ("data/prepared", "models/sft")
@@ -35,6 +38,12 @@ ROUND_INPUTS = ("data/prepared", "models/sft", "{policy}", "models/rounds/{key}/
                 "models/rounds/{key}/reward")  # fmt: skip
 TEST_INPUTS = ("data/prepared", "models/sft", "models/rounds/{final}/policy",
                "models/rounds/{final}/reward")  # fmt: skip
+
+OUR_ERRORS: Mapping[type[Exception], Status] = {
+    **ERRORS,
+    RewardFunctionError: "bad_input",
+    WordListError: "bad_input",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class Bench:
     def __init__(self, stage: Stage, split: str, *, passes: int):
         """Load the split's prompts and the SFT policy; `passes` is the total number of passes."""
         self._params = stage.params.evaluate
+        self._rewards = stage.params.ppo.rewards
         self.compute: Compute = start_compute(stage.params.run)
         self._seeds = Seeds(stage.params.run.seed)
         self._tokenizer = load_tokenizer(Path("models/sft"))
@@ -87,10 +97,14 @@ class Bench:
         return gold_scores([row["prompt"] for row in self.rows], texts, finished)
 
     def scores(self, responses: Responses, reward_model: Path) -> list[float]:
-        """Normalised scores of a reward model for the exact tokens of the responses."""
-        model = load_scorer(reward_model, self.compute.device)
-        rows = [[*prompt, *ids] for prompt, ids in zip(self.prompts, responses.ids, strict=True)]
-        scores = score_rows(model, rows, pad_id=self.tokens.pad, compute=self.compute)
+        """Normalised scores by what rewarded the round: its reward model, or rules."""
+        texts = Texts(
+            prompts=[row["prompt"] for row in self.rows],
+            responses=responses.texts,
+            finished=responses.finished,
+            rows=[[*prompt, *ids] for prompt, ids in zip(self.prompts, responses.ids, strict=True)],
+        )
+        scores = score_responses(reward_model, texts, self._rewards, self.compute)
         self._progress.step()
         return scores
 
@@ -146,8 +160,12 @@ def _measure(
     bench.close()
     metrics["proxy"] = {"mean": statistics.fmean(scores)}
     if ours.gold is None:
-        metrics["win_rate_vs_sft"] = win_rate(scores, sft_scores).as_dict()
-        metrics["win_rate_judge"] = "reward_model"
+        metrics["proxy"] = mean_interval(scores).as_dict()
+        metrics["proxy_sft"] = mean_interval(sft_scores).as_dict()
+        metrics |= _win_rate(stage, bench, ours, sft) or {
+            "win_rate_vs_sft": win_rate(scores, sft_scores).as_dict(),
+            "win_rate_judge": "reward_model" if has_reward_model(judge) else "rules",
+        }
     samples = [
         {
             "prompt_id": row["prompt_id"],
@@ -163,6 +181,21 @@ def _measure(
         for i, row in enumerate(bench.rows)
     ]
     _publish(stage, out, metrics, samples)
+
+
+def _win_rate(stage: Stage, bench: Bench, ours: Responses, sft: Responses) -> dict[str, Any] | None:
+    """The win rate by the judge of `evaluate.judge`; None where that is the round's own reward."""
+    if (judge := stage.params.evaluate.judge) == "reward":
+        return None
+    share = judged_win_rate(
+        judge,
+        stage.params.label,
+        stage.params.run,
+        prompts=[row["prompt"] for row in bench.rows],
+        ours=Answers(texts=ours.texts, finished=ours.finished),
+        sft=Answers(texts=sft.texts, finished=sft.finished),
+    )
+    return {"win_rate_vs_sft": share, "win_rate_judge": f"label.{judge}"}
 
 
 def _metrics(
@@ -220,14 +253,14 @@ def main(arguments: Sequence[str]) -> int:
             inputs=ROUND_INPUTS,
             arguments=arguments,
             per_round=True,
-            errors=ERRORS,
+            errors=OUR_ERRORS,
         )
     body, name, inputs = (
         (run_baseline, "baseline", BASELINE_INPUTS)
         if options.policy == "sft"
         else (run_test, "test", TEST_INPUTS)
     )
-    return run_stage("evaluate", body, name=name, inputs=inputs, arguments=[], errors=ERRORS)
+    return run_stage("evaluate", body, name=name, inputs=inputs, arguments=[], errors=OUR_ERRORS)
 
 
 if __name__ == "__main__":

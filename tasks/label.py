@@ -2,28 +2,25 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from data.support_desk.requests import parse_request
 from data.support_desk.rubric import score_response
 from feedback.annotators import (
     FileAnnotator,
-    LabelParams,
     MissingJudgmentsError,
     RubricAnnotator,
 )
-from feedback.judges import LanguageModelAnnotator
 from feedback.judgments import Pair, read_pairs, to_lines
 from preferences.records import Judgment, JudgmentError
 from tasks.running.metrics_file import write_metrics
 from tasks.running.outcome import StageEnd
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
+from tasks.scoring.language_annotator import ask_language_model
 
 INPUTS = ("data/rounds/{key}/comparisons.jsonl",)
-VERDICTS = Path(".work") / "feedback" / "verdicts"
-"""Cached verdicts of language models, by version of the annotator: no query is made twice."""
 
 
 def run(stage: Stage) -> None:
@@ -54,7 +51,8 @@ def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
         assert params.file is not None
         return FileAnnotator(Path(params.file), params).judge(pairs)
     if params.annotators == "language_model":
-        return ask_language_model(params, pairs)
+        assert params.language_model is not None
+        return ask_language_model(params.language_model, pairs)
     # Imported here: the others need neither the labelling store nor torch.
     if params.annotators == "people":
         from feedback.people import PeopleAnnotator  # noqa: PLC0415
@@ -62,24 +60,8 @@ def _judge(stage: Stage, pairs: list[Pair]) -> list[Judgment]:
         return PeopleAnnotator(params).judge(pairs)
     from tasks.scoring.reward_annotator import ask_reward_model  # noqa: PLC0415
 
-    return ask_reward_model(params, pairs, stage.params.run)
-
-
-def ask_language_model(params: LabelParams, pairs: Sequence[Pair]) -> list[Judgment]:
-    """One judgment of each pair; a failed query becomes a skip with its reason.
-
-    Raises:
-        StageEnd: every pair failed: the endpoint is unreachable, or the model gives no verdicts.
-    """
-    assert params.language_model is not None
-    judgments = LanguageModelAnnotator(params.language_model, cache=VERDICTS).judge(pairs)
-    if judgments and all(judgment.choice == "skip" for judgment in judgments):
-        raise StageEnd(
-            "failed",
-            f"{params.language_model.model} at {params.language_model.endpoint} gave no verdict "
-            f"on any of {len(judgments)} pairs; the first: {judgments[0].reason}",
-        )
-    return judgments
+    assert params.reward_model is not None
+    return ask_reward_model(Path(params.reward_model), pairs, stage.params.run)
 
 
 def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str, bool], float]:

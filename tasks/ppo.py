@@ -20,14 +20,17 @@ from rlhf.actor_critic import (
 )
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
+from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
 from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, train
 from rlhf.ppo_update import PPOTraining
+from rlhf.reward_functions import RewardFunctionError
+from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
-from rlhf.rule_rewards import WordListError, build_rule_rewards
+from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
 from rlhf.self_checks import check_frozen, check_models, frozen
 from rlhf.special_ids import special_ids
 from rlhf.weight_average import interpolate
@@ -41,12 +44,14 @@ from tasks.running.models import (
     start_compute,
     write_model,
 )
+from tasks.running.outcome import StageEnd
 from tasks.running.progress import Progress
 from tasks.running.resuming import Checkpoints
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 from tasks.scoring.gold import gold_scores
+from tasks.scoring.learned import text_scorer
 from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared", "models/sft", "{start}", "models/rounds/{key}/reward")
@@ -70,10 +75,7 @@ def run(stage: Stage) -> None:
     folder = SFT if params.start_sft == 1 else Path(stage.round.start)
     tokenizer = load_tokenizer(folder)
     tokens = special_ids(tokenizer)
-    reward_model = None
-    if params.rewards.learned > 0:
-        reward_model = load_scorer(Path(f"models/rounds/{key}/reward"), compute.device)
-    rules = build_rule_rewards(params.rewards, tokenizer)
+    reward_model, by_text = _learned(stage, compute)
     actor = _actor(stage, folder, reward_model, compute.device)
     models = PPOModels(
         actor=actor,
@@ -82,7 +84,9 @@ def run(stage: Stage) -> None:
     )
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
-    _, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
+    kept, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
+    asked = {tuple(ids): row["prompt"] for row, ids in zip(kept, prompts, strict=True)}
+    rules = build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=asked)
     at_first = frozen(models)
     at_start = folder == SFT
     with compute.autocast():
@@ -122,6 +126,22 @@ def run(stage: Stage) -> None:
         Output("policy", Path(f"models/rounds/{key}/policy")),
         Output("artifact", Path(f"results/ppo/{key}")),
     )
+
+
+def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, LearnedScore | None]:
+    """The reward model that scores the policy's ids, or the scores of one that reads text."""
+    params, folder = stage.params.ppo, Path(f"models/rounds/{stage.round_key}/reward")
+    if params.rewards.learned == 0:
+        return None, None
+    if (by_text := text_scorer(folder, compute)) is None:
+        return load_scorer(folder, compute.device), None
+    if params.value_init == "reward":
+        raise StageEnd(
+            "bad_input",
+            f"ppo.value_init: reward, but {stage.params.reward.model} (reward.model) has a "
+            "tokenizer or a head of its own, so no value model can start from it; take zero",
+        )
+    return None, by_text
 
 
 def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -200,5 +220,5 @@ def _samples(
 
 
 if __name__ == "__main__":
-    errors = {**ERRORS, WordListError: "bad_input"}
+    errors = {**ERRORS, RewardFunctionError: "bad_input", WordListError: "bad_input"}
     sys.exit(run_stage("ppo", run, inputs=INPUTS, per_round=True, errors=errors))

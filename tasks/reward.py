@@ -12,45 +12,50 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from preferences.loading import load_comparisons, load_preferences
 from preferences.records import Comparison, Preference
 from rlhf import reward
+from rlhf.classifiers import (
+    READS_TEXT,
+    has_score_head,
+    how_it_reads,
+    load_classifier,
+    load_encoder,
+    load_text_encoder,
+    same_tokens,
+)
 from rlhf.compute import Compute
 from rlhf.ensembles import (
     join,
     load_members,
     load_scorer,
     member_folder,
+    members_of,
     save_members,
     starting_members,
 )
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.model_folders import is_reward_model
 from rlhf.models import load_tokenizer
-from rlhf.named_seeds import named_random
 from rlhf.optimisers import Optimiser, Training
+from rlhf.params.reward import NO_MODEL
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
-from tasks.running.outcome import StageEnd, Status
+from tasks.running.outcome import StageEnd
 from tasks.running.progress import Progress, say_left_out
 from tasks.running.resuming import Checkpoints
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
-from tasks.scoring.over_optimisation import Signals, alarms, read_signals
-from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
-from tasks.scoring.reward_probes import (
-    LEAST,
-    Probe,
-    failures,
-    probe,
-    probe_table,
-    write_probes,
-)
+from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
+from tasks.scoring.reward_guards import ask, end_where_they_say_so
+from tasks.scoring.reward_probes import LEAST
 from tasks.tracking.spool import Output
-from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
+from tasks.workspace.work_folder import BLOCKED, STOPPED
 
 INPUTS = (
     "models/sft",
@@ -63,45 +68,35 @@ log = logging.getLogger(__name__)
 
 
 def run(stage: Stage) -> None:
-    """Train on the preferences so far, or copy the model that the round starts from."""
-    params, key = stage.params.reward, stage.round_key
+    """Train on the preferences so far, or take the model that the round or params.yaml names."""
     for name in (BLOCKED, STOPPED):
         shutil.rmtree(stage.work / name, ignore_errors=True)
+    if stage.params.reward.model == NO_MODEL:
+        _publish_none(stage)
+        return
     compute = start_compute(stage.params.run)
-    start = Path(stage.round.reward_model)
-    tokenizer = load_tokenizer(start)
-    encoder = Encoder(tokenizer)
-    retrain = params.retrain or not is_reward_model(start)
-    members = load_members(start, compute.device) if not retrain else _fresh(stage, start, compute)
-    model = join(members, params.ensemble_k)
     train, heldout = _preferences(stage)
-    fresh = [row for row in heldout if row.round == key]
+    fresh = [row for row in heldout if row.round == stage.round_key]
     before = None
+    start = Path(stage.round.reward_model)
     if is_reward_model(start):
-        before = gold_accuracy(load_scorer(start, compute.device), encoder, fresh, compute)
-    metrics: dict[str, Any] = {"round": key, "pairs": len(train), "accuracy_before": before}
-    adapters: list[Adapter] = []
-    if retrain:
-        metrics |= _train(stage, members, encoder, train, compute)
-        if params.lora is not None:
-            adapters = [take_adapter(member.classifier) for member in members]
-        comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
-        for member in members:
-            _normalise(member, encoder, comparisons, compute)
-    numbers, gaps = measure(model, encoder, fresh, heldout, compute)
-    metrics |= numbers
-    unseen = fresh if retrain else [row for row in [*train, *fresh] if row.round == key]
+        scorer = load_scorer(start, compute.device)
+        before = gold_accuracy(scorer, load_encoder(start), fresh, compute)
+    metrics: dict[str, Any] = {
+        "round": stage.round_key, "pairs": len(train), "accuracy_before": before
+    }  # fmt: skip
+    made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
+    numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute)
+    metrics |= made.metrics | numbers
+    unseen = fresh if made.trained else [r for r in [*train, *fresh] if r.round == stage.round_key]
     # Where the round's own are too few: imported pairs and those of earlier rounds, unseen as well.
-    asked = heldout if retrain and len(fresh) < LEAST else fresh
-    guards = _ask(stage, model, encoder, asked, unseen, compute)
-    _end_where_they_say_so(stage, guards)
-    if len(members) > 1:
-        model.classifier.config.ensemble_k = params.ensemble_k
-    target = write_model(stage, model.classifier, tokenizer, f"models/rounds/{key}/reward")
-    save_members(model, target)
-    for number, adapter in enumerate(adapters):
-        adapter.save(member_folder(target, number) / ADAPTER)
-    seal_model(stage, target)
+    asked = heldout if made.trained and len(fresh) < LEAST else fresh
+    if stage.params.reward.model is not None and len(fresh) < LEAST:
+        asked = [*train, *heldout]
+    guards = ask(stage, made.model, made.encoder, asked, unseen, compute)
+    end_where_they_say_so(stage, guards)
+    _write(stage, made)
+    key = stage.round_key
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
     write_reliability(results / "reliability.csv", gaps)
@@ -114,83 +109,90 @@ def run(stage: Stage) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """What was asked of the model before PPO uses it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The round's reward model, ready to score."""
 
-    probes: Sequence[Probe]
-    signals: Signals
-
-    def write(self, folder: Path, said: str = "") -> None:
-        """Write `probes.csv`, `signals.json` and both as a page, `guards.md`."""
-        write_probes(folder / "probes.csv", self.probes)
-        write_metrics(folder, self.signals.as_dict(), name="signals.json")
-        page = [said, probe_table(self.probes), self.signals.table()]
-        text = "\n".join(
-            ["# The reward model before PPO\n", *(f"{part}\n" for part in page if part)]
-        )
-        (folder / GUARDS).write_text(text, encoding="utf-8")
+    model: RewardModel
+    encoder: Encoder
+    tokenizer: PreTrainedTokenizerBase
+    trained: bool
+    """By this stage: then what is held out from training is all that it has not seen."""
+    metrics: dict[str, Any]
+    adapters: Sequence[Adapter] = ()
 
 
-def _ask(
-    stage: Stage,
-    model: RewardModel,
-    encoder: Encoder,
-    asked: Sequence[Preference],
-    unseen: Sequence[Preference],
-    compute: Compute,
-) -> Guards:
-    """Probe with the pairs `asked`; `unseen` are the round's that the model was not trained on."""
-    key = stage.round_key
-    probes = probe(
-        model,
-        encoder,
-        asked,
-        max_tokens=stage.params.reward.max_tokens,
-        draws=named_random(stage.params.run.seed, "probes", str(key)),
-        compute=compute,
+def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Made:
+    """A model trained on the preferences, or the one that the round starts from, as it is."""
+    params, start = stage.params.reward, Path(stage.round.reward_model)
+    tokenizer = load_tokenizer(start)
+    encoder = Encoder(tokenizer)
+    retrain = params.retrain or not is_reward_model(start)
+    members = load_members(start, compute.device) if not retrain else _fresh(stage, start, compute)
+    metrics: dict[str, Any] = {}
+    adapters: list[Adapter] = []
+    if retrain:
+        metrics = _train(stage, members, encoder, train, compute)
+        if params.lora is not None:
+            adapters = [take_adapter(member.classifier) for member in members]
+        comparisons = _comparisons(stage)
+        for member in members:
+            _normalise(member, encoder, comparisons, compute)
+    return Made(
+        model=join(members, params.ensemble_k),
+        encoder=encoder,
+        tokenizer=tokenizer,
+        trained=retrain,
+        metrics=metrics,
+        adapters=adapters,
     )
-    gaps = label_gaps(model, encoder, [row for row in unseen if not row.is_tie], compute)
-    comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
-    folder = Path(f"data/rounds/{key}/preferences")
-    labelled = [
-        row.preference
-        for split in ("train", "heldout")
-        for row in load_preferences(folder / f"{split}.jsonl")
-        if row.preference.round == key
-    ]
-    return Guards(probes, read_signals(gaps, labelled, comparisons, model_hash(Path("models/sft"))))
 
 
-def _end_where_they_say_so(stage: Stage, guards: Guards) -> None:
-    """Say what the probes and the fresh labels found.
+def _others(stage: Stage, _: Sequence[Preference], compute: Compute) -> Made:
+    """The model of `reward.model`, as it is but for the normaliser, which is fitted to SFT."""
+    folder, sft = Path(str(stage.params.reward.model)), load_tokenizer(Path("models/sft"))
+    model: RewardModel = load_classifier(folder, compute.device)
+    text = load_text_encoder(folder)
+    encoder: Encoder = text
+    config = model.classifier.config
+    if config.num_labels == 1 and has_score_head(model) and same_tokens(text.tokenizer, sft):
+        # The policy's own ids then: nothing is lost on the way through text.
+        model, encoder = RewardModel(model.classifier), Encoder(sft)
+    else:
+        setattr(config, READS_TEXT, True)
+        log.info("%s: %s", stage.name, how_it_reads(folder, config))
+    _normalise(model, encoder, _comparisons(stage), compute)
+    return Made(model=model, encoder=encoder, tokenizer=text.tokenizer, trained=False, metrics={})
 
-    Raises:
-        StageEnd: params.yaml has it end a round.
-    """
-    params = stage.params.reward
-    stage.final({"guards": guards.signals.as_dict()})
-    warnings = alarms(
-        guards.signals,
-        min_accuracy=params.min_fresh_accuracy,
-        of_sft=stage.round.policy == "models/sft",
-    )
-    if all(found.demand == "none" for found in guards.probes):
-        log.warning("%s: too few held-out pairs for the probes to decide anything", stage.name)
-    checks: tuple[tuple[Status, str, bool, list[str]], ...] = (
-        ("blocked", BLOCKED, params.probes == "block", failures(guards.probes)),
-        ("stopped", STOPPED, params.over_optimisation == "stop", warnings),
-    )
-    for status, name, ends, found in checks:
-        said = "; ".join(found)
-        if said and not ends:
-            log.warning("%s: %s", stage.name, said)
-        elif said:
-            folder = Path(".work") / stage.name / name
-            folder.mkdir(parents=True, exist_ok=True)
-            guards.write(folder, said)
-            stage.keep(Output("artifact", folder))
-            raise StageEnd(status, f"{said}. The policy stays {stage.round.policy}; see {folder}")
+
+def _publish_none(stage: Stage) -> None:
+    """No reward model: the files that later stages expect, which say so."""
+    folder = stage.staging.directory(f"models/rounds/{stage.round_key}/reward")
+    words = "reward.model is none: this round has no reward model.\n"
+    (folder / "README.md").write_text(words, encoding="utf-8")
+    seal_model(stage, folder)
+    results = stage.staging.directory(f"results/reward/{stage.round_key}")
+    metrics = {"round": stage.round_key, "pairs": 0}
+    write_metrics(results, metrics)
+    write_reliability(results / "reliability.csv", [])
+    stage.write_history(results)
+    stage.final(metrics)
+
+
+def _write(stage: Stage, made: Made) -> None:
+    """The model's folder, complete and sealed."""
+    if len(members_of(made.model)) > 1:
+        made.model.classifier.config.ensemble_k = stage.params.reward.ensemble_k
+    path = f"models/rounds/{stage.round_key}/reward"
+    target = write_model(stage, made.model.classifier, made.tokenizer, path)
+    save_members(made.model, target)
+    for number, adapter in enumerate(made.adapters):
+        adapter.save(member_folder(target, number) / ADAPTER)
+    seal_model(stage, target)
+
+
+def _comparisons(stage: Stage) -> list[Comparison]:
+    return load_comparisons(Path(f"data/rounds/{stage.round_key}/comparisons.jsonl"))
 
 
 def _preferences(stage: Stage) -> tuple[list[Preference], list[Preference]]:

@@ -74,9 +74,10 @@ TEMPLATES = (".css", ".j2")
 READING_STAGES = {"prepare", "label", "validate"}
 
 EXTRA_PARAMS = {
-    "test": {"final"},
+    "evaluate": {"label", "ppo"},
+    "test": {"final", "label", "ppo"},
     "validate": {"label.annotators", "reward.max_tokens"},
-    "best_of_n": {"evaluate", "rounds", "final"},
+    "best_of_n": {"evaluate", "ppo", "rounds", "final"},
 }
 """Beside `run` and the stage's own section."""
 

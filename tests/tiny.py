@@ -68,6 +68,13 @@ def reward_model(seed: int = 7, vocabulary: int = VOCABULARY, spread: float = 5.
     return RewardModel(_drawn(lambda: LlamaForSequenceClassification(config), seed)).eval()
 
 
+def classifier(seed: int = 7, labels: int = 1) -> LlamaForSequenceClassification:
+    """A plain sequence classifier on the world with text, without a normaliser."""
+    config = _llama_config(len(tokenizer()), 5.0)
+    config.num_labels = labels
+    return _drawn(lambda: LlamaForSequenceClassification(config), seed)
+
+
 def gpt2_reward_model(seed: int = 7) -> RewardModel:
     """The same on GPT-2."""
     config = _gpt2_config(VOCABULARY, 5.0, 0.0)

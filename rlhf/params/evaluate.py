@@ -1,6 +1,7 @@
 """Evaluation of a policy."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlhf.params.ranges import Count
 from rlhf.params.sampling import SamplingParams
@@ -16,4 +17,7 @@ class EvaluateParams:
     """Prompts answered at a time."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
+    judge: Literal["reward", "language_model", "reward_model"] = "reward"
+    """Who compares a policy with SFT where there is no gold score: what rewarded the round (its
+    reward model, or rules), or the judge of `label.language_model` or `label.reward_model`."""
     sampling: SamplingParams = field(default_factory=SamplingParams)

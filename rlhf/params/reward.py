@@ -8,11 +8,19 @@ from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ranges import Count, Fraction, NonNegative, OpenFraction
 
+NO_MODEL = "none"
+"""As `reward.model`: rules or a function give the score."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardParams:
     """Reward-model training."""
 
+    model: str | None = None
+    """Score with a model that others have trained instead of training one: the folder of a
+    sequence classifier of one label (or two: the logit of label 1 less that of label 0), used
+    through text where its tokenizer is not the policy's. `none`: no reward model at all, where
+    rules or a function of your own give the score. null trains one."""
     preferences: Literal["all", "newest"] = "all"
     """Train on the preferences of all rounds so far, or on the round's own only."""
     retrain: bool = True

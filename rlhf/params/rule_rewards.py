@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhf.params.ranges import Count, NonNegative
+from rlhf.params.ranges import Count, NonNegative, Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,13 @@ class RewardMixParams:
     """Weight of positive minus negative words; a sum, so it has no bound."""
     sentiment_words: str | None = None
     """File with one word per line, or word, tab and score; null takes the embedded list."""
+    function: str | None = None
+    """A function of your own, as `mine/check.py:score`: called with lists of prompts and responses,
+    it returns a finite number for each. null for none."""
+    function_weight: Positive = 1.0
+    """Weight of what the function returns."""
+    function_seconds: Positive = 60.0
+    """How long a call of the function (at most 256 responses) may take."""
 
     def rules(self) -> dict[str, float]:
         """The weights of the rules that count."""
@@ -32,6 +39,7 @@ class RewardMixParams:
             "relevance": self.relevance,
             "format": self.format,
             "sentiment": self.sentiment,
+            "function": 0.0 if self.function is None else self.function_weight,
         }
         return {name: weight for name, weight in weights.items() if weight > 0}
 
@@ -41,3 +49,8 @@ class RewardMixParams:
             yield "learned", "all weights are 0: nothing is left to reward"
         if self.sentiment_words is not None and self.sentiment == 0:
             yield "sentiment_words", "has no effect while sentiment is 0"
+        if self.function is not None and not all(self.function.rpartition(":")[::2]):
+            yield (
+                "function",
+                f"expected FILE:FUNCTION, such as mine/check.py:score, found {self.function!r}",
+            )

@@ -18,6 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from rlhf.params.reward import NO_MODEL
 from tasks.params.loading import Params, ParamsError
 
 MARK = "  # named in params.yaml: "
@@ -31,6 +32,7 @@ PATHS = (
     "base.model",
     "label.file",
     "label.reward_model",
+    "reward.model",
     "ppo.rewards.sentiment_words",
 )
 """Params that name a file or folder, beside the list `prepare.sources`; the stage comes first."""
@@ -57,14 +59,28 @@ def named_paths(values: Mapping[str, Any]) -> Iterator[Named]:
     for key in PATHS:
         stage, _, name = key.partition(".")
         path = _at(values, key)
-        if isinstance(path, str) and (stage != "label" or name == annotators):
+        unused = (stage == "label" and name != annotators) or path == NO_MODEL
+        if isinstance(path, str) and not unused:
             pinned = key == "base.model" and _at(values, "base.revision") is not None
             yield Named(stage, key, path, pinned=pinned)
+    yield from _named_by_several(values)
     sources = _at(values, "prepare.sources")
     for number, source in enumerate(sources if isinstance(sources, list | tuple) else ()):
         if isinstance(path := _at(source, "path"), str):
             pinned = _at(source, "revision") is not None
             yield Named("prepare", f"prepare.sources.{number}.path", path, pinned=pinned)
+
+
+def _named_by_several(values: Mapping[str, Any]) -> Iterator[Named]:
+    """What more than one stage reads: a reward function, and a judge that evaluates."""
+    function = _at(values, "ppo.rewards.function")
+    if isinstance(function, str) and ":" in function:
+        for stage in ("ppo", "evaluate", "test", "best_of_n"):
+            yield Named(stage, "ppo.rewards.function", function.rpartition(":")[0])
+    judge = _at(values, "label.reward_model")
+    if _at(values, "evaluate.judge") == "reward_model" and isinstance(judge, str):
+        for stage in ("evaluate", "test"):
+            yield Named(stage, "label.reward_model", judge)
 
 
 def own_files(root: Path, params: Params, stage: str) -> list[str]:

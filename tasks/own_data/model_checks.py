@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from rlhf.params.reward import NO_MODEL
+from rlhf.reward_functions import RewardFunction, RewardFunctionError, own_function
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.loading import Params
 
@@ -26,11 +28,15 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
         yield from (("base.model", text) for text in found)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
-    if label.annotators == "reward_model" and label.reward_model is not None:
-        folder = root / label.reward_model
-        if folder.is_dir():
-            found = list(_folder_problems(folder)) or list(_scores_problems(folder))
-            yield from (("label.reward_model", text) for text in found)
+    judge = "reward_model" in (label.annotators, params.evaluate.judge)
+    others = {"label.reward_model": label.reward_model if judge else None}
+    others["reward.model"] = params.reward.model
+    for key, name in others.items():
+        if name not in (None, NO_MODEL) and (root / str(name)).is_dir():
+            yield from ((key, text) for text in _scores_problems(root / str(name)))
+    function = own_function(params.ppo.rewards)
+    if function is not None:
+        yield from _function_problems(function, root)
     for number, source in enumerate(params.prepare.sources):
         if source.revision is not None and not (root / source.path).exists():
             key = f"prepare.sources.{number}.path"
@@ -73,13 +79,33 @@ def _parameters(folder: Path) -> int:
 
 
 def _scores_problems(folder: Path) -> Iterator[str]:
+    """What keeps a folder from scoring responses, as far as its config says."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError:
+        yield f"{folder}: not a model folder in Hugging Face format (no config.json)"
+        return
     except ValueError as error:
         yield f"{folder}/config.json: not JSON ({error})"
         return
-    if "score_std" not in config:
-        yield f"{folder}: no reward model of this pipeline (no score_std in config.json)"
+    if "score_std" in config and "reads_text" not in config:
+        yield from _folder_problems(folder)
+        return
+    kinds = config.get("architectures") or []
+    if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):
+        found = ", ".join(map(str, kinds)) or "no architecture"
+        yield f"{folder}: expected a sequence classifier, found {found} in config.json"
+    elif (labels := len(config.get("id2label") or "12")) > 2:
+        yield f"{folder}: a classifier of {labels} labels; a reward model has one, or two"
+
+
+def _function_problems(function: RewardFunction, root: Path) -> Iterator[Problem]:
+    if not (root / function.name.rpartition(":")[0]).is_file():
+        return  # Said with the other paths.
+    try:
+        function.check(root)
+    except RewardFunctionError as error:
+        yield "ppo.rewards.function", str(error).partition(": ")[2]
 
 
 def _hub_problems(

@@ -20,7 +20,7 @@ OUTPUTS = (
 )  # fmt: skip
 """Where the stages write."""
 
-FOLDERS = ("base.model", "label.reward_model")
+FOLDERS = ("base.model", "label.reward_model", "reward.model")
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf.bits import MAX_THREADS
 from rlhf.params.base import EmbeddedModelParams
+from rlhf.params.reward import NO_MODEL
 
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
@@ -88,7 +89,13 @@ def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
 def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
     """Where nobody labels, the preferences have to come from somewhere."""
     label, prepare, reward = (sections.get(name) for name in ("label", "prepare", "reward"))
-    if label is None or label.annotators != "none":
+    ppo, evaluate = sections.get("ppo"), sections.get("evaluate")
+    judge = "reward" if evaluate is None else evaluate.judge
+    if label is not None and judge != "reward" and getattr(label, judge) is None:
+        yield "evaluate.judge", f"{judge}, but label.{judge} is missing"
+    if reward is not None and reward.model == NO_MODEL and ppo is not None and ppo.rewards.learned:
+        yield "reward.model", "none, but ppo.rewards.learned is above 0: give the score by rules"
+    if label is None or label.annotators != "none" or (reward is not None and reward.model):
         return
     named = prepare and (prepare.sources or (prepare.files and prepare.files.preferences))
     if prepare is not None and not named:

@@ -36,6 +36,13 @@ NO_WEIGHT: Mapping[str, frozenset[str]] = {
 }
 """Section -> keys that change no weight: how fast it runs, and what may end a round."""
 
+LATER: Mapping[str, Mapping[str, Any]] = {
+    "reward": {"model": None},
+    "ppo": {"rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0}},
+}
+"""Section -> keys that came after models had been recorded, with their defaults. A manifest has
+them only where they differ: the same training then still writes the same manifest."""
+
 
 def start_compute(run: RunParams) -> Compute:
     """Fix threads and determinism, silence the libraries' own progress bars."""
@@ -74,7 +81,22 @@ def seal_model(stage: Stage, folder: Path) -> None:
         else values
         for section, values in stage.own_params.items()
     }
+    params = {
+        section: _without_later(values, LATER.get(section, {}))
+        for section, values in params.items()
+    }
     write_manifest(folder, params=params, inputs=stage.inputs)
+
+
+def _without_later(values: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without later keys at their defaults."""
+    kept = {}
+    for key, value in values.items():
+        if isinstance(later.get(key), Mapping):
+            kept[key] = _without_later(value, later[key])
+        elif key not in later or value != later[key]:
+            kept[key] = value
+    return kept
 
 
 def load_prompts(path: Path) -> list[dict[str, Any]]:

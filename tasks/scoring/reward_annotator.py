@@ -6,35 +6,28 @@ from pathlib import Path
 
 import torch
 
-from feedback.annotators import LabelParams
 from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
+from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
 from rlhf.model_folders import ModelFolderError, is_reward_model
 from rlhf.models import load_tokenizer
-from rlhf.reward_models import load_reward_model
+from rlhf.reward_models import RewardModel, load_reward_model
 from rlhf.scoring import Encoder
 from tasks.params.loading import RunParams
 from tasks.running.models import start_compute
 from tasks.running.outcome import StageEnd
 
 
-def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams) -> list[Judgment]:
-    """One judgment of each pair by the model's scores.
+def ask_reward_model(folder: Path, pairs: Sequence[Pair], run: RunParams) -> list[Judgment]:
+    """One judgment of each pair by the scores of a model: of this pipeline, or any classifier.
 
     Raises:
-        StageEnd: the folder is missing, or its model is not one of our reward models.
+        StageEnd: the folder is missing, or its model is no sequence classifier of one label or two.
     """
-    assert params.reward_model is not None
-    folder = Path(params.reward_model)
     compute = start_compute(run)
     try:
-        if not is_reward_model(folder):
-            raise ModelFolderError(
-                f"{folder}: no reward model of this pipeline (no score_std in config.json)"
-            )
-        model = load_reward_model(folder, compute.device, torch.Generator())
-        encoder = Encoder(load_tokenizer(folder))
+        model, encoder = _scorer(folder, compute.device)
     except ModelFolderError as error:
         raise StageEnd("bad_input", f"label.reward_model: {error}") from None
 
@@ -46,6 +39,13 @@ def ask_reward_model(params: LabelParams, pairs: Sequence[Pair], run: RunParams)
 
     annotator = RewardModelAnnotator(score, name=folder.name[:64], version=_version(folder))
     return annotator.judge(pairs)
+
+
+def _scorer(folder: Path, device: torch.device) -> tuple[RewardModel, Encoder]:
+    if is_reward_model(folder) and not reads_text(folder):
+        model = load_reward_model(folder, device, torch.Generator())
+        return model, Encoder(load_tokenizer(folder))
+    return load_classifier(folder, device), load_text_encoder(folder)
 
 
 def _version(folder: Path) -> str:

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from feedback.annotators import LabelParams
 from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair
 from preferences.records import pair_id
-from tasks.label import ask_language_model
 from tasks.params.loading import RunParams
 from tasks.running.outcome import StageEnd
+from tasks.scoring.language_annotator import ask_language_model
 from tasks.scoring.reward_annotator import ask_reward_model
 from tests import tiny
 
@@ -52,14 +51,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "judge"
 
 
-def by_reward_model(folder: Path) -> LabelParams:
-    return LabelParams(annotators="reward_model", reward_model=str(folder))
-
-
 def test_the_answer_with_the_higher_score_wins_wherever_it_stands(folder: Path) -> None:
-    judgments = ask_reward_model(by_reward_model(folder), PAIRS, RUN)
+    judgments = ask_reward_model(folder, PAIRS, RUN)
     turned = [pair(one.prompt, one.response_b, one.response_a) for one in PAIRS]  # type: ignore[arg-type]
-    other_way = ask_reward_model(by_reward_model(folder), turned, RUN)
+    other_way = ask_reward_model(folder, turned, RUN)
 
     for one, judgment, turned_one in zip(PAIRS, judgments, other_way, strict=True):
         better = score(str(one.prompt), one.response_a) > score(str(one.prompt), one.response_b)
@@ -74,7 +69,7 @@ def test_a_response_that_was_cut_is_judged_without_the_end_token(folder: Path) -
         for ended in (True, False)
         if isinstance(one.prompt, str)
     ]
-    choices = [judgment.choice for judgment in ask_reward_model(by_reward_model(folder), cut, RUN)]
+    choices = [judgment.choice for judgment in ask_reward_model(folder, cut, RUN)]
     expected = [
         "a"
         if score(str(one.prompt), one.response_a, one.finished_a)
@@ -83,29 +78,46 @@ def test_a_response_that_was_cut_is_judged_without_the_end_token(folder: Path) -
         for one in cut
     ]
     assert choices == expected
-    whole = ask_reward_model(
-        by_reward_model(folder), [replace(one, finished_a=True) for one in cut], RUN
-    )
+    whole = ask_reward_model(folder, [replace(one, finished_a=True) for one in cut], RUN)
     assert [judgment.choice for judgment in whole] != expected
 
 
 def test_the_version_is_that_of_the_weights(folder: Path) -> None:
-    before = ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version
-    assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version == before
+    before = ask_reward_model(folder, PAIRS, RUN)[0].annotator_version
+    assert ask_reward_model(folder, PAIRS, RUN)[0].annotator_version == before
     other = tiny.reward_model(seed=8, vocabulary=len(tiny.tokenizer()))
     other.set_normaliser(0.0, 1.0)
     other.classifier.save_pretrained(folder)
-    assert ask_reward_model(by_reward_model(folder), PAIRS, RUN)[0].annotator_version != before
+    assert ask_reward_model(folder, PAIRS, RUN)[0].annotator_version != before
 
 
-def test_a_folder_that_is_no_reward_model_is_bad_input(folder: Path, tmp_path: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    del config["score_std"]
-    (folder / "config.json").write_text(json.dumps(config))
-    for wrong in (folder, tmp_path / "nowhere"):
-        with pytest.raises(StageEnd, match=f"label.reward_model: {wrong}") as end:
-            ask_reward_model(by_reward_model(wrong), PAIRS, RUN)
+def test_a_folder_that_is_no_classifier_is_bad_input(tmp_path: Path) -> None:
+    tiny.llama(vocabulary=len(tiny.tokenizer())).save_pretrained(tmp_path / "policy")
+    tiny.tokenizer().save_pretrained(tmp_path / "policy")
+    for wrong, why in (("policy", "expected a sequence classifier"), ("nowhere", "no such model")):
+        with pytest.raises(StageEnd, match=f"label.reward_model: .*{wrong}: {why}") as end:
+            ask_reward_model(tmp_path / wrong, PAIRS, RUN)
         assert end.value.status == "bad_input"
+
+
+def test_a_plain_classifier_of_two_labels_judges_by_the_difference_of_its_logits(
+    tmp_path: Path,
+) -> None:
+    model = tiny.classifier(labels=2)
+    model.save_pretrained(tmp_path / "plain")
+    tiny.tokenizer().save_pretrained(tmp_path / "plain")
+    choices = [each.choice for each in ask_reward_model(tmp_path / "plain", PAIRS, RUN)]
+    expected = []
+    for one in PAIRS:
+        gaps = []
+        for response in (one.response_a, one.response_b):
+            text = f"<|user|>{one.prompt}<|end|><|assistant|>{response}<|end|>"
+            ids = torch.tensor([tiny.tokenizer()(text)["input_ids"]])
+            with torch.no_grad():
+                first, second = model.score(model.model(ids).last_hidden_state[0, -1]).tolist()
+            gaps.append(second - first)
+        expected.append("a" if gaps[0] > gaps[1] else "b")
+    assert choices == expected
 
 
 @pytest.fixture
@@ -129,9 +141,8 @@ def endpoint() -> Iterator[ThreadingHTTPServer]:
         server.shutdown()
 
 
-def by_language_model(port: int) -> LabelParams:
-    params = LanguageModelParams(endpoint=f"http://127.0.0.1:{port}/v1", model="judge-1")
-    return LabelParams(annotators="language_model", language_model=params)
+def by_language_model(port: int) -> LanguageModelParams:
+    return LanguageModelParams(endpoint=f"http://127.0.0.1:{port}/v1", model="judge-1")
 
 
 def test_what_fails_is_a_skip_and_the_rest_counts(

@@ -1,0 +1,28 @@
+"""A language model behind an endpoint as the annotator of pairs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from feedback.judges import LanguageModelAnnotator, LanguageModelParams
+from feedback.judgments import Pair
+from preferences.records import Judgment
+from tasks.running.outcome import StageEnd
+
+VERDICTS = Path(".work") / "feedback" / "verdicts"
+"""Cached verdicts of language models, by version of the annotator: no query is made twice."""
+
+
+def ask_language_model(params: LanguageModelParams, pairs: Sequence[Pair]) -> list[Judgment]:
+    """One judgment of each pair; a failed query becomes a skip with its reason.
+
+    Raises:
+        StageEnd: every pair failed: the endpoint is unreachable, or the model gives no verdicts.
+    """
+    judgments = LanguageModelAnnotator(params, cache=VERDICTS).judge(pairs)
+    if judgments and all(judgment.choice == "skip" for judgment in judgments):
+        raise StageEnd(
+            "failed",
+            f"{params.model} at {params.endpoint} gave no verdict "
+            f"on any of {len(judgments)} pairs; the first: {judgments[0].reason}",
+        )
+    return judgments

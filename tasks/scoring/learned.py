@@ -1,0 +1,68 @@
+"""Scores of responses by what rewards a round: its reward model, or rules where it has none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf.chat import Prompt
+from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
+from rlhf.compute import Compute
+from rlhf.ensembles import load_scorer
+from rlhf.models import load_tokenizer
+from rlhf.params.rule_rewards import RewardMixParams
+from rlhf.rule_rewards import LearnedScore, build_rule_rewards
+from rlhf.scoring import score_rows
+from rlhf.special_ids import special_ids
+
+SFT = Path("models/sft")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Responses as text, with the token ids that were sampled."""
+
+    prompts: Sequence[Prompt]
+    responses: Sequence[str]
+    finished: Sequence[bool]
+    rows: Sequence[Sequence[int]]
+    """Ids of each prompt with its response."""
+
+
+def has_reward_model(folder: Path) -> bool:
+    """Whether a round's folder holds a reward model (`reward.model` was not `none`)."""
+    return (folder / "config.json").is_file()
+
+
+def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
+    """The scores of a reward model that reads text; None for one that reads the policy's ids."""
+    if not reads_text(folder):
+        return None
+    model, encoder = load_classifier(folder, compute.device), load_text_encoder(folder)
+
+    def scores(
+        prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
+    ) -> list[float]:
+        texts = zip(prompts, responses, finished, strict=True)
+        rows = [encoder.encode(prompt, text, finished=end) for prompt, text, end in texts]
+        return score_rows(model, rows, pad_id=encoder.pad_id, compute=compute)
+
+    return scores
+
+
+def score_responses(
+    folder: Path, texts: Texts, rewards: RewardMixParams, compute: Compute
+) -> list[float]:
+    """Normalised scores of the round's reward model, for the exact tokens where it reads them.
+
+    A round without one has the weighted sum of its rules.
+    """
+    if not has_reward_model(folder):
+        rules = build_rule_rewards(rewards, load_tokenizer(SFT))
+        assert rules is not None, "reward.model none needs ppo.rewards.learned 0"
+        return rules.score(texts.prompts, texts.responses, texts.finished)
+    by_text = text_scorer(folder, compute)
+    if by_text is not None:
+        return by_text(texts.prompts, texts.responses, texts.finished)
+    pad_id = special_ids(load_tokenizer(folder)).pad
+    model = load_scorer(folder, compute.device)
+    return score_rows(model, texts.rows, pad_id=pad_id, compute=compute)

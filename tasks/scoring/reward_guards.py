@@ -1,0 +1,106 @@
+"""What is asked of a reward model before PPO uses it, and what ends a round.
+
+docs/reward-guards.md has the reasons and the figures.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from preferences.loading import load_comparisons, load_preferences
+from preferences.records import Preference
+from rlhf.compute import Compute
+from rlhf.named_seeds import named_random
+from rlhf.reward_models import RewardModel
+from rlhf.scoring import Encoder
+from tasks.running.metrics_file import write_metrics
+from tasks.running.outcome import StageEnd, Status
+from tasks.running.stage import Stage
+from tasks.running.staging import model_hash
+from tasks.scoring.over_optimisation import Signals, alarms, read_signals
+from tasks.scoring.reward_accuracy import label_gaps
+from tasks.scoring.reward_probes import Probe, failures, probe, probe_table, write_probes
+from tasks.tracking.spool import Output
+from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What was asked of the model before PPO uses it."""
+
+    probes: Sequence[Probe]
+    signals: Signals
+
+    def write(self, folder: Path, said: str = "") -> None:
+        """Write `probes.csv`, `signals.json` and both as a page, `guards.md`."""
+        write_probes(folder / "probes.csv", self.probes)
+        write_metrics(folder, self.signals.as_dict(), name="signals.json")
+        page = [said, probe_table(self.probes), self.signals.table()]
+        text = "\n".join(
+            ["# The reward model before PPO\n", *(f"{part}\n" for part in page if part)]
+        )
+        (folder / GUARDS).write_text(text, encoding="utf-8")
+
+
+def ask(
+    stage: Stage,
+    model: RewardModel,
+    encoder: Encoder,
+    asked: Sequence[Preference],
+    unseen: Sequence[Preference],
+    compute: Compute,
+) -> Guards:
+    """Probe with the pairs `asked`; `unseen` are the round's that the model was not trained on."""
+    key = stage.round_key
+    probes = probe(
+        model,
+        encoder,
+        asked,
+        max_tokens=stage.params.reward.max_tokens,
+        draws=named_random(stage.params.run.seed, "probes", str(key)),
+        compute=compute,
+    )
+    gaps = label_gaps(model, encoder, [row for row in unseen if not row.is_tie], compute)
+    comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
+    folder = Path(f"data/rounds/{key}/preferences")
+    labelled = [
+        row.preference
+        for split in ("train", "heldout")
+        for row in load_preferences(folder / f"{split}.jsonl")
+        if row.preference.round == key
+    ]
+    return Guards(probes, read_signals(gaps, labelled, comparisons, model_hash(Path("models/sft"))))
+
+
+def end_where_they_say_so(stage: Stage, guards: Guards) -> None:
+    """Say what the probes and the fresh labels found.
+
+    Raises:
+        StageEnd: params.yaml has it end a round.
+    """
+    params = stage.params.reward
+    stage.final({"guards": guards.signals.as_dict()})
+    warnings = alarms(
+        guards.signals,
+        min_accuracy=params.min_fresh_accuracy,
+        of_sft=stage.round.policy == "models/sft",
+    )
+    if all(found.demand == "none" for found in guards.probes):
+        log.warning("%s: too few held-out pairs for the probes to decide anything", stage.name)
+    checks: tuple[tuple[Status, str, bool, list[str]], ...] = (
+        ("blocked", BLOCKED, params.probes == "block", failures(guards.probes)),
+        ("stopped", STOPPED, params.over_optimisation == "stop", warnings),
+    )
+    for status, name, ends, found in checks:
+        said = "; ".join(found)
+        if said and not ends:
+            log.warning("%s: %s", stage.name, said)
+        elif said:
+            folder = Path(".work") / stage.name / name
+            folder.mkdir(parents=True, exist_ok=True)
+            guards.write(folder, said)
+            stage.keep(Output("artifact", folder))
+            raise StageEnd(status, f"{said}. The policy stays {stage.round.policy}; see {folder}")

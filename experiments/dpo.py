@@ -42,7 +42,7 @@ from rlhf.params.dpo import DPOParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.seeding import Seeds
-from rlhf.special_ids import SpecialIds, special_ids
+from rlhf.special_ids import SpecialIds, load_special_ids
 from tasks.params.loading import load_params, read_yaml
 from tasks.scoring.gold import gold_scores
 
@@ -79,7 +79,7 @@ def start(root: Path) -> World:
         seed=params.run.seed,
         evaluate=params.evaluate,
         tokenizer=tokenizer,
-        tokens=special_ids(tokenizer),
+        tokens=load_special_ids(root / "models/sft", tokenizer),
         sft=load_policy(root / "models/sft", COMPUTE.device),
         pairs=encode_pairs(tokenizer, preferences / "train.jsonl"),
         heldout=encode_pairs(tokenizer, preferences / "heldout.jsonl"),
@@ -143,7 +143,7 @@ def measure(world: World, policy: PreTrainedModel) -> dict[str, Any]:
     ids = respond(policy, encoded, params, tokens, compute=COMPUTE, seeds=Seeds(world.seed))
     kl = kl_to_reference(policy, world.sft, encoded, ids, params, tokens, compute=COMPUTE)
     texts = [decode_response(world.tokenizer, row) for row in ids]
-    finished = [row[-1] == tokens.eos for row in ids]
+    finished = [row[-1] in tokens.stops for row in ids]
     gold = gold_scores(prompts, texts, finished)
     assert gold is not None, "the runs of this experiment are of the embedded prompts"
     gold = [round(score, 4) for score in gold]  # As in the samples that it is compared with.

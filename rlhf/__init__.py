@@ -9,7 +9,7 @@ Foundations
     masked               sums, means and standardisation over real tokens
     padding              lists of ids to rectangular tensors, and positions
     packing              several sequences in one row, none of which sees another
-    special_ids          the ids of the end of a response and of padding
+    special_ids          the ids of the end of a response, of other ends, and of padding
     batches              a rollout and a PPO batch: tensors that belong together
     named_seeds, seeding one seed, many named random streams
     draws                the uniform numbers that sampling draws tokens with
@@ -41,6 +41,7 @@ Models
     lora                 low-rank adapters, in place and merged in the end
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
+    classifier_padding   the pad token of a reward model's folder, for other libraries
     last_block           the last block of a model, computed only where it is read
     decoding_cache       a key-value cache with room for the tokens to come
     generation           sampling responses with a key-value cache

@@ -1,13 +1,17 @@
 """Text to token ids and back: prompts by the chat template, finished responses with their end."""
 
+import functools
 from collections.abc import Sequence
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.templates import Message, render
+from rlhf.templates import Message, TemplateError, render
 
 Prompt = str | Sequence[Message]
+
+_SAID = "3f79bb7b"
+"""What an assistant says where only the text around it is of interest; in no template."""
 
 
 class TokenizerError(ValueError):
@@ -15,21 +19,55 @@ class TokenizerError(ValueError):
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, source: str) -> None:
-    """Refuse a tokenizer whose end of a response cannot be distinguished from padding.
+    """Refuse a tokenizer with which no response can end.
 
     Raises:
-        TokenizerError: no end token, no pad token, or one id for both.
+        TokenizerError: it has no end token, and no chat template that could write one.
     """
-    if tokenizer.eos_token_id is None:
-        raise TokenizerError(f"{source}: the tokenizer has no end-of-sequence token (eos_token)")
-    if tokenizer.pad_token_id is None:
-        raise TokenizerError(f"{source}: the tokenizer has no pad token; add one that is not eos")
-    if tokenizer.pad_token_id == tokenizer.eos_token_id:
+    if tokenizer.eos_token_id is None and tokenizer.chat_template is None:
         raise TokenizerError(
-            f"{source}: pad and end-of-sequence are the same token "
-            f"({tokenizer.eos_token!r}, id {tokenizer.eos_token_id}); "
-            "give the tokenizer a pad token of its own"
+            f"{source}: the tokenizer has no end-of-sequence token (eos_token), "
+            "and no chat template that writes one"
         )
+
+
+def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that ends a response: what the chat template writes behind an assistant's turn.
+
+    A chat model ends its turns with it, and past turns in its prompts end with it, whatever the
+    tokenizer calls `eos_token` (Gemma: `<eos>`, but turns end with `<end_of_turn>`). Where the
+    template writes no special token there, or there is no template, it is `eos_token`.
+
+    Raises:
+        TokenizerError: there is neither.
+    """
+    return _end_id(tokenizer, str(tokenizer.chat_template), tokenizer.eos_token_id)
+
+
+@functools.lru_cache(maxsize=4)
+def _end_id(tokenizer: PreTrainedTokenizerBase, _template: str, eos: int | None) -> int:
+    special = {token for token, kind in tokenizer.added_tokens_decoder.items() if kind.special}
+    no_end = {tokenizer.unk_token_id, tokenizer.bos_token_id} - {eos}
+    ends = ({*special, *tokenizer.all_special_ids}) - no_end
+    behind = tokenizer(_behind_a_turn(tokenizer), add_special_tokens=False)["input_ids"]
+    end = next((token for token in behind if token in ends), eos)
+    if end is None:
+        raise TokenizerError(
+            "the tokenizer has no end-of-sequence token (eos_token), and its chat template writes "
+            "no special token behind an assistant's turn"
+        )
+    return end
+
+
+def _behind_a_turn(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template writes behind what an assistant says; nothing where it cannot."""
+    if tokenizer.chat_template is None:
+        return ""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SAID}]
+    try:
+        return render(tokenizer, turns, for_response=False).partition(_SAID)[2]
+    except TemplateError:
+        return ""
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
@@ -67,10 +105,10 @@ def encode_response(
 ) -> list[int]:
     """Token ids of a response; a finished one has the end token, one that was cut has none.
 
-    The end token is trained and scored like any other.
+    The end token (`end_id`) is trained and scored like any other.
     """
     ids = list(tokenizer(response, add_special_tokens=False)["input_ids"])
-    return [*ids, tokenizer.eos_token_id] if finished else ids
+    return [*ids, end_id(tokenizer)] if finished else ids
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

@@ -37,7 +37,7 @@ def respond(
             policy,
             prompts,
             params.sampling,
-            eos_id=tokens.eos,
+            stop_ids=tokens.stops,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
             draws=draw_table(

@@ -33,10 +33,10 @@ class Responses(NamedTuple):
     response_ids: ResponseIds
     response_mask: ResponseMask
     ended: Tensor
-    """(batch,) bool: the response ends with the end token, rather than at the length limit."""
+    """(batch,) bool: the response ends with a stop id, rather than at the length limit."""
 
     def rows(self) -> list[list[int]]:
-        """Token ids of each response without padding; the end token is kept."""
+        """Token ids of each response without padding; the stop id is kept."""
         ids, mask = self.response_ids.cpu(), self.response_mask.cpu()
         return [ids[i][mask[i]].tolist() for i in range(len(ids))]
 
@@ -68,11 +68,11 @@ def sample_responses(
     prompt_mask: PromptMask,
     params: SamplingParams,
     *,
-    eos_id: int,
+    stop_ids: Sequence[int],
     pad_id: int,
     draws: Draws,
 ) -> Responses:
-    """One response per prompt; everything after the first end token is padding.
+    """One response per prompt; everything after the first of the stop ids is padding.
 
     Row i, step t is drawn with `draws[i, t]`, whichever rows have ended by then.
 
@@ -86,6 +86,7 @@ def sample_responses(
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     active, draws = torch.arange(rows, device=device), draws.to(device)
+    stops = torch.tensor(stop_ids, device=device)
     seen, step_ids = prompt_mask, torch.where(prompt_mask, prompt_ids, 0)
     cache = decoding_cache(lm, params.max_new_tokens)
     alive = torch.ones(rows, dtype=torch.bool, device=device)
@@ -94,11 +95,11 @@ def sample_responses(
         tokens = _draw(
             logits,
             params,
-            banned=eos_id if step < params.min_new_tokens else None,
+            banned=stops if step < params.min_new_tokens else None,
             uniform=draws[active, step],
         )
         ids[active[alive], step], mask[active[alive], step] = tokens[alive], True
-        stopped = alive & (tokens == eos_id)
+        stopped = alive & torch.isin(tokens, stops)
         ended[active[stopped]] = True
         alive &= ~stopped
         going = alive.nonzero().squeeze(1)
@@ -129,7 +130,9 @@ def _next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicC
     return language_model_head(lm, output.last_hidden_state[:, -1])
 
 
-def _draw(logits: Tensor, params: SamplingParams, *, banned: int | None, uniform: Tensor) -> Tensor:
+def _draw(
+    logits: Tensor, params: SamplingParams, *, banned: Tensor | None, uniform: Tensor
+) -> Tensor:
     if params.temperature != 1:
         logits = logits / params.temperature
     if banned is not None:
@@ -166,7 +169,7 @@ def sample_all(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     *,
-    eos_id: int,
+    stop_ids: Sequence[int],
     pad_id: int,
     batch_size: int,
     draws: Draws,
@@ -187,7 +190,7 @@ def sample_all(
             ids.to(device),
             mask.to(device),
             params,
-            eos_id=eos_id,
+            stop_ids=stop_ids,
             pad_id=pad_id,
             draws=draws[chosen],
         )

@@ -21,7 +21,7 @@ from rlhf.model_folders import (
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The folder's tokenizer, checked for an end token that differs from padding."""
+    """The folder's tokenizer, checked for an end token."""
     require_model_folder(folder)
     with loading(folder):
         loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -59,4 +59,5 @@ def load_weights(kind: Any, folder: Path, **config: Any) -> tuple[PreTrainedMode
     for name, found, expected in sorted(report["mismatched_keys"]):
         shapes = f"has shape {tuple(found)}, expected {tuple(expected)}"
         raise ModelFolderError(f"{folder}: {name} {shapes}")
+    model.get_input_embeddings().padding_idx = None  # Else that row, often the end's, never learns.
     return cast(PreTrainedModel, model), sorted(report["missing_keys"])

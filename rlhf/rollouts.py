@@ -57,7 +57,7 @@ def collect_rollout(
             ids,
             mask,
             sampling,
-            eos_id=tokens.eos,
+            stop_ids=tokens.stops,
             pad_id=tokens.pad,
             draws=draws,
         )

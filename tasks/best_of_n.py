@@ -24,7 +24,7 @@ from rlhf.params.sampling import SamplingParams
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
-from rlhf.special_ids import special_ids
+from rlhf.special_ids import load_special_ids, special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, start_compute
 from tasks.running.progress import Progress
@@ -122,7 +122,7 @@ def _draw(
     compute: Compute,
 ) -> Drawn:
     tokenizer = load_tokenizer(Path("models/sft"))
-    tokens = special_ids(tokenizer)
+    tokens = load_special_ids(Path("models/sft"), tokenizer)
     encoded = [ids for p in prompts for ids in [encode_prompt(tokenizer, p)] * params.samples]
     seed = seeds.named("best_of_n", "sampling")
     with compute.autocast():
@@ -130,13 +130,13 @@ def _draw(
             load_policy(Path("models/sft"), compute.device),
             encoded,
             sampling,
-            eos_id=tokens.eos,
+            stop_ids=tokens.stops,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
             draws=draw_table(seed, encoded, sampling.max_new_tokens),
         )
     texts = [decode_response(tokenizer, ids) for ids in responses]
-    finished = [ids[-1] == tokens.eos for ids in responses]
+    finished = [ids[-1] in tokens.stops for ids in responses]
     gold = gold_scores([p for p in prompts for _ in range(params.samples)], texts, finished)
     return Drawn(
         _by_prompt(texts, params.samples),

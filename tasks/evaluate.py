@@ -20,7 +20,7 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
-from rlhf.special_ids import SpecialIds, special_ids
+from rlhf.special_ids import SpecialIds, load_special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, encode_prompts, load_prompts, start_compute
 from tasks.running.outcome import Status
@@ -67,7 +67,7 @@ class Bench:
         self.compute: Compute = start_compute(stage.params.run)
         self._seeds = Seeds(stage.params.run.seed)
         self._tokenizer = load_tokenizer(Path("models/sft"))
-        self.tokens: SpecialIds = special_ids(self._tokenizer)
+        self.tokens: SpecialIds = load_special_ids(Path("models/sft"), self._tokenizer)
         rows = load_prompts(Path(f"data/prepared/prompts/{split}.jsonl"))
         kept, encoded, self.too_long = encode_prompts(
             rows, self._tokenizer, self._params.max_prompt_tokens
@@ -90,7 +90,7 @@ class Bench:
         )
         self._progress.step()
         texts = [decode_response(self._tokenizer, row) for row in ids]
-        finished = [row[-1] == self.tokens.eos for row in ids]
+        finished = [row[-1] in self.tokens.stops for row in ids]
         return Responses(texts, ids, finished, self._gold(texts, finished))
 
     def _gold(self, texts: Sequence[str], finished: Sequence[bool]) -> list[float] | None:

@@ -32,7 +32,7 @@ from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
 from rlhf.self_checks import check_frozen, check_models, frozen
-from rlhf.special_ids import special_ids
+from rlhf.special_ids import load_special_ids
 from rlhf.weight_average import interpolate
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
@@ -74,7 +74,7 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     folder = SFT if params.start_sft == 1 else Path(stage.round.start)
     tokenizer = load_tokenizer(folder)
-    tokens = special_ids(tokenizer)
+    tokens = load_special_ids(folder, tokenizer)
     reward_model, by_text = _learned(stage, compute)
     actor = _actor(stage, folder, reward_model, compute.device)
     models = PPOModels(

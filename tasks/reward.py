@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from preferences.loading import load_comparisons, load_preferences
 from preferences.records import Comparison, Preference
 from rlhf import reward
+from rlhf.classifier_padding import set_padding
 from rlhf.classifiers import (
     READS_TEXT,
     has_score_head,
@@ -183,6 +184,8 @@ def _write(stage: Stage, made: Made) -> None:
     """The model's folder, complete and sealed."""
     if len(members_of(made.model)) > 1:
         made.model.classifier.config.ensemble_k = stage.params.reward.ensemble_k
+    if stage.params.reward.model is None:
+        set_padding(made.tokenizer, members_of(made.model))
     path = f"models/rounds/{stage.round_key}/reward"
     target = write_model(stage, made.model.classifier, made.tokenizer, path)
     save_members(made.model, target)

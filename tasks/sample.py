@@ -14,7 +14,7 @@ from rlhf.generation import sample_all
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.params.sample import SampleParams
-from rlhf.special_ids import special_ids
+from rlhf.special_ids import load_special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -49,7 +49,7 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     policy, sft = Path(stage.round.policy), Path("models/sft")
     tokenizer = load_tokenizer(policy)
-    tokens = special_ids(tokenizer)
+    tokens = load_special_ids(policy, tokenizer)
     rows = _fresh_prompts(stage)
     rows, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     rows, prompts = rows[: params.pairs], prompts[: params.pairs]
@@ -65,12 +65,12 @@ def run(stage: Stage) -> None:
             models[folder],
             chosen,
             params.sampling,
-            eos_id=tokens.eos,
+            stop_ids=tokens.stops,
             pad_id=tokens.pad,
             batch_size=params.batch_size,
             draws=draw_table(seeds.named("sample", name), chosen, params.sampling.max_new_tokens),
         )
-        return [Response(decode_response(tokenizer, row), row[-1] == tokens.eos) for row in ids]
+        return [Response(decode_response(tokenizer, row), row[-1] in tokens.stops) for row in ids]
 
     pairs: dict[int, tuple[Response, Response]] = {}
     for draw in range(DRAWS):

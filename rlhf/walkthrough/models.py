@@ -32,7 +32,7 @@ from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import RuleRewards, build_rule_rewards
 from rlhf.seeding import Seeds
-from rlhf.special_ids import SpecialIds, special_ids
+from rlhf.special_ids import SpecialIds, load_special_ids, special_ids
 from rlhf.templates import render
 
 SECTIONS: Mapping[str, Callable[..., Any]] = {
@@ -57,10 +57,7 @@ class World:
     prompts: list[list[int]]
     params: PPOParams
     rules: RuleRewards | None
-
-    def tokens(self) -> SpecialIds:
-        """The ids that generation has to know."""
-        return special_ids(self.tokenizer)
+    tokens: SpecialIds
 
 
 def find_round(root: Path) -> str | None:
@@ -108,6 +105,7 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         prompts=prompts[: params.rollout_size],
         params=replace(params, lora=None, rollout_size=min(params.rollout_size, len(prompts))),
         rules=build_rule_rewards(params.rewards, tokenizer),
+        tokens=load_special_ids(policy, tokenizer),
     )
 
 
@@ -179,6 +177,7 @@ def make_world(seeds: Seeds, compute: Compute) -> World:
         prompts=[encode_prompt(tokenizer, prompt) for prompt in asked],
         params=SMALL_PPO,
         rules=build_rule_rewards(SMALL_PPO.rewards, tokenizer),
+        tokens=special_ids(tokenizer),
     )
     _move_policy(world, seeds, compute)
     return world
@@ -207,7 +206,7 @@ def _move_policy(world: World, seeds: Seeds, compute: Compute) -> None:
         training,
         prompts,
         replace(world.params, kl_coef=0.0),
-        world.tokens(),
+        world.tokens,
         compute=compute,
         seeds=Seeds(seeds.named("small world")),
         rules=world.rules,

@@ -52,7 +52,7 @@ def take_step(world: World, *, compute: Compute, seeds: Seeds) -> Step:
         world.models,
         world.prompts,
         world.params.sampling,
-        world.tokens(),
+        world.tokens,
         micro_batch_size=world.params.micro_batch_size,
         compute=compute,
         draws=draw_table(

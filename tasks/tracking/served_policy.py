@@ -80,11 +80,13 @@ class ServedPolicy:
     def __init__(self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Take over a loaded model; its own generation settings are dropped.
 
-        Those of a hub model may hold a `top_k` or a repetition penalty, with which the policy was
-        neither trained nor evaluated.
+        But not the ids at which it stops. A hub model's settings may hold a `top_k` or a repetition
+        penalty, with which the policy was neither trained nor evaluated.
         """
+        named = lm.generation_config.eos_token_id  # One id, or several as in Llama 3.
+        self._stops: list[int] = [named] if isinstance(named, int) else list(named or [])
         lm.generation_config = GenerationConfig(
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+            eos_token_id=self._stops, pad_token_id=self._stops[0] if self._stops else None
         )
         self._lm = lm
         self._tokenizer = tokenizer
@@ -142,7 +144,7 @@ class ServedPolicy:
             text=cast(str, self._tokenizer.decode(generated, skip_special_tokens=True)),
             prompt_tokens=len(prompt_ids),
             tokens=len(generated),
-            ended=generated[-1] == self._tokenizer.eos_token_id,
+            ended=generated[-1] in self._stops,
         )
 
     def _encode(self, prompt: Prompt) -> list[int]:

@@ -23,7 +23,6 @@ from mlflow.entities import Run
 from ruamel.yaml import YAML
 
 from tasks.reporting.summary import cpu_name
-from tasks.running.staging import write_manifest
 from tests.stage_world import copy_repository, environment, make_tiny
 
 pytestmark = pytest.mark.long
@@ -552,21 +551,6 @@ def test_a_stage_refuses_missing_inputs_with_2_and_publishes_nothing(
     assert lacking in said
     assert "Traceback" not in said
     assert sorted(path.name for path in bare.root.iterdir()) == [".work", "params.yaml"]
-
-
-def test_a_tokenizer_whose_padding_ends_the_response_is_refused_with_2(world: World, bare: World):
-    sft = bare.root / "models/sft"
-    shutil.copytree(world.root / "models/sft", sft)
-    settings = json.loads((sft / "tokenizer_config.json").read_text())
-    settings["pad_token"] = settings["eos_token"]
-    (sft / "tokenizer_config.json").write_text(json.dumps(settings))
-    # Else the edit is damage, and found before.
-    write_manifest(sft, params={}, inputs={})
-
-    said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
-
-    assert "models/sft: pad and end-of-sequence are the same token" in said
-    assert list(bare.root.glob("models/rounds")) == []
 
 
 @pytest.mark.parametrize("driver", ["tasks.repro", "flows.local"])

@@ -134,7 +134,7 @@ def our_response(root: Path, prompt: Prompt) -> str:
         ids,
         torch.ones_like(ids, dtype=torch.bool),
         SamplingParams(top_k=1, max_new_tokens=TOKENS),
-        eos_id=tokenizer().eos_token_id,
+        stop_ids=(tokenizer().eos_token_id,),
         pad_id=tokenizer().pad_token_id,
         draws=draw_table(0, ids.tolist(), TOKENS),
     )

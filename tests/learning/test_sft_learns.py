@@ -44,7 +44,7 @@ def test_four_lines_are_learnt_by_heart(build, optimiser):
         model,
         prompts,
         SamplingParams(top_k=1, max_new_tokens=80),
-        eos_id=eos,
+        stop_ids=(eos,),
         pad_id=pad,
         batch_size=4,
         draws=draw_table(0, prompts, 80),

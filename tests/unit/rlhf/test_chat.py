@@ -11,9 +11,11 @@ from rlhf.chat import (
     decode_response,
     encode_prompt,
     encode_response,
+    end_id,
 )
 from rlhf.scoring import Encoder
 from rlhf.sft import encode_examples
+from tests import chat_families
 from tests.tiny import LINES, beginning_with, tokenizer
 
 
@@ -24,24 +26,50 @@ def changed(**changes):
     return result
 
 
-def test_s01_a_tokenizer_that_pads_with_its_end_token_is_refused():
-    """Peer defect 1: with pad equal to end, the end token drops out of masks and scores."""
-    same = changed(pad_token=tokenizer().eos_token)
-    with pytest.raises(TokenizerError, match=r"my/model: pad and end-of-sequence are the same"):
-        check_tokenizer(same, source="my/model")
-
-
-def test_s01_a_tokenizer_without_end_token_is_refused():
+def test_a_tokenizer_with_which_no_response_can_end_is_refused():
+    mute = changed(eos_token=None, chat_template=None)
     with pytest.raises(TokenizerError, match=r"my/model: .* no end-of-sequence token"):
-        check_tokenizer(changed(eos_token=None), source="my/model")
+        check_tokenizer(mute, source="my/model")
+    unsaid = changed(eos_token=None, chat_template="{{ messages[-1].content }}")
+    with pytest.raises(TokenizerError, match="no special token behind an assistant's turn"):
+        end_id(unsaid)
 
 
-def test_s01_a_tokenizer_without_pad_token_is_refused():
-    with pytest.raises(TokenizerError, match=r"my/model: .* no pad token"):
-        check_tokenizer(changed(pad_token=None), source="my/model")
+@pytest.mark.parametrize(
+    ("family", "end"),
+    [
+        (chat_families.chatml, "<|im_end|>"),
+        (chat_families.smollm, "<|im_end|>"),
+        (chat_families.llama_3, "<|eot_id|>"),
+        (chat_families.gemma, "<end_of_turn>"),
+        (chat_families.mistral, "</s>"),
+        (chat_families.gpt2, "<|endoftext|>"),
+        (tokenizer, "<|end|>"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_response_ends_with_what_the_template_writes_behind_an_assistants_turn(family, end):
+    made = family()
+    check_tokenizer(made, source="my/model")
+    assert made.convert_ids_to_tokens(end_id(made)) == end
+    ids = encode_response(made, "Sam", finished=True)
+    assert ids[-1] == end_id(made)
+    assert decode_response(made, ids) == "Sam"
 
 
-def test_s01_the_embedded_tokenizer_passes():
+def test_the_end_follows_the_template_when_that_changes():
+    made = copy.deepcopy(chat_families.chatml())
+    assert made.convert_ids_to_tokens(end_id(made)) == "<|im_end|>"
+    made.chat_template = None
+    assert made.convert_ids_to_tokens(end_id(made)) == "<|endoftext|>"
+    # A template that can render prompts only.
+    made.chat_template = (
+        "{{ messages[0].content if messages|length == 1 else raise_exception('') }}"
+    )
+    assert made.convert_ids_to_tokens(end_id(made)) == "<|endoftext|>"
+
+
+def test_the_embedded_tokenizer_passes():
     check_tokenizer(tokenizer(), source="embedded")
 
 

@@ -23,25 +23,25 @@ NO = -math.inf
 GREEDY = {"top_k": 1, "max_new_tokens": 12}
 
 
-def sample(lm, prompts, *, seed: int = 0, **settings):
+def sample(lm, prompts, *, seed: int = 0, stops=(EOS,), **settings):
     params = SamplingParams(**settings)
     return sample_responses(
         lm,
         *pad_left(prompts, PAD),
         params,
-        eos_id=EOS,
+        stop_ids=stops,
         pad_id=PAD,
         draws=draw_table(seed, prompts, params.max_new_tokens),
     )
 
 
-def sample_in_batches(lm, prompts, *, batch_size: int, **settings) -> list[list[int]]:
+def sample_in_batches(lm, prompts, *, batch_size: int, stops=(EOS,), **settings) -> list[list[int]]:
     params = SamplingParams(**settings)
     return sample_all(
         lm,
         prompts,
         params,
-        eos_id=EOS,
+        stop_ids=stops,
         pad_id=PAD,
         batch_size=batch_size,
         draws=draw_table(0, prompts, params.max_new_tokens),
@@ -300,6 +300,30 @@ def test_s02_left_padding_changes_no_greedy_answer(build):
 
 
 @torch.no_grad()
+def test_s06_generation_stops_at_any_of_several_ids():
+    """Each row is that of a policy that never stops, up to the first of them."""
+    lm, prompts, stops = tiny.llama(), varied_prompts(64), (EOS, 6, 9)
+    endless = sample(lm, prompts, stops=(99,), max_new_tokens=12)
+    found = sample(lm, prompts, stops=stops, max_new_tokens=12)
+    assert endless.ended.sum() == 0
+    reached = set()
+    for whole, row, ended in zip(endless.rows(), found.rows(), found.ended.tolist(), strict=True):
+        places = [place for place, token in enumerate(whole) if token in stops]
+        assert row == (whole[: places[0] + 1] if places else whole)
+        assert ended == bool(places)
+        reached |= {row[-1]} if ended else {None}
+    assert reached == {*stops, None}
+    batches = sample_in_batches(lm, prompts, batch_size=9, stops=stops, max_new_tokens=12)
+    assert batches == found.rows()
+
+
+def test_none_of_several_stop_ids_comes_before_the_least_length():
+    rows = sample(tiny.llama(), varied_prompts(64), stops=(EOS, 6, 9), min_new_tokens=3,
+                  max_new_tokens=12).rows()  # fmt: skip
+    assert {token for row in rows for token in row[:3]}.isdisjoint({EOS, 6, 9})
+    assert {row[-1] for row in rows} > {EOS, 6, 9}
+
+
 def test_s06_the_first_end_token_is_kept_and_everything_behind_it_is_padding():
     """Peer defect 1: the end token must stay inside the mask."""
     found = sample(ending_often(), varied_prompts(200), max_new_tokens=6)

@@ -1,5 +1,6 @@
 """The models: padding, positions, scores, value functions, and the way to disk and back."""
 
+import copy
 import json
 
 import pytest
@@ -384,16 +385,26 @@ def test_weights_that_could_run_code_when_loaded_are_refused(tmp_path):
         load_policy(tmp_path, CPU)
 
 
-def test_s01_a_folder_whose_tokenizer_pads_with_its_end_token_is_refused(tmp_path):
+def test_a_folder_whose_tokenizer_has_no_end_token_is_refused(tmp_path):
     saved(tiny.llama(), tmp_path)
-    tokenizer = tiny.tokenizer()
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.eos_token = tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path)
-    assert load_tokenizer(tmp_path).pad_token_id != load_tokenizer(tmp_path).eos_token_id
-    path = tmp_path / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "pad_token": tokenizer.eos_token}), encoding="utf-8")
-    with pytest.raises(TokenizerError, match="pad and end-of-sequence are the same token"):
+    with pytest.raises(TokenizerError, match="has no end-of-sequence token"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("pad", [EOS, PAD, None])
+def test_s01_the_embedding_of_a_pad_token_learns_like_any_other(tmp_path, pad):
+    """Torch leaves the row of `config.pad_token_id` out of gradients, and it is often the end's."""
+    classifier = tiny.reward_model().classifier
+    classifier.config.pad_token_id = pad
+    saved(classifier, tmp_path)
+    model = load_reward_model(tmp_path, CPU, torch.Generator())
+    model.raw_scores(*pad_right([[5, 6, EOS], [7, EOS]], PAD)).sum().backward()
+    gradient = model.classifier.get_input_embeddings().weight.grad
+    moved = gradient.abs().sum(dim=1).nonzero().squeeze(1)
+    assert moved.tolist() == [EOS, 5, 6, 7]
 
 
 def test_a_reward_model_is_not_taken_for_a_policy(tmp_path):

@@ -13,9 +13,10 @@ from rlhf.masked import whiten
 from rlhf.params.kl import AdaptiveKLParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.ppo import Iteration, build_batch, compute_rewards
+from rlhf.ppo import Iteration, build_batch, compute_rewards, train
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
+from rlhf.seeding import Seeds
 from rlhf.self_checks import fingerprint
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
 from tests import tiny
@@ -29,6 +30,7 @@ from tests.ppo_world import (
     policy,
     run,
 )
+from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
 
 # --- from a rollout to a batch -----------------------------------------------------------------
 
@@ -613,3 +615,18 @@ def test_s27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():
     again = token_logprobs(logits, found.response_ids, temperature=1.0)
     mask = found.response_mask
     assert torch.equal(again[mask], found.logprobs[mask])
+
+
+def test_s01_padding_that_is_the_end_token_changes_no_bit():
+    """Nor does padding with any other id: no mask is made from ids."""
+    settings = params(iterations=3, sampling=SamplingParams(max_new_tokens=8))
+    found = []
+    for pad in (PAD, EOS, 9):
+        training = fresh(settings)
+        steps = train(training, PROMPTS, settings, TOKENS._replace(pad=pad), compute=COMPUTE,
+                      seeds=Seeds(0))  # fmt: skip
+        result = list(steps)
+        ended = torch.cat([one.rollout.ended for one in result])
+        found.append((metrics_of(result), fingerprint(training.models.actor)))
+    assert 0 < ended.sum() < len(ended)
+    assert found[0] == found[1] == found[2]

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat import encode_prompt
@@ -13,6 +14,9 @@ DATED = (
     "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}one day{% endif %}"
     "{{ messages[0].content }}"
 )
+
+
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 8}
 
 
 def dated() -> PreTrainedTokenizerBase:
@@ -29,6 +33,21 @@ def dated() -> PreTrainedTokenizerBase:
 def test_a_prompt_has_the_ids_that_it_had_in_training(words: PreTrainedTokenizerBase) -> None:
     for prompt in ("hi hi", "<s> hi", LINES[0]):
         assert ServedPolicy(llama(), words)._encode(prompt) == encode_prompt(words, prompt)
+
+
+def test_a_response_ends_at_any_of_the_ids_that_the_folder_names() -> None:
+    """Asked for the likeliest token, the model says the same one again and again."""
+    lm = llama(vocabulary=len(tokenizer()))
+    asked = {"prompt": "Kim", "temperature": 0, "max_tokens": 5}
+    whole = ServedPolicy(lm, tokenizer()).predict(asked, SAMPLING)
+    assert whole["usage"]["completion_tokens"] == 5
+    ids = lm.generate(
+        torch.tensor([encode_prompt(tokenizer(), "Kim")]), do_sample=False, max_new_tokens=5
+    )[0]
+    lm.generation_config.eos_token_id = [int(tokenizer().eos_token_id), int(ids[-4])]
+    found = ServedPolicy(lm, tokenizer()).predict(asked, SAMPLING)
+    assert found["choices"][0]["finish_reason"] == "stop"
+    assert found["usage"]["completion_tokens"] <= 2
 
 
 def test_a_template_sees_no_date() -> None:

@@ -180,8 +180,6 @@ _PROMPT = Field(name="prompt", kind="prompt")
 
 PROMPTS = Schema("prompts", (*_filled("prompt_id"), _PROMPT))
 
-DEMONSTRATIONS = Schema("demonstrations", (*_filled("prompt_id"), _PROMPT, Field(name="response")))
-
 
 def _finished(*names: str) -> tuple[Field, ...]:
     """Flags of responses; one that a file leaves out is true."""

@@ -41,6 +41,8 @@ Models
     lora                 low-rank adapters, in place and merged in the end
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
+    template_args        arguments of a chat template, written into it
+    conversations        conversations as ids, and which of them an assistant wrote
     classifier_padding   the pad token of a reward model's folder, for other libraries
     last_block           the last block of a model, computed only where it is read
     decoding_cache       a key-value cache with room for the tokens to come

@@ -1,5 +1,7 @@
 """Supervised fine-tuning on demonstrations: next-token loss on the response, end token included.
 
+Of a conversation, every turn of the assistant is a response.
+
 The loss is the mean over all response tokens of an optimiser step, so that neither micro-batching
 nor padding nor packing changes a gradient.
 """
@@ -12,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
+from rlhf.conversations import encode_conversation
 from rlhf.language_model_loss import language_model_loss
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head, sequence_hidden
@@ -20,6 +23,10 @@ from rlhf.packing import pack, packed_hidden, packed_positions
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
+from rlhf.templates import Message
+
+Demonstration = tuple[Prompt, str] | Sequence[Message]
+"""A prompt with its response, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +35,24 @@ class Example:
 
     prompt: list[int]
     response: list[int]
+    """Of a conversation, everything from the assistant's first turn on."""
+    by_assistant: list[bool] | None = None
+    """Of a conversation: which tokens of `response` are trained. None: all."""
 
     def __len__(self) -> int:
         """Tokens of prompt and response together."""
         return len(self.prompt) + len(self.response)
+
+    @property
+    def ids(self) -> list[int]:
+        """The whole sequence."""
+        return [*self.prompt, *self.response]
+
+    @property
+    def trained(self) -> list[bool]:
+        """Whether each token of the sequence is trained."""
+        by_assistant = self.by_assistant or [True] * len(self.response)
+        return [*(False for _ in self.prompt), *by_assistant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +65,27 @@ class SFTMetrics:
 
 
 def encode_examples(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[Prompt, str]], max_tokens: int
+    tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration], max_tokens: int
 ) -> tuple[list[Example], int]:
-    """Tokenised demonstrations and how many were left out as too long."""
-    examples = [
-        Example(
-            encode_prompt(tokenizer, prompt), encode_response(tokenizer, response, finished=True)
-        )
-        for prompt, response in pairs
-    ]
+    """Tokenised demonstrations and how many were left out as too long.
+
+    Raises:
+        TokenizerError: a demonstration that the tokenizer or its chat template cannot write.
+        TemplateError: the template fails, or takes more than it may.
+    """
+    examples = [_encode(tokenizer, demonstration) for demonstration in demonstrations]
     kept = [example for example in examples if len(example) <= max_tokens]
     return kept, len(examples) - len(kept)
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, demonstration: Demonstration) -> Example:
+    if isinstance(demonstration, tuple):
+        prompt, response = demonstration
+        ids = encode_response(tokenizer, response, finished=True)
+        return Example(encode_prompt(tokenizer, prompt), ids)
+    ids, by_assistant = encode_conversation(tokenizer, demonstration)
+    first = by_assistant.index(True)
+    return Example(ids[:first], ids[first:], by_assistant[first:])
 
 
 def total_steps(num_examples: int, params: SFTParams) -> int:
@@ -79,7 +110,7 @@ def train(
         batches = length_buckets(lengths, params.batch_size, seeds.torch("sft", "order", epoch))
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [examples[row] for row in batch]
-            tokens = sum(len(example.response) for example in chosen)
+            tokens = sum(sum(example.trained) for example in chosen)
             loss = 0.0
             for start in range(0, len(chosen), params.micro_batch_size):
                 micro = chosen[start : start + params.micro_batch_size]
@@ -96,9 +127,9 @@ def response_loss(
 ) -> torch.Tensor:
     """Sum of response-token losses divided by `tokens`, a scalar."""
     device = next(model.parameters()).device
-    ids, mask = pad_right([[*e.prompt, *e.response] for e in examples], pad_id)
-    from_response = torch.arange(ids.shape[1]) >= torch.tensor([[len(e.prompt)] for e in examples])
-    ids, mask, trained = ids.to(device), mask.to(device), (from_response & mask).to(device)
+    ids, mask = pad_right([example.ids for example in examples], pad_id)
+    trained, _ = pad_right([example.trained for example in examples], 0)
+    ids, mask, trained = ids.to(device), mask.to(device), trained.bool().to(device)
     hidden = sequence_hidden(model.base_model, ids, mask, read=_predicting(trained))
     return _loss_of_trained(model, hidden, ids, trained, tokens)
 
@@ -110,11 +141,9 @@ def packed_response_loss(
     device = next(model.parameters()).device
     rows = pack([len(example) for example in examples], width)
     packed = [[examples[index] for index in row] for row in rows]
-    ids, _ = pad_right([[t for e in row for t in (*e.prompt, *e.response)] for row in packed], 0)
+    ids, _ = pad_right([[t for e in row for t in e.ids] for row in packed], 0)
     positions = packed_positions([[len(example) for example in row] for row in packed])
-    trained, _ = pad_right(
-        [[t for e in row for t in [0] * len(e.prompt) + [1] * len(e.response)] for row in packed], 0
-    )
+    trained, _ = pad_right([[t for e in row for t in e.trained] for row in packed], 0)
     # The first token of an example has nothing before it that could predict it.
     trained = trained.bool() & (positions > 0)
     ids, positions, trained = ids.to(device), positions.to(device), trained.to(device)

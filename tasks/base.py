@@ -8,12 +8,13 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from preferences.demonstrations import read_demonstrations, text_of
 from preferences.loading import load_corpus
-from preferences.reader import read_rows
-from preferences.schemas import DEMONSTRATIONS
 from rlhf import pretrain
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
+from rlhf.special_ids import load_special_ids, write_stops
+from rlhf.template_args import set_template_args
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
@@ -34,6 +35,7 @@ def run(stage: Stage) -> None:
     else:
         model, tokenizer, metrics = _take(stage)
     folder = write_model(stage, model, tokenizer, "models/base")
+    write_stops(folder, load_special_ids(folder, tokenizer))
     seal_model(stage, folder)
     results = stage.staging.directory("results/base")
     write_metrics(results, metrics)
@@ -52,8 +54,8 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
             "data/prepared/corpus.jsonl: no documents to pre-train the embedded model "
             "on; set prepare.files.corpus, or name a model of your own in base.model",
         )
-    demonstrations = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)
-    texts = [*documents, *(f"{row['prompt']} {row['response']}" for row in demonstrations)]
+    demonstrations = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
+    texts = [*documents, *(text_of(row) for row in demonstrations)]
     tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
     model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
     rows = pretrain.pack_documents(tokenizer, documents, params.sequence_length)
@@ -94,6 +96,7 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
             raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
     compute = start_compute(stage.params.run)
     tokenizer = load_tokenizer(folder)
+    set_template_args(tokenizer, params.chat_template_args)
     model = load_policy(folder, compute.device)
     if problem := embedded_recipe(stage.params, model.num_parameters()):
         raise StageEnd("bad_input", f"base.model: {params.model}: {problem}")

@@ -1,7 +1,7 @@
 """Stage `prepare`: prompts, demonstrations, corpus and the initial preferences.
 
-Generates the embedded support desk, or reads your own files (`prepare.files`). All data sets are
-written with `datasets`, as JSON Lines.
+Generates the embedded support desk, or reads your own files (`prepare.files`), whose rows may have
+different forms. All data sets are JSON Lines.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from data.support_desk.intents import Split
 from data.support_desk.splits import sample_requests
 from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
-from preferences.reader import MalformedDataError, read_rows
+from preferences.demonstrations import read_demonstrations, read_prompts
+from preferences.reader import MalformedDataError
 from preferences.records import compact_json
-from preferences.schemas import DEMONSTRATIONS, PROMPTS
 from preferences.sources import gather
 from rlhf.named_seeds import named_random
 from tasks.own_data.rows import own_split, read_preferences
@@ -29,6 +29,7 @@ from tasks.running.outcome import StageEnd
 from tasks.running.progress import say_left_out, track
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
+from tasks.running.staging import write_json_lines
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -74,16 +75,17 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
 
 
 def _own_files(folder: Path, files: FilesParams) -> None:
-    prompts = read_rows(_existing("prompts", files.prompts), PROMPTS)
+    prompts = read_prompts(_existing("prompts", files.prompts))
     parts: dict[str, list[Mapping[str, Any]]] = {"train": [], "heldout": [], "test": []}
     for row in prompts:
         parts[own_split(row["prompt"], files)].append(row)
     for split, rows in parts.items():
         if not rows:
             raise StageEnd("bad_input", f"{files.prompts}: no prompt falls into split {split}")
-        _write(folder / "prompts" / f"{split}.jsonl", rows)
-    demonstrations = read_rows(_existing("demonstrations", files.demonstrations), DEMONSTRATIONS)
-    _write(folder / "demonstrations.jsonl", demonstrations)
+        (folder / "prompts").mkdir(exist_ok=True)
+        write_json_lines(folder / "prompts" / f"{split}.jsonl", rows)
+    demonstrations = read_demonstrations(_existing("demonstrations", files.demonstrations))
+    write_json_lines(folder / "demonstrations.jsonl", demonstrations)
     if files.corpus is None:
         _write(folder / "corpus.jsonl", [])
     else:

@@ -4,8 +4,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from preferences.reader import read_rows
-from preferences.schemas import DEMONSTRATIONS
+from preferences.demonstrations import read_demonstrations
 from rlhf import sft
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
@@ -31,14 +30,16 @@ INPUTS = ("models/base", "data/prepared")
 
 
 def run(stage: Stage) -> None:
-    """Train on the completions of the demonstrations."""
+    """Train on the responses of the demonstrations, in conversations on all of them."""
     params = stage.params.sft
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     base = Path("models/base")
     tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
-    rows = read_rows(Path("data/prepared/demonstrations.jsonl"), DEMONSTRATIONS)
-    pairs = [(row["prompt"], row["response"]) for row in rows]
-    examples, too_long = sft.encode_examples(tokenizer, pairs, params.max_tokens)
+    rows = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
+    demonstrations = [
+        row["messages"] if "messages" in row else (row["prompt"], row["response"]) for row in rows
+    ]
+    examples, too_long = sft.encode_examples(tokenizer, demonstrations, params.max_tokens)
     if not examples:
         raise StageEnd(
             "bad_input",
@@ -48,7 +49,7 @@ def run(stage: Stage) -> None:
     limit = f"more than {params.max_tokens} tokens (sft.max_tokens)"
     say_left_out(too_long, len(rows), "demonstrations", limit)
     if params.packing:
-        check_packing(model.base_model, [[*e.prompt, *e.response] for e in examples[:4]])
+        check_packing(model.base_model, [example.ids for example in examples[:4]])
     if params.lora is not None:
         add_adapter(model, params.lora, seeds.torch("sft", "lora"))
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))

@@ -1,5 +1,6 @@
 """The base model: one of your own, or the embedded one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlhf.params.optimiser import OptimiserParams
@@ -45,4 +46,6 @@ class BaseParams:
     """A local folder in Hugging Face format or a hub id; null pre-trains the embedded model."""
     revision: str | None = None
     """Commit of a hub id; required with one."""
+    chat_template_args: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Values for variables of your model's chat template, such as `enable_thinking: false`."""
     embedded: EmbeddedModelParams = field(default_factory=EmbeddedModelParams)

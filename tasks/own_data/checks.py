@@ -1,18 +1,19 @@
 """Checks your own rows before the first stage: damage, leaks, too few prompts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
+from preferences.demonstrations import prompts_of, read_demonstrations, read_prompts
 from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
 from preferences.normal_text import normal_text
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
-from preferences.schemas import CORPUS, DEMONSTRATIONS, PROMPTS, Schema
+from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, split_of
@@ -33,10 +34,10 @@ class OwnData:
     splits: dict[str, set[str]] = field(default_factory=dict)
     """Split -> what its prompts ask, as `_question` has it."""
 
-    def rows(self, key: str, path: str, schema: Schema) -> list[Row]:
+    def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
         """The rows of a file; none, and a problem, where it is damaged."""
         try:
-            return read_rows(self.root / path, schema)
+            return read(self.root / path)
         except MalformedDataError as error:
             self.damaged(key, error)
             return []
@@ -60,7 +61,7 @@ def examine(params: Params, root: Path) -> OwnData:
         _examine_prompts(data, files, params)
         _examine_demonstrations(data, files)
         if files.corpus is not None:
-            data.rows("prepare.files.corpus", files.corpus, CORPUS)
+            data.rows("prepare.files.corpus", files.corpus, lambda path: read_rows(path, CORPUS))
     for key, pairs in _preferences(data, params):
         _examine_pairs(data, key, pairs, params)
     return data
@@ -68,7 +69,7 @@ def examine(params: Params, root: Path) -> OwnData:
 
 def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     key = "prepare.files.prompts"
-    if not (rows := data.rows(key, files.prompts, PROMPTS)):
+    if not (rows := data.rows(key, files.prompts, read_prompts)):
         return
     counts = {"train": 0, "heldout": 0, "test": 0}
     for row in rows:
@@ -94,8 +95,10 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
 
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
-    rows = data.rows("prepare.files.demonstrations", files.demonstrations, DEMONSTRATIONS)
-    shared = sum(_question(row["prompt"]) in data.evaluation for row in rows)
+    rows = data.rows("prepare.files.demonstrations", files.demonstrations, read_demonstrations)
+    shared = sum(
+        any(_question(prompt) in data.evaluation for prompt in prompts_of(row)) for row in rows
+    )
     if shared:
         data.notes.append(
             f"prepare.files.demonstrations: {shared} of {len(rows)} demonstrations answer prompts "

@@ -3,9 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlhf.params.reward import NO_MODEL
 from rlhf.reward_functions import RewardFunction, RewardFunctionError, own_function
@@ -23,9 +23,10 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     """Problems with the base model, and with a reward model used as annotator."""
     base, label = params.base, params.label
     if base.model is not None and (root / base.model).is_dir():
-        found = list(_folder_problems(root / base.model))
-        found = found or list(_recipe_problems(params, root / base.model))
-        yield from (("base.model", text) for text in found)
+        own = [("base.model", text) for text in _folder_problems(root / base.model)]
+        if not own:
+            own = [("base.model", text) for text in _recipe_problems(params, root / base.model)]
+        yield from own or _args_problems(root / base.model, base.chat_template_args)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
     judge = "reward_model" in (label.annotators, params.evaluate.judge)
@@ -76,6 +77,17 @@ def _parameters(folder: Path) -> int:
             shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
         count += sum(math.prod(shape) for shape in shapes)
     return count
+
+
+def _args_problems(folder: Path, args: Mapping[str, Any]) -> Iterator[Problem]:
+    from rlhf.models import load_tokenizer  # noqa: PLC0415
+    from rlhf.template_args import set_template_args  # noqa: PLC0415
+    from rlhf.templates import TemplateError  # noqa: PLC0415
+
+    try:
+        set_template_args(load_tokenizer(folder), args)
+    except TemplateError as error:
+        yield "base.chat_template_args", str(error)
 
 
 def _scores_problems(folder: Path) -> Iterator[str]:

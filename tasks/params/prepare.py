@@ -14,9 +14,9 @@ class FilesParams:
     """Your own data, as JSON Lines below the repository (see data/README.md)."""
 
     prompts: str
-    """{"prompt_id", "prompt"}: split by a hash of the prompt into train, heldout and test."""
+    """{"prompt"}: split by a hash of the prompt into train, heldout and test."""
     demonstrations: str
-    """{"prompt_id", "prompt", "response"} for supervised fine-tuning."""
+    """For SFT: {"prompt", "response"}, {"prompt", "completion"} or {"messages"}."""
     corpus: str | None = None
     """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
     preferences: str | None = None

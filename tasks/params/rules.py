@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.bits import MAX_THREADS
-from rlhf.params.base import EmbeddedModelParams
+from rlhf.params.base import BaseParams, EmbeddedModelParams
 from rlhf.params.reward import NO_MODEL
 
 Problem = tuple[str, str]
@@ -53,7 +53,7 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
     if (ppo := sections.get("ppo")) is not None:
         yield from ((f"ppo.{key}", text) for key, text in ppo.problems())
     if (base := sections.get("base")) is not None:
-        yield from _base_problems(base.model, base.revision, folder)
+        yield from _base_problems(base, folder)
         yield from _embedded_problems(base.embedded)
     yield from _data_problems(sections)
     yield from _preference_problems(sections)
@@ -111,10 +111,13 @@ def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _base_problems(model: str | None, revision: str | None, folder: Path) -> Iterator[Problem]:
+def _base_problems(base: BaseParams, folder: Path) -> Iterator[Problem]:
+    model = base.model
+    if model is None and base.chat_template_args:
+        yield "base.chat_template_args", "the embedded model's chat template takes none"
     if model is None or (folder / model).is_dir():
         return
-    if model.startswith((".", "/")) or revision is None:
+    if model.startswith((".", "/")) or base.revision is None:
         hub = "" if model.startswith((".", "/")) else "; of a model of the hub, name base.revision"
         yield "base.model", f"{model}: no such model folder{nearest(folder / model)}{hub}"
 

@@ -32,9 +32,11 @@ ERRORS: Mapping[type[Exception], Status] = {
 
 NO_WEIGHT: Mapping[str, frozenset[str]] = {
     "run": frozenset({"threads"}),
+    "base": frozenset({"chat_template_args"}),
     "reward": frozenset({"probes", "over_optimisation", "min_fresh_accuracy"}),
 }
-"""Section -> keys that change no weight: how fast it runs, and what may end a round."""
+"""Section -> keys that change no weight: how fast it runs, what may end a round, and what other
+files of the folder show (the chat template has its arguments)."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
     "reward": {"model": None},

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
+    AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -223,36 +224,68 @@ def test_too_few_prompts_for_three_splits_are_refused(place: Place):
     assert place.made() == []
 
 
-def test_padding_that_is_the_end_token_is_refused_with_2_and_nothing_written(place: Place):
-    write_gpt2(place.root / "model", eos_token="</s>", pad_token="</s>")
-    place.values["base"]["model"] = "model"
+def test_conversations_completions_and_rows_without_ids_become_an_sft_model(place: Place):
+    """On a model as published: its end token is its padding, and several ids end a response."""
+    write_chat_model(place.root / "model")
+    chat = tokenizer(eos_token="</s>", pad_token="</s>")
+    # Turns that `</s>` ends; of an argument, the template writes another word.
+    chat.chat_template = TEMPLATE.replace("{% endfor %}", "</s> {% endfor %}").replace(
+        "<assistant>{%", "<assistant>{% if not thinking is defined %} w59{% endif %}{%"
+    )
+    chat.save_pretrained(place.root / "model")
+    stops = {"eos_token_id": [2, 3], "temperature": 0.7}
+    (place.root / "model/generation_config.json").write_text(json.dumps(stops))
+    place.values["base"] |= {"model": "model", "chat_template_args": {"thinking": False}}
+    asked = [{"role": "user", "content": "w1 w2"}, {"role": "assistant", "content": "w3"}]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": f"w{n} w1"} for n in range(50)])
+    write_rows(
+        place.root / "own/demonstrations.jsonl",
+        [
+            *({"messages": [*asked, *asked], "source": f"{n}"} for n in range(8)),
+            *({"prompt": asked[:1], "completion": asked[1:]} for _ in range(8)),
+            *({"prompt": f"w{n}", "completion": "w4"} for n in range(8)),
+        ],
+    )
+    check_inputs(load_params(place.save()), place.root)
 
-    code, err = place.run("base")
+    for stage in ("prepare", "base", "sft"):
+        code, err = place.run(stage)
+        assert code == 0, err
 
-    assert code == 2
-    assert "pad and end-of-sequence are the same token ('</s>', id 2)" in err
-    assert "Traceback" not in err
-    assert place.made() == []
+    folder = place.root / "models/sft"
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [2, 3]
+    assert json.loads((folder / "generation_config.json").read_text())["temperature"] == 0.7
+    assert json.loads((folder / "tokenizer_config.json").read_text())["pad_token"] == "</s>"
+    saved = AutoTokenizer.from_pretrained(folder)
+    text = saved.apply_chat_template(asked[:1], tokenize=False, add_generation_prompt=True)
+    assert text == "<user> w1 w2 </s> <assistant>"
+    metrics = json.loads((place.root / "results/sft/metrics.json").read_text())
+    assert metrics["demonstrations"] == 24
 
 
 @pytest.mark.parametrize(
-    ("special", "problem"),
+    ("args", "problem"),
     [
-        ({"eos_token": "</s>", "pad_token": "</s>"}, "pad and end-of-sequence are the same token"),
-        ({"eos_token": "</s>"}, "the tokenizer has no pad token"),
-        ({"pad_token": "<pad>"}, "the tokenizer has no end-of-sequence token"),
+        ({"thinkin": False}, "'thinkin' is nothing that the chat template reads"),
+        ({"messages": "x"}, "'messages' is not for users to set"),
     ],
 )
-def test_a_tokenizer_that_cannot_mark_the_end_is_found_before_anything_starts(
-    place: Place, special: dict[str, str], problem: str
+def test_an_argument_that_no_template_reads_is_found_before_anything_starts(
+    place: Place, args: dict[str, Any], problem: str
 ):
-    write_gpt2(place.root / "model", **special)
+    write_chat_model(place.root / "model")
+    place.values["base"] |= {"model": "model", "chat_template_args": args}
+    assert place.preflight() == [f"base.chat_template_args: {problem}"]
+
+
+def test_a_tokenizer_that_cannot_mark_the_end_is_found_before_anything_starts(place: Place):
+    write_gpt2(place.root / "model", pad_token="<pad>")
     place.values["base"]["model"] = "model"
 
     (found,) = place.preflight()
 
     assert found.startswith("base.model: ")
-    assert problem in found
+    assert "the tokenizer has no end-of-sequence token" in found
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])

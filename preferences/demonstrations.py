@@ -1,0 +1,130 @@
+"""Demonstrations as people have them, read into the two forms that the pipeline writes.
+
+    {"prompt_id", "prompt", "response"}     a response
+    {"prompt_id", "messages"}               a conversation, in which an assistant speaks repeatedly
+
+Read are these, `prompt` with `completion` (text or messages), and `messages` of any number of
+turns; one without a `prompt_id` gets that of its content. `messages` goes before the rest, as in
+data sets that have a conversation and its first question side by side.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from preferences.formats.turns import answer_of, as_messages
+from preferences.reader import Problems, stream_objects
+from preferences.records import Prompt, Row, prompt_text, text_hash
+from preferences.row_values import RowError
+from preferences.schemas import Field, Schema, shown
+
+_ID = Field(name="prompt_id", filled=True, required=False, nullable=True)
+_PROMPT = Field(name="prompt", kind="prompt")
+
+OWN_PROMPTS = Schema("prompts", (_ID, _PROMPT))
+
+_RESPONSES = Schema("demonstrations", (_ID, _PROMPT, Field(name="response")))
+_COMPLETIONS = Schema(
+    "demonstrations", (_ID, _PROMPT, Field(name="completion")), unknown="leave out"
+)
+_CONVERSATIONS = Schema(
+    "demonstrations", (_ID, Field(name="messages", kind="prompt")), unknown="leave out"
+)
+
+
+def read_demonstrations(path: Path) -> list[Row]:
+    """The demonstrations of a JSON Lines file, each in one of the two forms.
+
+    Raises:
+        MalformedDataError: the file is missing, damaged, or any row is not a demonstration.
+    """
+    problems, rows = Problems(), []
+    for numbered in stream_objects(path, problems):
+        try:
+            schema, row = _in_our_words(numbered.row)
+            wrong = list(schema.problems(row))
+            if not wrong:
+                rows.append(_demonstration(row))
+        except RowError as error:
+            wrong = [str(error)]
+        for problem in wrong:
+            problems.add_row(numbered.where, problem)
+    problems.check()
+    return rows
+
+
+def read_prompts(path: Path) -> list[Row]:
+    """The prompts of a JSON Lines file, each with an id.
+
+    Raises:
+        MalformedDataError: the file is missing, damaged, or any row is not a prompt.
+    """
+    problems, rows = Problems(), []
+    for numbered in stream_objects(path, problems):
+        wrong = list(OWN_PROMPTS.problems(numbered.row))
+        for problem in wrong:
+            problems.add_row(numbered.where, problem)
+        if not wrong:
+            rows.append(_identified(numbered.row, numbered.row["prompt"]))
+    problems.check()
+    return rows
+
+
+def prompts_of(demonstration: Row) -> Iterator[Prompt]:
+    """What a demonstration answers: its prompt, or a conversation up to each of its responses."""
+    if "prompt" in demonstration:
+        yield demonstration["prompt"]
+        return
+    messages = demonstration["messages"]
+    for number, message in enumerate(messages):
+        if message["role"] == "assistant":
+            yield messages[:number]
+
+
+def text_of(demonstration: Row) -> str:
+    """All that is said in a demonstration."""
+    said = demonstration.get("messages") or demonstration["prompt"]
+    text = said if isinstance(said, str) else " ".join(message["content"] for message in said)
+    return f"{text} {demonstration['response']}" if "response" in demonstration else text
+
+
+def _in_our_words(row: Row) -> tuple[Schema, Row]:
+    """The schema for a row, and the row with turns spelt as ours and a completion as text."""
+    if row.get("messages") is not None:
+        return _CONVERSATIONS, {**row, "messages": as_messages(row["messages"])}
+    if "completion" in row and "response" not in row:
+        try:
+            completion = answer_of(row["completion"])
+        except RowError as error:
+            raise RowError(f'field "completion": {error}') from None
+        prompt: dict[str, Any] = {"prompt": as_messages(row["prompt"])} if "prompt" in row else {}
+        return _COMPLETIONS, {**row, **prompt, "completion": completion}
+    return _RESPONSES, row
+
+
+def _demonstration(row: Row) -> Row:
+    if "messages" not in row:
+        response = row["response"] if "response" in row else row["completion"]
+        return {**_identified(row, row["prompt"]), "response": response}
+    messages = row["messages"]
+    if isinstance(messages, str):
+        raise RowError(f'field "messages": expected messages, got {shown(messages)}')
+    spoken = [number for number, turn in enumerate(messages) if turn["role"] == "assistant"]
+    if not spoken or spoken[0] == 0:
+        found = "no assistant's turn" if not spoken else "one that opens the conversation"
+        raise RowError(
+            f'field "messages": expected an assistant\'s turn behind others, got {found}'
+        )
+    before = messages[: spoken[-1]]
+    if len(spoken) > 1:
+        identity = _identified(row, before)["prompt_id"]
+        return {"prompt_id": identity, "messages": messages[: spoken[-1] + 1]}
+    alone = len(before) == 1 and before[0]["role"] == "user"
+    prompt = before[0]["content"] if alone else before
+    return {**_identified(row, prompt), "response": messages[spoken[0]]["content"]}
+
+
+def _identified(row: Row, prompt: Prompt) -> Row:
+    """A prompt with the row's id, or with the one that pairs with this prompt get."""
+    identity = row.get("prompt_id") or text_hash(prompt_text(prompt))
+    return {"prompt_id": identity, "prompt": prompt}

@@ -17,6 +17,7 @@ from tasks.workspace.dvc_lockfile import read_entries
 
 ROOT = Path(__file__).parents[1]
 
+
 def example(root: Path) -> dict[str, Any]:
     """The held-out prompt with the median gain from SFT to the last round, and both responses.
 

@@ -35,7 +35,7 @@ from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import mean_interval
 from rlhf.logprobs import token_logprobs
-from rlhf.actor_critic import build_actor_critic
+from rlhf.actor_critic import build_actor
 from rlhf.logits import response_logits
 from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
@@ -136,7 +136,7 @@ def _held_out(params: Params, seeds: Seeds) -> list[Review]:
 def train_policy(world: World, params: PPOParams, name: str) -> PreTrainedModel:
     """PPO from the base model on the rules of `params`; the base model stays as it is."""
     policy = copy.deepcopy(world.model)
-    actor = build_actor_critic(policy, reward_model=None, separate=params.value_model == "separate")
+    actor = build_actor(policy, params)
     training = PPOTraining(PPOModels(actor, world.model, None), params)
     seed = world.seeds.named("sentiment", "training prompts")
     prompts = world.encode(write_reviews(TRAINING_PROMPTS, seed, held_out=False))
@@ -151,10 +151,12 @@ def train_policy(world: World, params: PPOParams, name: str) -> PreTrainedModel:
     )
     for result in loop:
         row = result.metrics
+        explained = row.explained_variance
         _say(
             f"{name}  {training.iteration}/{params.iterations}  "
             f"sentiment {row.components['sentiment']:+.2f}  kl {row.kl:.2f}  "
-            f"clip {row.clip_fraction:.2f}  ev {row.explained_variance:+.2f}"
+            f"clip {row.clip_fraction:.2f}"
+            + ("" if explained is None else f"  ev {explained:+.2f}")
         )
     return policy
 

@@ -22,7 +22,7 @@ Mathematics
     logprobs             log-probabilities and entropy of a policy's tokens
     kl                   estimates of the KL divergence, its exact value, its controller
     reward_shaping       from one score per response to one reward per token
-    advantages           generalised advantage estimation, explained variance
+    advantages           GAE, RLOO, GRPO and REINFORCE++; explained variance
     ppo_losses           clipped policy loss, value loss, KL as a loss, entropy
     preference_loss      Bradley-Terry loss of the reward model
     dpo_loss             the loss of direct preference optimisation
@@ -35,7 +35,7 @@ Models
     models               policies and tokenizers from folders
     logits               hidden states and logits of whole sequences, where they are read
     reward_models        a trunk, a head with one label, and a normaliser of its scores
-    actor_critic         a policy with its value function
+    actor_critic         a policy with its value function, or alone
     classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from rlhf.logits import before_response, language_model_head
 from rlhf.model_folders import ModelFolderError
+from rlhf.params.ppo import PPOParams
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import Logits, PerToken, PromptIds, PromptMask, ResponseIds, ResponseMask
 
@@ -28,11 +29,17 @@ class ActorCritic(nn.Module):
     """A policy and its value function, on one trunk or on two.
 
     With a shared trunk one forward pass gives logits and values. A separate value trunk costs a
-    second pass and keeps the value loss away from the policy's weights.
+    second pass and keeps the value loss away from the policy's weights. Without a value head it is
+    the policy alone, and its values are 0.
     """
 
-    def __init__(self, lm: PreTrainedModel, value_head: nn.Linear, value_trunk: nn.Module | None):
-        """Join the parts; `value_trunk=None` shares the policy's trunk."""
+    def __init__(
+        self,
+        lm: PreTrainedModel,
+        value_head: nn.Linear | None = None,
+        value_trunk: nn.Module | None = None,
+    ):
+        """Join the parts; a value head without a trunk shares the policy's."""
         super().__init__()
         self.lm = lm
         self.value_head = value_head
@@ -48,10 +55,26 @@ class ActorCritic(nn.Module):
         """Logits of every response token and the value of the state before it."""
         batch = (prompt_ids, prompt_mask, response_ids, response_mask)
         hidden = before_response(self.lm.base_model, batch)
+        if self.value_head is None:
+            logits = language_model_head(self.lm, hidden)
+            return PolicyOutput(logits, logits.new_zeros(response_ids.shape))
         trunk = self.value_trunk
         value_hidden = hidden if trunk is None else before_response(trunk, batch)
         values = self.value_head(value_hidden).squeeze(-1)
         return PolicyOutput(language_model_head(self.lm, hidden), values.float())
+
+
+def build_actor(
+    lm: PreTrainedModel, params: PPOParams, *, reward_model: RewardModel | None = None
+) -> ActorCritic:
+    """A policy with the value function that `params` ask for, or alone where they ask for none."""
+    if not params.has_value_function():
+        return ActorCritic(lm).eval()
+    return build_actor_critic(
+        lm,
+        reward_model=reward_model if params.value_init == "reward" else None,
+        separate=params.value_model == "separate",
+    )
 
 
 def build_actor_critic(
@@ -79,6 +102,7 @@ def build_actor_critic(
 
 def save_value_function(model: ActorCritic, folder: Path) -> None:
     """Write the value head (and its trunk, where it has one) below the policy's folder."""
+    assert model.value_head is not None
     tensors = {f"head.{name}": value for name, value in model.value_head.state_dict().items()}
     if model.value_trunk is not None:
         tensors |= {f"trunk.{key}": value for key, value in model.value_trunk.state_dict().items()}
@@ -89,6 +113,7 @@ def save_value_function(model: ActorCritic, folder: Path) -> None:
 
 def load_value_function(model: ActorCritic, folder: Path) -> None:
     """Read back what `save_value_function` wrote; the shapes must agree."""
+    assert model.value_head is not None
     tensors = load_file(folder / VALUE_FUNCTION)
     head = {key[5:]: value for key, value in tensors.items() if key.startswith("head.")}
     trunk = {key[6:]: value for key, value in tensors.items() if key.startswith("trunk.")}

@@ -8,8 +8,12 @@ For each rollout (notation of Schulman et al. 2017):
     rewards    r_t = -kl_coef (log pi - log ref)_t, and s is added at the last real token
                (kl_in: loss makes the KL a term of the update's loss instead)
     values     V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
+               (advantage: rloo, grpo or reinforce_pp make do without values, rlhf.advantages)
     update     several passes of minibatches on the clipped policy loss and the value loss,
                rlhf.ppo_update
+
+A rollout has rollout_size responses, samples_per_prompt to each of its prompts, one behind the
+other; they stay a group until their advantages are known.
 
 Where this differs from common implementations: the score falls on the last real token whether or
 not the response was cut; every mean is over real tokens of the whole optimiser step; values are not
@@ -24,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.advantages import explained_variance, gae
+from rlhf.advantages import Advantages, explained_variance, gae, grpo, reinforce_pp, rloo
 from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
@@ -40,7 +44,7 @@ from rlhf.reward_shaping import (
     replace_missing_end,
     shape_rewards,
 )
-from rlhf.rollouts import collect_rollout
+from rlhf.rollouts import collect_rollout, each_repeated
 from rlhf.rule_rewards import RuleRewards
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
@@ -77,7 +81,10 @@ def train(
     """
     while training.iteration < params.iterations and training.end is None:
         iteration = training.iteration
-        chosen = _choose_prompts(prompts, params.rollout_size, iteration, seeds)
+        asked = params.rollout_size // params.samples_per_prompt
+        chosen = each_repeated(
+            _choose_prompts(prompts, asked, iteration, seeds), params.samples_per_prompt
+        )
         rollout = collect_rollout(
             training.models,
             chosen,
@@ -108,20 +115,22 @@ def train(
             reward=sequence_sums(rewards, rollout.response_mask).mean().item(),
             clipped_scores=clipped,
             components=components,
-            **_measured(rollout, batch),
+            **_measured(rollout, batch, params),
             **asdict(updated),
         )
         yield Iteration(metrics, rollout, training.end)
 
 
-def _measured(rollout: Rollout, batch: PPOBatch) -> dict[str, Any]:
+def _measured(rollout: Rollout, batch: PPOBatch, params: PPOParams) -> dict[str, Any]:
     """The metrics that a rollout and its values give by themselves."""
-    mask = rollout.response_mask
+    mask, explained = rollout.response_mask, None
+    if params.has_value_function():
+        explained = explained_variance(batch.old_values, batch.returns, mask).item()
     return {
         "score": rollout.scores.mean().item(),
         "length": mask.sum(dim=1).float().mean().item(),
         "finished": rollout.ended.float().mean().item(),
-        "explained_variance": explained_variance(batch.old_values, batch.returns, mask).item(),
+        "explained_variance": explained,
         "tokens": int(mask.sum()),
     }
 
@@ -155,12 +164,13 @@ def build_batch(rollout: Rollout, rewards: Tensor, params: PPOParams) -> PPOBatc
     """What the update trains on: advantages (whitened over the rollout) and returns (never).
 
     Whitening comes before clipping, and over the whole rollout: neither the micro-batches that were
-    scored nor the minibatches that follow affect it.
+    scored nor the minibatches that follow affect it. Advantages among the responses to a prompt are
+    not whitened.
     """
     mask = rollout.response_mask
-    result = gae(rewards, rollout.values, mask, gamma=params.gamma, lam=params.lam)
+    result = _estimated(rewards, rollout, params)
     advantages = result.advantages
-    if params.whiten_advantages:
+    if params.whiten_advantages and not params.compares_responses():
         advantages = whiten(advantages, mask)
     if params.advantage_clip is not None:
         advantages = advantages.clamp(-params.advantage_clip, params.advantage_clip)
@@ -175,6 +185,20 @@ def build_batch(rollout: Rollout, rewards: Tensor, params: PPOParams) -> PPOBatc
         advantages=advantages,
         returns=result.returns,
     )
+
+
+def _estimated(rewards: Tensor, rollout: Rollout, params: PPOParams) -> Advantages:
+    mask, samples = rollout.response_mask, params.samples_per_prompt
+    match params.advantage:
+        case "gae":
+            return gae(rewards, rollout.values, mask, gamma=params.gamma, lam=params.lam)
+        case "rloo":
+            return rloo(rewards, mask, samples_per_prompt=samples)
+        case "grpo":
+            std = params.grpo_std
+            return grpo(rewards, mask, samples_per_prompt=samples, divide_by_std=std)
+        case "reinforce_pp":
+            return reinforce_pp(rewards, mask, gamma=params.gamma)
 
 
 def _choose_prompts(

@@ -53,18 +53,23 @@ def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
 
 
 def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -> int:
-    """How many rollouts in a row, this one included, gave every response the same score."""
-    scores = rollout.scores
+    """How many rollouts in a row, this one included, gave every response the same score.
+
+    Where the responses to a prompt are compared, every response to the same prompt.
+    """
+    scores, grouped = rollout.scores, params.compares_responses()
     if len(scores) == 1:
         return 0
-    everywhere = scores.isfinite()
-    spread = scores.var(unbiased=False)
-    flat = flat + 1 if bool(spread <= noise_floor(scores, everywhere)) else 0
+    compared = scores.view(-1, params.samples_per_prompt if grouped else len(scores))
+    spread = compared.var(dim=1, unbiased=False).amax()
+    flat = flat + 1 if bool(spread <= noise_floor(scores, scores.isfinite())) else 0
     if params.flat_rollouts is not None and flat >= params.flat_rollouts:
+        same = "the same score as the others to its prompt" if grouped else "the same score"
         raise TrainingStopped(
-            f"iteration {iteration + 1}: the last {flat} rollouts gave every response the same "
-            f"score ({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try "
-            "another reward model, a higher sampling temperature or a larger rollout_size"
+            f"iteration {iteration + 1}: the last {flat} rollouts gave every response {same} "
+            f"({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try another "
+            "reward model, a higher sampling temperature or a larger "
+            f"{'samples_per_prompt' if grouped else 'rollout_size'}"
         )
     return flat
 

@@ -27,7 +27,10 @@ def curve(name: str, column: int, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetrics:
-    """Means over the optimiser steps of an update; 0 for the policy where only the values train."""
+    """Means over the optimiser steps of an update; 0 for the policy where only the values train.
+
+    What concerns a value function is None where there is none, and then no curve.
+    """
 
     entropy: float = curve("objective/entropy", 5)
     policy_loss: float = curve("policy/loss", 9, default=0.0)
@@ -35,9 +38,9 @@ class UpdateMetrics:
     clip_fraction: float = curve("policy/clip_fraction", 11, default=0.0)
     ratio: float = curve("policy/ratio", 12, default=0.0)
     grad_norm: float = curve("policy/grad_norm", 13, default=0.0)
-    value_loss: float = curve("value/loss", 14)
-    value_clip_fraction: float = curve("value/clip_fraction", 15)
-    value_grad_norm: float = curve("value/grad_norm", 17)
+    value_loss: float | None = curve("value/loss", 14, default=None)
+    value_clip_fraction: float | None = curve("value/clip_fraction", 15, default=None)
+    value_grad_norm: float | None = curve("value/grad_norm", 17, default=None)
     kl_loss: float = curve("policy/kl_loss", 18, default=0.0)
     """The mean KL per token in the loss; 0 where it is in the reward."""
     optimiser_steps: int = curve("optimiser_steps", 19)
@@ -56,14 +59,15 @@ class PPOMetrics(UpdateMetrics):
     length: float = curve("objective/length", 6)
     finished: float = curve("objective/finished", 7)
     clipped_scores: float = curve("objective/clipped_scores", 8)
-    explained_variance: float = curve("value/explained_variance", 16)
+    explained_variance: float | None = curve("value/explained_variance", 16, default=None)
     tokens: int = curve("tokens", 21)
     components: Mapping[str, float]
     """Means of what a mixed score is made of, before the weights; empty for a learned score."""
 
     def curves(self) -> dict[str, float]:
-        """Curve -> value in the order of the columns; components come last."""
+        """Curve -> value of those there are, in the order of the columns; components come last."""
         fields = [field for field in dataclasses.fields(self) if "curve" in field.metadata]
         fields.sort(key=lambda field: int(field.metadata["column"]))
         named = {field.metadata["curve"]: getattr(self, field.name) for field in fields}
-        return named | {COMPONENTS[name]: mean for name, mean in self.components.items()}
+        there = {name: value for name, value in named.items() if value is not None}
+        return there | {COMPONENTS[name]: mean for name, mean in self.components.items()}

@@ -1,5 +1,7 @@
 """The update of PPO: passes of minibatches over one rollout, and everything they change.
 
+Without a value function there is no value loss, and no optimiser for it.
+
 Every metric and every gradient is divided by the token count of the whole minibatch, so that the
 size of the micro-batches changes neither.
 """
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.kl import KLController
@@ -34,10 +37,7 @@ class PPOTraining:
         actor = models.actor
         self.models = models
         self.optimiser = Optimiser(params.optimiser, actor.lm.named_parameters())
-        value_weights = [(f"value_head.{n}", w) for n, w in actor.value_head.named_parameters()]
-        if actor.value_trunk is not None:
-            value_weights += list(actor.value_trunk.named_parameters())
-        self.value_optimiser = Optimiser(params.value_optimiser, value_weights)
+        self.value_optimiser = _value_optimiser(actor, params)
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
         self.average: WeightAverage | None = None
         if params.average_decay is not None:
@@ -53,9 +53,9 @@ class PPOTraining:
         return {
             "actor": self.models.actor.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "value_optimiser": self.value_optimiser.state_dict(),
+            "value_optimiser": _state_of(self.value_optimiser),
             "controller": self.controller.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": _state_of(self.average),
             "iteration": self.iteration,
             "flat_rollouts": self.flat_rollouts,
             "end": self.end,
@@ -65,7 +65,8 @@ class PPOTraining:
         """Restore what `state_dict` gave."""
         self.models.actor.load_state_dict(state["actor"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.value_optimiser.load_state_dict(state["value_optimiser"])
+        if self.value_optimiser is not None:
+            self.value_optimiser.load_state_dict(state["value_optimiser"])
         self.controller.load_state_dict(state["controller"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
@@ -76,7 +77,8 @@ class PPOTraining:
     def require_finite_weights(self) -> None:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
         self.optimiser.require_finite_weights()
-        self.value_optimiser.require_finite_weights()
+        if self.value_optimiser is not None:
+            self.value_optimiser.require_finite_weights()
 
     def finish_iteration(self, kl: float, responses: int) -> None:
         """What follows the update of an iteration: the controller, the average, the count."""
@@ -84,6 +86,20 @@ class PPOTraining:
         if self.average is not None and self.iteration >= self._value_only:
             self.average.add()
         self.iteration += 1
+
+
+def _value_optimiser(actor: ActorCritic, params: PPOParams) -> Optimiser | None:
+    assert (actor.value_head is not None) == params.has_value_function()
+    if actor.value_head is None:
+        return None
+    weights = [(f"value_head.{n}", w) for n, w in actor.value_head.named_parameters()]
+    if actor.value_trunk is not None:
+        weights += list(actor.value_trunk.named_parameters())
+    return Optimiser(params.value_optimiser, weights)
+
+
+def _state_of(part: Optimiser | WeightAverage | None) -> dict[str, Any] | None:
+    return None if part is None else part.state_dict()
 
 
 def update(
@@ -157,11 +173,13 @@ def _optimise(
         sums["grad_norm"] = training.optimiser.clip()
     else:
         training.optimiser.discard()
-    sums["value_grad_norm"] = training.value_optimiser.clip()
+    if training.value_optimiser is not None:
+        sums["value_grad_norm"] = training.value_optimiser.clip()
     if train_policy:
         training.optimiser.apply(_rate(params.optimiser, params.epochs, iteration, params))
-    value_epochs = params.value_epochs or params.epochs
-    training.value_optimiser.apply(_rate(params.value_optimiser, value_epochs, iteration, params))
+    if training.value_optimiser is not None:
+        epochs = params.value_epochs or params.epochs
+        training.value_optimiser.apply(_rate(params.value_optimiser, epochs, iteration, params))
     return sums
 
 
@@ -177,17 +195,7 @@ def _losses(
     """The loss of a micro-batch and its metrics, all divided by the minibatch's token count."""
     mask = batch.response_mask
     output = training.models.actor(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
-    value = value_loss(
-        output.values,
-        batch.old_values,
-        batch.returns,
-        mask,
-        clip_range=params.value_clip_range,
-        normaliser=float(tokens),
-        huber_delta=params.value_huber_delta,
-    )
-    loss = params.value_coef * value.loss
-    metrics = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
+    loss, metrics = _value_part(output.values, batch, params, tokens)
     current = token_logprobs_and_entropy(
         output.logits,
         batch.response_ids,
@@ -224,3 +232,22 @@ def _losses(
             )
             loss = loss + training.controller.coef * metrics["kl_loss"]
     return loss, metrics
+
+
+def _value_part(
+    values: Tensor, batch: PPOBatch, params: PPOParams, tokens: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted value loss and its metrics; 0 and none without a value function."""
+    if not params.has_value_function():
+        return values.new_zeros(()), {}
+    value = value_loss(
+        values,
+        batch.old_values,
+        batch.returns,
+        batch.response_mask,
+        clip_range=params.value_clip_range,
+        normaliser=float(tokens),
+        huber_delta=params.value_huber_delta,
+    )
+    metrics = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
+    return params.value_coef * value.loss, metrics

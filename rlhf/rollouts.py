@@ -25,7 +25,7 @@ class PPOModels(NamedTuple):
     """The models of a PPO round."""
 
     actor: ActorCritic
-    """Policy and value function; the only one that is trained."""
+    """Policy and, where it has one, value function; the only one that is trained."""
     reference: PreTrainedModel
     """The policy that KL is measured to (SFT): with LoRA the policy itself, its adapter off."""
     reward_model: RewardModel | None
@@ -68,6 +68,11 @@ def collect_rollout(
         for rows in order.split(micro_batch_size)
     ]
     return Rollout.concat(parts).select(order.argsort())
+
+
+def each_repeated(prompts: Sequence[Sequence[int]], times: int) -> list[Sequence[int]]:
+    """Every prompt as often as it is to be answered, its copies one behind the other."""
+    return [prompt for prompt in prompts for _ in range(times)]
 
 
 def _rows(responses: Responses, rows: torch.Tensor) -> Responses:

@@ -26,6 +26,8 @@ PerToken = Float[Tensor, "batch response"]
 """One number for each response token; what stands behind the mask has no meaning."""
 PerSequence = Float[Tensor, "batch"]
 """One number for each sequence."""
+PerPrompt = Float[Tensor, "prompts samples"]
+"""One number for each of the responses to each prompt."""
 PerSequenceFlag = Bool[Tensor, "batch"]
 """One yes or no for each sequence."""
 Logits = Float[Tensor, "batch response vocab"]

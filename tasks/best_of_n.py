@@ -24,7 +24,7 @@ from rlhf.params.sampling import SamplingParams
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
-from rlhf.special_ids import load_special_ids, special_ids
+from rlhf.special_ids import load_special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, start_compute
 from tasks.running.progress import Progress

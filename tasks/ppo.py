@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.actor_critic import (
     VALUE_FUNCTION,
     ActorCritic,
-    build_actor_critic,
+    build_actor,
     load_value_function,
     save_value_function,
 )
@@ -100,9 +100,9 @@ def run(stage: Stage) -> None:
         last = result.metrics
         stage.log(training.iteration, last.curves() | gold_curve(result.rollout, tokenizer))
         samples += _samples(result, training.iteration, tokenizer)
-        progress.step(
-            score=last.score, kl=last.kl, clip=last.clip_fraction, ev=last.explained_variance
-        )
+        explained = last.explained_variance
+        quality = {} if explained is None else {"ev": explained}
+        progress.step(1, score=last.score, kl=last.kl, clip=last.clip_fraction, **quality)
     progress.close()
     if training.end is not None:
         log.info("%s: %s", stage.name, training.end)
@@ -145,31 +145,30 @@ def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, Learne
 
 
 def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Writes the policy with its value function, and its adapter where it has one."""
+    """Writes the policy with its value function and its adapter, where it has them."""
     adapter = None if stage.params.ppo.lora is None else take_adapter(actor.lm)
     target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
     if adapter is not None:
         adapter.save(target / ADAPTER)
-    save_value_function(actor, target)
+    if actor.value_head is not None:
+        save_value_function(actor, target)
     seal_model(stage, target)
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
     """The policy that the round starts from; its value function is the one beside it, if any.
 
-    With LoRA the policy is SFT with the adapter of the starting policy, or with a fresh one. SFT's
-    share in the starting weights is mixed in afterwards, so the value function knows nothing of it.
+    An estimator of the advantage that needs none gets none, whatever lies there. With LoRA the
+    policy is SFT with the adapter of the starting policy, or with a fresh one. SFT's share in the
+    starting weights is mixed in afterwards, so the value function knows nothing of it.
     """
     params = stage.params.ppo
     lm = load_policy(folder if params.lora is None else SFT, device)
     if params.lora is None and params.start_sft and folder != SFT:
         interpolate(lm, load_policy(SFT, device), params.start_sft)
-    actor = build_actor_critic(
-        lm,
-        reward_model=reward_model if params.value_init == "reward" else None,
-        separate=params.value_model == "separate",
-    )
-    if params.value_carry and (folder / VALUE_FUNCTION).is_file():
+    actor = build_actor(lm, params, reward_model=reward_model)
+    carries = actor.value_head is not None and params.value_carry
+    if carries and (folder / VALUE_FUNCTION).is_file():
         load_value_function(actor, folder)
     if params.lora is not None and folder == SFT:
         add_adapter(actor.lm, params.lora, seeds_of(stage).torch("ppo", "lora"))

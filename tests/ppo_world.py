@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf.actor_critic import build_actor_critic
+from rlhf.actor_critic import build_actor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
@@ -49,9 +49,7 @@ def policy(seed: int = 0):
 def fresh(params: PPOParams, *, seed: int = 0, reference_seed: int = 0) -> PPOTraining:
     scorer = tiny.reward_model()
     scorer.set_normaliser(0.1, 0.5)
-    actor = build_actor_critic(
-        policy(seed), reward_model=None, separate=params.value_model == "separate"
-    )
+    actor = build_actor(policy(seed), params)
     return PPOTraining(PPOModels(actor, policy(reference_seed), scorer), params)
 
 

@@ -1,7 +1,7 @@
 """The settings of a PPO round, and the combinations that make no sense."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +12,14 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, NonNegative, OpenFr
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 
+LEFT_OUT: Mapping[str, int | None] = {
+    "value_warmup_iterations": 0,
+    "value_epochs": None,
+    "value_clip_range": None,
+    "value_huber_delta": None,
+}
+"""Keys that change how a value function is trained, and what leaves it as it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOParams:
@@ -20,7 +28,10 @@ class PPOParams:
     iterations: CountOrZero = 14
     """Rollouts, each followed by an update."""
     rollout_size: Count = 128
-    """Prompts per rollout."""
+    """Responses per rollout."""
+    samples_per_prompt: Count = 1
+    """Responses to each prompt of a rollout, which then has rollout_size / samples_per_prompt
+    prompts; rloo and grpo compare them and need 2 or more."""
     epochs: Count = 1
     """Passes over each rollout."""
     minibatches: Count = 4
@@ -69,12 +80,19 @@ class PPOParams:
     """Stop after so many rollouts in a row that give every response one score; null never stops."""
     target_approx_kl: Positive | None = None
     """Skip the rest of an update when a pass moves the policy further than this per token."""
+    advantage: Literal["gae", "rloo", "grpo", "reinforce_pp"] = "gae"
+    """Estimator of the advantage (`rlhf/advantages.py`). All but gae do without a value function:
+    none is built or saved, and value_model, value_init, value_carry, value_optimiser, value_coef
+    and lam mean nothing."""
+    grpo_std: bool = True
+    """grpo: divide by the standard deviation of the responses to the prompt (Shao et al. 2024);
+    false leaves it out (Liu et al. 2025)."""
     gamma: Fraction = 1.0
-    """Discount per token."""
+    """Discount per token; 1 for rloo and grpo, to which a response is one action."""
     lam: Fraction = 0.95
     """Decay of generalised advantage estimation."""
     whiten_advantages: bool = True
-    """Advantages to mean 0 and variance 1 over the rollout."""
+    """gae and reinforce_pp: advantages to mean 0 and variance 1 over the rollout."""
     whiten_rewards: bool = False
     """Rewards to variance 1 over the rollout, their mean kept."""
     advantage_clip: Positive | None = None
@@ -108,6 +126,14 @@ class PPOParams:
     """Publish an average of the policy's weights after each iteration (0.8: each counts 0.8 times
     as much as the next); null publishes the last weights."""
 
+    def has_value_function(self) -> bool:
+        """Whether the estimator of the advantage needs one."""
+        return self.advantage == "gae"
+
+    def compares_responses(self) -> bool:
+        """Whether the advantage of a response comes from the others to its prompt."""
+        return self.advantage in ("rloo", "grpo")
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Impossible combinations, as (key, what is wrong)."""
         if not self.sampling.is_plain():
@@ -127,7 +153,8 @@ class PPOParams:
                 ),
             )
         yield from self._update_problems()
-        yield from self._value_problems()
+        yield from self._advantage_problems()
+        yield from self._value_problems() if self.has_value_function() else self._left_over()
         yield from ((f"rewards.{key}", text) for key, text in self.rewards.problems())
 
     def _update_problems(self) -> Iterator[tuple[str, str]]:
@@ -152,6 +179,46 @@ class PPOParams:
             )
         if self.dual_clip is not None and self.dual_clip <= 1:
             yield "dual_clip", f"must be above 1, found {self.dual_clip}"
+
+    def _advantage_problems(self) -> Iterator[tuple[str, str]]:
+        if self.rollout_size % self.samples_per_prompt:
+            yield (
+                "samples_per_prompt",
+                f"rollout_size {self.rollout_size} cannot be cut into prompts with "
+                f"{self.samples_per_prompt} responses each",
+            )
+        if self.compares_responses():
+            if self.samples_per_prompt < 2:
+                yield (
+                    "samples_per_prompt",
+                    f"must be 2 or more for {self.advantage}, which compares the responses to a "
+                    f"prompt, found {self.samples_per_prompt}",
+                )
+            if self.gamma != 1:
+                yield (
+                    "gamma",
+                    f"must be 1 for {self.advantage}, to which a response is one action, found "
+                    f"{self.gamma}",
+                )
+            if self.whiten_rewards:
+                yield (
+                    "whiten_rewards",
+                    f"impossible with {self.advantage}, which sees the sum of a response's "
+                    "rewards: the mean that each token keeps would pay for length",
+                )
+        if self.advantage != "grpo" and not self.grpo_std:
+            yield "grpo_std", f"false means nothing to {self.advantage}; take true"
+
+    def _left_over(self) -> Iterator[tuple[str, str]]:
+        """What asks for something of a value function that is not there."""
+        for key, default in LEFT_OUT.items():
+            found = getattr(self, key)
+            if found != default:
+                yield (
+                    key,
+                    f"{found} needs a value function, and {self.advantage} has none; take "
+                    f"{'null' if default is None else default}",
+                )
 
     def _value_problems(self) -> Iterator[tuple[str, str]]:
         if self.value_init == "reward" and self.value_model == "shared":

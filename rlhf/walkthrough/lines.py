@@ -9,6 +9,7 @@ from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.kl import kl_estimate
 from rlhf.masked import masked_mean, sequence_sums
+from rlhf.params.ppo import PPOParams
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.walkthrough.models import World
 from rlhf.walkthrough.step import Step
@@ -79,11 +80,9 @@ def _credit(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
         f"    rewards {_shape(done.rewards)}: a response's sum is s − β·KL: mean "
         f"{sums.mean():+.3f}, of {row} {sums[row]:+.3f}"
     )
-    yield (
-        f"6 ADVANTAGES  δ_t = r_t + γV_(t+1) − V_t; A_t = δ_t + γλA_(t+1); R_t = A_t + V_t; "
-        f"γ = {params.gamma:g}, λ = {params.lam:g}"
-    )
-    whitened = "whitened: mean 0, variance 1" if params.whiten_advantages else "not whitened"
+    yield f"6 ADVANTAGES  {_formula(params)}"
+    whitens = params.whiten_advantages and not params.compares_responses()
+    whitened = "whitened: mean 0, variance 1" if whitens else "not whitened"
     yield (
         f"    values, advantages ({whitened}), returns (not) {_shape(done.batch.returns)}; of "
         f"response {row}:"
@@ -91,16 +90,34 @@ def _credit(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
     yield from _table(world, step, row, k1)
 
 
+def _formula(params: PPOParams) -> str:
+    """How the estimator makes advantages of rewards."""
+    samples, value = params.samples_per_prompt, "no value function, V = 0"
+    match params.advantage:
+        case "gae":
+            return (
+                "δ_t = r_t + γV_(t+1) − V_t; A_t = δ_t + γλA_(t+1); R_t = A_t + V_t; "
+                f"γ = {params.gamma:g}, λ = {params.lam:g}"
+            )
+        case "rloo":
+            return f"A = R − mean of the other {samples - 1} R to the prompt; R = Σ r_t; {value}"
+        case "grpo":
+            std = " / their std" if params.grpo_std else ""
+            return f"A = (R − mean of the {samples} R to the prompt){std}; R = Σ r_t; {value}"
+        case "reinforce_pp":
+            return f"A_t = R_t = r_t + γR_(t+1); γ = {params.gamma:g}; {value}"
+
+
 def _update(world: World, metrics: UpdateMetrics) -> Iterator[str]:
     params = world.params
+    term, factor, loss = "", "", ""
+    if metrics.value_loss is not None:
+        term, factor = " + c/2·mean (V − R)²", f", c = {params.value_coef:g}"
+        loss = f" value loss {metrics.value_loss:.4f},"
+    yield (f"7 UPDATE      ρ_t = π/π_old(y_t); minimise mean max(−Aρ, −A·clip(ρ, 1−ε, 1+ε)){term}")
     yield (
-        "7 UPDATE      ρ_t = π/π_old(y_t); minimise mean max(−Aρ, −A·clip(ρ, 1−ε, 1+ε)) "
-        "+ c/2·mean (V − R)²"
-    )
-    yield (
-        f"    ε = {params.clip_range:g}, c = {params.value_coef:g}; {metrics.optimiser_steps:g} "
-        f"optimiser steps: policy loss {metrics.policy_loss:+.4f}, value loss "
-        f"{metrics.value_loss:.4f},"
+        f"    ε = {params.clip_range:g}{factor}; {metrics.optimiser_steps:g} optimiser steps: "
+        f"policy loss {metrics.policy_loss:+.4f},{loss}"
     )
     yield (
         f"    clipped {metrics.clip_fraction:.1%}, KL to the old policy "

@@ -13,7 +13,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf import pretrain
-from rlhf.actor_critic import VALUE_FUNCTION, build_actor_critic, load_value_function
+from rlhf.actor_critic import (
+    VALUE_FUNCTION,
+    build_actor,
+    load_value_function,
+)
 from rlhf.chat import encode_prompt
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
@@ -83,17 +87,15 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     reward_model = None
     if params.rewards.learned > 0:
         reward_model = load_scorer(root / f"models/rounds/{key}/reward", compute.device)
-    actor = build_actor_critic(
-        load_policy(policy, compute.device),
-        reward_model=None,
-        separate=params.value_model == "separate",
-    )
-    if (policy / VALUE_FUNCTION).is_file():
+    actor = build_actor(load_policy(policy, compute.device), params)
+    if actor.value_head is not None and (policy / VALUE_FUNCTION).is_file():
         load_value_function(actor, policy)
     tokenizer = load_tokenizer(policy)
     with (root / "data/prepared/prompts/heldout.jsonl").open(encoding="utf-8") as file:
         rows = [encode_prompt(tokenizer, json.loads(line)["prompt"]) for line in file]
     prompts = [row for row in rows if len(row) <= params.max_prompt_tokens]
+    asked = prompts[: params.rollout_size // params.samples_per_prompt]
+    responses = len(asked) * params.samples_per_prompt
     return World(
         origin=(
             f"policy models/rounds/{key}/policy, reference models/sft,",
@@ -102,8 +104,8 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         ),
         models=PPOModels(actor, load_policy(root / "models/sft", compute.device), reward_model),
         tokenizer=tokenizer,
-        prompts=prompts[: params.rollout_size],
-        params=replace(params, lora=None, rollout_size=min(params.rollout_size, len(prompts))),
+        prompts=asked,
+        params=replace(params, lora=None, rollout_size=responses),
         rules=build_rule_rewards(params.rewards, tokenizer),
         tokens=load_special_ids(policy, tokenizer),
     )
@@ -165,7 +167,7 @@ def make_world(seeds: Seeds, compute: Compute) -> World:
         pass
     policy = pretrain.build_model(SMALL_MODEL, tokenizer, seeds)
     policy.load_state_dict(model.state_dict())
-    actor = build_actor_critic(policy, reward_model=None, separate=True)
+    actor = build_actor(policy, SMALL_PPO)
     world = World(
         origin=(
             "small models made just now: no round below models/ yet (make repro makes some);",

@@ -17,7 +17,7 @@ from rlhf.masked import sequence_sums
 from rlhf.ppo import build_batch, compute_rewards
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.ppo_update import PPOTraining, update
-from rlhf.rollouts import collect_rollout
+from rlhf.rollouts import collect_rollout, each_repeated
 from rlhf.seeding import Seeds
 from rlhf.walkthrough.models import World
 
@@ -48,16 +48,17 @@ class Step(NamedTuple):
 
 def take_step(world: World, *, compute: Compute, seeds: Seeds) -> Step:
     """Sample once, then do the rest of a PPO iteration twice, each time from the same weights."""
+    rows = each_repeated(world.prompts, world.params.samples_per_prompt)
     rollout = collect_rollout(
         world.models,
-        world.prompts,
+        rows,
         world.params.sampling,
         world.tokens,
         micro_batch_size=world.params.micro_batch_size,
         compute=compute,
         draws=draw_table(
             seeds.named("walkthrough", "sampling"),
-            world.prompts,
+            rows,
             world.params.sampling.max_new_tokens,
         ),
     )

@@ -23,10 +23,7 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     """Problems with the base model, and with a reward model used as annotator."""
     base, label = params.base, params.label
     if base.model is not None and (root / base.model).is_dir():
-        own = [("base.model", text) for text in _folder_problems(root / base.model)]
-        if not own:
-            own = [("base.model", text) for text in _recipe_problems(params, root / base.model)]
-        yield from own or _args_problems(root / base.model, base.chat_template_args)
+        yield from _own_problems(params, root / base.model)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
     judge = "reward_model" in (label.annotators, params.evaluate.judge)
@@ -42,6 +39,13 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
         if source.revision is not None and not (root / source.path).exists():
             key = f"prepare.sources.{number}.path"
             yield from _hub_problems(key, source.path, source.revision, "dataset")
+
+
+def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
+    found = list(_folder_problems(folder)) or list(_recipe_problems(params, folder))
+    yield from (("base.model", text) for text in found)
+    if not found:
+        yield from _args_problems(folder, params.base.chat_template_args)
 
 
 def _folder_problems(folder: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf.advantages import gae
+from rlhf.advantages import gae, grpo, reinforce_pp, rloo
 from rlhf.kl import KLController, kl_estimate
 from rlhf.masked import masked_mean, masked_variance, whiten
 from rlhf.params.kl import AdaptiveKLParams
@@ -98,6 +98,47 @@ def test_s20_the_worked_gae_example(assert_close):
     assert_close(found.advantages[0], case["advantages"], rtol=0.0, atol=1e-6)
     expected = [a + v for a, v in zip(case["advantages"], case["values"], strict=True)]
     assert_close(found.returns[0], expected, rtol=0.0, atol=1e-6)
+
+
+def per_response(returns: list[list[float]], shift: list[float] | None = None):
+    """Responses of three tokens, whose rewards add up to these returns, plus one per prompt."""
+    shifts = tensor(shift or [0.0] * len(returns)).unsqueeze(1)
+    rewards = (tensor(returns) + shifts).view(-1, 1) * tensor([[0.5, -0.25, 0.75]])
+    return rewards, all_real(rewards)
+
+
+def test_s61_rloo_gives_the_published_advantages(assert_close):
+    case = NUMBERS["rloo"]
+    found = rloo(*per_response(case["returns"]), samples_per_prompt=4).advantages
+    for column in found.unbind(1):
+        assert_close(column.view(-1, 4), case["advantages"], rtol=0.0, atol=1e-9)
+    for prompt, (sample, advantage) in case["written_out"].items():
+        assert_close(found.view(3, 4, 3)[int(prompt), sample, 0], advantage, rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_s62_grpo_gives_the_published_advantages(assert_close, divided):
+    """Whatever the prompt's mean; they divide by the deviation of a sample and a small number."""
+    case = NUMBERS["grpo"]
+    rewards, mask = per_response(case["without_std"], shift=[7.0, -3.0])
+    found = grpo(rewards, mask, samples_per_prompt=3, divide_by_std=divided).advantages
+    expected = tensor(case["with_std" if divided else "without_std"])
+    if divided:
+        deviations = tensor(case["without_std"]).std(dim=1, keepdim=True, unbiased=True)
+        expected = expected * (1 + case["epsilon"] / deviations)
+    for column in found.unbind(1):
+        assert_close(column.view(-1, 3), expected, rtol=0.0, atol=1e-5)
+
+
+def test_s63_returns_of_reinforce_pp_are_the_published_discounted_returns(assert_close):
+    case = NUMBERS["discounted_return"]
+    for part in episodes(case["discounts"]):
+        *rewards, last = case["rewards"][part]
+        behind = case["discounts"][part][-1] * case["final_value"]
+        row = tensor([[*rewards, last + behind]])
+        found = reinforce_pp(row, all_real(row), gamma=case["discounts"][part][0])
+        assert_close(found.advantages[0], case["returns"][part], rtol=0.0, atol=1e-6)
+        assert torch.equal(found.returns, found.advantages)
 
 
 def test_masked_mean_and_variance_are_those_of_the_kept_numbers(assert_close):

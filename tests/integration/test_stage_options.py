@@ -170,6 +170,35 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     assert digest(world, stage) == whole
 
 
+def test_s64_a_round_without_a_value_function_is_published_without_one_and_resumes(
+    world: Path, interrupt, monkeypatch
+):
+    """From a policy that has one, which stays behind."""
+    stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
+    assert (folder / "value_function").is_dir()
+    set_params(world, "ppo", {"advantage": "grpo", "samples_per_prompt": 4})
+    forget(world, stage)
+    assert run(world, stage) == 0
+    whole, rows = digest(world, stage), history(world, stage)
+    listed = json.loads((folder / "manifest.json").read_text())["files"]
+    assert [name for name in listed if name.endswith(".safetensors")] == ["model.safetensors"]
+    assert not (folder / "value_function").exists()
+    kept = json.loads((world / "results/ppo/r1/metrics.json").read_text())
+    assert [name for name in [*rows[0], *kept] if name.startswith("value/")] == []
+
+    forget(world, stage)
+    interrupt(2)
+    assert run(world, stage) == 143
+    monkeypatch.undo()
+    assert run(world, stage) == 0
+    assert digest(world, stage) == whole
+
+    add_second_round(world, "models/rounds/r1/policy")
+    set_params(world, "ppo", {"advantage": "gae", "samples_per_prompt": 2})
+    assert run(world, "ppo@r2") == 0
+    assert (world / "models/rounds/r2/policy/value_function").is_dir()
+
+
 def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Path):
     """Training itself is the same; the folder differs in the policy's weights alone."""
     stage, folder = "ppo@r1", world / "models/rounds/r1/policy"

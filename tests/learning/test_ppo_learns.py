@@ -5,9 +5,10 @@ The reward model scores the share of one token in prompt and answer, so "right" 
 
 from functools import cache
 
+import pytest
 import torch
 
-from rlhf.actor_critic import build_actor_critic
+from rlhf.actor_critic import build_actor
 from rlhf.evaluation import kl_to_reference, respond
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
@@ -41,6 +42,7 @@ def params(kl_coef: float, **changes) -> PPOParams:
         "optimiser": OptimiserParams(lr=2e-3, warmup_steps=0, schedule="constant"),
         "value_optimiser": OptimiserParams(lr=5e-3, warmup_steps=0, schedule="constant"),
         "value_model": "separate",
+        "value_init": "zero",
     }
     return PPOParams(kl_coef=kl_coef, **{**settings, **changes})
 
@@ -48,7 +50,7 @@ def params(kl_coef: float, **changes) -> PPOParams:
 def run(settings: PPOParams):
     """Metrics of the round, the policy after it and the reference."""
     policy, reference = tiny.llama(), tiny.llama()
-    actor = build_actor_critic(policy, reward_model=None, separate=True)
+    actor = build_actor(policy, settings)
     scorer = tiny.share_of_token_reward_model(LIKED)
     training = PPOTraining(PPOModels(actor, reference, scorer), settings)
     steps = train(training, prompts(64, 0), settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
@@ -79,6 +81,23 @@ def test_ppo_raises_the_share_of_the_token_that_the_reward_model_likes():
     metrics, policy, reference = trained(0.0)
     assert share_of_liked(reference) < 0.15
     assert share_of_liked(policy) > 0.6
+    assert metrics[-1].score > metrics[0].score + 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"advantage": "rloo", "samples_per_prompt": 4},
+        {"advantage": "grpo", "samples_per_prompt": 4},
+        {"advantage": "grpo", "samples_per_prompt": 4, "grpo_std": False},
+        {"advantage": "reinforce_pp"},
+        {"advantage": "gae", "samples_per_prompt": 4},
+    ],
+    ids=["rloo", "grpo", "dr_grpo", "reinforce_pp", "gae"],
+)
+def test_every_estimator_raises_the_share_of_the_token_that_the_reward_model_likes(changes):
+    metrics, policy, _ = run(params(0.0, **changes))
+    assert share_of_liked(policy) > 0.5
     assert metrics[-1].score > metrics[0].score + 3
 
 

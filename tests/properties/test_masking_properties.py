@@ -8,9 +8,9 @@ to the first tensor.
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 
-from rlhf.advantages import explained_variance, gae
+from rlhf.advantages import explained_variance, gae, grpo, reinforce_pp, rloo
 from rlhf.kl import approx_kl
 from rlhf.language_model_loss import language_model_loss
 from rlhf.masked import (
@@ -37,6 +37,12 @@ def language_model(mask, values, *, normaliser=None):
     return (language_model_loss(logits, labels, mask, normaliser=normaliser),)
 
 
+def of_one_prompt(estimator, mask, rewards, **settings):
+    """All rows are responses to one prompt."""
+    assume(len(mask) > 1)
+    return estimator(rewards, mask, samples_per_prompt=len(mask), **settings)
+
+
 FUNCTIONS = {
     "masked_sum": (1, lambda mask, v: (masked_sum(v, mask),)),
     "masked_mean": (1, lambda mask, v: (masked_mean(v, mask),)),
@@ -61,6 +67,9 @@ FUNCTIONS = {
         lambda mask: (penalise_length(row_scores(mask), mask, per_token=0.1),),
     ),
     "gae": (2, lambda mask, rewards, values: gae(rewards, values, mask, gamma=0.9, lam=0.8)),
+    "rloo": (1, lambda mask, rewards: of_one_prompt(rloo, mask, rewards)),
+    "grpo": (1, lambda mask, rewards: of_one_prompt(grpo, mask, rewards, divide_by_std=True)),
+    "reinforce_pp": (1, lambda mask, rewards: reinforce_pp(rewards, mask, gamma=0.9)),
     "explained_variance": (2, lambda mask, v, returns: (explained_variance(v, returns, mask),)),
 }
 
@@ -131,7 +140,9 @@ def test_s22_junk_behind_the_mask_changes_no_gradient_and_gets_none(name, data, 
     assert dirty[~mask].abs().sum().item() == 0.0
 
 
-@pytest.mark.parametrize("name", ["whiten", "rescale", "gae", "shape_rewards k1"])
+@pytest.mark.parametrize(
+    "name", ["whiten", "rescale", "gae", "rloo", "grpo", "reinforce_pp", "shape_rewards k1"]
+)
 @given(data=st.data(), behind=junk)
 def test_s24_padding_of_per_token_results_is_exactly_zero(name, data, behind):
     count, function = FUNCTIONS[name]

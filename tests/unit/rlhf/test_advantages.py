@@ -1,12 +1,14 @@
-"""GAE against the closed form, written as a double sum in numpy."""
+"""GAE against the closed form, written as a double sum; the others against their definitions."""
 
+import functools
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from rlhf.advantages import explained_variance, gae
+from rlhf.advantages import explained_variance, gae, grpo, reinforce_pp, rloo
 from rlhf.masked import EmptyMaskError, whiten
 
 GAMMA, LAM = 0.97, 0.9
@@ -181,3 +183,129 @@ def test_s35_constant_returns_give_zero_and_never_nan(constant):
 def test_s39_no_real_token_is_an_error():
     with pytest.raises(EmptyMaskError):
         explained_variance(RETURNS, RETURNS, torch.zeros_like(RETURNS_MASK))
+
+
+# --- without a value function ------------------------------------------------------------------
+
+
+def random_responses(samples: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards of the responses to three prompts, of uneven lengths, with junk behind them."""
+    numbers = np.random.default_rng(seed)
+    rewards = numbers.normal(size=(3 * samples, 5))
+    mask = np.arange(5) < numbers.integers(1, 6, size=3 * samples)[:, None]
+    rewards[~mask] = 1e9
+    return torch.from_numpy(rewards), torch.from_numpy(mask)
+
+
+def sums_by_prompt(rewards: torch.Tensor, mask: torch.Tensor, samples: int) -> list[list[float]]:
+    rows = [float(row[real].sum()) for row, real in zip(rewards, mask, strict=True)]
+    return [rows[start : start + samples] for start in range(0, len(rows), samples)]
+
+
+@pytest.mark.parametrize("samples", [2, 4])
+def test_s61_rloo_is_a_return_less_the_mean_of_the_others_to_its_prompt(assert_close, samples):
+    rewards, mask = random_responses(samples)
+    expected = []
+    for group in sums_by_prompt(rewards, mask, samples):
+        for place, own in enumerate(group):
+            others = [number for index, number in enumerate(group) if index != place]
+            expected.append(own - sum(others) / len(others))
+    found = rloo(rewards, mask, samples_per_prompt=samples)
+    assert_close(found.advantages[:, 0], expected, rtol=1e-9, atol=1e-12)
+    assert torch.equal(found.advantages, torch.where(mask, found.advantages[:, :1], 0.0))
+    returns = [own for group in sums_by_prompt(rewards, mask, samples) for own in group]
+    assert_close(found.returns[:, 0], returns, rtol=1e-9, atol=1e-12)
+
+
+def test_s61_the_expected_gradient_of_rloo_is_that_of_the_expected_reward(assert_close):
+    """All 27 triples of three one-token responses, each with its probability: no bias."""
+    logits = torch.tensor([0.3, -0.5, 1.1], dtype=torch.float64)
+    reward, p = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64), logits.softmax(0)
+    expected = p * (reward - p @ reward)
+    found = torch.zeros(3, dtype=torch.float64)
+    for triple in itertools.product(range(3), repeat=3):
+        drawn = torch.tensor(triple)
+        mask = torch.ones(3, 1, dtype=torch.bool)
+        advantages = rloo(reward[drawn].unsqueeze(1), mask, samples_per_prompt=3).advantages
+        gradients = torch.eye(3, dtype=torch.float64)[drawn] - p
+        found += p[drawn].prod() * (advantages * gradients).mean(dim=0)
+    assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("samples", [2, 4])
+@pytest.mark.parametrize("divided", [True, False])
+def test_s62_grpo_standardises_the_returns_of_a_prompt(assert_close, samples, divided):
+    rewards, mask = random_responses(samples)
+    expected = []
+    for group in sums_by_prompt(rewards, mask, samples):
+        mean = sum(group) / samples
+        variance = sum((own - mean) ** 2 for own in group) / (samples - 1)
+        expected += [(own - mean) / (variance**0.5 if divided else 1.0) for own in group]
+    found = grpo(rewards, mask, samples_per_prompt=samples, divide_by_std=divided)
+    assert_close(found.advantages[:, 0], expected, rtol=1e-9, atol=1e-12)
+    assert torch.equal(found.advantages, torch.where(mask, found.advantages[:, :1], 0.0))
+
+
+@pytest.mark.parametrize("divided", [True, False])
+@pytest.mark.parametrize("level", [0.0, 0.1, -7.3])
+def test_s62_responses_of_one_return_learn_nothing_of_each_other(assert_close, divided, level):
+    """The same return by other rewards, so that only rounding differs; and never NaN."""
+    rewards = torch.tensor([[level, 0.0, 0.0], [level / 3] * 3, [level - 5.0, 0.7, 4.3], [9, 1, 0]])
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    twice = torch.cat([rewards[:2], rewards[2:].flip(0)]), mask
+    found = grpo(*twice, samples_per_prompt=2, divide_by_std=divided).advantages
+    assert_close(found[:2], torch.zeros(2, 3), rtol=0.0, atol=0.0 if divided else 1e-6)
+    assert found[2:].abs().min() > 0.5
+
+
+@pytest.mark.parametrize(
+    "estimator", [rloo, functools.partial(grpo, divide_by_std=True)], ids=["rloo", "grpo"]
+)
+def test_s61_s62_a_prompt_is_compared_with_itself_only(estimator):
+    """Another prompt's rewards, and which prompt comes first, change no bit."""
+    rewards, mask = random_responses(4)
+    before = estimator(rewards, mask, samples_per_prompt=4).advantages
+    changed = rewards.clone()
+    changed[:4] *= 100
+    after = estimator(changed, mask, samples_per_prompt=4).advantages
+    assert torch.equal(before[4:], after[4:])
+    assert not torch.equal(before[:4], after[:4])
+    order = torch.arange(12).view(3, 4)[[2, 0, 1]].flatten()
+    moved = estimator(rewards[order], mask[order], samples_per_prompt=4).advantages
+    assert torch.equal(moved, before[order])
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_rows_that_make_no_whole_groups_are_refused(samples):
+    rewards, mask = random_responses(4)
+    for estimator in (rloo, functools.partial(grpo, divide_by_std=True)):
+        with pytest.raises(
+            ValueError, match=f"2 or more that divide 12 responses, found {samples}"
+        ):
+            estimator(rewards, mask, samples_per_prompt=samples)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_s63_reinforce_pp_is_the_discounted_return_from_each_token_on(assert_close, gamma):
+    rewards, mask = random_responses(2)
+    found = reinforce_pp(rewards, mask, gamma=gamma)
+    for row, real, advantages in zip(rewards, mask, found.advantages, strict=True):
+        kept = row[real].tolist()
+        steps = range(len(kept))
+        expected = [sum(gamma ** (k - t) * kept[k] for k in steps if k >= t) for t in steps]
+        assert_close(advantages[real], expected, rtol=1e-9, atol=1e-12)
+        assert not advantages[~real].any()
+    assert torch.equal(found.returns, found.advantages)
+
+
+def test_s25_estimators_without_values_carry_no_gradient():
+    rewards, mask = random_responses(2)
+    rewards.requires_grad_()
+    for found in (
+        rloo(rewards, mask, samples_per_prompt=2),
+        grpo(rewards, mask, samples_per_prompt=2, divide_by_std=True),
+        reinforce_pp(rewards, mask, gamma=1.0),
+    ):
+        assert not found.advantages.requires_grad
+        assert not found.returns.requires_grad
+        assert found.advantages.dtype == torch.float64

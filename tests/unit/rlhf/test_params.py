@@ -28,6 +28,7 @@ ALL = [
     SFTParams,
     SamplingParams,
 ]
+OF_FOUR = {"advantage": "rloo", "samples_per_prompt": 4}
 NUMBERS = {"Gt": lambda v, r: v > r.gt, "Ge": lambda v, r: v >= r.ge}
 NUMBERS |= {"Lt": lambda v, r: v < r.lt, "Le": lambda v, r: v <= r.le}
 
@@ -57,6 +58,16 @@ def test_s05_ppo_takes_any_temperature():
         ({"epochs": 3, "value_epochs": 2}, "value_epochs", r"2 is below epochs \(3\)"),
         ({"kl_in": "loss"}, "kl_estimator", "k2 or k3 where kl_in is loss"),
         ({"kl_limit": 5.0, "kl_budget": 5.0}, "kl_limit", r"5\.0 must be above kl_budget \(5\.0\)"),
+        ({"samples_per_prompt": 3}, "samples_per_prompt", "128 cannot be cut into .* 3 responses"),
+        ({"advantage": "rloo"}, "samples_per_prompt", "2 or more for rloo, .* found 1"),
+        ({"advantage": "grpo"}, "samples_per_prompt", "2 or more for grpo, .* found 1"),
+        ({**OF_FOUR, "gamma": 0.9}, "gamma", r"must be 1 for rloo, .* found 0\.9"),
+        ({**OF_FOUR, "whiten_rewards": True}, "whiten_rewards", "impossible with rloo"),
+        ({**OF_FOUR, "grpo_std": False}, "grpo_std", "false means nothing to rloo; take true"),
+        ({**OF_FOUR, "value_epochs": 2}, "value_epochs", "rloo has none; take null"),
+        ({**OF_FOUR, "value_warmup_iterations": 1}, "value_warmup_iterations", "none; take 0"),
+        ({**OF_FOUR, "value_clip_range": 0.2}, "value_clip_range", "0.2 needs a value function"),
+        ({**OF_FOUR, "value_huber_delta": 1.0}, "value_huber_delta", "needs a value function"),
     ],
 )
 def test_an_impossible_combination_names_its_key_and_what_was_found(changes, key, words):
@@ -68,7 +79,18 @@ def test_an_impossible_combination_names_its_key_and_what_was_found(changes, key
 
 @pytest.mark.parametrize(
     "changes",
-    [{"dual_clip": 3.0}, {"epochs": 2, "value_epochs": 2}, {"epochs": 2, "value_epochs": 5}],
+    [
+        {"dual_clip": 3.0},
+        {"epochs": 2, "value_epochs": 2},
+        {"epochs": 2, "value_epochs": 5},
+        OF_FOUR,
+        {**OF_FOUR, "advantage": "grpo", "grpo_std": False, "kl_in": "loss", "kl_estimator": "k3"},
+        {**OF_FOUR, "advantage": "gae", "gamma": 0.9, "whiten_rewards": True, "value_epochs": 2},
+        {"advantage": "reinforce_pp", "gamma": 0.9, "whiten_rewards": True},
+        # What concerns a value function means nothing without one, also where it is impossible.
+        {**OF_FOUR, "value_model": "shared"},
+        {**OF_FOUR, "rewards": RewardMixParams(learned=0.0, length=1.0)},
+    ],
 )
 def test_a_possible_combination_passes(changes):
     assert list(PPOParams(**changes).problems()) == []

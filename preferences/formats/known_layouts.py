@@ -11,6 +11,8 @@ KNOWN_LAYOUTS = {
     "shp": "prompt=history,response_a=human_ref_A,response_b=human_ref_B,choice=labels:1|0",
     "ultrafeedback": "prompt=instruction,responses=completions.*.response,"
     "scores=completions.*.fine-grained_score",
+    "ultrafeedback_overall": "prompt=instruction,responses=completions.*.response,"
+    "scores=completions.*.overall_score",
     "webgpt": "prompt=question.full_text,response_a=answer_0,response_b=answer_1,"
     "score_a=score_0,score_b=score_1",
 }

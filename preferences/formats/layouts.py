@@ -32,6 +32,15 @@ KEPT = {
 """Fields that a format takes beside those that it needs."""
 
 
+@dataclass(slots=True)
+class Unread:
+    """What a layout leaves out of the rows that it converts."""
+
+    columns: set[str] = field(default_factory=set)
+    responses: int = 0
+    """Responses without a score or rank, which form no pair."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Converts rows of other columns to those of a known format."""
@@ -46,9 +55,9 @@ class Layout:
         return replace(deep, nan_is_null=True)
 
     def rows(
-        self, rows: Iterable[NumberedRow], problems: Problems, left_out: set[str]
+        self, rows: Iterable[NumberedRow], problems: Problems, unread: Unread
     ) -> Iterator[NumberedRow]:
-        """The converted rows; records problems, and in `left_out` the columns that are not read."""
+        """The converted rows; records problems, and in `unread` what is left out."""
         if not self.columns:
             yield from tree_rows(rows, problems)
             return
@@ -57,11 +66,11 @@ class Layout:
         for numbered in rows:
             try:
                 given = with_conversations(numbered.row, read) if numbered.cells else numbered.row
-                row = self._converted(given)
+                row = self._converted(given, unread)
             except RowError as error:
                 problems.add_row(numbered.where, str(error))
                 continue
-            left_out.update(set(numbered.row) - heads)
+            unread.columns.update(set(numbered.row) - heads)
             if numbered.cells:
                 row = {
                     name: value if isinstance(value, str) else to_cell(value)
@@ -69,10 +78,10 @@ class Layout:
                 }
             yield NumberedRow(numbered.where, row, cells=numbered.cells)
 
-    def _converted(self, row: Row) -> Row:
+    def _converted(self, row: Row, unread: Unread) -> Row:
         convert = {
             "votes": self._votes,
-            "scored": self._scored,
+            "scored": lambda row: self._scored(row, unread),
             "trl": self._pair,
             "unpaired": self._completion,
         }[self.format]
@@ -117,13 +126,16 @@ class Layout:
         sides = {"response_a": one, "response_b": other}
         return {"prompt": prompt, **sides, "votes": choices, "workers": workers}
 
-    def _scored(self, row: Row) -> Row:
+    def _scored(self, row: Row, unread: Unread) -> Row:
         kind = "ranks" if self._has("ranks") else "scores"
         if self._has("responses"):
             responses, worth = self._value(row, "responses"), self._value(row, kind)
             if not (isinstance(responses, list) and isinstance(worth, list)):
                 raise RowError(f"expected lists of responses and {kind}, got {shown(responses)}")
             prompt: Any = self._prompt(row)
+            given = len(responses)
+            responses, worth = _with_worth(responses, worth, kind)
+            unread.responses += given - len(responses)
             responses = [answer_of(response) for response in responses]
         else:
             prompt, responses = self._two(row)
@@ -145,3 +157,18 @@ class Layout:
             label = said == "a"
         completion = answer_of(self._value(row, "completion"))
         return {"prompt": self._prompt(row), "completion": completion, "label": label}
+
+
+def _with_worth(responses: list[Any], worth: list[Any], kind: str) -> tuple[list[Any], list[Any]]:
+    """The responses that have a score or rank, with these; public sets lack some.
+
+    Raises:
+        RowError: fewer than two have one.
+    """
+    if len(responses) != len(worth):
+        return responses, worth
+    rated = [each for each in zip(responses, worth, strict=True) if each[1] not in (None, "")]
+    if len(rated) < min(2, len(responses)):
+        count = f"{len(rated)} of {len(responses)} responses have one of the {kind}"
+        raise RowError(f"{count}, expected at least 2")
+    return [response for response, _ in rated], [value for _, value in rated]

@@ -32,12 +32,27 @@ def _inside(value: Any, steps: Sequence[str], place: str) -> Any:
     for number, step in enumerate(steps):
         value = _opened(value)
         if step == "*" and isinstance(value, list):
-            return [_inside(item, steps[number + 1 :], place) for item in value]
+            return _in_each(value, steps[number + 1 :], place)
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             raise Missing(f"column {shown(place)}: nothing at {shown(step)}") from None
     return value
+
+
+def _in_each(items: Sequence[Any], steps: Sequence[str], place: str) -> list[Any]:
+    """What each item has there, or None; missing only if no item has anything."""
+    found: list[Any] = []
+    missing = None
+    for item in items:
+        try:
+            found.append(_inside(item, steps, place))
+        except Missing as error:
+            missing = error
+            found.append(None)
+    if missing and all(value is None for value in found):
+        raise missing
+    return found
 
 
 def _opened(value: Any) -> Any:

@@ -10,7 +10,7 @@ from preferences.formats import pairs, unpaired, votes
 from preferences.formats.cells import decoded
 from preferences.formats.contents import Contents
 from preferences.formats.files import read_records
-from preferences.formats.layouts import Layout
+from preferences.formats.layouts import Layout, Unread
 from preferences.formats.maps import likely_layout
 from preferences.formats.sampling import check_votes
 from preferences.loading import load_comparisons, load_judgments
@@ -69,7 +69,7 @@ class Source:
     left_out: set[str] = field(default_factory=set)
     """Columns that the format does not know and that were not read."""
     alone: int = 0
-    """Unpaired completions without a counterpart."""
+    """Completions without a counterpart, and of a layout the responses without a score."""
     left: int = 0
     """Pairs left out because a row, or the completions of a prompt, would give too many."""
     aside: list[str] = field(default_factory=list)
@@ -122,13 +122,15 @@ class Source:
     def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
         """The rows that fit the schema; records the problems of others in file order."""
         schema = _SCHEMAS[self.format]
+        unread = Unread(self.left_out)
         try:
             rows = self.rows() if self.rows else read_records(self.path, problems)
             if self.layout is not None:
-                rows = self.layout.rows(rows, problems, self.left_out)
+                rows = self.layout.rows(rows, problems, unread)
             for numbered in _sound(rows, schema, problems):
                 self.left_out.update(schema.others(numbered.row))
                 yield numbered
+            self.alone = unread.responses
         except TooManyProblemsError:
             raise
         except MalformedDataError as error:

@@ -138,6 +138,23 @@ SETS = {
             ("i", "n", "o", 0.75, 1.0),
         ],
     ),
+    "ultrafeedback_overall": (
+        [
+            {
+                "source": "sharegpt", "instruction": "i", "models": ["m", "n"],
+                "completions": [
+                    {
+                        "annotations": {"honesty": {"Rating": "5", "Rationale": "r"}},
+                        "critique": "c", "custom_system_prompt": "s", "model": name,
+                        "overall_score": score, "principle": "honesty", "response": name,
+                    }
+                    for name, score in (("m", 7.5), ("n", 8.0))
+                ],
+                "correct_answers": ["None"], "incorrect_answers": ["None"],
+            }
+        ],
+        [("i", "n", "m", 0.5, 1.0)],
+    ),
     "shp": (
         [
             {
@@ -199,6 +216,51 @@ def test_a_well_known_set_without_its_map_is_refused_with_the_name_of_the_map(tm
     )
     with pytest.raises(MalformedDataError, match=f"as in {name}: --map {name}"):
         open_source(path)
+
+
+def ultra(*scores, name="fine-grained_score"):
+    """A row of UltraFeedback; a score of "missing" is not there."""
+    return {
+        "instruction": "i",
+        "completions": [
+            {"response": f"r{n}", **({} if score == "missing" else {name: score})}
+            for n, score in enumerate(scores)
+        ],
+    }
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), "missing"])
+def test_responses_that_nobody_rated_form_no_pair_and_are_counted(tmp_path, capsys, nothing):
+    path = write(tmp_path / "x.jsonl", [ultra(2.5, nothing, 4, nothing), ultra(1, 2)])
+    expected = [("i", "r2", "r0", 1.5, 1.0), ("i", "r1", "r0", 1.0, 1.0)]
+    assert settled(path, "ultrafeedback") == expected
+    source = open_source(path, layout=layout_of("ultrafeedback"))
+    assert len(list(source)) == 2
+    assert len(list(source)) == 2
+    assert source.alone == 2
+    (gathered,) = gather([SourceParams(path=str(path), map="ultrafeedback")], heldout_fraction=0.5)
+    assert gathered.to_row()["without_opponent"] == 2
+    main(["check", str(path), "--map", "ultrafeedback"])
+    assert "completions without a counterpart: 2\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (ultra(None, 4), "1 of 2 responses have one of the scores, expected at least 2"),
+        (ultra(None, None), "0 of 2 responses have one of the scores, expected at least 2"),
+        (ultra("missing", "missing"), 'fine-grained_score": nothing at "fine-grained_score"'),
+        (ultra(), "found 0 responses"),
+        (ultra("high", 4), 'field "scores": expected a list of numbers'),
+    ],
+)
+def test_a_row_with_fewer_than_two_rated_responses_has_its_place(tmp_path, row, problem):
+    path = write(tmp_path / "x.jsonl", [ultra(1, 2), row])
+    with pytest.raises(MalformedDataError) as error:
+        settled(path, "ultrafeedback")
+    assert str(error.value).startswith(f"{path}:2: ")
+    assert problem in str(error.value)
+    assert len(settled(path, "ultrafeedback", skip_malformed=1)) == 1
 
 
 def test_messages_of_open_assistant_one_per_row_give_the_same_pairs(tmp_path):

@@ -34,6 +34,8 @@ class Limits:
     """A larger gzip file may unpack to this many times its size."""
     blank_lines: int = 1_000_000
     """Blank lines in one file."""
+    empty_cells: int = 2_000_000
+    """Empty cells of a workbook, beyond twenty for each filled one: a styled cell is one, too."""
     problems: int = 100_000
     """Problems after which the rest of the data is not read."""
     pairs_of_prompt: int = 1_000

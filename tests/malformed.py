@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,6 +231,55 @@ def _late_parquet(path: Path) -> None:
     _parquet(path, {**columns, "when": pa.array([0, 2**62], pa.timestamp("us"))})
 
 
+_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+_PARTS = {
+    "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types"><Default Extension="rels" '
+    'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override '
+    f'PartName="/xl/workbook.xml" ContentType="{_TYPE}.sheet.main+xml"/><Override '
+    f'PartName="/xl/sheet.xml" ContentType="{_TYPE}.worksheet+xml"/></Types>',
+    "_rels/.rels": f'<Relationships xmlns="{_PACKAGE}/relationships"><Relationship Id="r" '
+    f'Type="{_OFFICE}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+    "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets><sheet name="s" '
+    'sheetId="1" r:id="r"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}/relationships"><Relationship '
+    f'Id="r" Type="{_OFFICE}/worksheet" Target="sheet.xml"/></Relationships>',
+}
+
+
+def _texts(row: list[str]) -> str:
+    cells = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in row)
+    return f"<row>{cells}</row>"
+
+
+def write_workbook(path: Path, rows: list[str]) -> None:
+    """A workbook of one sheet: a header and rows in its own XML, as no program would write them."""
+    head = _texts(["prompt", "chosen", "rejected"])
+    sheet = f'<worksheet xmlns="{_MAIN}"><sheetData>{head}{"".join(rows)}</sheetData></worksheet>'
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {**_PARTS, "xl/sheet.xml": sheet}.items():
+            archive.writestr(name, content)
+
+
+def _book(name: str, rows: list[str], *says: str) -> Case:
+    return Case(name, lambda path: write_workbook(path, rows), says)
+
+
+_GOOD_ROWS = [_texts([*row.values()]) for row in GOOD]
+_BOOKS = (
+    _book("wide.xlsx", ["<row>" + "<c/>" * 2_000_000 + "</row>"], "a row has over 16,384 cells"),
+    _book(
+        "far.xlsx",
+        [f'<row r="{n}"><c r="XFD{n}" s="0"/></row>' for n in range(2, 1_000)],
+        "over 2,000,000 empty cells",
+    ),
+    _book("gap.xlsx", ['<row r="1048576"><c/></row>'], "over 1,000,000 blank lines"),
+)
+"""Workbooks of a few kilobytes with millions of cells, once openpyxl has read or filled them."""
+
+
 def _pipe_in_folder(path: Path) -> None:
     path.mkdir()
     os.mkfifo(path / "rows.jsonl")
@@ -319,6 +369,7 @@ DAMAGED = (
     *_COSTLY,
     *_FILES,
     *_TABLES,
+    *_BOOKS,
 )
 
 
@@ -353,6 +404,7 @@ SOUND = (
     _bytes("spaced_list.json", b" \n" + json.dumps(GOOD).encode() + b"\n" * 1000),
     _bytes("newline_in_cell.csv", (_HEADER + _QUOTED).encode()),
     Case("good.parquet", _good_parquet),
+    _book("styled.xlsx", [*_GOOD_ROWS, *["<row>" + '<c s="0"/>' * 50 + "</row>"] * 2_000]),
     _odd("curly_quotes", chosen="It’s “fine” – really…"),
     _odd("emoji", chosen="👩‍👩‍👧‍👦 🇳🇵 ☕️"),
     _odd("other_scripts", chosen="Привет, 你好, مرحبا, नमस्ते, สวัสดี"),

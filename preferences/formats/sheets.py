@@ -6,10 +6,12 @@ of a formula, the value that the workbook was saved with.
 
 import datetime
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 from xml.etree.ElementTree import ParseError
+from xml.parsers import expat
 
 from preferences.opening import Limits, open_seekable
 from preferences.reader import Problems, check_blank
@@ -28,6 +30,10 @@ _UNREADABLE = (
 )
 """What openpyxl raises for damaged workbooks."""
 _MOST_COLUMNS = 1_000
+_MOST_CELLS = 16_384
+"""Cells that a row can have in Excel."""
+_EMPTY_PER_FILLED = 20
+_CHUNK = 1 << 18
 
 
 def xlsx_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
@@ -77,7 +83,35 @@ def _too_large(stream: IO[bytes], problems: Problems) -> str:
     size = stream.seek(0, 2)
     stream.seek(0)
     most = max(problems.limits.unpacked_bytes, problems.limits.unpacking * size)
-    return f"cannot be read (unpacks to over {most:,} bytes)" if total > most else ""
+    if total > most:
+        return f"cannot be read (unpacks to over {most:,} bytes)"
+    with zipfile.ZipFile(stream) as archive:
+        names = archive.namelist()
+        wide = any(_has_wide_row(archive, name) for name in names)
+    stream.seek(0)
+    return f"a row has over {_MOST_CELLS:,} cells" if wide else ""
+
+
+def _has_wide_row(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether a part has a row of more cells than Excel knows; openpyxl would hold them all."""
+    cells = 0
+
+    def starts(tag: str, _: dict[str, str]) -> None:
+        nonlocal cells
+        kind = tag.rpartition(" ")[2]
+        cells = 0 if kind == "row" else cells + (kind == "c")
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartElementHandler = starts
+    try:
+        with archive.open(name) as part:
+            while chunk := part.read(_CHUNK):
+                parser.Parse(chunk)
+                if cells > _MOST_CELLS:
+                    return True
+    except (expat.ExpatError, *_UNREADABLE, EOFError, RuntimeError, zlib.error):
+        return False  # What matters of it, openpyxl reports.
+    return False
 
 
 def _only_sheet(stream: IO[bytes]) -> Any:
@@ -93,11 +127,21 @@ def _only_sheet(stream: IO[bytes]) -> Any:
 
 
 def _texts(sheet: Any, limits: Limits) -> Iterator[list[str]]:
-    """The texts of each row; many blank ones are refused."""
+    """The texts of each row; many blank rows or empty cells are refused.
+
+    Raises:
+        RowError: there are too many.
+    """
     # The size that a sheet declares, openpyxl would fill with empty cells.
     sheet.reset_dimensions()
-    blank = 0
+    blank = empty = filled = 0
     for row in sheet.iter_rows(values_only=True):
+        empty += row.count(None)
+        filled += len(row) - row.count(None)
+        if empty > limits.empty_cells + _EMPTY_PER_FILLED * filled:
+            raise RowError(
+                f"over {limits.empty_cells:,} empty cells; the rest of the file is not read"
+            )
         cells = _cells(row)
         blank += not cells
         check_blank(blank, limits)

@@ -5,15 +5,18 @@ import os
 import socket
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from preferences.__main__ import main
 from preferences.formats.files import read_records
 from preferences.formats.reading import open_source
 from preferences.memory import memory_capped
 from preferences.opening import Limits, open_binary, open_regular, open_seekable
 from preferences.reader import MalformedDataError, Problems, TooManyProblemsError
 from preferences.schemas import printable
-from tests.malformed import good_lines, line
+from tests.malformed import good_lines, line, write_workbook
 
 SMALL = Limits(unpacked_bytes=1000, unpacking=2, blank_lines=10, problems=50, held_bytes=1000)
 
@@ -90,6 +93,40 @@ def test_a_workbook_is_only_as_large_as_its_cells(tmp_path, cell, problem):
     assert said(path, limits) == [f"{path} {problem}"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (['<row r="2">' + "<c/>" * 16_385 + "</row>"], ": a row has over 16,384 cells"),
+        (['<row r="2">' + "<c/>" * 1_000 + "</row>"], " row 2: over 100 empty cells; the rest"),
+        (
+            [f'<row r="{n}"><c r="XFD{n}" s="0"/></row>' for n in range(2, 9)],
+            " row 2: over 100 empty cells; the rest",
+        ),
+    ],
+)
+def test_a_workbook_of_empty_cells_is_refused(tmp_path, rows, problem):
+    pytest.importorskip("openpyxl")
+    path = tmp_path / "x.xlsx"
+    write_workbook(path, rows)
+    limits = replace(SMALL, unpacked_bytes=1_000_000, empty_cells=100)
+    (problem_said,) = said(path, limits)
+    assert problem_said.startswith(f"{path}{problem}")
+
+
+def test_a_workbook_may_have_twenty_empty_cells_for_each_filled_one(tmp_path):
+    pytest.importorskip("openpyxl")
+    path = tmp_path / "x.xlsx"
+    filled = '<c t="inlineStr"><is><t>p</t></is></c>'
+    write_workbook(path, [f"<row>{filled * 3}{'<c/>' * 60}</row>"] * 50)
+    limits = replace(SMALL, unpacked_bytes=1_000_000, empty_cells=20)
+    problems = Problems(limits)
+    assert len(list(read_records(path, problems))) == 50
+    assert problems.shown == []
+    assert said(path, replace(limits, empty_cells=0)) == []
+    write_workbook(path, [f"<row>{filled * 3}{'<c/>' * 62}</row>"] * 50)
+    assert "over 20 empty cells" in said(path, limits)[0]
+
+
 def test_reading_ends_after_very_many_problems(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 49)
@@ -117,6 +154,19 @@ def test_memory_beyond_the_limit_is_refused_and_the_limit_ends():
             bytearray(1 << 30)
         assert len(bytearray(1 << 20)) == 1 << 20
     assert len(bytearray(1 << 30)) == 1 << 30
+
+
+def test_a_table_that_needs_more_memory_is_refused_and_not_called_damaged(tmp_path, capsys):
+    path = tmp_path / "x.parquet"
+    same = pa.DictionaryArray.from_arrays([0] * 128, ["x" * 3_900_000])
+    names = ["prompt", "chosen", "rejected"]
+    table = pa.table([pa.array(["p"] * 128), same, pa.array(["b"] * 128)], names=names)
+    # Read back as plain texts, of which a batch takes half a gigabyte.
+    pq.write_table(table, path, dictionary_pagesize_limit=1 << 30, store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    assert main(["check", str(path), "--max-memory", "0.1"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{path}: needs more than 0.1 GiB of memory (--max-memory)\n"
 
 
 def test_many_rows_within_the_limits_are_read(tmp_path):

@@ -3,7 +3,8 @@
     make repro && python -m benchmarks.front_page
 
 Reads `reports/summary.json` and the samples of the last round, writes `docs/default-run.json`. A
-test compares README with it. README's table of seeds is `python -m experiments loop_works --readme`.
+test compares README with it. README's table of seeds is written by
+`python -m experiments loop_works --readme`.
 """
 
 import json

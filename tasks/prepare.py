@@ -19,6 +19,7 @@ from data.support_desk.splits import sample_requests
 from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
 from preferences.demonstrations import read_demonstrations, read_prompts
+from preferences.memory import memory_capped
 from preferences.reader import MalformedDataError
 from preferences.records import compact_json
 from preferences.sources import gather
@@ -41,10 +42,15 @@ def run(stage: Stage) -> None:
     params = stage.params.prepare
     if params.files is None:
         _support_desk(folder, params, stage.params.run.seed)
-    else:
-        _own_files(folder, params.files)
-    if params.sources:
-        _add_sources(folder / "preferences", params)
+    try:
+        with memory_capped(params.max_memory):
+            if params.files is not None:
+                _own_files(folder, params.files)
+            if params.sources:
+                _add_sources(folder / "preferences", params)
+    except MemoryError:
+        needed = f"your data need more than {params.max_memory:g} GiB of memory"
+        raise StageEnd("bad_input", f"{needed} (prepare.max_memory)") from None
 
 
 def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from preferences.source_params import SourceParams
 from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
@@ -35,6 +35,8 @@ class PrepareParams:
     """null generates the support desk."""
     sources: tuple[SourceParams, ...] = ()
     """Initial preferences, each data set with its weight; the gate of r1 validates them."""
+    max_memory: Annotated[float, Gt(0), Le(1_000_000)] = 4.0
+    """GiB that reading `files` and `sources` may take; data that need more are refused."""
     heldout_preferences: OpenFraction = 0.15
     """Share of the prompts of `sources` that are held out."""
     train_templates: Annotated[int, Ge(1), Le(24)] = 24

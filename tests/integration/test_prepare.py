@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -13,7 +14,7 @@ from tasks.prepare import run
 from tasks.running.runner import run_stage
 from tests.stage_world import ROOT, make_tiny
 
-Prepare = Callable[[dict[str, int]], Path]
+Prepare = Callable[[dict[str, Any]], Path]
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     """Runs the stage in a folder of its own, with changes to its section; returns what it made."""
     monkeypatch.setenv("RLHF_SHIPPER", "driver")
 
-    def prepared(changes: dict[str, int]) -> Path:
+    def prepared(changes: dict[str, Any]) -> Path:
         root = tmp_path / str(len(list(tmp_path.iterdir())))
         root.mkdir()
         params = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
@@ -62,3 +63,27 @@ def test_training_texts_use_all_templates_unless_params_say_otherwise(prepare: P
     for name in ("prompts/heldout.jsonl", "prompts/test.jsonl"):
         assert (default / name).read_bytes() == (ten / name).read_bytes()
         assert (default / name).read_bytes() == (three / name).read_bytes()
+
+
+def test_your_own_data_are_refused_when_they_need_more_memory(
+    tmp_path: Path, prepare: Prepare, capsys: pytest.CaptureFixture[str]
+):
+    rows = [{"prompt_id": f"{n}", "prompt": f"{n}" + "x" * 3_900_000} for n in range(40)]
+    paths = {name: tmp_path / f"{name}.jsonl" for name in ("prompts", "demonstrations", "pairs")}
+    for name, more in (
+        ("prompts", {}),
+        ("demonstrations", {"response": "a"}),
+        ("pairs", {"chosen": "a", "rejected": "b"}),
+    ):
+        lines = (json.dumps({**row, **more}) + "\n" for row in rows)
+        paths[name].write_text("".join(lines), encoding="utf-8")
+    files = {name: str(paths[name]) for name in ("prompts", "demonstrations")}
+    (tmp_path / "corpus.jsonl").write_text('{"text": "a"}\n', encoding="utf-8")
+    files["corpus"] = str(tmp_path / "corpus.jsonl")
+    for own in ({"sources": [{"path": str(paths["pairs"])}]}, {"files": files}):
+        with pytest.raises(AssertionError):
+            prepare({**own, "max_memory": 0.1})
+        said = capsys.readouterr().err
+        assert "your data need more than 0.1 GiB of memory (prepare.max_memory)" in said
+        assert "Traceback" not in said
+        assert not Path("data/prepared").exists()

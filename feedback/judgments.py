@@ -2,6 +2,7 @@
 
 import json
 import math
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -24,6 +25,8 @@ KINDS: tuple[str, ...] = get_args(Kind)
 SHOWN_ORDERS: tuple[str, ...] = get_args(ShownOrder)
 STRENGTHS = (1, 2, 3, 4)
 """Llama 2's steps: negligibly better or unsure, slightly better, better, significantly better."""
+LONGEST_MS = 10**15
+"""The largest latency, which fits every database."""
 _MOST_LEVELS = 64
 """How deep a row may be nested; more than Python can write again is no use."""
 
@@ -109,27 +112,44 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         JudgmentError: the file is missing or not UTF-8, or a line is not a JSON object, is nested
             more than 64 levels deep, or has a number that no file can hold.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise JudgmentError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise JudgmentError(f"{path}: not UTF-8 at byte {error.start}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text_of(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        row = _decoded(line, where)
+        row = decoded(line, path, number)
         if not isinstance(row, dict):
             raise JudgmentError(f"{where}: {type(row).__name__}, expected an object")
         yield where, row
 
 
-def _decoded(line: str, where: str) -> Any:
+def text_of(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a regular file; a named pipe or a device might never end.
+
+    Raises:
+        JudgmentError: it is missing, not a regular file or not UTF-8.
+    """
     try:
-        value = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
+        if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+            raise JudgmentError(f"{path}: is no regular file")
+        return path.read_text(encoding=encoding)
+    except FileNotFoundError as error:
+        raise JudgmentError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise JudgmentError(f"{path}: not UTF-8 at byte {error.start}") from error
+
+
+def decoded(text: str, path: Path, line: int | None = None) -> Any:
+    """The JSON value in a line of a file, or in all of it.
+
+    Raises:
+        JudgmentError: it is not JSON, is nested more than 64 levels deep, or has a number that no
+            file can hold; names file and line.
+    """
+    where = f"{path}:{line}" if line else str(path)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise JudgmentError(f"{where}: not JSON ({error.msg})") from error
+        raise JudgmentError(f"{path}:{line or error.lineno}: not JSON ({error.msg})") from error
     except JudgmentError as error:
         raise JudgmentError(f"{where}: {error}") from error
     except RecursionError:
@@ -201,7 +221,7 @@ def _check_values(row: Mapping[str, Any], where: str) -> None:
         raise JudgmentError(f"{where}: strength {strength} with choice {row['choice']!r}")
     _check_extras(row, where)
     revision = row.get("revision", 1)
-    if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
+    if not isinstance(revision, int) or isinstance(revision, bool) or not 1 <= revision < 1 << 31:
         raise JudgmentError(f"{where}: revision is {revision!r}, expected a number from 1")
 
 
@@ -216,9 +236,11 @@ def _check_extras(row: Mapping[str, Any], where: str) -> None:
         raise JudgmentError(
             f"{where}: created_at is {created!r}, expected ISO 8601 from 1970 on, or null"
         )
-    # `not >=` also refuses NaN.
+    # Written so that NaN is refused, too.
     if latency is not None and (
-        isinstance(latency, bool) or not isinstance(latency, int | float) or not latency >= 0
+        isinstance(latency, bool)
+        or not isinstance(latency, int | float)
+        or not 0 <= latency <= LONGEST_MS
     ):
         raise JudgmentError(f"{where}: latency_ms is {latency!r}, expected 0 or more, or null")
 

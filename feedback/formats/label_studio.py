@@ -5,12 +5,11 @@ On import, the task's texts tell which response was on the left.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feedback.judgments import Pair
+from feedback.judgments import LONGEST_MS, Pair, decoded, text_of
 from preferences.records import Choice, Judgment, JudgmentError, pair_id, text_hash
 
 CONFIG = """<View>
@@ -88,13 +87,9 @@ def is_export(path: Path) -> bool:
     """Whether the file begins with a list, as Label Studio's exports do, and not with `{`.
 
     Raises:
-        JudgmentError: the file does not exist.
+        JudgmentError: the file does not exist, or is none.
     """
-    try:
-        with path.open("rb") as file:
-            return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-    except FileNotFoundError as error:
-        raise JudgmentError(f"{path}: no such file") from error
+    return text_of(path, "utf-8-sig").lstrip(" \t\r\n").startswith("[")
 
 
 def read_export(path: Path, round_key: str) -> list[Judgment]:
@@ -103,16 +98,14 @@ def read_export(path: Path, round_key: str) -> list[Judgment]:
     Raises:
         JudgmentError: the file is missing or not such an export; names file and task.
     """
+    tasks = decoded(text_of(path, "utf-8-sig"), path)
     try:
-        return from_tasks(json.loads(path.read_text(encoding="utf-8-sig")), round_key)
-    except FileNotFoundError as error:
-        raise JudgmentError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise JudgmentError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise JudgmentError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
+        return from_tasks(tasks, round_key)
     except JudgmentError as error:
         raise JudgmentError(f"{path}: {error}") from error
+    except UnicodeEncodeError as error:
+        what = "contains half a surrogate pair, expected valid text"
+        raise JudgmentError(f"{path}: {what}") from error
 
 
 def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
@@ -171,7 +164,7 @@ def _pair(where: str, task: object, round_key: str) -> Pair:
 def _messages(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         # A text prompt that only looks like messages.
         return text
 
@@ -181,7 +174,8 @@ def _judgment(where: str, pair: Pair, annotation: Mapping[str, Any]) -> Judgment
     if choice is None:
         return None
     seconds = annotation.get("lead_time")
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+    timed = isinstance(seconds, int | float) and 0 <= 1000 * seconds <= LONGEST_MS
+    if seconds is not None and not timed:
         raise JudgmentError(f"{where}: lead_time is {seconds!r}, expected seconds, 0 or more")
     return Judgment.of(
         pair,
@@ -211,7 +205,7 @@ def _answer(where: str, annotation: Mapping[str, Any]) -> tuple[Choice | None, i
             return choice, None
     choices: dict[str, Choice] = {"left": "a", "right": "b"}
     selected = str(values.get("pref", {}).get("selected"))
-    return choices.get(selected), strength if strength in (1, 2, 3, 4) else None
+    return choices.get(selected), strength if type(strength) is int and 1 <= strength <= 4 else None
 
 
 def _name(completed_by: object) -> str:

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from markupsafe import escape
 
 from feedback.judgments import judgment_from_row, to_lines
 from feedback.page.security import MAX_BODY_BYTES, MAX_PUBLISHED_BYTES
@@ -45,6 +47,45 @@ def call(client: TestClient, right: str, headers: dict[str, str], pairs: Any) ->
     if body is None:
         return client.post(path, headers=headers, content=lines(pairs))
     return client.post(path, headers=headers, json=body)
+
+
+class Tags(HTMLParser):
+    """The tags of a page with the names of their attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: set[tuple[str, tuple[str, ...]]] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add((tag, tuple(name for name, _ in attrs)))
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</td></table><iframe src=javascript:alert(1)>",
+    "{{ 7 * 7 }}",
+    "<!--",
+    "</title><svg/onload=alert(1)>",
+)
+
+
+def test_names_and_reasons_become_no_tags_of_the_overview(client: TestClient, desk: Any) -> None:
+    headers = bearer(desk, "lea")
+    desk.hire("ben")
+    desk.answer("ben")
+    plain = Tags(client.get("/lead", headers=headers).text).found
+    desk.hire(*HOSTILE)
+    with desk.database.writing() as connection:
+        for name in HOSTILE:
+            accounts.pause(connection, name, name, by="lea")
+        accounts.pause(connection, "ben", HOSTILE[0], by="lea")
+    desk.answer("ana")
+    page = client.get("/lead", headers=headers).text
+    assert all(escape(name) in page for name in HOSTILE)
+    assert Tags(page).found <= plain | {("tr", ("class",))}
 
 
 def log(desk: Any, kind: str) -> list[tuple[Any, ...]]:

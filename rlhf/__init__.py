@@ -35,6 +35,7 @@ Models
     models               policies and tokenizers from folders
     logits               hidden states and logits of whole sequences, where they are read
     reward_models        a trunk, a head with one label, and a normaliser of its scores
+    reward_heads         the head, on the trunk of every family
     actor_critic         a policy with its value function, or alone
     classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer

@@ -9,16 +9,14 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from rlhf.logits import sequence_hidden
 from rlhf.masked import last_token_index
-from rlhf.model_folders import ModelFolderError, require_model_folder
+from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.models import load_weights
+from rlhf.reward_heads import classifier_class, head_name
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
-
-HEAD = "score.weight"
-"""The weight of a sequence classifier that a causal model does not have."""
 
 
 class RewardModel(nn.Module):
@@ -54,7 +52,7 @@ class RewardModel(nn.Module):
     @property
     def head(self) -> nn.Linear:
         """The scalar head, (1, hidden)."""
-        return cast(nn.Linear, self.classifier.score)
+        return cast(nn.Linear, self.classifier.get_submodule(head_name(self.classifier)))
 
     def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
         """Scores before normalisation, read at each row's last real token.
@@ -82,14 +80,16 @@ def load_reward_model(
     2020), without a bias. A head that is there stays as it is.
     """
     require_model_folder(folder)
-    model, missing = load_weights(AutoModelForSequenceClassification, folder, num_labels=1)
-    lacking = [name for name in missing if name != HEAD]
+    with loading(folder):
+        kind = classifier_class(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+    model, missing = load_weights(kind, folder, num_labels=1)
+    try:
+        head = head_name(model)
+    except ValueError as error:
+        raise ModelFolderError(f"{folder}: {error}") from None
+    lacking = [name for name in missing if not name.startswith(f"{head}.")]
     if lacking:
         raise ModelFolderError(f"{folder}: weights are missing: {', '.join(lacking)}")
-    if not isinstance(getattr(model, "score", None), nn.Linear):
-        raise ModelFolderError(
-            f"{folder}: a {type(model).__name__} has no head called 'score'; reward models need one"
-        )
     reward_model = RewardModel(model)
     if missing:
         weight = reward_model.head.weight

@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 128,
     "initializer_range": 0.15,
     "pad_token_id": PAD,
     "bos_token_id": None,
@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {
 }
 HEAD = {"head_dim": 8}
 WINDOW = {"sliding_window": 4, **HEAD}
-GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.3},

@@ -1,18 +1,42 @@
 """Every family of decoders: each result is the family's own model's, run on one sequence alone."""
 
+import copy
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.draws import draw_table
 from rlhf.generation import draw_index, sample_responses
 from rlhf.logits import OUTPUT_LAYER_ALONE, language_model_head, response_logits, sequence_hidden
+from rlhf.lora import adapter_weights, add_adapter, take_adapter
+from rlhf.model_folders import is_reward_model, save_model
+from rlhf.models import load_policy
+from rlhf.optimisers import Optimiser, Training
 from rlhf.padding import pad_left, pad_right
+from rlhf.params.lora import LoraParams
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.reward import RewardParams
 from rlhf.params.sampling import SamplingParams
+from rlhf.params.sft import SFTParams
+from rlhf.ppo_update import PPOTraining
+from rlhf.reward import EncodedPair
+from rlhf.reward import train as train_reward
+from rlhf.reward_models import RewardModel, load_reward_model
+from rlhf.rollouts import PPOModels
+from rlhf.seeding import Seeds
+from rlhf.self_checks import check_models, fingerprint
 from rlhf.sft import Example, response_loss
+from rlhf.sft import train as train_sft
 from tests.families import EVERY, policy
-from tests.tiny import EOS, PAD, PROMPTS
+from tests.ppo_world import ONE_STEP, run
+from tests.ppo_world import params as ppo_params
+from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
 
+CPU = torch.device("cpu")
 ANSWERS = [[9, 2, 5, EOS], [EOS], [7, 7], [3, 12, EOS]]
 EACH = pytest.mark.parametrize("family", EVERY)
 
@@ -89,3 +113,143 @@ def test_the_loss_of_sft_is_the_cross_entropy_of_the_models_own_logits(assert_cl
     mine, theirs = (torch.autograd.grad(loss, weights) for loss in (found, expected))
     for one, other in zip(mine, theirs, strict=True):
         assert_close(one, other, rtol=0, atol=1e-5)
+
+
+# --- reward models and value functions -----------------------------------------------------------
+
+
+def scorer_of(family: str, folder: Path) -> RewardModel:
+    """A fresh head on the family's trunk, as the first round puts it there."""
+    policy(family).save_pretrained(folder)
+    return load_reward_model(folder, CPU, torch.Generator().manual_seed(5))
+
+
+@EACH
+@torch.no_grad()
+def test_a_reward_head_reads_the_policys_last_hidden_state_and_comes_back_from_disk(
+    assert_close, tmp_path, family
+):
+    scorer = scorer_of(family, tmp_path / "policy")
+    head = torch.randn(1, scorer.head.in_features, generator=torch.Generator().manual_seed(5))
+    head /= (scorer.head.in_features + 1) ** 0.5
+    trunk = policy(family).base_model
+    expected = [
+        trunk(input_ids=torch.tensor([row])).last_hidden_state[0, -1] @ head[0] for row in PROMPTS
+    ]
+    assert_close(scorer(*pad_right(PROMPTS, PAD)), expected, rtol=0, atol=2e-5)
+    assert_close(scorer(*pad_left(PROMPTS, PAD)), expected, rtol=0, atol=2e-5)
+    library = scorer.classifier(torch.tensor([PROMPTS[0]])).logits[0, 0]
+    assert_close(library, expected[0], rtol=0, atol=2e-5)
+
+    scorer.set_normaliser(0.25, 2.0)
+    save_model(scorer.classifier, tmp_path / "reward")
+    assert is_reward_model(tmp_path / "reward")
+    again = load_reward_model(tmp_path / "reward", CPU, torch.Generator())
+    assert torch.equal(again(*pad_right(PROMPTS, PAD)), scorer(*pad_right(PROMPTS, PAD)))
+    names = json.loads((tmp_path / "reward/config.json").read_text())["architectures"]
+    assert names == [type(policy(family).base_model).__name__[:-5] + "ForSequenceClassification"]
+
+
+@EACH
+@torch.no_grad()
+def test_a_value_function_from_the_reward_model_starts_at_its_score(assert_close, tmp_path, family):
+    scorer, lm = scorer_of(family, tmp_path), policy(family, seed=1)
+    scorer.set_normaliser(0.25, 2.0)
+    actor = build_actor_critic(lm, reward_model=scorer, separate=True)
+    longer = [[*answer, 6] for answer in ANSWERS]
+    output = actor(*padded(answers=longer))
+    whole = [[*prompt, *answer] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)]
+    found = [output.values[row, len(answer)] for row, answer in enumerate(ANSWERS)]
+    assert_close(found, scorer(*pad_right(whole, PAD)), rtol=0, atol=2e-5)
+    assert_close(output.logits, response_logits(lm, *padded(answers=longer)), rtol=0, atol=0)
+    save_value_function(actor, tmp_path)
+    fresh = build_actor_critic(lm, reward_model=None, separate=True)
+    load_value_function(fresh, tmp_path)
+    assert torch.equal(fresh(*padded()).values, actor(*padded()).values)
+
+
+# --- training, adapters, disk ---------------------------------------------------------------------
+
+FAST = {"gemma2", "gpt2", "granite", "opt"}
+"""The families whose trainings run with every test; the others take half a minute."""
+RATE = OptimiserParams(lr=1e-3, warmup_steps=0, schedule="constant")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=[] if family in FAST else pytest.mark.long) for family in EVERY],
+)
+def test_each_training_takes_a_step_that_lowers_its_loss(tmp_path, family):
+    lm = policy(family)
+    examples = [Example(*pair) for pair in zip(PROMPTS, ANSWERS, strict=True)]
+    settings = SFTParams(epochs=6, batch_size=4, optimiser=RATE)
+    training = Training(lm, Optimiser(RATE, lm.named_parameters()))
+    losses = [
+        step.loss
+        for step in train_sft(
+            training, examples, settings, pad_id=PAD, compute=COMPUTE, seeds=Seeds(0)
+        )
+    ]
+    assert losses[-1] < losses[0]
+
+    scorer = scorer_of(family, tmp_path)
+    pairs = [EncodedPair([*p, 5, EOS], [*p, 9, 3, EOS], margin=0.0, weight=1.0) for p in PROMPTS]
+    learning = Training(scorer, Optimiser(RATE, scorer.named_parameters()))
+    rewards = RewardParams(epochs=6, batch_size=4, optimiser=RATE)
+    losses = [
+        step.loss
+        for step in train_reward(
+            learning, pairs, rewards, pad_id=PAD, compute=COMPUTE, seeds=Seeds(0)
+        )
+    ]
+    assert losses[-1] < losses[0]
+
+    scorer.set_normaliser(0.0, 1.0)
+    actor = build_actor_critic(policy(family), reward_model=None, separate=False)
+    models = PPOModels(actor, policy(family), scorer)
+    check_models(models, PROMPTS, TOKENS, starts_at_reference=True)
+    before = fingerprint(actor.lm)
+    shared = ppo_params(**ONE_STEP, value_model="shared", value_init="zero")
+    (iteration,) = run(PPOTraining(models, shared), shared)
+    assert abs(iteration.metrics.kl) < 1e-4
+    assert fingerprint(actor.lm) != before
+
+
+@EACH
+@torch.no_grad()
+def test_an_adapter_is_found_a_place_and_merged_without_a_change(assert_close, family):
+    lm = policy(family)
+    plain = response_logits(lm, *padded())
+    add_adapter(lm, LoraParams(rank=2, alpha=4), torch.Generator().manual_seed(1))
+    assert torch.equal(response_logits(lm, *padded()), plain)
+    weights = adapter_weights(lm)
+    assert {name.split(".lora_")[0] for name in weights if "lm_head" in name} == set()
+    for name, weight in weights.items():
+        if "lora_B" in name:
+            weight.fill_(0.1)
+    adapted = response_logits(lm, *padded())
+    assert (adapted - plain).abs().max() > 1e-3
+    assert len(take_adapter(lm).weights) == len(weights) > 4
+    assert_close(response_logits(lm, *padded()), adapted, rtol=0, atol=1e-4)
+
+
+@EACH
+@torch.no_grad()
+def test_a_policy_comes_back_from_disk(tmp_path, family):
+    lm = policy(family)
+    save_model(lm, tmp_path)
+    assert torch.equal(
+        response_logits(load_policy(tmp_path, CPU), *padded()), response_logits(lm, *padded())
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["gemma2", "qwen2"])
+def test_a_bfloat16_checkpoint_in_several_files_is_read_in_float32(tmp_path, family):
+    lm = policy(family)
+    copy.deepcopy(lm).to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
+    loaded = load_policy(tmp_path, CPU)
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
+    for name, weight in lm.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight.bfloat16().float())

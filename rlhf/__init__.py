@@ -70,6 +70,7 @@ Loops
 
 Safety
     ppo_guards           checks that stop a PPO round before it does harm
+    family_checks        whether a policy can do all that the pipeline will ask of it
     self_checks          properties that a real run verifies on its own models
     stopping             the errors with which training stops itself
     manifests            sizes and hashes of a folder's files, to verify them by

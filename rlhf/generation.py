@@ -91,7 +91,7 @@ def sample_responses(
     cache = decoding_cache(lm, params.max_new_tokens)
     alive = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
-        logits = _next_logits(lm, step_ids, seen, cache)
+        logits = next_logits(lm, step_ids, seen, cache)
         tokens = _draw(
             logits,
             params,
@@ -114,7 +114,7 @@ def sample_responses(
     return Responses(ids[:, :width], mask[:, :width], ended)
 
 
-def _next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+def next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
     """Logits after the last of the ids that the cache does not hold yet; nothing else is read."""
     last = torch.zeros_like(ids, dtype=torch.bool)
     last[:, -1] = True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 
 class ModelFolderError(ValueError):
@@ -21,11 +22,43 @@ def require_model_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder")
     if not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ModelFolderError(
+                f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; "
+                "merge it into its base model (peft: merge_and_unload) and name the merged folder"
+            )
         raise ModelFolderError(
             f"{folder}: not a model folder in Hugging Face format (no config.json)"
         )
+    _require_known_format(folder)
     if not list(folder.glob("*.safetensors")):
-        raise ModelFolderError(f"{folder}: no weights in safetensors format (*.safetensors)")
+        raise ModelFolderError(
+            f"{folder}: no weights in safetensors format (*.safetensors); pickled ones "
+            "(pytorch_model.bin) could run code and are never read: load them once where you trust "
+            "them, and write them with save_pretrained"
+        )
+
+
+def _require_known_format(folder: Path) -> None:
+    """The architecture is one that transformers has, and the weights are plain numbers."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = config.get("model_type")
+    except (ValueError, AttributeError):
+        raise ModelFolderError(
+            f"{folder}: cannot be loaded: config.json is no JSON object"
+        ) from None
+    if kind not in CONFIG_MAPPING_NAMES:
+        own = "it needs code of its own (auto_map), and code in a model's folder is never run; "
+        raise ModelFolderError(
+            f"{folder}: cannot be loaded: {own if 'auto_map' in config else ''}"
+            f"model_type is {kind!r}, which transformers does not have"
+        )
+    if config.get("quantization_config"):
+        raise ModelFolderError(
+            f"{folder}: its weights are quantised (quantization_config), so they cannot be "
+            "trained; name the folder of the full weights"
+        )
 
 
 def is_reward_model(folder: Path) -> bool:

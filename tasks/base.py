@@ -11,13 +11,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.demonstrations import read_demonstrations, text_of
 from preferences.loading import load_corpus
 from rlhf import pretrain
+from rlhf.chat import TokenizerError, encode_prompt
+from rlhf.family_checks import UnsupportedModelError, check_policy
+from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.running.metrics_file import write_metrics
-from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
+from tasks.running.models import (
+    ERRORS,
+    load_prompts,
+    seal_model,
+    seeds_of,
+    start_compute,
+    write_model,
+)
 from tasks.running.outcome import StageEnd
 from tasks.running.progress import Progress
 from tasks.running.resuming import Checkpoints
@@ -26,6 +36,22 @@ from tasks.running.stage import Stage
 from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared",)
+
+READ = [
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+]
+"""Files of a hub repository that are read: config, tokenizer, template, weights in one format."""
+
+BELOW = ["*/*"]
+"""Folders of a hub repository hold the same weights in other formats."""
+
+TRIED = 4
+"""Prompts that a model of one's own is tried on."""
 
 
 def run(stage: Stage) -> None:
@@ -86,20 +112,24 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
 
 
 def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+    """A model of the user's own, once it has shown that it can do what later stages need."""
     params = stage.params.base
     assert params.model is not None
     folder = Path(params.model)
     if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(params.model, revision=params.revision))
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-            raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
+        folder = _fetch(params.model, params.revision)
     compute = start_compute(stage.params.run)
-    tokenizer = load_tokenizer(folder)
-    set_template_args(tokenizer, params.chat_template_args)
-    model = load_policy(folder, compute.device)
-    if problem := embedded_recipe(stage.params, model.num_parameters()):
-        raise StageEnd("bad_input", f"base.model: {params.model}: {problem}")
+    try:
+        tokenizer = load_tokenizer(folder)
+        set_template_args(tokenizer, params.chat_template_args)
+        model = load_policy(folder, compute.device)
+        if problem := embedded_recipe(stage.params, model.num_parameters()):
+            raise StageEnd("bad_input", f"base.model {params.model}: {problem}")
+        end = load_special_ids(folder, tokenizer).eos
+        rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))[:TRIED]
+        check_policy(model, [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows])
+    except (ModelFolderError, TokenizerError, UnsupportedModelError) as error:
+        raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
     return (
         model,
         tokenizer,
@@ -108,6 +138,16 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
             "vocabulary": len(tokenizer),
         },
     )
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    """The folder of a model of the hub, in the local cache, with the files that are read alone."""
+    try:
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=READ, ignore_patterns=BELOW)
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise StageEnd("bad_input", f"base.model {name}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -49,12 +49,6 @@ def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
 
 
 def _folder_problems(folder: Path) -> Iterator[str]:
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        yield (
-            f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; merge "
-            "it into its base model (peft: merge_and_unload) and name the merged model's folder"
-        )
-        return
     # Importing transformers takes seconds; only runs with a model of their own pay for it.
     from rlhf.chat import TokenizerError  # noqa: PLC0415
     from rlhf.model_folders import ModelFolderError  # noqa: PLC0415

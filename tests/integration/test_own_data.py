@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 from ruamel.yaml import YAML
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
@@ -286,6 +289,46 @@ def test_a_tokenizer_that_cannot_mark_the_end_is_found_before_anything_starts(pl
 
     assert found.startswith("base.model: ")
     assert "the tokenizer has no end-of-sequence token" in found
+
+
+def write_model(folder: Path, kind: str, **settings: Any) -> None:
+    """A model of any family, with the chat model's tokenizer."""
+    write_chat_model(folder)
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 2,
+    }  # fmt: skip
+    config = AutoConfig.for_model(kind, **sizes | settings)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def test_base_takes_a_family_for_which_the_library_has_no_classifier(place: Place):
+    write_model(place.root / "model", "granite", logits_scaling=0.1)
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (0, False), err
+    taken, given = (
+        load_file(folder / "model.safetensors")
+        for folder in (place.root / "models/base", place.root / "model")
+    )
+    assert all(torch.equal(taken[name], weight) for name, weight in given.items())
+
+
+def test_base_refuses_a_model_that_later_stages_could_not_use(place: Place):
+    write_model(place.root / "model", "mamba", state_size=4)
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "base.model model: a MambaForCausalLM fails where decoding with a cache" in err
+    assert "base" not in {path.name for path in (place.root / "models").glob("*")}
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])

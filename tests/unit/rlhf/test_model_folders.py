@@ -63,7 +63,7 @@ def test_pickled_weights_are_never_read(tmp_path: Path):
     for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin"):
         torch.save(Trap(hit), folder / name)
 
-    with pytest.raises(ModelFolderError, match="no weights in safetensors format"):
+    with pytest.raises(ModelFolderError, match=r"no weights in safetensors format .*pickled"):
         load_policy(folder, CPU)
     # Weights under a name that is none make the loader look for another file.
     save_file({"a": torch.ones(1)}, folder / "other.safetensors")
@@ -89,3 +89,41 @@ def test_a_damaged_model_folder_is_refused_with_one_line_that_names_it(tmp_path:
         load_policy(folder, CPU)
     assert str(folder) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "evil"}, "model_type is 'evil', which transformers does not have"),
+        (
+            {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}},
+            r"needs code of its own \(auto_map\), and code in a model's folder is never run",
+        ),
+        ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised"),
+        ({"model_type": "t5"}, "cannot be loaded: Unrecognized configuration class"),
+    ],
+    ids=["unknown", "remote code", "quantised", "encoder-decoder"],
+)
+def test_a_model_that_cannot_be_used_is_refused_for_its_config(tmp_path: Path, changes, said):
+    tiny.llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ModelFolderError, match=said) as caught:
+        load_policy(tmp_path, CPU)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_with_an_adapter_alone_is_refused_with_the_way_out(tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    save_file({"a": torch.ones(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ModelFolderError, match=r"holds an adapter .*merge it into its base model"):
+        load_policy(tmp_path, CPU)
+
+
+def test_code_that_a_model_of_a_known_family_brings_is_not_needed(tmp_path: Path):
+    """Phi-3's folders name code of their own, older than the library's."""
+    tiny.llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_policy(tmp_path, CPU).num_parameters() == tiny.llama().num_parameters()

@@ -1,0 +1,81 @@
+"""What base asks of a model: every family passes, and each way to fail is named."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlhf import logits
+from rlhf.family_checks import UnsupportedModelError, check_policy
+from tests import tiny
+from tests.families import EVERY, SIZES, policy
+from tests.tiny import PROMPTS
+
+
+@pytest.mark.parametrize("family", EVERY)
+def test_every_family_passes_and_stays_as_it_was(family):
+    lm = policy(family)
+    check_policy(lm, PROMPTS)
+    same = policy(family).state_dict()
+    assert all(torch.equal(weight, same[name]) for name, weight in lm.state_dict().items())
+    assert all(weight.requires_grad for weight in lm.parameters())
+    assert lm.config.pad_token_id == SIZES["pad_token_id"]
+
+
+def model_of(kind: str, **settings):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **SIZES | settings)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def broken_by_dropout():
+    lm = tiny.gpt2(dropout=0.5)
+    lm.transformer.drop.train()
+    return lm
+
+
+def broken_by_nan():
+    lm = tiny.llama()
+    lm.get_input_embeddings().weight.data[5] = float("nan")
+    return lm
+
+
+def positions_that_padding_moves():
+    """An OPT that counts positions from the left edge of a row, its padding included."""
+    lm = policy("opt")
+    embed = lm.model.decoder.embed_positions
+    plain = embed.forward
+    embed.forward = lambda mask, past=0, position_ids=None: plain(
+        mask, past, torch.arange(position_ids.shape[1])[None] + past
+    )
+    return lm
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: model_of("mamba", state_size=4), "MambaForCausalLM fails where decoding with"),
+        (lambda: model_of("bert"), "decoding with a cache gives the logits of the whole sequence"),
+        (positions_that_padding_moves, "padding on either side changes no logit"),
+        (broken_by_dropout, "the same sequence gives the same logits again"),
+        (broken_by_nan, "its logits are not finite"),
+        (lambda: tiny.llama(vocabulary=12), "gives id 15, but the model has embeddings for 12 ids"),
+    ],
+    ids=["mamba", "bert", "positions", "dropout", "nan", "vocabulary"],
+)
+def test_what_would_fail_later_is_named(build, said):
+    with pytest.raises(UnsupportedModelError, match=said):
+        check_policy(build(), PROMPTS)
+
+
+def test_a_head_that_does_more_than_its_output_layer_is_found(monkeypatch):
+    """What this project did to Gemma 2, Granite and Cohere."""
+    monkeypatch.setattr(logits, "OUTPUT_LAYER_ALONE", frozenset({"gemma2"}))
+    with pytest.raises(UnsupportedModelError, match="logits come from its hidden states, but"):
+        check_policy(policy("gemma2"), PROMPTS)
+
+
+def test_a_trunk_that_no_classifier_has_is_found():
+    lm = policy("granite")
+    lm.model.layers[0].extra = torch.nn.Linear(2, 2)
+    with pytest.raises(UnsupportedModelError, match=r"another trunk \(layers\.0\.extra"):
+        check_policy(lm, PROMPTS)

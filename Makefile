@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify test test-long check flow ui annotate sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
+.PHONY: repro help verify test test-long check flow ui annotate chat sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -35,6 +35,9 @@ ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
 
 annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that variant
 	@$(if $(VARIANT),cd .work/variants/$(VARIANT) && )python -m feedback serve
+
+chat: $(READY)  ## talk to the promoted or last policy; SFT=1 for SFT beside it, POLICY=folder for another
+	@python -m tasks.chat $(if $(POLICY),--policy '$(POLICY)') $(if $(SFT),--sft)
 
 sync: $(READY)  ## send to MLflow whatever has not arrived yet
 	@python -m tasks.sync

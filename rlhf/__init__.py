@@ -48,6 +48,7 @@ Models
     last_block           the last block of a model, computed only where it is read
     decoding_cache       a key-value cache with room for the tokens to come
     generation           sampling responses with a key-value cache
+    dialogue             responses in pieces, turn by turn, for people who talk to a policy
     pair_rows            both responses of a pair in one row, their common beginning once
     scoring              scores of texts by a reward model
     optimisers, muon     the training step that all loops share

@@ -14,11 +14,13 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
-from tasks.tracking.store import Store, connect
+from tasks.tracking.store import Store, connect, logged_files
 from tasks.workspace.dvc_lockfile import read_lock
 
 MODEL = "rlhf-policy"
 ALIAS = "production"
+SOURCE = "models:/"
+"""Before the id of a logged model, in the source of a version."""
 
 Choice = Literal["approve", "reject"]
 
@@ -88,6 +90,28 @@ def in_production(root: Path) -> ModelVersion | None:
         raise
 
 
+def production_folder(root: Path) -> tuple[Path, str] | None:
+    """The model folder of `production` on this disk, and which version and round it is.
+
+    None before the first approval, or where its weights are neither here nor in a local store.
+    """
+    if (version := in_production(root)) is None:
+        return None
+    round_key = str(version.tags.get("rlhf.round"))
+    about = f"production, version {version.version}, round {round_key}"
+    here = root / _policy_path(round_key)
+    stage = read_lock(root).get(f"ppo@{round_key}")
+    if (
+        stage is not None
+        and stage.outs.get(_policy_path(round_key)) == version.tags.get("dvc.md5")
+        and here.is_dir()
+    ):
+        return here, about
+    # The registry keeps the model's id only in the source that `decide` gives.
+    kept = logged_files(_store(root), str(version.source).removeprefix(SOURCE))
+    return (kept, about) if kept is not None and kept.is_dir() else None
+
+
 def decide(root: Path, chosen: Candidate, decision: Decision) -> ModelVersion:
     """Record the decision as a version of the registered model; approval makes it `production`.
 
@@ -105,7 +129,7 @@ def decide(root: Path, chosen: Candidate, decision: Decision) -> ModelVersion:
     if version is None:
         version = client.create_model_version(
             MODEL,
-            source=f"models:/{chosen.model.model_id}",
+            source=f"{SOURCE}{chosen.model.model_id}",
             run_id=chosen.model.source_run_id,
             model_id=chosen.model.model_id,
             tags={**tags, "decided_at": datetime.now(tz=UTC).isoformat(timespec="seconds")},

@@ -139,6 +139,12 @@ def _experiment(client: MlflowClient, name: str, artifact_location: str | None) 
         return _experiment(client, name, artifact_location)
 
 
+def logged_files(store: Store, model: str) -> Path | None:
+    """Where the files of a logged model's output are on this disk; None where they are not."""
+    location = urlsplit(store.client.get_logged_model(model).artifact_location)
+    return Path(unquote(location.path)) / "model" if location.scheme == "file" else None
+
+
 def find_run(store: Store, tag: str, value: str) -> Run | None:
     """The run whose `tag` is `value`, None where there is none."""
     quoted = value.replace("'", "")

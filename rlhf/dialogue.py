@@ -1,0 +1,128 @@
+"""A dialogue with a policy: responses piece by piece, earlier turns remembered where possible.
+
+Drawn as in training and evaluation (`rlhf.generation`). A response comes in pieces of 16, 32, 64
+tokens and so on. The prompt is read anew for each, so the first words come early and reading costs
+little in all.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf.chat import decode_response, encode_prompt
+from rlhf.draws import draw_table
+from rlhf.generation import sample_responses
+from rlhf.named_seeds import named_seed
+from rlhf.params.sampling import SamplingParams
+from rlhf.special_ids import special_ids
+from rlhf.templates import EMBEDDED_TEMPLATE
+
+FIRST_PIECE = 16
+"""Tokens of a response's first piece."""
+CUT = "\N{REPLACEMENT CHARACTER}"
+"""What decoding shows for a character of which only the first bytes have been drawn."""
+
+
+class TooLongError(ValueError):
+    """A message that leaves no room for a response; says how much there is."""
+
+
+class Dialogue:
+    """What has been said so far between a person and a policy."""
+
+    def __init__(
+        self,
+        lm: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: SamplingParams,
+        *,
+        seed: int,
+    ) -> None:
+        """Begin one; two with the same seed draw with the same numbers, turn by turn."""
+        self._lm = lm
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        self._seed = seed
+        self._turn = 0
+        self._messages: list[dict[str, str]] = []
+        # The embedded model has learnt from single letters only, and has room for two.
+        self.remembers = tokenizer.chat_template not in (None, EMBEDDED_TEMPLATE)
+
+    def reset(self) -> None:
+        """Forget all turns so far."""
+        self._messages.clear()
+
+    def respond(self, message: str) -> Iterator[str]:
+        """The response to a message, in pieces; earlier turns that no longer fit are forgotten.
+
+        A response that the caller does not read to its end is no turn to remember.
+
+        Raises:
+            TooLongError: there is no room for a response.
+            TokenizerError, TemplateError: the message cannot be made a prompt.
+            NonFiniteError: the policy's weights are broken.
+        """
+        prompt, room = self._prompt(message)
+        self._turn += 1
+        draws = draw_table(named_seed(self._seed, "chat", self._turn), [prompt], room)
+        ids: list[int] = []
+        shown = ""
+        for piece in self._pieces(prompt, room, draws):
+            ids += piece
+            text = decode_response(self._tokenizer, ids)
+            if len(text) > len(shown) and not text.endswith(CUT):
+                yield text[len(shown) :]
+                shown = text
+        text = decode_response(self._tokenizer, ids)
+        yield text[len(shown) :]
+        if self.remembers:
+            self._messages.append({"role": "user", "content": message})
+            self._messages.append({"role": "assistant", "content": text})
+
+    def _prompt(self, message: str) -> tuple[list[int], int]:
+        """Token ids of the turns that fit and of the message, and how long a response may be."""
+        longest = self._sampling.max_new_tokens
+        limit = getattr(self._lm.config, "max_position_embeddings", None) or sys.maxsize
+        while True:
+            turns = [*self._messages, {"role": "user", "content": message}]
+            ids = encode_prompt(self._tokenizer, turns if self._messages else message)
+            room = min(longest, limit - len(ids))
+            if room == longest or not self._messages:
+                break
+            del self._messages[:2]
+        if room < 1:
+            raise TooLongError(
+                f"the message has {len(ids)} tokens as a prompt; at most {limit - 1} fit"
+            )
+        return ids, room
+
+    def _pieces(self, prompt: list[int], room: int, draws: torch.Tensor) -> Iterator[list[int]]:
+        """Token ids of a response of at most `room` tokens."""
+        special, device = special_ids(self._tokenizer), self._lm.device
+        done, size = 0, FIRST_PIECE
+        seen = list(prompt)
+        while done < room:
+            size = min(size, room - done)
+            ids = torch.tensor([seen], device=device)
+            drawn = sample_responses(
+                self._lm,
+                ids,
+                torch.ones_like(ids, dtype=torch.bool),
+                replace(
+                    self._sampling,
+                    min_new_tokens=max(self._sampling.min_new_tokens - done, 0),
+                    max_new_tokens=size,
+                ),
+                eos_id=special.eos,
+                pad_id=special.pad,
+                draws=draws[:, done : done + size],
+            )
+            (piece,) = drawn.rows()
+            yield piece
+            if bool(drawn.ended[0]):
+                return
+            seen += piece
+            done, size = done + size, 2 * size

@@ -1,0 +1,211 @@
+"""`make chat`: from a pipe, in a real terminal, and where there is nobody to talk to."""
+
+import io
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from rlhf.model_folders import save_model
+from tasks import chat
+from tasks.tracking.promotion import Candidate, Decision, decide
+from tasks.tracking.shipping import tracking_uri
+from tasks.tracking.store import connect
+from tests import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 300
+
+
+def write_policy(folder: Path, seed: int) -> None:
+    tokenizer = tiny.tokenizer()
+    save_model(tiny.llama(seed, vocabulary=len(tokenizer)), folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SFT, and the policies of two of three rounds."""
+    root = tmp_path_factory.mktemp("chat")
+    shutil.copy(ROOT / "params.yaml", root)
+    write_policy(root / "models/sft", 0)
+    for number in (1, 2):
+        write_policy(root / f"models/rounds/r{number}/policy", number)
+    return root
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = Path(shutil.copytree(template, tmp_path / "root"))
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return folder
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, *options: str
+) -> tuple[int, list[str], str]:
+    """Exit code, lines and errors of a chat from a pipe."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    code = chat.main(["--max-new-tokens", "20", *options])
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err
+
+
+def test_each_line_gets_one_line_of_the_last_policy_and_of_sft_beside_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    text = "Sam: where is my parcel?\n\n/reset\nKim: my lamp is broken.\n/quit\nnot asked\n"
+    code, alone, err = asked(monkeypatch, capsys, text)
+    assert (code, len(alone), err) == (0, 2, "")
+
+    second = asked(monkeypatch, capsys, text, "--policy", "models/rounds/r2/policy")
+    first = asked(monkeypatch, capsys, text, "--policy", "models/rounds/r1/policy")
+    sft = asked(monkeypatch, capsys, text, "--policy", "models/sft")
+    assert second[1] == alone != first[1]
+
+    both = asked(monkeypatch, capsys, text, "--sft")[1]
+    assert both == [
+        f"{name}\t{line}"
+        for pair in zip(alone, sft[1], strict=True)
+        for name, line in zip(("policy", "sft"), pair, strict=True)
+    ]
+    assert asked(monkeypatch, capsys, text, "--seed", "1")[1] != alone
+
+
+def test_the_likeliest_tokens_do_not_depend_on_the_seed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    text = "Sam: where is my parcel?\n"
+    options = ("--temperature", "0", "--seed")
+    one, two = (asked(monkeypatch, capsys, text, *options, seed)[1] for seed in "12")
+    assert one == two != [""]
+
+
+def promote(root: Path, key: str, digest: str) -> Path:
+    """Approve a policy as the flow does; where MLflow keeps its weights."""
+    store = connect(tracking_uri(root))
+    run = store.client.create_run(store.experiment)
+    model = store.client.create_logged_model(
+        store.experiment, name="policy", source_run_id=run.info.run_id, tags={"dvc.md5": digest}
+    )
+    store.client.finalize_logged_model(model.model_id, "READY")
+    decision = Decision(choice="approve", who="Lea", why="better")
+    decide(root, Candidate(round_key=key, digest=digest, model=model), decision)
+    location = MlflowClient(tracking_uri(root)).get_logged_model(model.model_id).artifact_location
+    return Path(location.removeprefix("file://"))
+
+
+def test_the_policy_in_production_comes_before_the_last_one(root: Path):
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"
+        "    - path: models/rounds/r1/policy\n      md5: one.dir\n"
+    )
+    last = (root / "models/rounds/r2/policy", "models/rounds/r2/policy")
+    assert chat.choose_policy(root, None) == last
+    promote(root, "r1", "one.dir")
+    assert chat.choose_policy(root, None) == (
+        root / "models/rounds/r1/policy",
+        "models/rounds/r1/policy (production, version 1, round r1)",
+    )
+    named = chat.choose_policy(root, Path("models/sft"))
+    assert named == (root / "models/sft", "models/sft")
+
+    # The round has been trained anew since: what was approved is in MLflow only, or nowhere.
+    kept = promote(root, "r1", "two.dir")
+    assert chat.choose_policy(root, None) == last
+    (kept / "model").mkdir(parents=True)
+    folder, about = chat.choose_policy(root, None)
+    assert folder == kept / "model"
+    assert about.endswith("(production, version 2, round r1)")
+
+
+@pytest.mark.parametrize(
+    ("gone", "options", "problem"),
+    [
+        ("models", [], "no policy yet: `make repro` trains one"),
+        ("models/rounds", [], "trains one; or talk to SFT: make chat POLICY=models/sft"),
+        ("models/sft", ["--sft"], "models/sft: no such model folder"),
+        ("", ["--policy", "models/r9"], "models/r9: no such model folder"),
+    ],
+)
+def test_nobody_to_talk_to_is_one_line_before_anything_is_typed(
+    gone: str,
+    options: list[str],
+    problem: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    if gone:
+        shutil.rmtree(root / gone)
+    code, lines, err = asked(monkeypatch, capsys, "", *options)
+    assert (code, lines, err.count("\n")) == (2, [], 1)
+    assert problem in err
+
+
+def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]):
+    for option, value in (("--temperature", "-1"), ("--max-new-tokens", "0")):
+        with pytest.raises(SystemExit) as end:
+            chat.main([option, value])
+        assert end.value.code == 2
+        assert "or more, found" in capsys.readouterr().err
+
+
+class Terminal:
+    """A chat in a terminal of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.end, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.chat", "--sft", "--max-new-tokens", "20"],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def until(self, text: str, times: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.shown.count(text) < times:
+            assert time.monotonic() < deadline, self.shown
+            self.shown += os.read(self.end, 4096).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        os.write(self.end, text.encode())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("leaving", ["/quit\n", "\x04", "Ctrl-C"])
+def test_in_a_terminal_one_types_before_the_models_are_there_and_leaves_cleanly(
+    root: Path, leaving: str
+):
+    terminal = Terminal(root)
+    terminal.until("> ")
+    assert "policy" not in terminal.shown, "the prompt comes before the models"
+    if leaving == "/quit\n":
+        terminal.type("Sam: where is my parcel?\n")
+        terminal.until("> ", times=2)
+        for said in ("policy: models/rounds/r2/policy", "sft: models/sft"):
+            assert said in terminal.shown
+        assert terminal.shown.count("policy: ") == terminal.shown.count("sft: ") == 2
+        terminal.type("/reset\n")
+        terminal.until("> ", times=3)
+    if leaving == "Ctrl-C":
+        os.killpg(terminal.process.pid, signal.SIGINT)
+    else:
+        terminal.type(leaving)
+    assert terminal.process.wait(PATIENCE_SECONDS) == 0
+    assert "Traceback" not in terminal.shown
+    os.close(terminal.end)

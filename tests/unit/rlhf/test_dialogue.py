@@ -1,0 +1,132 @@
+"""A dialogue responds as sampling does, in pieces, and remembers what it should."""
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf.chat import Prompt, decode_response, encode_prompt
+from rlhf.dialogue import CUT, FIRST_PIECE, Dialogue, TooLongError
+from rlhf.draws import draw_table
+from rlhf.generation import sample_all
+from rlhf.named_seeds import named_seed
+from rlhf.params.sampling import SamplingParams
+from rlhf.pretrain import train_tokenizer
+from rlhf.special_ids import special_ids
+from tests import tiny
+
+TURNS = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+LETTER, OTHER = tiny.LINES[0], tiny.LINES[2]
+
+
+def parts(template: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A policy of the world with text, and a tokenizer with this template."""
+    tokenizer = train_tokenizer(tiny.LINES, 300)
+    if template != "embedded":
+        tokenizer.chat_template = template
+    lm = tiny.llama(vocabulary=len(tokenizer))
+    lm.config.max_position_embeddings = 512
+    return lm.eval(), tokenizer
+
+
+def expected(
+    parts: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    prompt: Prompt,
+    sampling: SamplingParams,
+    *,
+    turn: int,
+) -> str:
+    """What sampling draws at once with the numbers of a turn."""
+    lm, tokenizer = parts
+    encoded, ids = encode_prompt(tokenizer, prompt), special_ids(tokenizer)
+    steps = sampling.max_new_tokens
+    (row,) = sample_all(
+        lm, [encoded], sampling, eos_id=ids.eos, pad_id=ids.pad, batch_size=1,
+        draws=draw_table(named_seed(0, "chat", turn), [encoded], steps),
+    )  # fmt: skip
+    return decode_response(tokenizer, row)
+
+
+def said(dialogue: Dialogue, message: str) -> str:
+    return "".join(dialogue.respond(message))
+
+
+@pytest.mark.parametrize("tokens", [1, FIRST_PIECE, FIRST_PIECE + 1, 120])
+def test_the_pieces_are_the_response_that_sampling_draws_at_once(tokens: int):
+    lm, tokenizer = parts(TURNS)
+    sampling = SamplingParams(max_new_tokens=tokens, min_new_tokens=tokens)
+    whole = expected((lm, tokenizer), LETTER, sampling, turn=1)
+
+    pieces = list(Dialogue(lm, tokenizer, sampling, seed=0).respond(LETTER))
+
+    assert "".join(pieces) == whole != ""
+    assert not any(piece.endswith(CUT) for piece in pieces[:-1]), "half a character"
+    assert len([piece for piece in pieces if piece]) > 1 or tokens < 120
+
+
+def test_the_seed_decides_what_is_drawn_and_turns_differ():
+    lm, tokenizer = parts(None)
+    sampling = SamplingParams(max_new_tokens=30)
+    one, same, other = (Dialogue(lm, tokenizer, sampling, seed=seed) for seed in (1, 1, 2))
+
+    first = said(one, LETTER)
+
+    assert first == said(same, LETTER)
+    assert first != said(other, LETTER)
+    assert first != said(one, LETTER), "the same message again, the next turn"
+
+
+TWENTY = SamplingParams(max_new_tokens=20)
+
+
+def test_earlier_turns_count_until_reset_where_the_template_has_turns():
+    both = parts(TURNS)
+    dialogue = Dialogue(*both, TWENTY, seed=0)
+
+    turns = [{"role": "user", "content": LETTER}]
+    turns.append({"role": "assistant", "content": said(dialogue, LETTER)})
+    turns.append({"role": "user", "content": OTHER})
+
+    assert said(dialogue, OTHER) == expected(both, turns, TWENTY, turn=2)
+    dialogue.reset()
+    assert said(dialogue, OTHER) == expected(both, OTHER, TWENTY, turn=3)
+
+
+@pytest.mark.parametrize("template", ["embedded", None])
+def test_the_embedded_model_and_one_without_a_template_take_each_message_by_itself(
+    template: str | None,
+):
+    both = parts(template)
+    dialogue = Dialogue(*both, TWENTY, seed=0)
+    said(dialogue, LETTER)
+
+    assert said(dialogue, OTHER) == expected(both, OTHER, TWENTY, turn=2)
+
+
+def test_a_response_that_was_stopped_is_no_turn():
+    both = parts(TURNS)
+    dialogue = Dialogue(*both, TWENTY, seed=0)
+    pieces = dialogue.respond(LETTER)
+    assert next(pieces)
+    pieces.close()
+
+    assert said(dialogue, OTHER) == expected(both, OTHER, TWENTY, turn=2)
+
+
+def test_turns_that_no_longer_fit_are_forgotten_and_a_message_that_never_fits_is_refused():
+    both = lm, tokenizer = parts(TURNS)
+    turn = len(encode_prompt(tokenizer, LETTER))
+    dialogue = Dialogue(*both, TWENTY, seed=0)
+    lm.config.max_position_embeddings = turn + 20
+    said(dialogue, LETTER)
+
+    assert said(dialogue, LETTER) == expected(both, LETTER, TWENTY, turn=2)
+    lm.config.max_position_embeddings = turn + 3
+    short = SamplingParams(max_new_tokens=3)
+    assert said(dialogue, LETTER) == expected(both, LETTER, short, turn=3)
+    lm.config.max_position_embeddings = turn
+    with pytest.raises(
+        TooLongError, match=f"has {turn} tokens as a prompt; at most {turn - 1} fit"
+    ):
+        said(dialogue, LETTER)

@@ -1,7 +1,8 @@
 """Tags MLflow runs and models with the DVC hashes of what they produced.
 
 A stage cannot know them: DVC hashes its outputs after it has ended. So whoever ran the pipeline
-adds them from `dvc.lock` (the driver, the flow, `make sync`).
+adds them from `dvc.lock` (the driver, the flow, `make sync`). From then on MLflow's weights are
+links to those in DVC's cache, where both are on one disk.
 """
 
 import logging
@@ -10,6 +11,7 @@ from pathlib import Path
 from tasks.tracking.sent import Sent, load_sent, save_sent
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.spools import run_behind
+from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.dvc_lockfile import LockedStage, read_lock
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,9 @@ def tag_outputs(root: Path) -> int:
 
     try:
         for folder, sent, locked in todo:
-            send_output_tags(tracking_uri(root), sent.run, sent.models, locked.outs)
+            send_output_tags(
+                tracking_uri(root), sent.run, sent.models, locked.outs, cache=cache_folder(root)
+            )
             _note(folder, sent, locked)
     except TrackingError as error:
         logger.warning("output hashes are not in MLflow yet. %s", error)

@@ -31,9 +31,10 @@ from tasks.tracking.runs import (
     stage_run,
 )
 from tasks.tracking.sent import Sent, load_sent, save_sent
+from tasks.tracking.shared_weights import share_with_cache
 from tasks.tracking.spool import is_live, read_finish
 from tasks.tracking.spools import run_behind
-from tasks.tracking.store import Store, connect, mlflow_key
+from tasks.tracking.store import Store, connect, logged_files, mlflow_key
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
 
@@ -75,26 +76,32 @@ def send_execution(folder: Path, *, uri: str) -> None:
 
 
 def send_output_tags(
-    uri: str, run: str, models: Mapping[str, str], outs: Mapping[str, str]
+    uri: str, run: str, models: Mapping[str, str], outs: Mapping[str, str], *, cache: Path
 ) -> None:
     """Tag a run, and the models it logged, with the DVC hashes of its outputs.
+
+    The models' weights become links to those in DVC's cache, where MLflow keeps them on this disk.
 
     Args:
         uri: of the tracking store.
         run: id of the run.
         models: output path -> id of the logged model.
         outs: output path -> hash.
+        cache: DVC's.
 
     Raises:
         TrackingError: MLflow could not be reached, or refused it.
     """
     with _named_errors():
-        client = connect(uri).client
+        store = connect(uri)
+        client = store.client
         tags = [RunTag(mlflow_key(f"dvc.out.{path}"), digest) for path, digest in outs.items()]
         client.log_batch(run, tags=tags)
         for path, model in models.items():
             if path in outs:
                 client.set_logged_model_tags(model, {"dvc.path": path, "dvc.md5": outs[path]})
+                if logged := logged_files(store, model):
+                    share_with_cache(logged, cache, outs[path])
 
 
 class _Sender:

@@ -1,5 +1,6 @@
 """Spools against a real MLflow: a temporary SQLite file, a closed port, a fresh process."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -387,6 +388,35 @@ def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
     assert [run.data.params["ppo.kl_coef"] for run in tagged] == ["0.05"]
     sent = json.loads((spool.folder / "sent.json").read_text())
     assert client.get_logged_model(sent["models"]["models/policy"]).tags["dvc.md5"] == "feed.dir"
+
+
+def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
+    root: Path, model_folders: Path
+) -> None:
+    published, large = root / "models" / "policy", os.urandom((1 << 20) + 1)
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    (published / "value_head.safetensors").write_bytes(large)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    ship_all(root)
+    md5 = hashlib.md5(large).hexdigest()
+    kept = root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(large)
+    listed = root / ".dvc/cache/files/md5/fe/ed.dir"
+    listed.parent.mkdir()
+    listed.write_text(json.dumps([{"md5": md5, "relpath": "value_head.safetensors"}]))
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
+        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
+        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
+    )
+    assert tag_outputs(root) == 1
+
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    files = [path for path in artifacts(root, sent["models"]) if path.is_file()]
+    assert [path.name for path in files if path.samefile(kept)] == ["value_head.safetensors"]
 
 
 def test_a_thread_that_ships_never_ships_the_same_spool_twice_at_once(root: Path) -> None:

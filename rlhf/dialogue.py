@@ -17,7 +17,7 @@ from rlhf.draws import draw_table
 from rlhf.generation import sample_responses
 from rlhf.named_seeds import named_seed
 from rlhf.params.sampling import SamplingParams
-from rlhf.special_ids import special_ids
+from rlhf.special_ids import SpecialIds
 from rlhf.templates import EMBEDDED_TEMPLATE
 
 FIRST_PIECE = 16
@@ -39,12 +39,14 @@ class Dialogue:
         tokenizer: PreTrainedTokenizerBase,
         sampling: SamplingParams,
         *,
+        tokens: SpecialIds,
         seed: int,
     ) -> None:
         """Begin one; two with the same seed draw with the same numbers, turn by turn."""
         self._lm = lm
         self._tokenizer = tokenizer
         self._sampling = sampling
+        self._tokens = tokens
         self._seed = seed
         self._turn = 0
         self._messages: list[dict[str, str]] = []
@@ -101,7 +103,7 @@ class Dialogue:
 
     def _pieces(self, prompt: list[int], room: int, draws: torch.Tensor) -> Iterator[list[int]]:
         """Token ids of a response of at most `room` tokens."""
-        special, device = special_ids(self._tokenizer), self._lm.device
+        device = self._lm.device
         done, size = 0, FIRST_PIECE
         seen = list(prompt)
         while done < room:
@@ -116,8 +118,8 @@ class Dialogue:
                     min_new_tokens=max(self._sampling.min_new_tokens - done, 0),
                     max_new_tokens=size,
                 ),
-                eos_id=special.eos,
-                pad_id=special.pad,
+                stop_ids=self._tokens.stops,
+                pad_id=self._tokens.pad,
                 draws=draws[:, done : done + size],
             )
             (piece,) = drawn.rows()

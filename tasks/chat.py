@@ -76,6 +76,7 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     from rlhf.dialogue import Dialogue  # noqa: PLC0415
     from rlhf.models import load_policy, load_tokenizer  # noqa: PLC0415
     from rlhf.params.sampling import SamplingParams  # noqa: PLC0415
+    from rlhf.special_ids import load_special_ids  # noqa: PLC0415
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.utils.logging.disable_progress_bar()
@@ -83,7 +84,7 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     sampling = SamplingParams(max_new_tokens=options.max_new_tokens)
     if options.temperature == 0:
         sampling = replace(sampling, top_k=1)
-    else:
+    elif options.temperature is not None:
         sampling = replace(sampling, temperature=options.temperature)
     device = choose_device("auto")
     folder, about = choose_policy(root, options.policy)
@@ -94,7 +95,9 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     for name, path, text in chosen:
         tokenizer = load_tokenizer(path)
         lm = load_policy(path, device)
-        speakers.append(Speaker(name, text, Dialogue(lm, tokenizer, sampling, seed=options.seed)))
+        tokens = load_special_ids(path, tokenizer)
+        dialogue = Dialogue(lm, tokenizer, sampling, tokens=tokens, seed=options.seed)
+        speakers.append(Speaker(name, text, dialogue))
     return speakers
 
 
@@ -249,7 +252,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", metavar="FOLDER", type=Path, help="talk to this one")
     parser.add_argument("--sft", action="store_true", help=f"let {SFT} respond, too")
     parser.add_argument(
-        "--temperature", type=at_least(0, float), default=1.0, help="0: likeliest tokens; default 1"
+        "--temperature",
+        type=at_least(0, float),
+        help="0: likeliest tokens; that of training by default",
     )
     parser.add_argument("--max-new-tokens", type=at_least(1, int), default=256, help="default: 256")
     parser.add_argument("--seed", type=at_least(0, int), default=0, help="default: 0")

@@ -53,8 +53,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
-from tasks.scoring.reward_guards import ask, end_where_they_say_so
-from tasks.scoring.reward_probes import LEAST
+from tasks.scoring.reward_guards import Known, ask, end_where_they_say_so
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, STOPPED
 
@@ -89,12 +88,8 @@ def run(stage: Stage) -> None:
     made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
     numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute)
     metrics |= made.metrics | numbers
-    unseen = fresh if made.trained else [r for r in [*train, *fresh] if r.round == stage.round_key]
-    # Where the round's own are too few: imported pairs and those of earlier rounds, unseen as well.
-    asked = heldout if made.trained and len(fresh) < LEAST else fresh
-    if stage.params.reward.model is not None and len(fresh) < LEAST:
-        asked = [*train, *heldout]
-    guards = ask(stage, made.model, made.encoder, asked, unseen, compute)
+    known = Known(train, heldout, trained=made.trained)
+    guards = ask(stage, made.model, made.encoder, known, compute)
     end_where_they_say_so(stage, guards)
     _write(stage, made)
     key = stage.round_key

@@ -5,7 +5,7 @@ docs/reward-guards.md has the reasons and the figures.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from preferences.loading import load_comparisons, load_preferences
@@ -20,7 +20,7 @@ from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
 from tasks.scoring.reward_accuracy import label_gaps
-from tasks.scoring.reward_probes import Probe, failures, probe, probe_table, write_probes
+from tasks.scoring.reward_probes import LEAST, Probe, failures, probe, probe_table, write_probes
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
@@ -45,20 +45,45 @@ class Guards:
         (folder / GUARDS).write_text(text, encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All preferences of a round, and what the model has seen of them."""
+
+    train: Sequence[Preference]
+    heldout: Sequence[Preference]
+    _: KW_ONLY
+    trained: bool
+    """By this stage, on `train`; a model that was copied or brought along has seen neither."""
+
+    def newest(self, key: str | None) -> Sequence[Preference]:
+        """The round's own that the model was not trained on."""
+        rows = self.heldout if self.trained else [*self.train, *self.heldout]
+        return [row for row in rows if row.round == key]
+
+    def asked(self, key: str | None, model: str | None) -> Sequence[Preference]:
+        """Those that the probes spoil and compare: the round's own held-out ones.
+
+        Where these are too few, the imported ones and those of earlier rounds, which a trained
+        model has not seen either; a model that was brought along has not seen `train`.
+        """
+        fresh = [row for row in self.heldout if row.round == key]
+        if len(fresh) >= LEAST or not (self.trained or model):
+            return fresh
+        return self.heldout if self.trained else [*self.train, *self.heldout]
+
+
 def ask(
-    stage: Stage,
-    model: RewardModel,
-    encoder: Encoder,
-    asked: Sequence[Preference],
-    unseen: Sequence[Preference],
-    compute: Compute,
+    stage: Stage, model: RewardModel, encoder: Encoder, known: Known, compute: Compute
 ) -> Guards:
-    """Probe with the pairs `asked`; `unseen` are the round's that the model was not trained on."""
+    """Put every probe to the model, and compare it with the fresh labels."""
     key = stage.round_key
+    asked, unseen = known.asked(key, stage.params.reward.model), known.newest(key)
+    own = {row.pair_id for row in asked}
     probes = probe(
         model,
         encoder,
         asked,
+        others=[row for row in known.heldout if row.pair_id not in own],
         max_tokens=stage.params.reward.max_tokens,
         draws=named_random(stage.params.run.seed, "probes", str(key)),
         compute=compute,

@@ -1,10 +1,12 @@
 """Questions to a reward model whose answers are known without any gold score, before PPO uses it.
 
 A probe is a set of pairs of which one side ought to score higher: the labels of held-out pairs, or
-a response against what became of it when it was spoilt. All are of held-out pairs, the round's own
-where it has enough of them.
+a response against what became of it when it was spoilt. All but `labels` are of the round's own
+held-out pairs, where it has enough of them.
 
-    labels        the side that annotators chose, on all held-out pairs asked about
+    labels        the side that annotators chose, on the held-out pairs of all rounds so far
+    newest        the same on the round's own: of two good responses either may be chosen, so that
+                  they need not agree with the model more often than not
     length        the same where the model and the rule "the longer response wins" disagree
                   (McNemar 1947): above one half means better than the rule, and a model that
                   hardly ever disagrees is the rule
@@ -50,6 +52,7 @@ Demand = Literal["above", "reach", "none"]
 """above: the interval lies above the limit; reach: it is not wholly below; none: only shown."""
 DEMANDS: Mapping[str, tuple[Demand, float]] = {
     "labels": ("above", EVEN),
+    "newest": ("reach", EVEN),
     "length": ("reach", EVEN),
     "same_length": ("reach", EVEN),
     "empty": ("reach", EVEN),
@@ -105,6 +108,7 @@ def probe(
     encoder: Encoder,
     rows: Sequence[Preference],
     *,
+    others: Sequence[Preference] = (),
     max_tokens: int,
     draws: random.Random,
     compute: Compute,
@@ -115,6 +119,7 @@ def probe(
         model: as PPO will use it, an ensemble as one scorer.
         encoder: of the model.
         rows: held-out pairs of the round; ties are left out.
+        others: those of other rounds.
         max_tokens: a response with its prompt that is longer is not asked about.
         draws: the order of shuffled words.
         compute: where the model is.
@@ -123,8 +128,12 @@ def probe(
     scorer = _Scorer(model, encoder, max_tokens, compute)
     gaps = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in rows])
     known = [(row, gap) for row, gap in zip(rows, gaps, strict=True) if gap is not None]
+    labelled = [row for row in others if not row.is_tie]
+    earlier = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in labelled])
+    newest = [gap for _, gap in known]
     found = {
-        "labels": [gap for _, gap in known],
+        "labels": [*newest, *(gap for gap in earlier if gap is not None)],
+        "newest": newest,
         "length": [gap for row, gap in known if gap * _longer(row) < 0],
         "same_length": [gap for row, gap in known if _equally_long(row)],
     }
@@ -138,7 +147,8 @@ def probe(
         ]
         found[name] = [gap for gap in scorer.gaps(asked) if gap is not None]
     unequal = sum(_longer(row) != 0 for row, _ in known)
-    return [_judged(name, found[name], len(known), unequal) for name in DEMANDS]
+    scored = {name: len(newest) for name in DEMANDS} | {"labels": len(found["labels"])}
+    return [_judged(name, found[name], scored[name], unequal) for name in DEMANDS]
 
 
 def failures(probes: Sequence[Probe]) -> list[str]:

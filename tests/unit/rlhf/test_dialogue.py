@@ -42,7 +42,7 @@ def expected(
     encoded, ids = encode_prompt(tokenizer, prompt), special_ids(tokenizer)
     steps = sampling.max_new_tokens
     (row,) = sample_all(
-        lm, [encoded], sampling, eos_id=ids.eos, pad_id=ids.pad, batch_size=1,
+        lm, [encoded], sampling, stop_ids=ids.stops, pad_id=ids.pad, batch_size=1,
         draws=draw_table(named_seed(0, "chat", turn), [encoded], steps),
     )  # fmt: skip
     return decode_response(tokenizer, row)
@@ -58,7 +58,9 @@ def test_the_pieces_are_the_response_that_sampling_draws_at_once(tokens: int):
     sampling = SamplingParams(max_new_tokens=tokens, min_new_tokens=tokens)
     whole = expected((lm, tokenizer), LETTER, sampling, turn=1)
 
-    pieces = list(Dialogue(lm, tokenizer, sampling, seed=0).respond(LETTER))
+    pieces = list(
+        Dialogue(lm, tokenizer, sampling, tokens=special_ids(tokenizer), seed=0).respond(LETTER)
+    )
 
     assert "".join(pieces) == whole != ""
     assert not any(piece.endswith(CUT) for piece in pieces[:-1]), "half a character"
@@ -68,7 +70,10 @@ def test_the_pieces_are_the_response_that_sampling_draws_at_once(tokens: int):
 def test_the_seed_decides_what_is_drawn_and_turns_differ():
     lm, tokenizer = parts(None)
     sampling = SamplingParams(max_new_tokens=30)
-    one, same, other = (Dialogue(lm, tokenizer, sampling, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (
+        Dialogue(lm, tokenizer, sampling, tokens=special_ids(tokenizer), seed=seed)
+        for seed in (1, 1, 2)
+    )
 
     first = said(one, LETTER)
 
@@ -82,7 +87,7 @@ TWENTY = SamplingParams(max_new_tokens=20)
 
 def test_earlier_turns_count_until_reset_where_the_template_has_turns():
     both = parts(TURNS)
-    dialogue = Dialogue(*both, TWENTY, seed=0)
+    dialogue = Dialogue(*both, TWENTY, tokens=special_ids(both[1]), seed=0)
 
     turns = [{"role": "user", "content": LETTER}]
     turns.append({"role": "assistant", "content": said(dialogue, LETTER)})
@@ -98,7 +103,7 @@ def test_the_embedded_model_and_one_without_a_template_take_each_message_by_itse
     template: str | None,
 ):
     both = parts(template)
-    dialogue = Dialogue(*both, TWENTY, seed=0)
+    dialogue = Dialogue(*both, TWENTY, tokens=special_ids(both[1]), seed=0)
     said(dialogue, LETTER)
 
     assert said(dialogue, OTHER) == expected(both, OTHER, TWENTY, turn=2)
@@ -106,7 +111,7 @@ def test_the_embedded_model_and_one_without_a_template_take_each_message_by_itse
 
 def test_a_response_that_was_stopped_is_no_turn():
     both = parts(TURNS)
-    dialogue = Dialogue(*both, TWENTY, seed=0)
+    dialogue = Dialogue(*both, TWENTY, tokens=special_ids(both[1]), seed=0)
     pieces = dialogue.respond(LETTER)
     assert next(pieces)
     pieces.close()
@@ -117,7 +122,7 @@ def test_a_response_that_was_stopped_is_no_turn():
 def test_turns_that_no_longer_fit_are_forgotten_and_a_message_that_never_fits_is_refused():
     both = lm, tokenizer = parts(TURNS)
     turn = len(encode_prompt(tokenizer, LETTER))
-    dialogue = Dialogue(*both, TWENTY, seed=0)
+    dialogue = Dialogue(*both, TWENTY, tokens=special_ids(both[1]), seed=0)
     lm.config.max_position_embeddings = turn + 20
     said(dialogue, LETTER)
 

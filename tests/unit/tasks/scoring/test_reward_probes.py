@@ -6,7 +6,7 @@ A scorer here reads the text of a row and gives it a number by a rule.
 import csv
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -69,12 +69,15 @@ def rows(count: int = PAIRS) -> list[Preference]:
     ]
 
 
-def asked(rule: Rule, pairs: list[Preference] | None = None) -> dict[str, Probe]:
+def asked(
+    rule: Rule, pairs: list[Preference] | None = None, others: Sequence[Preference] = ()
+) -> dict[str, Probe]:
     encoder = Reading()
     found = probe(
         Ruled(rule, encoder),
         encoder,
         rows() if pairs is None else pairs,
+        others=others,
         max_tokens=1000,
         draws=random.Random(0),
         compute=COMPUTE,
@@ -124,7 +127,7 @@ def test_a_model_that_likes_what_was_spoilt_fails_that_probe_alone(name: str):
 
 def test_a_turned_model_fails_the_labels_and_all_that_it_turns_round():
     assert red(asked(lambda *text: -known(*text))) == {
-        "labels", "length", "empty", "shuffled", "cut", "repeated",
+        "labels", "newest", "length", "empty", "shuffled", "cut", "repeated",
     }  # fmt: skip
 
 
@@ -180,6 +183,36 @@ def test_pairs_of_nearly_the_same_length_are_asked_about_apart():
     found = asked(lambda *text: -known(*text), as_long)
     assert (found["same_length"].pairs, found["same_length"].passed) == (PAIRS, False)
     assert asked(known, as_long)["same_length"].passed
+
+
+def test_of_two_good_responses_either_may_be_chosen_in_the_newest_round():
+    """Labels that are coin flips block nothing, where those of earlier rounds were understood."""
+    flipped = [
+        row if place % 4 < 2 else dataclasses.replace(row, chosen=row.rejected, rejected=row.chosen)
+        for place, row in enumerate(rows())
+    ]
+    earlier = [dataclasses.replace(row, pair_id=f"earlier {row.pair_id}") for row in rows()]
+
+    alone, both = asked(known, flipped), asked(known, flipped, earlier)
+
+    assert (alone["newest"].won, alone["newest"].passed) == (alone["labels"].won, True)
+    assert not alone["labels"].passed
+    assert both["labels"].pairs == 2 * PAIRS
+    assert both["labels"].won is not None
+    assert both["labels"].won.mean == 0.75
+    assert both["labels"].passed
+
+
+def test_labels_of_the_newest_round_that_are_turned_round_fail_whatever_the_earlier_say():
+    turned = [dataclasses.replace(row, chosen=row.rejected, rejected=row.chosen) for row in rows()]
+    earlier = [
+        dataclasses.replace(row, pair_id=f"{row.pair_id} {time}")
+        for row in rows()
+        for time in range(3)
+    ]
+    found = asked(known, turned, earlier)
+    assert found["labels"].passed
+    assert "newest" in red(found)
 
 
 def test_fewer_pairs_than_an_interval_needs_decide_nothing():

@@ -92,7 +92,7 @@ def _credit(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
 
 def _formula(params: PPOParams) -> str:
     """How the estimator makes advantages of rewards."""
-    samples, value = params.samples_per_prompt, "no value function, V = 0"
+    samples, value = params.samples_per_prompt, "no value function"
     match params.advantage:
         case "gae":
             return (

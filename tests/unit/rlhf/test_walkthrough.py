@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -122,6 +122,19 @@ def test_a_round_that_is_there_is_walked_with_its_own_models_and_parameters(tmp_
     assert "models/rounds/r2/policy" in text[0]
     assert "β = 0.3" in "".join(text)
     assert_readable(text)
+
+
+@pytest.mark.parametrize("advantage", ["rloo", "grpo", "reinforce_pp"])
+def test_a_round_without_a_value_function_is_walked_with_its_own_estimator(tmp_path, advantage):
+    write_round(tmp_path, replace(PARAMS, advantage=advantage, samples_per_prompt=2))
+    world = load_world(tmp_path, "r2", COMPUTE)
+    assert world.models.actor.value_head is None
+    step = take_step(world, compute=COMPUTE, seeds=Seeds(0))
+    assert len(step.rollout) == world.params.rollout_size == 2 * len(world.prompts) == 8
+    text = list(tell(world, step))
+    assert_readable(text)
+    assert sum("no value function" in line for line in text) == 1
+    assert [line for line in text if "λ" in line or "value loss" in line] == []
 
 
 def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):

@@ -25,6 +25,8 @@ NOT_RUN = {
     "make image-steps": "installs all packages again",
     "make documented-commands": "would run the test within itself",
     "make verify": "repeats the run of a commit; .ci/run has two stages of it",
+    "make repro PRESET=smollm2-135m MODEL=FOLDER": "tests/integration/test_your_model.py has it",
+    "make chat": "waits for somebody to talk; tests/integration/test_chat.py has it",
     "docker compose up --build": "needs docker",
 }
 """Commands of the documents that are only looked up in the Makefile, and why."""

@@ -35,7 +35,7 @@ from rlhf.compute import Compute, choose_device, make_deterministic
 from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
 from rlhf.intervals import mean_interval
 from rlhf.logprobs import token_logprobs
-from rlhf.actor_critic import build_actor
+from rlhf.ppo_actor import build_actor
 from rlhf.logits import response_logits
 from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training

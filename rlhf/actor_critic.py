@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from rlhf.logits import before_response, language_model_head
 from rlhf.model_folders import ModelFolderError
-from rlhf.params.ppo import PPOParams
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import Logits, PerToken, PromptIds, PromptMask, ResponseIds, ResponseMask
 
@@ -62,19 +61,6 @@ class ActorCritic(nn.Module):
         value_hidden = hidden if trunk is None else before_response(trunk, batch)
         values = self.value_head(value_hidden).squeeze(-1)
         return PolicyOutput(language_model_head(self.lm, hidden), values.float())
-
-
-def build_actor(
-    lm: PreTrainedModel, params: PPOParams, *, reward_model: RewardModel | None = None
-) -> ActorCritic:
-    """A policy with the value function that `params` ask for, or alone where they ask for none."""
-    if not params.has_value_function():
-        return ActorCritic(lm).eval()
-    return build_actor_critic(
-        lm,
-        reward_model=reward_model if params.value_init == "reward" else None,
-        separate=params.value_model == "separate",
-    )
 
 
 def build_actor_critic(

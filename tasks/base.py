@@ -18,7 +18,6 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
-from tasks.params.embedded_recipe import embedded_recipe
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -123,8 +122,6 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         tokenizer = load_tokenizer(folder)
         set_template_args(tokenizer, params.chat_template_args)
         model = load_policy(folder, compute.device)
-        if problem := embedded_recipe(stage.params, model.num_parameters()):
-            raise StageEnd("bad_input", f"base.model {params.model}: {problem}")
         end = load_special_ids(folder, tokenizer).eos
         rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))[:TRIED]
         check_policy(model, [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows])

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.actor_critic import (
     VALUE_FUNCTION,
     ActorCritic,
-    build_actor,
     load_value_function,
     save_value_function,
 )
@@ -26,6 +25,7 @@ from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_ad
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, train
+from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.reward_models import RewardModel

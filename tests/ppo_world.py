@@ -2,11 +2,11 @@
 
 import torch
 
-from rlhf.actor_critic import build_actor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import Iteration, train
+from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds

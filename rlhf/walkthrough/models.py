@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from rlhf import pretrain
 from rlhf.actor_critic import (
     VALUE_FUNCTION,
-    build_actor,
     load_value_function,
 )
 from rlhf.chat import encode_prompt
@@ -32,6 +31,7 @@ from rlhf.params.ppo import PPOParams
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
+from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import RuleRewards, build_rule_rewards

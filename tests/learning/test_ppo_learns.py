@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import torch
 
-from rlhf.actor_critic import build_actor
 from rlhf.evaluation import kl_to_reference, respond
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
+from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds

@@ -68,7 +68,7 @@ def test_s12_the_kl_of_sampled_responses_is_the_kl_between_the_distributions_ove
             for lm in (policy, reference)
         )
         exact += torch.tensor(log_p).exp().item() * (log_p - log_q)
-    settings = params(1000, max_new_tokens=2)
+    settings = params(1000, temperature=1.0, max_new_tokens=2)
     prompts = [prompt] * 2000
     rows = respond(policy, prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
     sampled = torch.tensor(

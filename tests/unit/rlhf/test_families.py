@@ -82,12 +82,12 @@ def test_some_families_do_more_to_their_logits_than_an_output_layer():
 def test_decoding_with_a_cache_draws_what_the_whole_sequence_says(family):
     """Rows of all lengths, of which some end, and so leave the batch, before others."""
     lm, prompts = policy(family), [[token, *row] for token in (2, 9) for row in PROMPTS]
-    settings = SamplingParams(max_new_tokens=9)
+    settings = SamplingParams(temperature=1.0, max_new_tokens=9)
     draws = draw_table(3, prompts, settings.max_new_tokens)
 
     def sampled(end: int):
         ids, mask = pad_left(prompts, PAD)
-        return sample_responses(lm, ids, mask, settings, eos_id=end, pad_id=PAD, draws=draws)
+        return sample_responses(lm, ids, mask, settings, stop_ids=[end], pad_id=PAD, draws=draws)
 
     end = int(sampled(-1).response_ids.flatten().bincount().argmax())
     found = sampled(end).rows()

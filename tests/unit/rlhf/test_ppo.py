@@ -612,7 +612,7 @@ def test_s27_old_logprobs_are_bit_for_bit_those_of_the_training_forward_pass():
     found = result.rollout
     batch = (found.prompt_ids, found.prompt_mask, found.response_ids, found.response_mask)
     logits = fresh(settings).models.actor(*batch).logits
-    again = token_logprobs(logits, found.response_ids, temperature=1.0)
+    again = token_logprobs(logits, found.response_ids, temperature=settings.sampling.temperature)
     mask = found.response_mask
     assert torch.equal(again[mask], found.logprobs[mask])
 

@@ -16,6 +16,7 @@ COMPONENTS: Mapping[str, str] = {
     "relevance": "objective/rule_relevance",
     "format": "objective/rule_format",
     "sentiment": "objective/rule_sentiment",
+    "function": "objective/rule_function",
 }
 """What a mixed score is made of, before the weights."""
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from rlhf.ppo_metrics import PPOMetrics, UpdateMetrics, curve
+from rlhf.params.rule_rewards import RewardMixParams
+from rlhf.ppo_metrics import COMPONENTS, PPOMetrics, UpdateMetrics, curve
 
 FIELDS = [field.name for field in dataclasses.fields(PPOMetrics) if field.name != "components"]
 VALUES = {name: float(number) for number, name in enumerate(FIELDS)}
@@ -29,6 +30,12 @@ def test_the_parts_of_a_mixed_score_come_last():
     made = PPOMetrics(**VALUES, components={"learned": 0.5, "sentiment": -2.0}).curves()
     assert list(made)[len(COLUMNS) :] == ["objective/learned", "objective/rule_sentiment"]
     assert (made["objective/learned"], made["objective/rule_sentiment"]) == (0.5, -2.0)
+
+
+def test_every_rule_that_can_count_has_a_curve():
+    weights = {name: 1.0 for name in ("length", "relevance", "format", "sentiment")}
+    rules = RewardMixParams(**weights, function="mine/check.py:score").rules()
+    assert set(COMPONENTS) == {"learned", *rules}
 
 
 def test_a_further_field_is_a_further_curve():

@@ -61,9 +61,7 @@ def test_every_variant_has_its_file(document: str):
 def test_what_is_not_run_is_in_the_makefile_or_needs_docker():
     targets = set(re.findall(r"^([\w-]+):", MAKEFILE, re.MULTILINE))
 
-    assert {
-        command.removeprefix("make ") for command in NOT_RUN if command.startswith("make ")
-    } <= (targets)
+    assert {command.split()[1] for command in NOT_RUN if command.startswith("make ")} <= targets
 
 
 def test_an_unknown_command_is_refused():

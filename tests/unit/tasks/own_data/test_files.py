@@ -23,6 +23,7 @@ FILES = {
     "base.model": "base",
     "label.file": "label",
     "label.reward_model": "label",
+    "reward.model": "reward",
     "ppo.rewards.sentiment_words": "ppo",
 }
 """Params that name a file or folder -> the stage that reads it."""
@@ -32,6 +33,8 @@ NO_FILES = {
     "prepare.sources.split": "a name within a data set of the hub",
     "prepare.sources.map": "names of columns",
     "base.revision": "a commit",
+    "base.chat_template_args": "keys are names that a chat template reads",
+    "ppo.rewards.function": "a file with a name in it, which four stages read: a test of its own",
     "sft.lora.targets": "names of layers",
     "reward.lora.targets": "names of layers",
     "ppo.lora.targets": "names of layers",
@@ -85,6 +88,7 @@ def everything(root: Path, annotators: str) -> Params:
             "sources": [{"path": "mine/a.jsonl"}, {"path": "hub/set", "revision": "0123456"}],
         },
         base={"model": "model"},
+        reward={"model": "classifier"},
         label={"annotators": annotators, "file": "mine/judgments.jsonl", "reward_model": "scorer"},
         ppo={"rewards": {"sentiment": 1.0, "sentiment_words": "mine/words.txt"}},
     )
@@ -92,6 +96,13 @@ def everything(root: Path, annotators: str) -> Params:
 
 def test_every_text_in_the_params_is_known_to_be_a_file_or_none():
     assert set(texts(Params)) == set(FILES) | set(NO_FILES)
+
+
+def test_every_stage_that_scores_reads_the_file_of_a_reward_function(tmp_path: Path):
+    rewards = {"function": "mine/check.py:score"}
+    params = write_params(tmp_path, ppo={"rewards": rewards})
+    found = {each.stage for each in named_paths(dataclasses.asdict(params)) if "mine" in each.path}
+    assert found == {"ppo", "evaluate", "test", "best_of_n"}
 
 
 def test_every_param_that_names_a_file_belongs_to_the_stage_that_reads_it(tmp_path: Path):

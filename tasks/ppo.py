@@ -135,7 +135,7 @@ def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, Learne
         return None, None
     if (by_text := text_scorer(folder, compute)) is None:
         return load_scorer(folder, compute.device), None
-    if params.value_init == "reward":
+    if params.has_value_function() and params.value_init == "reward":
         raise StageEnd(
             "bad_input",
             f"ppo.value_init: reward, but {stage.params.reward.model} (reward.model) has a "

@@ -141,17 +141,12 @@ def test_an_adapter_is_no_base_model(place: Place):
     assert "merge" in found
 
 
-def test_a_reward_model_without_a_normaliser_of_ours_is_no_annotator(place: Place):
+def test_a_classifier_that_others_have_trained_may_annotate(place: Place):
+    """It has no normaliser of ours, and needs none to say which of two scores is higher."""
     place.values["label"] = {"annotators": "reward_model", "reward_model": "model"}
-    write_reward_model(place.root / "model")
-
-    (found,) = place.preflight()
-
-    assert found.startswith("label.reward_model: ")
-    assert "no score_std in config.json" in found
-
-    write_reward_model(place.root / "model", score_std=1.0, score_mean=0.0)
-    check_inputs(load_params(place.save()), place.root)
+    for normaliser in ({}, {"score_std": 1.0, "score_mean": 0.0}):
+        write_reward_model(place.root / "model", **normaliser)
+        check_inputs(load_params(place.save()), place.root)
 
 
 def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
@@ -236,7 +231,6 @@ def write_large_model(folder: Path) -> None:
 
 
 def test_the_embedded_models_rates_are_refused_for_a_large_model(place: Place):
-    """Before anything starts, and by the stage itself under a bare `dvc repro`."""
     write_large_model(place.root / "model")
     place.values["base"]["model"] = "model"
     problem = (
@@ -245,13 +239,9 @@ def test_the_embedded_models_rates_are_refused_for_a_large_model(place: Place):
     )
 
     (found,) = place.preflight()
-    assert place.run("prepare")[0] == 0
-    code, err = place.run("base")
 
     assert found.startswith(problem)
     assert "PRESET=smollm2-135m" in found
-    assert (code, err) == (2, f"base: {found}\n")
-    assert not (place.root / "models").exists()
 
 
 def test_own_rates_for_a_large_model_pass(place: Place):

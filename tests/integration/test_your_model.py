@@ -37,7 +37,9 @@ ELSEWHERE = "hf download"
 
 def write_stand_in(folder: Path) -> None:
     """A model folder as the hub has it."""
-    requests = sample_requests("train", 200, named_random(0, "bpe"), templates=select_templates())
+    requests = sample_requests(
+        "train", 200, named_random(0, "bpe"), templates=select_templates(train=24)
+    )
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()

@@ -115,6 +115,25 @@ def copy_repository(root: Path, *, without: tuple[str, ...]) -> None:
             shutil.copy(ROOT / name, root / name)
 
 
+def copy_tiny_repository(root: Path, *, rounds: int) -> None:
+    """The repository without tests and documents, its pipeline made tiny."""
+    copy_repository(root, without=("tests/", "docs/"))
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    make_tiny(params, rounds=rounds)
+    yaml.dump(params, root / "params.yaml")
+
+
+def set_up(root: Path) -> None:
+    """Give a checkout this interpreter's environment, as `make` finds it after its set-up."""
+    venv = root / ".venv"
+    venv.mkdir()
+    for path in (Path(sys.prefix) / name for name in ("bin", "lib", "pyvenv.cfg")):
+        if path.exists():
+            (venv / path.name).symlink_to(path)
+    (venv / "ready").touch()
+
+
 def environment(folder: Path, **changes: str) -> dict[str, str]:
     """For commands: this interpreter first, nothing of the user's settings, DVC's state below."""
     private = ("MLFLOW_", "PREFECT_", "RLHF_", "DVC_", "GIT_")

@@ -13,11 +13,9 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -26,7 +24,7 @@ from ruamel.yaml import YAML
 from tests.documents import Command, File, filled_in, is_run, is_server, read, steps
 from tests.integration.test_people_rounds import label
 from tests.integration.test_pipeline import World, unrun  # noqa: F401
-from tests.stage_world import environment
+from tests.stage_world import environment, set_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -53,12 +51,7 @@ def world(unrun: World) -> World:  # noqa: F811
     params["ppo"]["optimiser"] |= {"lr": 0.02, "warmup_steps": 0}
     yaml.dump(params, unrun.root / "params.yaml")
     unrun.git("commit", "--quiet", "--all", "-m", "large steps")
-    venv = unrun.root / ".venv"
-    venv.mkdir()
-    for path in (Path(sys.prefix) / name for name in ("bin", "lib", "pyvenv.cfg")):
-        if path.exists():
-            (venv / path.name).symlink_to(path)
-    (venv / "ready").touch()
+    set_up(unrun.root)
     kept = environment(unrun.root.parent)
     shared = {k: v for k, v in kept.items() if not k.startswith(("MAKE", "MFLAGS", "RLHF_"))}
     mine = World(unrun.root, shared | {"HOME": str(unrun.root.parent)})

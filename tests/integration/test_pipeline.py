@@ -23,7 +23,7 @@ from mlflow.entities import Run
 from ruamel.yaml import YAML
 
 from tasks.reporting.summary import cpu_name
-from tests.stage_world import copy_repository, environment, make_tiny
+from tests.stage_world import copy_tiny_repository, environment
 
 pytestmark = pytest.mark.long
 
@@ -72,11 +72,7 @@ def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
     """The repository as a fresh clone would have it, with tiny parameters."""
     folder = tmp_path_factory.mktemp("pipeline")
     root = folder / "main"
-    copy_repository(root, without=("tests/", "docs/"))
-    yaml = YAML()
-    params = yaml.load(root / "params.yaml")
-    make_tiny(params, rounds=2)
-    yaml.dump(params, root / "params.yaml")
+    copy_tiny_repository(root, rounds=2)
     world = World(root, environment(folder))
     world.git("init", "--quiet", "--initial-branch=main")
     world.git("add", "--all")

@@ -134,6 +134,18 @@ def test_where_probes_only_report_the_round_goes_on_and_the_files_say_what_faile
     assert "probes" not in manifest["params"]["reward"]
 
 
+def test_labels_are_of_all_rounds_so_far_and_newest_of_the_round_alone(world: Path):
+    label(world, lambda a, b: len(b) > len(a))
+    set_params(world, "reward", {"probes": "report"})
+    path = world / "data/rounds/r1/preferences/heldout.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    write_json_lines(path, [{**row, "round": "r0"} for row in rows[:40]] + rows[40:])
+
+    assert run(world, "reward@r1") == 0
+    found = probes(world / "results/reward/r1")
+    assert (found["labels"]["pairs"], found["newest"]["pairs"]) == (str(HELDOUT), str(HELDOUT - 40))
+
+
 def test_fresh_labels_that_warn_stop_the_round_where_params_yaml_says_so(world: Path):
     label(world, lambda a, b: False, policy="the newest policy")
     set_params(world, "reward", {"probes": "report", "over_optimisation": "stop"})

@@ -1,11 +1,10 @@
 """The training stages with the options that the default leaves off, on tiny models."""
 
 import csv
-import functools
 import json
 import shutil
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -118,10 +117,15 @@ def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_
     assert {"loss", "member_2/loss", "member_3/loss"} <= set(columns)
 
 
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A SIGTERM to this process as soon as a stage has logged the step."""
-    return functools.partial(interrupt_at, monkeypatch)
+def assert_resumes(root: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGTERM after its second step, and a second run, give the outputs that are there now."""
+    whole = digest(root, stage)
+    forget(root, stage)
+    interrupt_at(monkeypatch, 2)
+    assert run(root, stage) == 143
+    monkeypatch.undo()
+    assert run(root, stage) == 0
+    assert digest(root, stage) == whole
 
 
 EVERYTHING = {
@@ -146,14 +150,13 @@ EVERYTHING = {
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
-    world: Path, lora: dict[str, int] | None, interrupt, monkeypatch
+    world: Path, lora: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ):
     stage = "ppo@r1"
     average = 0.8 if lora is None else None
     set_params(world, "ppo", {**EVERYTHING, "lora": lora, "average_decay": average})
     forget(world, stage)
     assert run(world, stage) == 0
-    whole = digest(world, stage)
     rows = history(world, stage)
     mix = EVERYTHING["rewards"]
     for row in rows:
@@ -162,16 +165,11 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
         wanted = sum(mix[name] * float(part) for name, part in parts.items())
         assert float(row["objective/score"]) == pytest.approx(wanted, abs=1e-5)
 
-    forget(world, stage)
-    interrupt(2)
-    assert run(world, stage) == 143
-    monkeypatch.undo()
-    assert run(world, stage) == 0
-    assert digest(world, stage) == whole
+    assert_resumes(world, stage, monkeypatch)
 
 
 def test_s64_a_round_without_a_value_function_is_published_without_one_and_resumes(
-    world: Path, interrupt, monkeypatch
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """From a policy that has one, which stays behind."""
     stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
@@ -179,19 +177,14 @@ def test_s64_a_round_without_a_value_function_is_published_without_one_and_resum
     set_params(world, "ppo", {"advantage": "grpo", "samples_per_prompt": 4})
     forget(world, stage)
     assert run(world, stage) == 0
-    whole, rows = digest(world, stage), history(world, stage)
+    rows = history(world, stage)
     listed = json.loads((folder / "manifest.json").read_text())["files"]
     assert [name for name in listed if name.endswith(".safetensors")] == ["model.safetensors"]
     assert not (folder / "value_function").exists()
     kept = json.loads((world / "results/ppo/r1/metrics.json").read_text())
     assert [name for name in [*rows[0], *kept] if name.startswith("value/")] == []
 
-    forget(world, stage)
-    interrupt(2)
-    assert run(world, stage) == 143
-    monkeypatch.undo()
-    assert run(world, stage) == 0
-    assert digest(world, stage) == whole
+    assert_resumes(world, stage, monkeypatch)
 
     add_second_round(world, "models/rounds/r1/policy")
     set_params(world, "ppo", {"advantage": "gae", "samples_per_prompt": 2})

@@ -5,7 +5,6 @@ several turns. Everything else is as a reader has it: a clone, `make`, and value
 their own, which the preset leaves alone.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from data.support_desk.templates import select_templates
 from rlhf.named_seeds import named_random
 from tests.documents import PIECES, read
 from tests.integration.test_pipeline import World
-from tests.stage_world import copy_repository, environment, make_tiny
+from tests.stage_world import copy_tiny_repository, environment, set_up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -70,18 +69,8 @@ def write_stand_in(folder: Path) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("your_model")
     root = folder / "main"
-    copy_repository(root, without=("tests/", "docs/"))
-    yaml = YAML()
-    params = yaml.load(root / "params.yaml")
-    make_tiny(params, rounds=1)
-    yaml.dump(params, root / "params.yaml")
-    # As `make` finds it after its set-up.
-    venv = root / ".venv"
-    venv.mkdir()
-    for path in (Path(sys.prefix) / name for name in ("bin", "lib", "pyvenv.cfg")):
-        if path.exists():
-            (venv / path.name).symlink_to(path)
-    (venv / "ready").touch()
+    copy_tiny_repository(root, rounds=1)
+    set_up(root)
     write_stand_in(root / MODEL)
     kept = {k: v for k, v in environment(folder).items() if not k.startswith(("MAKE", "MFLAGS"))}
     del kept["RLHF_SHIPPER"]

@@ -62,7 +62,7 @@ def judged_win_rate(
         )
     judgments = _ask(judge, params, pairs, run) if pairs else []
     points = [POINTS[each.choice] for each in judgments if each.choice in POINTS]
-    points += [0.5] * equal
+    points += [POINTS["tie"]] * equal
     if not points:
         raise StageEnd("failed", f"evaluate.judge: {judge} gave no verdict on any prompt")
     share = proportion_interval(sum(points), len(points))

@@ -67,6 +67,23 @@ def test_the_pieces_are_the_response_that_sampling_draws_at_once(tokens: int):
     assert len([piece for piece in pieces if piece]) > 1 or tokens < 120
 
 
+def test_a_response_ends_at_any_of_a_models_stop_ids():
+    lm, tokenizer = parts(TURNS)
+    tokens = special_ids(tokenizer)
+    encoded = encode_prompt(tokenizer, LETTER)
+    draws = draw_table(named_seed(0, "chat", 1), [encoded], TWENTY.max_new_tokens)
+    (row,) = sample_all(
+        lm, [encoded], TWENTY, stop_ids=tokens.stops, pad_id=tokens.pad, batch_size=1, draws=draws
+    )
+    place = next(n for n, token in enumerate(row) if n > 2 and token not in row[:n])
+    several = tokens._replace(others=(row[place],))
+
+    found = said(Dialogue(lm, tokenizer, TWENTY, tokens=several, seed=0), LETTER)
+
+    assert found == decode_response(tokenizer, row[: place + 1])
+    assert found != decode_response(tokenizer, row)
+
+
 def test_the_seed_decides_what_is_drawn_and_turns_differ():
     lm, tokenizer = parts(None)
     sampling = SamplingParams(max_new_tokens=30)

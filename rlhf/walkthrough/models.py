@@ -144,7 +144,7 @@ SMALL_PPO = PPOParams(
     epochs=2,
     minibatches=2,
     micro_batch_size=64,
-    sampling=SamplingParams(max_new_tokens=16),
+    sampling=SamplingParams(temperature=1.0, max_new_tokens=16),
     optimiser=RATE,
     value_optimiser=RATE,
     value_init="zero",

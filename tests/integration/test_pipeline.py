@@ -358,7 +358,11 @@ def test_a_second_clone_that_pulls_gets_the_same_bytes_and_has_nothing_to_do(
     ("path", "old", "new", "stale"),
     [
         ("README.md", "#", "# A word more.", set()),
-        ("params.yaml", "kl_coef: 0.04", "kl_coef: 0.5", {"ppo@r1", "ppo@r2", "report"}),
+        # The evaluations read PPO's rewards, and DVC follows whole sections.
+        (
+            "params.yaml", "kl_coef: 0.04", "kl_coef: 0.5",
+            {"ppo@r1", "ppo@r2", "evaluate@r1", "evaluate@r2", "test", "best_of_n", "report"},
+        ),
         (
             "rlhf/muon.py", '"""', '"""A word more. ',
             {"base", "sft", *(f"{stage}@{k}" for stage in ("reward", "ppo") for k in ("r1", "r2"))},

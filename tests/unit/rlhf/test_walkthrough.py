@@ -157,6 +157,15 @@ def test_parameters_of_another_version_are_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
+def test_the_page_shows_what_the_command_prints_in_a_fresh_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    page = (Path(__file__).resolve().parents[3] / "docs/walkthrough.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 0
+    assert capsys.readouterr().out == page.split("```text\n")[1].split("```")[0]
+
+
 def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main(["--help"])

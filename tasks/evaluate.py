@@ -5,6 +5,7 @@ equal policies give equal responses.
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,14 @@ from typing import Any
 
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
-from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
+from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, load_special_ids
+from tasks.generation.responses import Generator
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, encode_prompts, load_prompts, start_compute
 from tasks.running.outcome import Status
@@ -57,7 +59,7 @@ class Responses:
     """Gold scores, where the prompts are the embedded ones."""
 
 
-class Bench:
+class Bench(contextlib.AbstractContextManager["Bench"]):
     """Prompts, tokenizer and settings that all policies of a stage share."""
 
     def __init__(self, stage: Stage, split: str, *, passes: int):
@@ -74,19 +76,20 @@ class Bench:
         )
         self.rows = kept[: self._params.prompts]
         self.prompts = encoded[: self._params.prompts]
+        self._generator = Generator(stage, self.compute, self.tokens)
         self._progress = Progress(stage.name, passes, "passes")
         self.sft = load_policy(Path("models/sft"), self.compute.device)
 
     def responses(self, folder: Path) -> Responses:
         """One response of a policy to each prompt."""
         policy = load_policy(folder, self.compute.device)
-        ids = respond(
+        ids = self._generator.respond(
+            folder,
             policy,
             self.prompts,
-            self._params,
-            self.tokens,
-            compute=self.compute,
-            seeds=self._seeds,
+            self._params.sampling,
+            batch_size=self._params.batch_size,
+            seed=self._seeds.named("evaluate", "sampling"),
         )
         self._progress.step()
         texts = [decode_response(self._tokenizer, row) for row in ids]
@@ -122,32 +125,38 @@ class Bench:
         self._progress.step()
         return kl
 
-    def close(self) -> None:
-        """End the progress bar."""
+    @property
+    def served(self) -> dict[str, Any]:
+        """How far a server's log-probabilities are from ours, for the metrics."""
+        differences = self._generator.differences
+        return {"served_logprob_difference": differences} if differences else {}
+
+    def __exit__(self, *_: object) -> None:
+        """End the progress bar, and the server that was started."""
+        self._generator.__exit__()
         self._progress.close()
 
 
 def run_baseline(stage: Stage) -> None:
     """Measure SFT on the held-out prompts."""
-    bench = Bench(stage, "heldout", passes=1)
-    sft = bench.responses(Path("models/sft"))
-    bench.close()
+    with Bench(stage, "heldout", passes=1) as bench:
+        sft = bench.responses(Path("models/sft"))
     _publish(stage, "results/baseline", _metrics("sft", bench, sft, sft, None, None), [])
 
 
 def run_round(stage: Stage) -> None:
     """Measure the round's policy on the held-out prompts, against SFT and the round before."""
     key = str(stage.round_key)
-    bench = Bench(stage, "heldout", passes=6)
-    previous = bench.responses(Path(stage.round.policy))
-    _measure(stage, bench, key, f"results/evaluate/{key}", name=key, previous=previous)
+    with Bench(stage, "heldout", passes=6) as bench:
+        previous = bench.responses(Path(stage.round.policy))
+        _measure(stage, bench, key, f"results/evaluate/{key}", name=key, previous=previous)
 
 
 def run_test(stage: Stage) -> None:
     """Measure the final policy on the test prompts, once."""
-    bench = Bench(stage, "test", passes=5)
     final = stage.params.final
-    _measure(stage, bench, final, "results/test", name=final, previous=None)
+    with Bench(stage, "test", passes=5) as bench:
+        _measure(stage, bench, final, "results/test", name=final, previous=None)
 
 
 def _measure(
@@ -157,7 +166,6 @@ def _measure(
     sft, ours = bench.responses(Path("models/sft")), bench.responses(folder)
     scores, sft_scores = bench.scores(ours, judge), bench.scores(sft, judge)
     metrics = _metrics(name, bench, ours, sft, previous, bench.kl(ours, folder))
-    bench.close()
     metrics["proxy"] = {"mean": statistics.fmean(scores)}
     if ours.gold is None:
         metrics["proxy"] = mean_interval(scores).as_dict()
@@ -220,6 +228,7 @@ def _metrics(
         "finished": statistics.fmean(float(end) for end in ours.finished),
         "distinct_2": distinct_ngrams(ours.texts, 2),
         "too_long": bench.too_long,
+        **bench.served,
     }
 
 

@@ -9,12 +9,11 @@ from preferences.reader import read_rows
 from preferences.records import pair_id
 from preferences.schemas import PREFERENCES
 from rlhf.chat import decode_response
-from rlhf.draws import draw_table
-from rlhf.generation import sample_all
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.params.sample import SampleParams
 from rlhf.special_ids import load_special_ids
+from tasks.generation.responses import Generator
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -60,33 +59,31 @@ def run(stage: Stage) -> None:
     def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:
         if not indices:
             return []
-        chosen = [prompts[index] for index in indices]
-        ids = sample_all(
+        ids = generator.respond(
+            folder,
             models[folder],
-            chosen,
+            [prompts[index] for index in indices],
             params.sampling,
-            stop_ids=tokens.stops,
-            pad_id=tokens.pad,
             batch_size=params.batch_size,
-            draws=draw_table(seeds.named("sample", name), chosen, params.sampling.max_new_tokens),
+            seed=seeds.named("sample", name),
         )
         return [Response(decode_response(tokenizer, row), row[-1] in tokens.stops) for row in ids]
 
     pairs: dict[int, tuple[Response, Response]] = {}
-    for draw in range(DRAWS):
-        left = [index for index in range(len(rows)) if index not in pairs]
-        against = [index for index in left if index < num_against_sft]
-        with compute.autocast():
+    with Generator(stage, compute, tokens) as generator:
+        for draw in range(DRAWS):
+            left = [index for index in range(len(rows)) if index not in pairs]
+            against = [index for index in left if index < num_against_sft]
             first = respond(policy, left, f"first {draw}")
-            second = respond(sft, against, f"sft {draw}")
-            second += respond(policy, left[len(against) :], f"second {draw}")
-        new = {
-            index: (one, other)
-            for index, one, other in zip(left, first, second, strict=True)
-            if _comparable(one.text, other.text)
-        }
-        pairs |= new
-        progress.step(len(new))
+            second = respond(policy, left[len(against) :], f"second {draw}")
+            second = respond(sft, against, f"sft {draw}") + second
+            new = {
+                index: (one, other)
+                for index, one, other in zip(left, first, second, strict=True)
+                if _comparable(one.text, other.text)
+            }
+            pairs |= new
+            progress.step(len(new))
     progress.close()
     names = model_hash(policy), model_hash(sft)
     comparisons = [
@@ -95,7 +92,8 @@ def run(stage: Stage) -> None:
         )
         for index, pair in sorted(pairs.items())
     ]
-    _write(stage, comparisons, unusable=len(rows) - len(comparisons), too_long=too_long)
+    counts = {"unusable": len(rows) - len(comparisons), "too_long": too_long}
+    _write(stage, comparisons, counts, generator.differences)
 
 
 def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
@@ -154,7 +152,12 @@ def _comparison(
     }
 
 
-def _write(stage: Stage, comparisons: Sequence[Any], *, unusable: int, too_long: int) -> None:
+def _write(
+    stage: Stage,
+    comparisons: Sequence[Any],
+    counts: Mapping[str, int],
+    served: Mapping[str, float],
+) -> None:
     if not comparisons:
         raise StageEnd(
             "stopped",
@@ -163,7 +166,9 @@ def _write(stage: Stage, comparisons: Sequence[Any], *, unusable: int, too_long:
     unique = list({row["pair_id"]: row for row in comparisons}.values())
     key = stage.round_key
     write_json_lines(stage.staging.file(f"data/rounds/{key}/comparisons.jsonl"), unique)
-    metrics = {"pairs": len(unique), "unusable": unusable, "too_long": too_long}
+    metrics: dict[str, Any] = {"pairs": len(unique), **counts}
+    if served:
+        metrics["served_logprob_difference"] = dict(served)
     write_metrics(stage.staging.directory(f"results/sample/{key}"), metrics)
     stage.final(metrics)
 

@@ -47,6 +47,9 @@ class RunParams:
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes; weights and optimisers stay float32."""
+    generation: Literal["local", "server"] = "local"
+    """Who samples responses outside PPO: the stage itself, or a server of the model's folder (vLLM;
+    docs/how-to/answers-from-a-server.md), whose responses need not repeat."""
     bits: Bits = "portable"
     """`portable`: the same results on every x86-64 processor with AVX2 (Intel since Haswell, AMD
     since Zen). `native`: what is fastest on this one."""

@@ -1,6 +1,6 @@
 """What a reader has to know before believing the headline numbers of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.reporting.without_gold import undistinguished
@@ -21,6 +21,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *([by_test] if by_test else []),
         *rounds_without_gain(results).values(),
         *undistinguished([*results["policies"], *tested]).values(),
+        *answers_of_servers([*results["policies"], *tested]),
     ]
 
 
@@ -61,6 +62,18 @@ def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
                 f"its win rate against it is {_interval(wins, 3)}."
             )
     return found
+
+
+def answers_of_servers(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence if policies were measured on a server's responses, which need not repeat."""
+    served = [policy for policy in policies if policy.get("served_logprob_difference")]
+    if not served:
+        return []
+    largest = max(max(policy["served_logprob_difference"].values()) for policy in served)
+    return [
+        "Responses came from a server (run.generation), so the same run may give others. Its "
+        f"log-probabilities differ from this machine's by up to {largest:.2g} nats per token."
+    ]
 
 
 def _interval(estimate: Mapping[str, float], digits: int) -> str:

@@ -167,9 +167,10 @@ def cpu_name() -> str:
 
 
 def _policy(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's fields; those that stand in for gold only where there is none."""
+    """A policy's fields; those that stand in for gold, or tell of a server, only where needed."""
     instead = ("proxy_sft",) if metrics.get("gold") is None else ()
-    return _pick(metrics, (*POLICY_FIELDS, *instead))
+    served = ("served_logprob_difference",) if "served_logprob_difference" in metrics else ()
+    return _pick(metrics, (*POLICY_FIELDS, *instead, *served))
 
 
 def _pick(metrics: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ ERRORS: Mapping[type[Exception], Status] = {
 """How the library's errors end a stage."""
 
 NO_WEIGHT: Mapping[str, frozenset[str]] = {
-    "run": frozenset({"threads"}),
+    "run": frozenset({"threads", "generation"}),
     "base": frozenset({"chat_template_args"}),
     "reward": frozenset({"probes", "over_optimisation", "min_fresh_accuracy"}),
 }

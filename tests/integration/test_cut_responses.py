@@ -14,7 +14,7 @@ from rlhf.chat import decode_response
 from rlhf.models import load_tokenizer
 from rlhf.reward_models import load_reward_model
 from rlhf.scoring import Encoder, score_rows
-from tasks import sample
+from tasks.generation import responses
 from tasks.running.staging import model_hash, write_json_lines
 from tests import stage_world
 from tests.tiny import COMPUTE
@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         write_json_lines(root / f"data/prepared/prompts/{split}.jsonl", other)
     write_json_lines(root / "data/allowed.jsonl", [])
     made = World(root)
-    train, draw = reward.train_members, sample.sample_all
+    train, draw = reward.train_members, responses.sample_all
 
     def listened(*given: Any, **more: Any) -> list[list[int]]:
         drawn = draw(*given, **more)
@@ -95,7 +95,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reward, "train_members", watched)
-        patch.setattr(sample, "sample_all", listened)
+        patch.setattr(responses, "sample_all", listened)
         for stage in STAGES:
             assert stage_world.run(root, stage) == 0, stage
     return made

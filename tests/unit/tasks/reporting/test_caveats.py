@@ -90,3 +90,12 @@ def test_the_test_is_compared_with_the_policy_that_was_tested() -> None:
     found = results(held_out=estimate(7.8, 8.07, 8.3), test=estimate(6.8, 7.1, 7.4))
     found["test"]["policy"] = "r2"
     assert caveats(found) == []
+
+
+def test_responses_of_a_server_are_said_to_need_not_repeat() -> None:
+    found = results(held_out=estimate(7.8, 8.07, 8.3))
+    found["policies"][0]["served_logprob_difference"] = {"models/sft": 2.5e-5}
+    found["policies"][1]["served_logprob_difference"] = {"models/sft": 2e-5, "p": 3.1e-4}
+    (sentence,) = caveats(found)
+    assert "came from a server" in sentence
+    assert "by up to 0.00031 nats per token" in sentence

@@ -1,0 +1,162 @@
+"""A client of OpenAI's completions protocol that speaks in token ids.
+
+Texts would have to be encoded again, which need not give the ids that were sampled. So prompts are
+sent as ids, and ids come back: vLLM writes them in the place of the tokens' texts when it is asked
+to (`return_tokens_as_token_ids`).
+"""
+
+import http.client
+import json
+import os
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from rlhf.params.sampling import SamplingParams
+from tasks.running.outcome import StageEnd
+
+KEY_VARIABLE = "RLHF_GENERATION_KEY"
+"""Environment variable with the server's API key, if it wants one."""
+AT_ONCE = 64
+"""Requests in flight; the server makes batches of them."""
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+"""Before each further attempt at a request."""
+TIMEOUT_SECONDS = 600.0
+"""For one response."""
+BUSY = frozenset({408, 429, 500, 502, 503, 504})
+"""Replies after which trying again may help."""
+
+_TOKEN = re.compile(r"token_id:(\d+)")
+
+
+class Completion(NamedTuple):
+    """One response of the server."""
+
+    ids: list[int]
+    """With the stop id that ended it, if one did."""
+    logprobs: list[float]
+    """The server's own, in nats, for each id but a stop id that it left out."""
+
+
+class Client:
+    """One model of one server."""
+
+    def __init__(self, address: str, model: str) -> None:
+        """`address`: base of the API, such as http://127.0.0.1:8000/v1."""
+        self.address = address.rstrip("/")
+        self.model = model
+        self._given_up = threading.Event()
+
+    def models(self) -> set[str]:
+        """The names under which the server has models, and the folders they came from.
+
+        Raises:
+            StageEnd: it cannot be reached, or speaks another protocol.
+        """
+        reply = self._request("models", None)
+        try:
+            rows = reply["data"]
+            names = {row[key] for row in rows for key in ("id", "root") if row.get(key)}
+        except (KeyError, TypeError, AttributeError):
+            raise self._error("GET /models: expected data[].id", reply) from None
+        return {str(name) for name in names}
+
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        *,
+        stop_ids: Sequence[int],
+        seeds: Sequence[int],
+    ) -> list[Completion]:
+        """One response to each prompt, in their order; each is drawn with its own seed.
+
+        Raises:
+            StageEnd: a request failed for good; the others are not waited for.
+        """
+
+        def one(prompt: Sequence[int], seed: int) -> Completion:
+            body = {
+                "model": self.model,
+                "prompt": list(prompt),
+                "seed": seed,
+                "max_tokens": sampling.max_new_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "logprobs": 1,
+                # What follows is vLLM's.
+                "top_k": sampling.top_k or -1,
+                "min_tokens": sampling.min_new_tokens,
+                "stop_token_ids": list(stop_ids),
+                "repetition_penalty": 1.0,
+                "return_tokens_as_token_ids": True,
+            }
+            return self._read(self._request("completions", body), sampling, stop_ids)
+
+        self._given_up.clear()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            asked = [threads.submit(one, *row) for row in zip(prompts, seeds, strict=True)]
+            try:
+                return [future.result() for future in asked]
+            except BaseException:
+                self._given_up.set()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _read(self, reply: Any, sampling: SamplingParams, stop_ids: Sequence[int]) -> Completion:
+        try:
+            choice = reply["choices"][0]
+            why, found = choice["finish_reason"], choice["logprobs"]
+            tokens, logprobs = found["tokens"], [float(x) for x in found["token_logprobs"]]
+            matches = [_TOKEN.fullmatch(token) for token in tokens]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._error("expected choices[0].logprobs.tokens", reply) from None
+        if None in matches:
+            raise self._error(
+                "expected token ids as `token_id:17` (return_tokens_as_token_ids, as in vLLM)",
+                tokens[:3],
+            )
+        ids = [int(match[1]) for match in matches if match]
+        if why not in ("stop", "length"):
+            raise self._error("expected finish_reason stop or length", why)
+        if why == "stop" and (not ids or ids[-1] not in stop_ids):
+            # Servers differ in whether they show the stop id itself.
+            reason = choice.get("stop_reason")
+            ids.append(reason if reason in stop_ids else stop_ids[0])
+        if not ids or len(ids) > sampling.max_new_tokens + (why == "stop"):
+            raise self._error(f"expected 1 to {sampling.max_new_tokens} tokens", len(ids))
+        return Completion(ids[: sampling.max_new_tokens], logprobs[: len(ids)])
+
+    def _request(self, path: str, body: dict[str, Any] | None) -> Any:
+        for pause in (*PAUSES_SECONDS, None):
+            try:
+                return self._send(path, body)
+            except urllib.error.HTTPError as error:
+                problem: object = f"{error.code} {error.read(300).decode(errors='replace')}".strip()
+                if error.code not in BUSY:
+                    break
+            except (OSError, http.client.HTTPException) as error:
+                problem = error
+            except ValueError as error:
+                raise self._error("expected JSON", error) from None
+            if pause is None or self._given_up.wait(pause):
+                break
+        raise self._error(f"/{path} failed", problem, status="failed")
+
+    def _send(self, path: str, body: dict[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["Authorization"] = f"Bearer {key}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.address}/{path}", data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            return json.load(answer)
+
+    def _error(self, expected: str, found: object, *, status: Any = "bad_input") -> StageEnd:
+        return StageEnd(
+            status, f"run.generation: {self.address}: {expected}; found {str(found)[:300]}"
+        )

@@ -1,0 +1,70 @@
+"""Whether a server has the model that it is said to have: its own figures against ours."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from rlhf.compute import Compute, Precision
+from rlhf.logits import response_logits
+from rlhf.logprobs import token_logprobs
+from rlhf.padding import pad_left, pad_right
+from rlhf.params.sampling import SamplingParams
+from rlhf.special_ids import SpecialIds
+from tasks.generation.client import Client
+from tasks.running.outcome import StageEnd
+
+PROMPTS = 4
+"""How many are asked for the comparison."""
+TOKENS = 32
+"""Of each response at most."""
+LIMITS: Mapping[Precision, float] = {"float32": 0.005, "bfloat16": 0.1}
+"""Mean difference of log-probabilities in nats per token above which it is another model. Two
+computations of one model differ by their rounding, 1e-5 in float32 and some hundredths in bfloat16;
+two policies of neighbouring rounds by tenths."""
+
+
+@torch.no_grad()
+def require_same_model(
+    client: Client,
+    lm: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: SpecialIds,
+    compute: Compute,
+) -> float:
+    """Mean difference between the server's log-probabilities and ours, in nats per token.
+
+    Sampled at temperature 1, so that log-probabilities before and after it are the same.
+
+    Raises:
+        StageEnd: it is above the limit of the precision.
+    """
+    few = prompts[:PROMPTS]
+    plain = SamplingParams(temperature=1.0, max_new_tokens=TOKENS)
+    answers = client.complete(few, plain, stop_ids=tokens.stops, seeds=range(len(few)))
+    batch = [
+        tensor.to(compute.device)
+        for tensor in (
+            *pad_left(few, tokens.pad),
+            *pad_right([answer.ids for answer in answers], tokens.pad),
+        )
+    ]
+    with compute.autocast():
+        logits = response_logits(lm, *batch)
+    ours = token_logprobs(logits, batch[2], temperature=1.0).tolist()
+    differences = [
+        abs(own - theirs)
+        for row, answer in zip(ours, answers, strict=True)
+        # A stop id that the server left out has no log-probability, and comes last.
+        for own, theirs in zip(row, answer.logprobs, strict=False)
+    ]
+    mean, limit = statistics.fmean(differences), LIMITS[compute.precision]
+    if not mean <= limit:
+        raise StageEnd(
+            "bad_input",
+            f"run.generation: {client.address} serves another model as {client.model!r}: "
+            f"log-probabilities of {len(differences)} tokens differ by {mean:.3g} nats in the "
+            f"mean, expected at most {limit:g} in {compute.precision} (run.precision)",
+        )
+    return mean

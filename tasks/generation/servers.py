@@ -1,0 +1,137 @@
+"""Servers of model folders: those that the user names, or one that the stage starts and ends."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tasks.generation.client import Client
+from tasks.params.loading import RunParams
+from tasks.running.outcome import StageEnd
+from tasks.running.staging import model_hash
+from tasks.workspace.processes import die_with
+
+URL_VARIABLE = "RLHF_GENERATION_URL"
+"""Environment variable: addresses of running servers, with spaces between them."""
+COMMAND_VARIABLE = "RLHF_GENERATION_COMMAND"
+"""Environment variable: what the stage starts where no address is given."""
+COMMAND = "vllm serve"
+
+START_SECONDS = 1800.0
+"""A large model is loaded and compiled in minutes."""
+END_SECONDS = 10.0
+"""From SIGTERM to SIGKILL."""
+
+
+@contextlib.contextmanager
+def serving(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
+    """A client of a server that has the folder's model.
+
+    Args:
+        folder: the model folder, relative to the repository.
+        run: its precision is that of a server that is started here.
+        log: file for what such a server prints.
+
+    Raises:
+        StageEnd: there is none, or none with this model.
+    """
+    addresses = os.environ.get(URL_VARIABLE, "").split()
+    if addresses:
+        yield _named(addresses, folder)
+        return
+    with _started(folder, run, log) as client:
+        yield client
+
+
+def _named(addresses: list[str], folder: Path) -> Client:
+    wanted = [folder.as_posix(), str(folder.resolve()), model_hash(folder)]
+    found: list[str] = []
+    for address in addresses:
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise StageEnd("bad_input", f"{URL_VARIABLE}: {address!r}, expected an http(s) address")
+        names = Client(address, "").models()
+        if name := next((name for name in wanted if name in names), None):
+            return Client(address, name)
+        found += sorted(names)
+    raise StageEnd(
+        "bad_input",
+        f"{URL_VARIABLE}: no server has {folder} under its path or as {wanted[-1]}; "
+        f"found {', '.join(found) or 'no model'}",
+    )
+
+
+@contextlib.contextmanager
+def _started(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
+    command = shlex.split(os.environ.get(COMMAND_VARIABLE, COMMAND))
+    if not command or shutil.which(command[0]) is None:
+        raise StageEnd(
+            "bad_input",
+            f"run.generation is server, but {URL_VARIABLE} names none "
+            f"and there is no command {' '.join(command)!r} ({COMMAND_VARIABLE}) to start one",
+        )
+    port = _free_port()
+    options = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--served-model-name": folder.as_posix(),
+        "--dtype": run.precision,
+        "--seed": str(run.seed),
+        # Not the sampling settings that some folders bring along.
+        "--generation-config": "vllm",
+    }
+    arguments = [text for pair in options.items() for text in pair]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, folder.as_posix(), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+    try:
+        _wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
+        yield Client(f"http://127.0.0.1:{port}/v1", folder.as_posix())
+    finally:
+        _end(process)
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", health: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise StageEnd(
+                "failed",
+                f"the server ended with {process.returncode} before it was ready; "
+                f"{log}: {lines[-1] if lines else 'empty'}",
+            )
+        with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=5):
+            return
+        time.sleep(0.2)
+    raise StageEnd("failed", f"the server was not ready within {START_SECONDS:g} s; see {log}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the server and whatever it started."""
+    for wish in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, wish)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,239 @@
+"""`run.generation: server`: stages whose responses come from a server of the model's folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.chat import decode_response
+from rlhf.models import load_tokenizer
+from tasks import evaluate
+from tasks.running.runner import run_stage
+from tasks.running.staging import write_json_lines
+from tests import stage_world
+from tests.completions_server import CompletionsServer
+
+ROOT = Path(__file__).resolve().parents[2]
+NAP = 600 + os.getpid() / 1e7
+"""Seconds; no other test's."""
+SERVER = f"{sys.executable} {ROOT / 'tests/completions_server.py'}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    stage_world.build(root)
+    stage_world.set_params(root, "sample", {"pairs": 12, "against_sft": 0.5})
+    for split in ("train", "heldout"):
+        folder = root / "data/prepared/preferences"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json_lines(folder / f"{split}.jsonl", [])
+    prompts = (root / "data/prepared/prompts/train.jsonl").read_text().splitlines()
+    for split in ("heldout", "test"):
+        (root / f"data/prepared/prompts/{split}.jsonl").write_text("\n".join(prompts[:16]) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(root: Path) -> Iterator[CompletionsServer]:
+    server = CompletionsServer(root / "models/sft", "models/sft")
+    server.start()
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def fresh(root: Path, served: CompletionsServer) -> None:
+    served.requests.clear()
+    served.answers.clear()
+    served.busy, served.change = 0, lambda reply: reply
+    stage_world.set_params(root, "run", {"generation": "server"})
+
+
+def baseline(root: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> int:
+    monkeypatch.chdir(root)
+    for name, value in {"RLHF_SHIPPER": "driver", "RLHF_EXECUTION": "t", **environment}.items():
+        monkeypatch.setenv(name, value)
+    return run_stage(
+        "evaluate",
+        evaluate.run_baseline,
+        name="baseline",
+        inputs=evaluate.BASELINE_INPUTS,
+        arguments=[],
+        errors=evaluate.OUR_ERRORS,
+    )
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def outcome(root: Path, stage: str) -> str:
+    return str(read(root / f".work/{stage}/outcome.json")["message"])
+
+
+def test_the_likeliest_responses_of_a_server_are_those_of_the_stage_itself(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    sampling = {"temperature": 0.9, "max_new_tokens": 8}
+    stage_world.set_params(root, "evaluate", {"sampling": sampling | {"top_k": 1}})
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
+    asked = len(served.requests)
+    theirs = read(root / "results/baseline/metrics.json")
+    stage_world.set_params(root, "run", {"generation": "local"})
+    assert baseline(root, monkeypatch) == 0
+    ours = read(root / "results/baseline/metrics.json")
+    stage_world.set_params(root, "evaluate", {"sampling": sampling})
+
+    assert asked == len(served.requests) == 16 + 4, "each prompt once, and four for the comparison"
+    difference = theirs.pop("served_logprob_difference")
+    assert list(difference) == ["models/sft"]
+    assert 0 < difference["models/sft"] < 1e-4
+    assert theirs == ours
+    assert "served_logprob_difference" not in ours
+
+
+def test_every_request_says_all_that_the_draws_depend_on(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    served.busy = 2
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
+    *_, last = served.requests
+    known = {"model": "models/sft", "temperature": 0.9, "top_p": 1.0, "top_k": -1,
+             "max_tokens": 8, "min_tokens": 0, "repetition_penalty": 1.0}  # fmt: skip
+    assert {key: last[key] for key in known} == known
+    tokenizer = load_tokenizer(root / "models/sft")
+    assert last["stop_token_ids"] == [tokenizer.eos_token_id]
+    measured = [body for body in served.requests if body["temperature"] == 0.9]
+    assert len({body["seed"] for body in measured}) == len({tuple(b["prompt"]) for b in measured})
+    before = sorted(map(tuple, served.answers))
+
+    served.answers.clear()
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
+    assert sorted(map(tuple, served.answers)) == before, "the same seeds, whatever came between"
+
+
+def of_another_protocol(reply: Any) -> Any:
+    found = reply["choices"][0]["logprobs"]
+    return {"choices": [reply["choices"][0] | {"logprobs": found | {"tokens": ["a"] * 8}}]}
+
+
+def less_likely(reply: Any) -> Any:
+    found = reply["choices"][0]["logprobs"]
+    found["token_logprobs"] = [number - 0.006 for number in found["token_logprobs"]]
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "problem"),
+    [
+        (of_another_protocol, 2, "expected token ids as `token_id:17`"),
+        (less_likely, 2, "serves another model as 'models/sft': log-probabilities of"),
+        (lambda _: {"error": "?"}, 2, "expected choices[0].logprobs.tokens; found {'error'"),
+        (lambda reply: {"choices": [reply["choices"][0] | {"finish_reason": "content_filter"}]},
+         2, "expected finish_reason stop or length; found content_filter"),
+    ],
+)  # fmt: skip
+def test_what_a_server_gets_wrong_ends_the_stage(
+    change: Callable[[Any], Any], code: int, problem: str,
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    served.change = change
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == code
+    assert problem in outcome(root, "baseline")
+
+
+def test_another_model_under_the_same_name_is_found_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = CompletionsServer(root / "models/base", "models/sft")
+    other.start()
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=other.address) == 2
+    other.shutdown()
+    assert f"{other.address} serves another model as 'models/sft'" in outcome(root, "baseline")
+    assert "expected at most 0.005 in float32" in outcome(root, "baseline")
+
+
+def test_without_a_server_there_is_one_clear_error(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RLHF_GENERATION_COMMAND", "no-such-vllm serve")
+    assert baseline(root, monkeypatch) == 2
+    assert "RLHF_GENERATION_URL names none and there is no command" in outcome(root, "baseline")
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL="127.0.0.1:8000") == 2
+    assert "'127.0.0.1:8000', expected an http(s) address" in outcome(root, "baseline")
+    served.name = "a-model"
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 2
+    served.name = "models/sft"
+    assert "no server has models/sft under its path or as" in outcome(root, "baseline")
+    assert "found a-model" in outcome(root, "baseline")
+    monkeypatch.delenv("RLHF_GENERATION_URL")
+    broken = f"{sys.executable} -c 'raise SystemExit(\"no GPU\")'"
+    assert baseline(root, monkeypatch, RLHF_GENERATION_COMMAND=broken) == 1
+    assert "ended with 1 before it was ready" in outcome(root, "baseline")
+    assert "no GPU" in outcome(root, "baseline")
+
+
+@pytest.mark.long
+def test_sample_starts_a_server_for_each_of_its_models_and_ends_it(root: Path):
+    code = stage_world.run(root, "sample@r1", RLHF_GENERATION_COMMAND=SERVER)
+    assert code == 0, outcome(root, "sample@r1")
+    tokenizer = load_tokenizer(root / "models/sft")
+    rows = [
+        json.loads(line)
+        for line in (root / "data/rounds/r1/comparisons.jsonl").read_text().splitlines()
+    ]
+    assert len(rows) == 12
+    for row in rows:
+        for side in ("a", "b"):
+            ids = tokenizer(row[f"response_{side}"])["input_ids"]
+            assert decode_response(tokenizer, ids) == row[f"response_{side}"]
+    metrics = read(root / "results/sample/r1/metrics.json")
+    assert set(metrics["served_logprob_difference"]) == {"models/sft"}
+    assert not [line for line in running() if "completions_server" in line and str(root) in line]
+
+
+@pytest.mark.long
+def test_the_server_does_not_outlive_a_killed_stage(root: Path):
+    stage = subprocess.Popen(
+        [sys.executable, "-m", "tasks.evaluate", "--policy", "sft"],
+        cwd=root,
+        env=stage_world.environment(
+            root,
+            PYTHONPATH=str(ROOT),
+            RLHF_GENERATION_COMMAND=f"{sys.executable} -c 'import time; time.sleep({NAP})'",
+        ),
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while not sleeping():
+        assert stage.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(stage.pid, signal.SIGKILL)
+    stage.wait()
+    deadline = time.monotonic() + 60
+    while sleeping():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def sleeping() -> list[str]:
+    return [line for line in running() if f"time.sleep({NAP}) models/sft" in line]
+
+
+def running() -> list[str]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return lines

@@ -34,6 +34,7 @@ Mathematics
 Models
     models               policies and tokenizers from folders
     logits               hidden states and logits of whole sequences, where they are read
+    token_chunks         what is read off logits, without the logits of a batch ever existing
     reward_models        a trunk, a head with one label, and a normaliser of its scores
     reward_heads         the head, on the trunk of every family
     actor_critic         a policy with its value function, or alone

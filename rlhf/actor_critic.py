@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
@@ -11,7 +12,15 @@ from transformers import PreTrainedModel
 from rlhf.logits import before_response, language_model_head
 from rlhf.model_folders import ModelFolderError
 from rlhf.reward_models import RewardModel
-from rlhf.shapes import Logits, PerToken, PromptIds, PromptMask, ResponseIds, ResponseMask
+from rlhf.shapes import (
+    HiddenStates,
+    Logits,
+    PerToken,
+    PromptIds,
+    PromptMask,
+    ResponseIds,
+    ResponseMask,
+)
 
 VALUE_FUNCTION = "value_function/weights.safetensors"
 """Below a policy's folder, since many loaders read every `*.safetensors` in it as its weights."""
@@ -21,6 +30,13 @@ class PolicyOutput(NamedTuple):
     """What the policy says about a batch of responses."""
 
     logits: Logits
+    values: PerToken
+
+
+class PolicyStates(NamedTuple):
+    """What the policy says about a batch of responses, before its language-model head."""
+
+    hidden: HiddenStates
     values: PerToken
 
 
@@ -52,15 +68,25 @@ class ActorCritic(nn.Module):
         response_mask: ResponseMask,
     ) -> PolicyOutput:
         """Logits of every response token and the value of the state before it."""
+        states = self.states(prompt_ids, prompt_mask, response_ids, response_mask)
+        return PolicyOutput(language_model_head(self.lm, states.hidden), states.values)
+
+    def states(
+        self,
+        prompt_ids: PromptIds,
+        prompt_mask: PromptMask,
+        response_ids: ResponseIds,
+        response_mask: ResponseMask,
+    ) -> PolicyStates:
+        """The same with hidden states in place of logits, which are too many of a large batch."""
         batch = (prompt_ids, prompt_mask, response_ids, response_mask)
         hidden = before_response(self.lm.base_model, batch)
         if self.value_head is None:
-            logits = language_model_head(self.lm, hidden)
-            return PolicyOutput(logits, logits.new_zeros(response_ids.shape))
+            return PolicyStates(hidden, hidden.new_zeros(response_ids.shape, dtype=torch.float32))
         trunk = self.value_trunk
         value_hidden = hidden if trunk is None else before_response(trunk, batch)
         values = self.value_head(value_hidden).squeeze(-1)
-        return PolicyOutput(language_model_head(self.lm, hidden), values.float())
+        return PolicyStates(hidden, values.float())
 
 
 def build_actor_critic(

@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.dpo_loss import PairLogprobs, dpo_loss
-from rlhf.logits import response_logits
-from rlhf.logprobs import token_logprobs
+from rlhf.logits import before_response
 from rlhf.masked import sequence_sums
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
 from rlhf.padding import length_buckets, pad_left, pad_right
 from rlhf.params.dpo import DPOParams
 from rlhf.seeding import Seeds
+from rlhf.token_chunks import chunked_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def pair_logprobs(
     """What the policy says of both sides, in one forward pass."""
     prompts = [pair.prompt for pair in pairs] * 2
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    batch = [
-        tensor.to(compute.device)
-        for tensor in (*pad_left(prompts, pad_id), *pad_right(responses, pad_id))
-    ]
+    prompt_ids, prompt_mask = pad_left(prompts, pad_id)
+    ids, mask = (tensor.to(compute.device) for tensor in pad_right(responses, pad_id))
+    batch = (prompt_ids.to(compute.device), prompt_mask.to(compute.device), ids, mask)
     with compute.autocast():
-        logits = response_logits(policy, *batch)
-    sums = sequence_sums(token_logprobs(logits, batch[2], temperature=1.0), batch[3])
+        hidden = before_response(policy.base_model, batch)
+        logprobs = chunked_logprobs(policy, hidden, ids, temperature=1.0)
+    sums = sequence_sums(logprobs, mask)
     return PairLogprobs(*sums.split(len(pairs)))
 
 

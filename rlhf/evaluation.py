@@ -9,12 +9,13 @@ from rlhf.compute import Compute
 from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.kl import full_kl
-from rlhf.logits import response_logits
+from rlhf.logits import before_response, language_model_head
 from rlhf.masked import sequence_sums
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
+from rlhf.token_chunks import each_chunk, joined
 
 
 @torch.no_grad()
@@ -62,21 +63,23 @@ def kl_to_reference(
     Summed over the tokens of responses that the policy sampled: an unbiased estimate of the KL
     between the two distributions over responses, with less noise than log-ratios.
     """
+    temperature = params.sampling.temperature
+
+    def read(hidden: torch.Tensor, ref_hidden: torch.Tensor) -> torch.Tensor:
+        logits = language_model_head(policy, hidden)
+        ref_logits = language_model_head(reference, ref_hidden)
+        return full_kl(logits, ref_logits, temperature=temperature)
+
     result: list[float] = []
     for start in range(0, len(prompts), params.batch_size):
         rows = slice(start, start + params.batch_size)
-        batch = [
-            tensor.to(compute.device)
-            for tensor in (
-                *pad_left(prompts[rows], tokens.pad),
-                *pad_right(responses[rows], tokens.pad),
-            )
-        ]
+        prompt_ids, prompt_mask = pad_left(prompts[rows], tokens.pad)
+        ids, mask = (tensor.to(compute.device) for tensor in pad_right(responses[rows], tokens.pad))
+        batch = (prompt_ids.to(compute.device), prompt_mask.to(compute.device), ids, mask)
         with compute.autocast():
-            logits = response_logits(policy, *batch)
-            ref_logits = response_logits(reference, *batch)
-        divergence = full_kl(logits, ref_logits, temperature=params.sampling.temperature)
-        result += sequence_sums(divergence, batch[3]).tolist()
+            hidden = [before_response(lm.base_model, batch) for lm in (policy, reference)]
+            divergence = joined(each_chunk(policy, read, *hidden), mask)
+        result += sequence_sums(divergence, mask).tolist()
     return result
 
 

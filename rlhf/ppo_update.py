@@ -16,7 +16,6 @@ from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.kl import KLController
-from rlhf.logprobs import token_logprobs_and_entropy
 from rlhf.masked import masked_mean
 from rlhf.optimisers import Optimiser, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
@@ -26,6 +25,7 @@ from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
+from rlhf.token_chunks import chunked_logprobs_and_entropy
 from rlhf.weight_average import WeightAverage
 
 
@@ -194,10 +194,12 @@ def _losses(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch and its metrics, all divided by the minibatch's token count."""
     mask = batch.response_mask
-    output = training.models.actor(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
-    loss, metrics = _value_part(output.values, batch, params, tokens)
-    current = token_logprobs_and_entropy(
-        output.logits,
+    actor = training.models.actor
+    states = actor.states(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
+    loss, metrics = _value_part(states.values, batch, params, tokens)
+    current = chunked_logprobs_and_entropy(
+        actor.lm,
+        states.hidden,
         batch.response_ids,
         temperature=params.sampling.temperature,
         train_entropy=params.entropy_coef != 0,

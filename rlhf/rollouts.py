@@ -11,14 +11,14 @@ from rlhf.actor_critic import ActorCritic
 from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.generation import Responses, sample_responses
-from rlhf.logits import response_logits
-from rlhf.logprobs import token_logprobs
+from rlhf.logits import before_response
 from rlhf.lora import adapter_off
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import Draws
 from rlhf.special_ids import SpecialIds
+from rlhf.token_chunks import chunked_logprobs
 
 
 class PPOModels(NamedTuple):
@@ -92,15 +92,19 @@ def _score(
     width = int(responses.response_mask.any(dim=0).sum())
     ids = responses.response_ids[:, :width]
     batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, responses.response_mask[:, :width])
+    temperature = sampling.temperature
     with compute.autocast():
-        output = models.actor(*batch)
+        states = models.actor.states(*batch)
+        logprobs = chunked_logprobs(models.actor.lm, states.hidden, ids, temperature=temperature)
         with adapter_off(models.reference):
-            ref_logits = response_logits(models.reference, *batch)
-        scores = output.values.new_zeros(len(prompt_ids))
+            ref_hidden = before_response(models.reference.base_model, batch)
+            ref_logprobs = chunked_logprobs(
+                models.reference, ref_hidden, ids, temperature=temperature
+            )
+        scores = states.values.new_zeros(len(prompt_ids))
         if models.reward_model is not None:
             ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
             scores = models.reward_model(*ids_and_mask)
-    temperature = sampling.temperature
 
     def widened(values: torch.Tensor) -> torch.Tensor:
         return functional.pad(values, (0, responses.response_ids.shape[1] - width))
@@ -110,9 +114,9 @@ def _score(
         prompt_mask=prompt_mask,
         response_ids=responses.response_ids,
         response_mask=responses.response_mask,
-        logprobs=widened(token_logprobs(output.logits, ids, temperature=temperature)),
-        ref_logprobs=widened(token_logprobs(ref_logits, ids, temperature=temperature)),
-        values=widened(output.values),
+        logprobs=widened(logprobs),
+        ref_logprobs=widened(ref_logprobs),
+        values=widened(states.values),
         scores=scores,
         ended=responses.ended,
     )

@@ -24,6 +24,7 @@ from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
 from rlhf.templates import Message
+from rlhf.token_chunks import each_chunk
 
 Demonstration = tuple[Prompt, str] | Sequence[Message]
 """A prompt with its response, or a conversation."""
@@ -165,11 +166,15 @@ def _loss_of_trained(
     tokens: int,
 ) -> torch.Tensor:
     """The loss from hidden states; only those that predict a trained token go through the head."""
+
+    def read(hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = language_model_head(model, hidden)
+        every = torch.ones_like(labels, dtype=torch.bool)
+        return language_model_loss(logits, labels, every, normaliser=tokens)
+
     chosen = trained[:, 1:]
-    logits = language_model_head(model, hidden[:, :-1][chosen])
-    labels = ids[:, 1:][chosen]
-    every = torch.ones_like(labels, dtype=torch.bool)
-    return language_model_loss(logits[None], labels[None], every[None], normaliser=tokens)
+    picked = hidden[:, :-1][chosen][None], ids[:, 1:][chosen][None]
+    return torch.stack(each_chunk(model, read, *picked)).sum()
 
 
 def _backward(

@@ -30,6 +30,8 @@ PerPrompt = Float[Tensor, "prompts samples"]
 """One number for each of the responses to each prompt."""
 PerSequenceFlag = Bool[Tensor, "batch"]
 """One yes or no for each sequence."""
+HiddenStates = Float[Tensor, "batch response hidden"]
+"""What a head reads: position t predicts response token t."""
 Logits = Float[Tensor, "batch response vocab"]
 """Unnormalised log-probabilities: position t predicts response token t."""
 Scalar = Float[Tensor, ""]

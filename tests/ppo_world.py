@@ -41,16 +41,23 @@ def params(**changes) -> PPOParams:
 ONE_STEP = {"iterations": 1, "epochs": 1, "minibatches": 1}
 
 
-def policy(seed: int = 0):
+def policy(seed: int = 0, vocabulary: int = tiny.VOCABULARY):
     """Two of these differ by several nats per answer."""
-    return tiny.llama(seed, spread=10.0)
+    return tiny.llama(seed, vocabulary, spread=10.0)
 
 
-def fresh(params: PPOParams, *, seed: int = 0, reference_seed: int = 0) -> PPOTraining:
-    scorer = tiny.reward_model()
+def fresh(
+    params: PPOParams,
+    *,
+    seed: int = 0,
+    reference_seed: int = 0,
+    vocabulary: int = tiny.VOCABULARY,
+) -> PPOTraining:
+    scorer = tiny.reward_model(vocabulary=vocabulary)
     scorer.set_normaliser(0.1, 0.5)
-    actor = build_actor(policy(seed), params)
-    return PPOTraining(PPOModels(actor, policy(reference_seed), scorer), params)
+    actor = build_actor(policy(seed, vocabulary), params)
+    reference = policy(reference_seed, vocabulary)
+    return PPOTraining(PPOModels(actor, reference, scorer), params)
 
 
 def run(training, params, *, prompts=PROMPTS, seed=0, stop=None) -> list[Iteration]:

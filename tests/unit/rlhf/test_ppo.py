@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from rlhf.actor_critic import ActorCritic, PolicyOutput, build_actor_critic
+from rlhf.actor_critic import ActorCritic, PolicyStates, build_actor_critic
 from rlhf.batches import PPOBatch, Rollout
-from rlhf.logits import response_logits
+from rlhf.logits import before_response, response_logits
 from rlhf.logprobs import token_logprobs
 from rlhf.masked import whiten
 from rlhf.params.kl import AdaptiveKLParams
@@ -310,9 +310,9 @@ class ScoredByAnother(ActorCritic):
         super().__init__(lm, torch.nn.Linear(32, 1), None)
         self.other = [other]
 
-    def forward(self, *batch):
-        logits = response_logits(self.other[0], *batch)
-        return PolicyOutput(logits, torch.zeros_like(logits[..., 0]))
+    def states(self, *batch):
+        hidden = before_response(self.other[0].base_model, batch)
+        return PolicyStates(hidden, torch.zeros_like(hidden[..., 0]))
 
 
 def test_s19_a_kl_far_below_zero_stops_the_round_and_says_why():

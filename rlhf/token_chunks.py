@@ -1,0 +1,87 @@
+"""What is read off logits, a chunk of tokens at a time: the logits of a large batch never exist.
+
+They are the largest tensors by far: 256 responses of 512 tokens by a vocabulary of 151,936 take
+74 GiB in float32, of which a loss reads one number or two for each token. So the head runs on a
+chunk of tokens, their numbers are kept and their logits dropped; the backward pass computes the
+logits of one chunk after the other again. A batch that is one chunk goes through the head as it is,
+once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlhf.logits import language_model_head
+from rlhf.logprobs import TokenLogprobs, token_logprobs, token_logprobs_and_entropy
+from rlhf.shapes import HiddenStates, PerToken, ResponseIds
+
+MOST_LOGITS = 2**26
+"""Logits at a time: 256 MiB in float32, five times that while their gradient is computed. Every
+batch of the embedded model's recipe is one chunk."""
+
+Result = TypeVar("Result")
+
+
+def each_chunk(
+    lm: PreTrainedModel, read: Callable[..., Result], *per_token: Tensor
+) -> list[Result]:
+    """What `read` gives for consecutive chunks of the tokens of a batch.
+
+    Args:
+        lm: whose vocabulary the logits have.
+        read: from tensors (batch, tokens, ...) to what is to be kept of their logits.
+        per_token: these tensors; more than one chunk come as (1, tokens, ...).
+    """
+    tokens = per_token[0].shape[0] * per_token[0].shape[1]
+    vocabulary = lm.get_output_embeddings().weight.shape[0]
+    count = min(tokens, -(-tokens * vocabulary // MOST_LOGITS))
+    if count <= 1:
+        return [read(*per_token)]
+    # Equal ones: products of few rows are slow, and may depend on the number of threads.
+    rows = (each.flatten(0, 1)[None].tensor_split(count, dim=1) for each in per_token)
+    chunks = zip(*rows, strict=True)
+    return [
+        checkpoint(read, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks
+    ]
+
+
+def chunked_logprobs(
+    lm: PreTrainedModel, hidden: HiddenStates, token_ids: ResponseIds, *, temperature: float
+) -> PerToken:
+    """`token_logprobs` of the logits that the model's head gives for these hidden states."""
+
+    def read(hidden: Tensor, ids: Tensor) -> Tensor:
+        return token_logprobs(language_model_head(lm, hidden), ids, temperature=temperature)
+
+    return joined(each_chunk(lm, read, hidden, token_ids), token_ids)
+
+
+def chunked_logprobs_and_entropy(
+    lm: PreTrainedModel,
+    hidden: HiddenStates,
+    token_ids: ResponseIds,
+    *,
+    temperature: float,
+    train_entropy: bool = True,
+) -> TokenLogprobs:
+    """`token_logprobs_and_entropy` of the logits that the head gives for these hidden states."""
+
+    def read(hidden: Tensor, ids: Tensor) -> TokenLogprobs:
+        return token_logprobs_and_entropy(
+            language_model_head(lm, hidden),
+            ids,
+            temperature=temperature,
+            train_entropy=train_entropy,
+        )
+
+    numbers = zip(*each_chunk(lm, read, hidden, token_ids), strict=True)
+    return TokenLogprobs(*(joined(each, token_ids) for each in numbers))
+
+
+def joined(chunks: Sequence[Tensor], like: Tensor) -> PerToken:
+    """Numbers of each token (batch, tokens, as `like`) from those of its chunks."""
+    return chunks[0] if len(chunks) == 1 else torch.cat(list(chunks), dim=1).view(like.shape[:2])

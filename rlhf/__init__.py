@@ -35,6 +35,7 @@ Models
     models               policies and tokenizers from folders
     logits               hidden states and logits of whole sequences, where they are read
     token_chunks         what is read off logits, without the logits of a batch ever existing
+    recomputed_layers    layers whose activations are computed again in the backward pass
     reward_models        a trunk, a head with one label, and a normaliser of its scores
     reward_heads         the head, on the trunk of every family
     actor_critic         a policy with its value function, or alone

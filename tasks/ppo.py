@@ -27,6 +27,7 @@ from rlhf.named_seeds import named_random
 from rlhf.ppo import Iteration, train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
+from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
@@ -91,6 +92,8 @@ def run(stage: Stage) -> None:
     at_start = folder == SFT
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
+    if params.recompute_layers:
+        recompute_layers(actor)
     training = PPOTraining(models, params)
     samples: list[dict[str, Any]] = []
     checkpoints = Checkpoints(stage, training, samples)

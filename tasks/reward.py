@@ -42,6 +42,7 @@ from rlhf.model_folders import is_reward_model
 from rlhf.models import load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.reward import NO_MODEL
+from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.running.metrics_file import write_metrics
@@ -247,6 +248,8 @@ def _train(
         for number, member in enumerate(members):
             draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")
             add_adapter(member.classifier, params.lora, draws, head=member.head)
+    if params.recompute_layers:
+        recompute_layers(*members)
     training = reward.EnsembleTraining(
         [Training(m, Optimiser(params.optimiser, m.named_parameters())) for m in members]
     )

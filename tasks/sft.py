@@ -10,6 +10,7 @@ from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
+from rlhf.recomputed_layers import recompute_layers
 from rlhf.special_ids import special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
@@ -52,6 +53,8 @@ def run(stage: Stage) -> None:
         check_packing(model.base_model, [example.ids for example in examples[:4]])
     if params.lora is not None:
         add_adapter(model, params.lora, seeds.torch("sft", "lora"))
+    if params.recompute_layers:
+        recompute_layers(model)
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)

@@ -38,6 +38,9 @@ class PPOParams:
     """Optimiser steps per pass."""
     micro_batch_size: Count = 16
     """Responses per forward pass; changes memory, never the gradient."""
+    recompute_layers: bool = False
+    """Compute the activations of each layer again in the backward pass instead of keeping them: a
+    fraction of the memory for a third more time; changes no weight."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)

@@ -31,6 +31,9 @@ class RewardParams:
     """Pairs per optimiser step."""
     micro_batch_size: Count = 64
     """Pairs per forward pass; changes memory, never the gradient."""
+    recompute_layers: bool = False
+    """Compute the activations of each layer again in the backward pass instead of keeping them: a
+    fraction of the memory for a third more time; changes no weight."""
     max_tokens: Count = 192
     """Pairs with a longer side (prompt and response) are left out and counted."""
     margins: bool = True

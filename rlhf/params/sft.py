@@ -17,6 +17,9 @@ class SFTParams:
     """Demonstrations per optimiser step."""
     micro_batch_size: Count = 64
     """Demonstrations per forward pass; changes memory, never the gradient."""
+    recompute_layers: bool = False
+    """Compute the activations of each layer again in the backward pass instead of keeping them: a
+    fraction of the memory for a third more time; changes no weight."""
     max_tokens: Count = 192
     """Longer demonstrations (prompt and response) are left out and counted."""
     packing: bool = False

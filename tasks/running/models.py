@@ -33,10 +33,12 @@ ERRORS: Mapping[type[Exception], Status] = {
 NO_WEIGHT: Mapping[str, frozenset[str]] = {
     "run": frozenset({"threads", "generation"}),
     "base": frozenset({"chat_template_args"}),
-    "reward": frozenset({"probes", "over_optimisation", "min_fresh_accuracy"}),
+    "sft": frozenset({"recompute_layers"}),
+    "reward": frozenset({"recompute_layers", "probes", "over_optimisation", "min_fresh_accuracy"}),
+    "ppo": frozenset({"recompute_layers"}),
 }
-"""Section -> keys that change no weight: how fast it runs, what may end a round, and what other
-files of the folder show (the chat template has its arguments)."""
+"""Section -> keys that change no weight: how fast it runs, in how much memory, what may end a
+round, and what other files of the folder show (the chat template has its arguments)."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
     "reward": {"model": None},

@@ -63,6 +63,36 @@ def test_packed_demonstrations_train_the_model_that_unpacked_ones_train(world: P
         torch.testing.assert_close(packed[name], weight, rtol=0, atol=2e-4)
 
 
+@pytest.mark.long
+def test_recomputed_layers_train_the_same_bytes(tmp_path: Path):
+    """All of them, manifests included; each stage does run its first layer more often."""
+    stage_world.build(tmp_path, layers=2)
+    trained = ("sft", "reward@r1", "ppo@r1")
+    before = {stage: digest(tmp_path, stage) for stage in trained}
+    for stage in trained:
+        plain = runs_of_attention(tmp_path, stage)
+        set_params(tmp_path, stage.partition("@")[0], {"recompute_layers": True})
+        assert runs_of_attention(tmp_path, stage) > plain
+        assert digest(tmp_path, stage) == before[stage]
+
+
+def runs_of_attention(root: Path, stage: str) -> int:
+    """How often a stage runs any layer's attention when it starts from nothing."""
+    runs = 0
+
+    def count(module: torch.nn.Module, *_: object) -> None:
+        nonlocal runs
+        runs += type(module).__name__ == "LlamaAttention"
+
+    forget(root, stage)
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    try:
+        assert run(root, stage) == 0
+    finally:
+        hook.remove()
+    return runs
+
+
 def test_sft_with_an_adapter_publishes_base_plus_adapter_as_peft_reads_it(world: Path):
     from peft import PeftModel
 

@@ -1,0 +1,45 @@
+"""Layers whose activations are computed again in the backward pass (Chen et al. 2016).
+
+A layer keeps its input alone; the backward pass runs it once more before its gradient. So the
+activations of one layer exist at a time, for a forward pass more: a third more work in training.
+`transformers` can do this in training mode only, in which dropout draws; our models are always in
+evaluation mode.
+
+The last layer of a model is left as it is. Its activations are needed as soon as the backward pass
+begins, and `rlhf.last_block` changes it for the forward pass only.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+def recompute_layers(*models: nn.Module) -> None:
+    """From now on keep no activations of a model's layers but the last; gradients stay the same."""
+    for layer in (layer for model in models for layer in recomputable(model)):
+        layer.forward = _recomputed(layer.forward)
+
+
+def recomputable(model: nn.Module) -> list[nn.Module]:
+    """The layers of every trunk within a model, without the last of each."""
+    stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList))
+    return [
+        layer
+        for stack in stacks
+        if all(isinstance(layer, GradientCheckpointingLayer) for layer in stack)
+        for layer in list(stack)[:-1]
+    ]
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # Decoding runs a layer thousands of times, and `checkpoint` takes 20 µs to do nothing.
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return run

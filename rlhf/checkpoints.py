@@ -8,6 +8,8 @@ A checkpoint is a folder `step-00000012`:
 
 It is written as `.staging`, flushed, described by its manifest, flushed again and renamed. A kill
 at any moment leaves the older checkpoints and at most a `.staging`, which the next save replaces.
+Its bytes are hashed once when it is written, and once more when a training resumes from it; which
+older ones may go is read off names and sizes.
 Nothing is pickled: a checkpoint can hold numbers, strings and tensors, and no code.
 """
 
@@ -36,7 +38,7 @@ from rlhf.manifests import (
 )
 
 KEPT = 2
-"""Verified checkpoints that a save leaves in place, its own included."""
+"""Whole checkpoints that a save leaves in place, its own included."""
 
 TENSORS, STATE, STAGING = "tensors.safetensors", "state.json", ".staging"
 
@@ -54,7 +56,7 @@ def save_checkpoint(
 ) -> Path:
     """Write the state of a training run after `step` steps; returns the checkpoint's folder.
 
-    Older checkpoints go once `KEPT` verified ones are newer than they are.
+    Older checkpoints go once `KEPT` whole ones are newer than they are.
 
     Args:
         folder: where the checkpoints of one training are, and no other's.
@@ -122,25 +124,25 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
 
 
 def _rotate(folder: Path) -> None:
-    """Remove what is older than the newest `KEPT` checkpoints that verify."""
-    verified = 0
+    """Remove what is older than the newest `KEPT` whole checkpoints."""
+    whole = 0
     for path in checkpoints(folder):
-        if verified >= KEPT:
+        if whole >= KEPT:
             shutil.rmtree(path, ignore_errors=True)
             continue
         try:
-            _verified(path)
+            _verified(path, hashes=False)
         except DamagedError:
             continue
-        verified += 1
+        whole += 1
 
 
-def _verified(path: Path) -> Path:
+def _verified(path: Path, *, hashes: bool = True) -> Path:
     manifest = read_manifest(path)
     files, step = manifest["files"], manifest["step"]
     if path.name != f"step-{step:08d}" or set(files) != {TENSORS, STATE}:
         raise DamagedError(f"{path / MANIFEST}: describes step {step} with {sorted(files)}")
-    verify_files(path, files)
+    verify_files(path, files, hashes=hashes)
     return path
 
 

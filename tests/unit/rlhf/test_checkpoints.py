@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlhf import manifests
 from rlhf.checkpoints import (
     KEPT,
     checkpoints,
@@ -111,6 +112,24 @@ def test_damaged_ones_do_not_count_when_older_ones_go(tmp_path: Path):
     assert saved_steps(tmp_path) == [4, 3, 2, 1]
     save_checkpoint(tmp_path, 5, state(5), {})
     assert saved_steps(tmp_path) == [5, 4]
+
+
+def test_a_save_hashes_what_it_has_written_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    hashed: list[str] = []
+
+    def noting(path: Path) -> str:
+        hashed.append(f"{path.parent.name}/{path.name}")
+        return sha256(path)
+
+    sha256 = manifests.sha256
+    monkeypatch.setattr(manifests, "sha256", noting)
+    for step in (1, 2, 3):
+        hashed.clear()
+        save_checkpoint(tmp_path, step, state(step), {})
+        assert sorted(hashed) == [".staging/state.json", ".staging/tensors.safetensors"]
+    assert saved_steps(tmp_path) == [3, 2]
 
 
 def flip(name: str, position: float) -> Callable[[Path], None]:

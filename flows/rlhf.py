@@ -48,6 +48,7 @@ from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_word
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import Execution, save_execution
+from tasks.workspace.shared_weights import share_outputs
 
 SHIPPING_SECONDS = 60.0
 INTERRUPTED_SHIPPING_SECONDS = 3.0
@@ -274,6 +275,7 @@ def _execution(
         tag_outputs(root)
     else:
         get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
+    share_outputs(root)
     links.publish()
     publish_runs(root, flow_run)
     get_run_logger().info("\n%s", result_table(summary))

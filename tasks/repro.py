@@ -43,6 +43,7 @@ from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import begin_execution, last_execution, save_execution
 from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.variants import VariantError, prepare_workspace
 
 SHIPPING_DEADLINE_SECONDS = 60.0
@@ -174,6 +175,7 @@ def _run(
         tag_outputs(workspace)
     else:
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
+    share_outputs(workspace)
     return ended
 
 

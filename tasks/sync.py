@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
+from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.variants import workspaces
 
 
@@ -24,6 +25,7 @@ def sync(root: Path) -> tuple[list[ShipResult], int]:
     for workspace in (root, *workspaces(root)):
         results += ship_all(workspace)
         tagged += tag_outputs(workspace)
+        share_outputs(workspace)
     return results, tagged
 
 

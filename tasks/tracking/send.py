@@ -31,12 +31,12 @@ from tasks.tracking.runs import (
     stage_run,
 )
 from tasks.tracking.sent import Sent, load_sent, save_sent
-from tasks.tracking.shared_weights import share_with_cache
 from tasks.tracking.spool import is_live, read_finish
 from tasks.tracking.spools import run_behind
 from tasks.tracking.store import Store, connect, logged_files, mlflow_key
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
+from tasks.workspace.shared_weights import share_with_cache
 
 METRICS_PER_BATCH = 1000
 GONE = "outputs.gone"

@@ -13,6 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.workspace.driver_lock import Driver, sole_use
+from tasks.workspace.dvc_cache import cache_folder, md5
 from tasks.workspace.execution import begin_execution, save_execution
 
 pytestmark = pytest.mark.long
@@ -101,6 +102,8 @@ folder = Path("results") / name.replace("@", "/")
 folder.mkdir(parents=True)
 gold = {"mean": 4.5 if name == "baseline" else 8.25, "low": 4.0, "high": 9.0, "n": 8}
 (folder / "metrics.json").write_text(json.dumps({"policy": name, "gold": gold}))
+if wanted.startswith("large"):
+    (folder / "model.safetensors").write_bytes(wanted.encode().ljust(2**26))
 if wanted == "note":
     note_made_from(Path.cwd(), used, before)
 end("done", 0, "")
@@ -365,6 +368,26 @@ def test_a_run_that_dvc_restores_as_a_whole_has_its_own_run_in_mlflow(root: Path
     assert [run.data.metrics["gold"] for run in runs] == [8.25] * 3
     assert all(run.info.status == "FINISHED" for run in runs)
     assert len({run.info.run_name for run in runs}) == 3
+
+
+def test_large_outputs_are_links_to_the_cache_that_a_later_run_leaves_alone(root: Path) -> None:
+    """64 MiB; what is smaller is a copy, as DVC makes it."""
+    results = root / "results/baseline"
+    (root / "wanted").write_text("large 1")
+    assert drive(root)[0] == 0
+    first = md5(results / "model.safetensors")
+    objects = cache_folder(root)
+    assert (results / "model.safetensors").samefile(objects / first[:2] / first[2:])
+    small = md5(results / "metrics.json")
+    assert not (results / "metrics.json").samefile(objects / small[:2] / small[2:])
+    assert "Nothing to do" in drive(root)[1]
+
+    (root / "wanted").write_text("large 2")
+    assert drive(root)[0] == 0
+    second = md5(results / "model.safetensors")
+    assert second != first
+    assert (results / "model.safetensors").samefile(objects / second[:2] / second[2:])
+    assert md5(objects / first[:2] / first[2:]) == first
 
 
 def test_a_variant_runs_in_its_own_workspace_and_reuses_what_is_the_same(root: Path) -> None:

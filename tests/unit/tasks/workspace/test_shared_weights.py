@@ -1,13 +1,15 @@
-"""MLflow's weights become links to DVC's objects, and only where they are the same bytes."""
+"""Weights become links to DVC's objects, and only where they are the same bytes."""
 
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tasks.tracking.shared_weights import WORTH_IT, share_with_cache
+from tasks.workspace import shared_weights
+from tasks.workspace.shared_weights import WORTH_IT, share_outputs, share_with_cache
 
 LARGE, OTHER, SMALL = b"a" * (WORTH_IT + 1), b"b" * (WORTH_IT + 1), b"{}"
 OUTPUT = {"model.safetensors": LARGE, "member-1/model.safetensors": OTHER, "config.json": SMALL}
@@ -92,3 +94,29 @@ def test_without_hard_links_the_copy_stays(
     assert share_with_cache(logged, cache, hash_of()) == 0
     assert [path.name for path in logged.iterdir()] == ["model.safetensors"]
     assert (logged / "model.safetensors").read_bytes() == LARGE
+
+
+def test_only_large_files_of_the_outputs_are_linked(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two that MLflow's copies would be linked to, the one that is as large as that."""
+    monkeypatch.setattr(shared_weights, "LARGE", len(LARGE) + 1)
+    root, larger = tmp_path / "root", LARGE + b"a"
+    objects = Path(shutil.copytree(cache, root / ".dvc/cache/files/md5"))
+    write(kept(objects, larger), larger).chmod(0o444)
+    files = [
+        {"md5": digest(larger), "relpath": "model.safetensors"},
+        {"md5": digest(OTHER), "relpath": "member-1/model.safetensors"},
+    ]
+    listed = json.dumps(files).encode()
+    name = f"{digest(listed)}.dir"
+    write(objects / name[:2] / name[2:], listed)
+    outs = f"[{{path: models/sft, md5: {name}}}, {{path: results/gone, md5: {hash_of()}}}]"
+    write(root / "dvc.lock", f"stages: {{sft: {{outs: {outs}}}}}".encode())
+    model = write(root / "models/sft/model.safetensors", larger)
+    member = write(root / "models/sft/member-1/model.safetensors", OTHER)
+
+    assert share_outputs(root) == len(larger)
+    assert model.samefile(kept(objects, larger))
+    assert not member.samefile(kept(objects, OTHER))
+    assert share_outputs(root) == 0

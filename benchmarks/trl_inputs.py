@@ -18,7 +18,7 @@ from rlhf.compute import Compute
 from rlhf.draws import draw_table
 from rlhf.params.sampling import SamplingParams
 from rlhf.reward_models import RewardModel
-from rlhf.rollouts import PPOModels, collect_rollout
+from rlhf.rollouts import MicroBatches, PPOModels, collect_rollout
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
 
@@ -81,7 +81,7 @@ def make_inputs(
         prompts,
         SamplingParams(temperature=NUMBERS["temperature"], max_new_tokens=12),
         SpecialIds(EOS, PAD),
-        micro_batch_size=len(prompts),
+        micro_batches=MicroBatches(len(prompts)),
         compute=Compute(torch.device("cpu"), "float32"),
         draws=draw_table(Seeds(0).named("parity"), prompts, steps=12),
     )

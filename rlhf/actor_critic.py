@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
+from rlhf.compute import outside_autocast
 from rlhf.logits import before_response, language_model_head
 from rlhf.model_folders import ModelFolderError
 from rlhf.reward_models import RewardModel
@@ -85,8 +86,9 @@ class ActorCritic(nn.Module):
             return PolicyStates(hidden, hidden.new_zeros(response_ids.shape, dtype=torch.float32))
         trunk = self.value_trunk
         value_hidden = hidden if trunk is None else before_response(trunk, batch)
-        values = self.value_head(value_hidden).squeeze(-1)
-        return PolicyStates(hidden, values.float())
+        with outside_autocast(hidden.device):
+            values = self.value_head(value_hidden.float()).squeeze(-1)
+        return PolicyStates(hidden, values)
 
 
 def build_actor_critic(

@@ -21,8 +21,6 @@ from transformers import (
 )
 
 from rlhf.chat import Prompt, TokenizerError
-from rlhf.logits import sequence_hidden
-from rlhf.masked import last_token_index
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.models import load_tokenizer, load_weights
 from rlhf.reward_models import RewardModel
@@ -68,12 +66,7 @@ class Classifier(RewardModel):
                 input_ids=torch.where(mask, ids, 0), attention_mask=mask.long()
             )
             return cast(Tensor, output.logits)
-        last = last_token_index(mask)
-        rows = torch.arange(ids.shape[0], device=ids.device)
-        read = torch.zeros_like(mask)
-        read[rows, last] = True
-        hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read)
-        return cast(Tensor, self.head(hidden[rows, last]))
+        return self.head_outputs(self.last_hidden(ids, mask))
 
 
 class TextEncoder(Encoder):

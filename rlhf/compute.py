@@ -15,7 +15,7 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Compute:
-    """A device and the precision of forward passes; weights and optimiser stay float32."""
+    """A device and the precision of forward passes below the heads; what is trained is float32."""
 
     device: torch.device
     precision: Precision
@@ -25,6 +25,16 @@ class Compute:
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Inside it products of float32 tensors are float32, whatever the precision around it.
+
+    For heads: bfloat16 has 8 bits, so a logit of 62 would be a multiple of 0.25.
+    """
+    if not torch.is_autocast_enabled(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:

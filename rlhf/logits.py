@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from rlhf.compute import outside_autocast
 from rlhf.last_block import computed_only_at
 from rlhf.padding import position_ids
 from rlhf.shapes import (
@@ -86,12 +87,14 @@ def language_model_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
 
     That code is more than the output layer: Gemma caps its logits, Granite and Cohere scale them.
     """
-    if lm.config.model_type in OUTPUT_LAYER_ALONE:
-        return cast(Tensor, lm.get_output_embeddings()(hidden)).float()
-    head = copy.copy(lm)
-    batch = hidden if hidden.ndim == 3 else hidden[None]
-    head._modules = lm._modules | {lm.base_model_prefix: _GivenHidden(batch)}
-    logits = cast(Tensor, head(inputs_embeds=batch, use_cache=False).logits).float()
+    with outside_autocast(hidden.device):
+        hidden = hidden.float()
+        if lm.config.model_type in OUTPUT_LAYER_ALONE:
+            return cast(Tensor, lm.get_output_embeddings()(hidden)).float()
+        head = copy.copy(lm)
+        batch = hidden if hidden.ndim == 3 else hidden[None]
+        head._modules = lm._modules | {lm.base_model_prefix: _GivenHidden(batch)}
+        logits = cast(Tensor, head(inputs_embeds=batch, use_cache=False).logits).float()
     return logits if hidden.ndim == 3 else logits[0]
 
 

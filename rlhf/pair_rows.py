@@ -10,10 +10,10 @@ support desk's pairs, 28 % of all tokens.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlhf.last_block import FAMILIES, computed_only_at
 from rlhf.masked import EmptyMaskError
@@ -67,7 +67,7 @@ def pair_scores(model: RewardModel, sides: Sequence[Sides], *, pad_id: int) -> P
             use_cache=False,
         )
     hidden = output.last_hidden_state[each, rows.ends]
-    return cast(Tensor, model.head(hidden)).squeeze(-1).float()
+    return model.head_outputs(hidden).squeeze(-1)
 
 
 def join(sides: Sequence[Sides], *, pad_id: int) -> PairRows:

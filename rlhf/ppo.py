@@ -36,7 +36,7 @@ from rlhf.masked import rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_finite, check_kl, count_flat
 from rlhf.ppo_metrics import PPOMetrics
-from rlhf.ppo_update import PPOTraining, update
+from rlhf.ppo_update import PPOTraining, micro_batches, update
 from rlhf.reward_shaping import (
     clip_scores,
     penalise_length,
@@ -90,7 +90,7 @@ def train(
             chosen,
             params.sampling,
             tokens,
-            micro_batch_size=params.micro_batch_size,
+            micro_batches=micro_batches(len(chosen), params, iteration, compute, seeds),
             compute=compute,
             draws=draw_table(
                 seeds.named("ppo", "sampling", iteration), chosen, params.sampling.max_new_tokens

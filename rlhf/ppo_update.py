@@ -23,7 +23,7 @@ from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
 from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.ppo_metrics import UpdateMetrics
-from rlhf.rollouts import PPOModels
+from rlhf.rollouts import MicroBatches, PPOModels
 from rlhf.seeding import Seeds
 from rlhf.token_chunks import chunked_logprobs_and_entropy
 from rlhf.weight_average import WeightAverage
@@ -117,17 +117,14 @@ def update(
         SelfCheckError: something had moved before the first step.
         NonFiniteError: a loss, a gradient or a weight was not finite.
     """
-    size = len(batch) // params.minibatches
     train_policy = iteration >= params.value_warmup_iterations
     rows: list[dict[str, float]] = []
     passes = params.value_epochs or params.epochs
     for epoch in range(passes):
         on_policy = train_policy and epoch < params.epochs
-        order = torch.randperm(
-            len(batch), generator=seeds.torch("ppo", "minibatches", iteration, epoch)
-        )
-        for part in order.to(compute.device).split(size):
-            row = _optimise(training, batch.select(part), params, on_policy, iteration, compute)
+        for part in _minibatches(len(batch), params, iteration, epoch, seeds):
+            minibatch = batch.select(part.to(compute.device))
+            row = _optimise(training, minibatch, params, on_policy, iteration, compute)
             if on_policy and not any("ratio" in earlier for earlier in rows):
                 check_first_step(row, iteration)
             rows.append(row)
@@ -139,6 +136,25 @@ def update(
     means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
     skipped = passes - len(rows) // params.minibatches
     return UpdateMetrics(**means, optimiser_steps=len(rows), skipped_passes=skipped)
+
+
+def micro_batches(
+    rows: int, params: PPOParams, iteration: int, compute: Compute, seeds: Seeds
+) -> MicroBatches:
+    """How to score a rollout so that, as far as the precision needs it, its first pass agrees."""
+    if compute.precision == "float32":
+        return MicroBatches(params.micro_batch_size)
+    first_pass = _minibatches(rows, params, iteration, 0, seeds)
+    return MicroBatches(params.micro_batch_size, first_pass)
+
+
+def _minibatches(
+    rows: int, params: PPOParams, iteration: int, epoch: int, seeds: Seeds
+) -> tuple[Tensor, ...]:
+    """The rows of each minibatch of a pass, in the order in which they train."""
+    order = torch.randperm(rows, generator=seeds.torch("ppo", "minibatches", iteration, epoch))
+    parts: tuple[Tensor, ...] = order.split(rows // params.minibatches)
+    return parts
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
+from rlhf.compute import outside_autocast
 from rlhf.logits import sequence_hidden
 from rlhf.masked import last_token_index
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
@@ -59,12 +60,20 @@ class RewardModel(nn.Module):
 
         A row without a real token raises `EmptyMaskError`.
         """
+        return self.head_outputs(self.last_hidden(ids, mask)).squeeze(-1)
+
+    def last_hidden(self, ids: TokenIds, mask: AttentionMask) -> Tensor:
+        """Hidden states (batch, hidden) of each row's last real token."""
         last = last_token_index(mask)
         rows = torch.arange(ids.shape[0], device=ids.device)
         read = torch.zeros_like(mask)
         read[rows, last] = True
-        hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read)
-        return cast(Tensor, self.head(hidden[rows, last])).squeeze(-1).float()
+        return sequence_hidden(self.classifier.base_model, ids, mask, read=read)[rows, last]
+
+    def head_outputs(self, hidden: Tensor) -> Tensor:
+        """What the head gives in float32 for hidden states (..., hidden)."""
+        with outside_autocast(hidden.device):
+            return cast(Tensor, self.head(hidden.float()))
 
     def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
         """Normalised scores; padding on either side changes nothing."""

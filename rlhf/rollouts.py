@@ -32,6 +32,25 @@ class PPOModels(NamedTuple):
     """None where rules alone give the score; the rollout's scores are then 0."""
 
 
+class MicroBatches(NamedTuple):
+    """Which rows of a rollout are scored together: those of similar length, for little padding.
+
+    The shape of a batch decides in which order products are summed. In float32 that moves a
+    log-probability by 1e-6, in bfloat16 by as much as 0.1. There the update's first minibatches are
+    scored each in the micro-batches that will train it, so that its first ratios are exactly 1.
+    """
+
+    size: int
+    minibatches: Sequence[torch.Tensor] | None = None
+    """Rows that are together in the update; None: all of them."""
+
+    def of(self, lengths: torch.Tensor) -> list[torch.Tensor]:
+        """Indices of the rows of each micro-batch, from every row's number of tokens."""
+        groups = [g.to(lengths.device) for g in self.minibatches or [torch.arange(len(lengths))]]
+        ordered = [rows[lengths[rows].argsort(stable=True)] for rows in groups]
+        return [part for rows in ordered for part in rows.split(self.size)]
+
+
 @torch.no_grad()
 def collect_rollout(
     models: PPOModels,
@@ -39,18 +58,19 @@ def collect_rollout(
     sampling: SamplingParams,
     tokens: SpecialIds,
     *,
-    micro_batch_size: int,
+    micro_batches: MicroBatches,
     compute: Compute,
     draws: Draws,
 ) -> Rollout:
     """Sample one response per prompt and score it.
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
-    the first ratio of the update is exactly 1. The reward model reads the ids the policy emitted.
-    `draws` has a row for each prompt (`rlhf.draws`).
+    the first ratio of the update is 1. The reward model reads the ids the policy emitted. `draws`
+    has a row for each prompt (`rlhf.draws`).
     """
     ids, mask = pad_left(prompts, tokens.pad)
     ids, mask = ids.to(compute.device), mask.to(compute.device)
+    # One context for all of it: within it the policy's weights are cast once.
     with compute.autocast():
         responses = sample_responses(
             models.actor.lm,
@@ -61,13 +81,13 @@ def collect_rollout(
             pad_id=tokens.pad,
             draws=draws,
         )
-    # Rows of similar length share a micro-batch, so that little padding is computed.
-    order = (mask.sum(dim=1) + responses.response_mask.sum(dim=1)).argsort(stable=True)
-    parts = [
-        _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling, compute)
-        for rows in order.split(micro_batch_size)
-    ]
-    return Rollout.concat(parts).select(order.argsort())
+        lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
+        together = micro_batches.of(lengths)
+        parts = [
+            _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling)
+            for rows in together
+        ]
+    return Rollout.concat(parts).select(torch.cat(together).argsort())
 
 
 def each_repeated(prompts: Sequence[Sequence[int]], times: int) -> list[Sequence[int]]:
@@ -85,7 +105,6 @@ def _score(
     prompt_mask: torch.Tensor,
     responses: Responses,
     sampling: SamplingParams,
-    compute: Compute,
 ) -> Rollout:
     """All models' outputs for a micro-batch; columns that are padding in every row are left out."""
     first = int(prompt_mask.any(dim=0).long().argmax())
@@ -93,18 +112,15 @@ def _score(
     ids = responses.response_ids[:, :width]
     batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, responses.response_mask[:, :width])
     temperature = sampling.temperature
-    with compute.autocast():
-        states = models.actor.states(*batch)
-        logprobs = chunked_logprobs(models.actor.lm, states.hidden, ids, temperature=temperature)
-        with adapter_off(models.reference):
-            ref_hidden = before_response(models.reference.base_model, batch)
-            ref_logprobs = chunked_logprobs(
-                models.reference, ref_hidden, ids, temperature=temperature
-            )
-        scores = states.values.new_zeros(len(prompt_ids))
-        if models.reward_model is not None:
-            ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
-            scores = models.reward_model(*ids_and_mask)
+    states = models.actor.states(*batch)
+    logprobs = chunked_logprobs(models.actor.lm, states.hidden, ids, temperature=temperature)
+    with adapter_off(models.reference):
+        ref_hidden = before_response(models.reference.base_model, batch)
+        ref_logprobs = chunked_logprobs(models.reference, ref_hidden, ids, temperature=temperature)
+    scores = states.values.new_zeros(len(prompt_ids))
+    if models.reward_model is not None:
+        ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
+        scores = models.reward_model(*ids_and_mask)
 
     def widened(values: torch.Tensor) -> torch.Tensor:
         return functional.pad(values, (0, responses.response_ids.shape[1] - width))

@@ -16,7 +16,7 @@ from rlhf.logprobs import token_logprobs
 from rlhf.masked import sequence_sums
 from rlhf.ppo import build_batch, compute_rewards
 from rlhf.ppo_metrics import UpdateMetrics
-from rlhf.ppo_update import PPOTraining, update
+from rlhf.ppo_update import PPOTraining, micro_batches, update
 from rlhf.rollouts import collect_rollout, each_repeated
 from rlhf.seeding import Seeds
 from rlhf.walkthrough.models import World
@@ -54,7 +54,7 @@ def take_step(world: World, *, compute: Compute, seeds: Seeds) -> Step:
         rows,
         world.params.sampling,
         world.tokens,
-        micro_batch_size=world.params.micro_batch_size,
+        micro_batches=micro_batches(len(rows), world.params, _last(world), compute, seeds),
         compute=compute,
         draws=draw_table(
             seeds.named("walkthrough", "sampling"),
@@ -79,9 +79,7 @@ def _outcome(
     training = PPOTraining(moved, world.params)
     rewards, _ = compute_rewards(rollout, world.params, kl_coef=kl_coef)
     batch = build_batch(rollout, rewards, world.params)
-    # The last iteration of a round: behind the warm-up of the learning rate.
-    last = max(world.params.iterations, 1) - 1
-    metrics = update(training, batch, world.params, last, compute=compute, seeds=seeds)
+    metrics = update(training, batch, world.params, _last(world), compute=compute, seeds=seeds)
     after = replace(world, models=moved)
     with torch.no_grad():
         logits = response_logits(moved.actor.lm, *_tokens(rollout))
@@ -89,6 +87,11 @@ def _outcome(
             logits, rollout.response_ids, temperature=world.params.sampling.temperature
         )
     return Outcome(kl_coef, rewards, batch, metrics, logprobs, _exact_kl(after, rollout))
+
+
+def _last(world: World) -> int:
+    """The last iteration of a round: behind the warm-up of the learning rate."""
+    return max(world.params.iterations, 1) - 1
 
 
 @torch.no_grad()

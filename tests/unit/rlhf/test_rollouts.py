@@ -6,7 +6,7 @@ import torch
 from rlhf.actor_critic import build_actor_critic
 from rlhf.draws import draw_table
 from rlhf.params.sampling import SamplingParams
-from rlhf.rollouts import PPOModels, collect_rollout
+from rlhf.rollouts import MicroBatches, PPOModels, collect_rollout
 from tests import tiny
 from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
 
@@ -26,7 +26,7 @@ def collect(models, prompts=MANY, *, seed=0, micro=4, temperature=1.0, tokens=5)
         prompts,
         SamplingParams(temperature=temperature, max_new_tokens=tokens),
         TOKENS,
-        micro_batch_size=micro,
+        micro_batches=MicroBatches(micro),
         compute=COMPUTE,
         draws=draw_table(seed, prompts, tokens),
     )

@@ -43,6 +43,7 @@ Models
     classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
+    frozen               models that no step changes, in the precision they are computed in
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits
     template_args        arguments of a chat template, written into it

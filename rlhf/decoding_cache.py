@@ -6,6 +6,7 @@ of decoding with a small model.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -51,7 +52,10 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
 
     def _reserve(self, states: Tensor) -> Tensor:
         rows, heads, length, size = states.shape
-        return states.new_empty(rows, heads, length + self._room, size)
+        kind = states.device.type
+        # Rotated keys are float32; attention would cast all of them again at every step.
+        used = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        return states.new_empty(rows, heads, length + self._room, size, dtype=used)
 
     def _show(self, length: int) -> None:
         assert self._stores is not None

@@ -16,9 +16,10 @@ from rlhf.best_of_n import best_of_n, kl_bound
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
+from rlhf.frozen import load_frozen_policy
 from rlhf.generation import sample_all
 from rlhf.intervals import mean_interval, proportion_interval
-from rlhf.models import load_policy, load_tokenizer
+from rlhf.models import load_tokenizer
 from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.reward_functions import RewardFunctionError
@@ -127,7 +128,7 @@ def _draw(
     seed = seeds.named("best_of_n", "sampling")
     with compute.autocast():
         responses = sample_all(
-            load_policy(Path("models/sft"), compute.device),
+            load_frozen_policy(Path("models/sft"), compute),
             encoded,
             sampling,
             stop_ids=tokens.stops,

@@ -16,8 +16,9 @@ from typing import Any
 from rlhf.chat import decode_response
 from rlhf.compute import Compute
 from rlhf.evaluation import distinct_ngrams, kl_to_reference
+from rlhf.frozen import load_frozen_policy
 from rlhf.intervals import mean_interval, win_rate
-from rlhf.models import load_policy, load_tokenizer
+from rlhf.models import load_tokenizer
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
@@ -78,11 +79,11 @@ class Bench(contextlib.AbstractContextManager["Bench"]):
         self.prompts = encoded[: self._params.prompts]
         self._generator = Generator(stage, self.compute, self.tokens)
         self._progress = Progress(stage.name, passes, "passes")
-        self.sft = load_policy(Path("models/sft"), self.compute.device)
+        self.sft = load_frozen_policy(Path("models/sft"), self.compute)
 
     def responses(self, folder: Path) -> Responses:
         """One response of a policy to each prompt."""
-        policy = load_policy(folder, self.compute.device)
+        policy = load_frozen_policy(folder, self.compute)
         ids = self._generator.respond(
             folder,
             policy,
@@ -114,7 +115,7 @@ class Bench(contextlib.AbstractContextManager["Bench"]):
     def kl(self, responses: Responses, folder: Path) -> list[float]:
         """Exact KL to SFT of each response, in nats."""
         kl = kl_to_reference(
-            load_policy(folder, self.compute.device),
+            load_frozen_policy(folder, self.compute),
             self.sft,
             self.prompts,
             responses.ids,

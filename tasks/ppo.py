@@ -21,6 +21,7 @@ from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
+from rlhf.frozen import cast_frozen, freeze, load_frozen_policy, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
@@ -77,11 +78,12 @@ def run(stage: Stage) -> None:
     tokenizer = load_tokenizer(folder)
     tokens = load_special_ids(folder, tokenizer)
     reward_model, by_text = _learned(stage, compute)
-    actor = _actor(stage, folder, reward_model, compute.device)
+    actor = _actor(stage, folder, reward_model, compute)
+    # The value function may have started from the reward model's weights, in full precision.
     models = PPOModels(
         actor=actor,
-        reference=load_policy(SFT, compute.device) if params.lora is None else actor.lm,
-        reward_model=reward_model,
+        reference=load_frozen_policy(SFT, compute) if params.lora is None else actor.lm,
+        reward_model=None if reward_model is None else freeze(reward_model, compute),
     )
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
@@ -149,7 +151,10 @@ def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, Learne
 
 def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes the policy with its value function and its adapter, where it has them."""
-    adapter = None if stage.params.ppo.lora is None else take_adapter(actor.lm)
+    adapter = None
+    if stage.params.ppo.lora is not None:
+        restore_frozen(actor.lm, lambda: load_policy(SFT, actor.lm.device))
+        adapter = take_adapter(actor.lm)
     target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
     if adapter is not None:
         adapter.save(target / ADAPTER)
@@ -158,14 +163,14 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
     seal_model(stage, target)
 
 
-def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) -> ActorCritic:
+def _actor(stage: Stage, folder: Path, reward_model: Any, compute: Compute) -> ActorCritic:
     """The policy that the round starts from; its value function is the one beside it, if any.
 
     An estimator of the advantage that needs none gets none, whatever lies there. With LoRA the
     policy is SFT with the adapter of the starting policy, or with a fresh one. SFT's share in the
     starting weights is mixed in afterwards, so the value function knows nothing of it.
     """
-    params = stage.params.ppo
+    params, device = stage.params.ppo, compute.device
     lm = load_policy(folder if params.lora is None else SFT, device)
     if params.lora is None and params.start_sft and folder != SFT:
         interpolate(lm, load_policy(SFT, device), params.start_sft)
@@ -178,6 +183,7 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, device: torch.device) 
     elif params.lora is not None:
         load_adapter(actor.lm, folder / ADAPTER, params.lora)
         scale_adapter(actor.lm, 1 - params.start_sft)
+    cast_frozen(actor.lm, compute)
     return actor
 
 

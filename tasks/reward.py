@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from preferences.loading import load_comparisons, load_preferences
-from preferences.records import Comparison, Preference
+from preferences.loading import load_preferences
+from preferences.records import Preference
 from rlhf import reward
 from rlhf.classifier_padding import set_padding
 from rlhf.classifiers import (
@@ -37,6 +38,7 @@ from rlhf.ensembles import (
     save_members,
     starting_members,
 )
+from rlhf.frozen import cast_frozen, freeze, restore_frozen
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.model_folders import is_reward_model
 from rlhf.models import load_tokenizer
@@ -52,7 +54,7 @@ from tasks.running.progress import Progress, say_left_out
 from tasks.running.resuming import Checkpoints
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
-from tasks.running.staging import model_hash
+from tasks.scoring.normaliser import normalise
 from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
 from tasks.scoring.reward_guards import Known, ask, end_where_they_say_so
 from tasks.tracking.spool import Output
@@ -81,7 +83,7 @@ def run(stage: Stage) -> None:
     before = None
     start = Path(stage.round.reward_model)
     if is_reward_model(start):
-        scorer = load_scorer(start, compute.device)
+        scorer = freeze(load_scorer(start, compute.device), compute)
         before = gold_accuracy(scorer, load_encoder(start), fresh, compute)
     metrics: dict[str, Any] = {
         "round": stage.round_key, "pairs": len(train), "accuracy_before": before
@@ -131,10 +133,12 @@ def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Mad
     if retrain:
         metrics = _train(stage, members, encoder, train, compute)
         if params.lora is not None:
+            restore_frozen(
+                nn.ModuleList(members), lambda: nn.ModuleList(_fresh(stage, start, compute))
+            )
             adapters = [take_adapter(member.classifier) for member in members]
-        comparisons = _comparisons(stage)
         for member in members:
-            _normalise(member, encoder, comparisons, compute)
+            normalise(stage, member, encoder, compute)
     return Made(
         model=join(members, params.ensemble_k),
         encoder=encoder,
@@ -158,7 +162,7 @@ def _others(stage: Stage, _: Sequence[Preference], compute: Compute) -> Made:
     else:
         setattr(config, READS_TEXT, True)
         log.info("%s: %s", stage.name, how_it_reads(folder, config))
-    _normalise(model, encoder, _comparisons(stage), compute)
+    normalise(stage, model, encoder, compute)
     return Made(model=model, encoder=encoder, tokenizer=text.tokenizer, trained=False, metrics={})
 
 
@@ -188,10 +192,6 @@ def _write(stage: Stage, made: Made) -> None:
     for number, adapter in enumerate(made.adapters):
         adapter.save(member_folder(target, number) / ADAPTER)
     seal_model(stage, target)
-
-
-def _comparisons(stage: Stage) -> list[Comparison]:
-    return load_comparisons(Path(f"data/rounds/{stage.round_key}/comparisons.jsonl"))
 
 
 def _preferences(stage: Stage) -> tuple[list[Preference], list[Preference]]:
@@ -248,6 +248,7 @@ def _train(
         for number, member in enumerate(members):
             draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")
             add_adapter(member.classifier, params.lora, draws, head=member.head)
+            cast_frozen(member, compute)
     if params.recompute_layers:
         recompute_layers(*members)
     training = reward.EnsembleTraining(
@@ -265,35 +266,6 @@ def _train(
         progress.step(loss=step.loss, accuracy=step.accuracy)
     progress.close()
     return {"too_long": len(pairs) - len(kept)}
-
-
-def _normalise(
-    model: RewardModel,
-    encoder: Encoder,
-    comparisons: Sequence[Comparison],
-    compute: Compute,
-) -> None:
-    """Fit the normaliser on SFT's own responses among the round's pairs."""
-    sft = model_hash(Path("models/sft"))
-    rows = [
-        encoder.encode(row.prompt, response, finished=finished)
-        for row in comparisons
-        for response, finished, policy in (
-            (row.response_a, row.finished_a, row.policy_a),
-            (row.response_b, row.finished_b, row.policy_b),
-        )
-        if policy == sft
-    ]
-    if len(rows) < 2:
-        raise StageEnd(
-            "bad_input",
-            f"{len(rows)} of the round's responses are by SFT, but the score normaliser "
-            "needs at least 2: raise sample.against_sft",
-        )
-    try:
-        reward.fit_normaliser(model, rows, pad_id=encoder.pad_id, compute=compute)
-    except ValueError as error:
-        raise StageEnd("stopped", f"{error}; look at the labels and reward.optimiser") from None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from preferences.reader import read_rows
 from preferences.records import pair_id
 from preferences.schemas import PREFERENCES
 from rlhf.chat import decode_response
-from rlhf.models import load_policy, load_tokenizer
+from rlhf.frozen import load_frozen_policy
+from rlhf.models import load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.params.sample import SampleParams
 from rlhf.special_ids import load_special_ids
@@ -53,7 +54,7 @@ def run(stage: Stage) -> None:
     rows, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     rows, prompts = rows[: params.pairs], prompts[: params.pairs]
     num_against_sft = round(params.pairs * params.against_sft)
-    models = {folder: load_policy(folder, compute.device) for folder in (policy, sft)}
+    models = {folder: load_frozen_policy(folder, compute) for folder in (policy, sft)}
     progress = Progress(stage.name, len(rows), "pairs")
 
     def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:

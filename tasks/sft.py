@@ -6,6 +6,7 @@ from pathlib import Path
 
 from preferences.demonstrations import read_demonstrations
 from rlhf import sft
+from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
@@ -53,6 +54,7 @@ def run(stage: Stage) -> None:
         check_packing(model.base_model, [example.ids for example in examples[:4]])
     if params.lora is not None:
         add_adapter(model, params.lora, seeds.torch("sft", "lora"))
+        cast_frozen(model, compute)
     if params.recompute_layers:
         recompute_layers(model)
     training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
@@ -70,7 +72,10 @@ def run(stage: Stage) -> None:
         "demonstrations": len(examples),
         "too_long": too_long,
     }
-    adapter = None if params.lora is None else take_adapter(model)
+    adapter = None
+    if params.lora is not None:
+        restore_frozen(model, lambda: load_policy(base, compute.device))
+        adapter = take_adapter(model)
     target = write_model(stage, model, tokenizer, "models/sft")
     if adapter is not None:
         adapter.save(target / ADAPTER)

@@ -8,6 +8,7 @@ from rlhf.chat import Prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
+from rlhf.frozen import freeze
 from rlhf.models import load_tokenizer
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.rule_rewards import LearnedScore, build_rule_rewards
@@ -37,7 +38,8 @@ def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
     """The scores of a reward model that reads text; None for one that reads the policy's ids."""
     if not reads_text(folder):
         return None
-    model, encoder = load_classifier(folder, compute.device), load_text_encoder(folder)
+    model = freeze(load_classifier(folder, compute.device), compute)
+    encoder = load_text_encoder(folder)
 
     def scores(
         prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
@@ -64,5 +66,5 @@ def score_responses(
     if by_text is not None:
         return by_text(texts.prompts, texts.responses, texts.finished)
     pad_id = special_ids(load_tokenizer(folder)).pad
-    model = load_scorer(folder, compute.device)
+    model = freeze(load_scorer(folder, compute.device), compute)
     return score_rows(model, texts.rows, pad_id=pad_id, compute=compute)

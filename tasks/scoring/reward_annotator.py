@@ -10,6 +10,7 @@ from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
+from rlhf.frozen import freeze
 from rlhf.model_folders import ModelFolderError, is_reward_model
 from rlhf.models import load_tokenizer
 from rlhf.reward_models import RewardModel, load_reward_model
@@ -27,9 +28,10 @@ def ask_reward_model(folder: Path, pairs: Sequence[Pair], run: RunParams) -> lis
     """
     compute = start_compute(run)
     try:
-        model, encoder = _scorer(folder, compute.device)
+        loaded, encoder = _scorer(folder, compute.device)
     except ModelFolderError as error:
         raise StageEnd("bad_input", f"label.reward_model: {error}") from None
+    model = freeze(loaded, compute)
 
     def score(prompt: Prompt, response: str, finished: bool) -> float:
         row = encoder.encode(prompt, response, finished=finished)

@@ -18,6 +18,7 @@ from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
+from tasks.params.embedded_recipe import embedded_recipe
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -127,6 +128,8 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         check_policy(model, [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows])
     except (ModelFolderError, TokenizerError, UnsupportedModelError) as error:
         raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
+    if problem := embedded_recipe(stage.params, model.num_parameters()):
+        raise StageEnd("bad_input", f"base.model {params.model}: {problem}")
     return (
         model,
         tokenizer,

@@ -256,3 +256,17 @@ def test_own_rates_for_a_large_model_pass(place: Place):
     check_inputs(load_params(place.save()), place.root)
     assert place.run("prepare")[0] == 0
     assert place.run("base") == (0, "")
+
+
+def test_base_refuses_the_embedded_models_rates_for_a_large_model_too(place: Place):
+    """A bare `dvc repro` has no preflight."""
+    write_large_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "base.model model: 23 million parameters, but sft.optimiser, reward.optimiser" in err
+    assert "make repro PRESET=smollm2-135m" in err
+    assert "base" not in {path.name for path in (place.root / "models").glob("*")}

@@ -77,6 +77,7 @@ def test_headline_rounds_curves_accuracies_and_lineage_are_all_there(world: Path
     assert text.count('class="before"') == 2  # the first round has no model before
     assert text.count('class="box reward"') == 3
     assert text.count("1,500 labels") == 3
+    assert "<code>python -m tasks.lineage r3</code>" in text
 
 
 def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:

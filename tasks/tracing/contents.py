@@ -1,0 +1,105 @@
+"""The files behind the hashes of `dvc.lock`: from DVC's cache, or from the workspace if equal."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.workspace.dvc_cache import cache_folder, md5, output_hash
+
+FOLDER = ".dir"
+"""Ending of the hash of a folder."""
+
+
+class ContentError(Exception):
+    """What a hash stands for is not on this machine; the message says how to get it."""
+
+
+class Contents:
+    """Reads outputs as `dvc.lock` names them, by path and hash, whatever is checked out."""
+
+    def __init__(self, root: Path) -> None:
+        """Opens nothing yet."""
+        self._root = root
+        self._cache = cache_folder(root)
+        self._listings: dict[str, dict[str, str]] = {}
+        self._workspace: dict[str, str] = {}
+
+    def rows(self, path: str, digest: str) -> Iterator[dict[str, Any]]:
+        """The rows of a JSON Lines file.
+
+        Raises:
+            ContentError: it is not here.
+        """
+        with self._file(path, digest).open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.strip():
+                    row: dict[str, Any] = json.loads(line)
+                    yield row
+
+    def files(self, path: str, digest: str) -> Mapping[str, str]:
+        """The files of a folder: path below it -> md5.
+
+        Raises:
+            ContentError: it is not here.
+        """
+        if digest not in self._listings:
+            self._listings[digest] = self._read_listing(path, digest)
+        return self._listings[digest]
+
+    def part(self, path: str, digest: str, below: str) -> str | None:
+        """The hash of a file or folder below an output, None where the output has no such thing.
+
+        Raises:
+            ContentError: the output is a folder that is not here.
+        """
+        if not digest.endswith(FOLDER):
+            return None
+        listed = self.files(path, digest)
+        if below in listed:
+            return listed[below]
+        inner = {
+            name.removeprefix(f"{below}/"): listed[name]
+            for name in listed
+            if name.startswith(f"{below}/")
+        }
+        return _folder_hash(inner) if inner else None
+
+    def _read_listing(self, path: str, digest: str) -> dict[str, str]:
+        cached = self._cache / digest[:2] / digest[2:]
+        if cached.is_file():
+            entries = json.loads(cached.read_text(encoding="utf-8"))
+            return {entry["relpath"]: entry["md5"] for entry in entries}
+        here = self._root / path
+        if not here.is_dir() or self._hash_here(path) != digest:
+            raise self._missing(path, digest)
+        return {
+            file.relative_to(here).as_posix(): md5(file)
+            for file in sorted(here.rglob("*"))
+            if file.is_file()
+        }
+
+    def _file(self, path: str, digest: str) -> Path:
+        for place in (self._cache / digest[:2] / digest[2:], self._root / path):
+            if place.is_file() and (place != self._root / path or self._hash_here(path) == digest):
+                return place
+        raise self._missing(path, digest)
+
+    def _hash_here(self, path: str) -> str:
+        if path not in self._workspace:
+            self._workspace[path] = output_hash(self._root / path)
+        return self._workspace[path]
+
+    def _missing(self, path: str, digest: str) -> ContentError:
+        return ContentError(
+            f"{path} with md5 {digest} is neither in the workspace nor in DVC's cache; "
+            "`dvc fetch --all-commits` brings what was pushed"
+        )
+
+
+def _folder_hash(files: Mapping[str, str]) -> str:
+    """The hash that DVC gives a folder with these files."""
+    listing = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    text = json.dumps(listing, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER

@@ -1,0 +1,172 @@
+"""Which stage wrote which bytes: `dvc.lock` of one revision, and of all earlier commits behind it.
+
+A file keeps its path and changes its content, so a model is followed back through hashes. Where
+`dvc.lock` names another hash today than the one a model was made from (its data have been written
+anew since), the commit that has it is looked up.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from tasks.tracing.contents import ContentError, Contents
+from tasks.workspace.dvc_lockfile import hashes
+from tasks.workspace.git import GitError, git
+
+LOCK = "dvc.lock"
+
+
+class RecordError(Exception):
+    """What was asked for is in no `dvc.lock`; the message says what was looked for, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of a stage, as a `dvc.lock` records it."""
+
+    stage: str
+    deps: Mapping[str, str]
+    """Path -> md5."""
+    outs: Mapping[str, str]
+    params: Mapping[str, Any]
+    """Dotted key or section -> value."""
+
+
+class Records:
+    """The runs of stages that a revision knows, and those of the commits behind it."""
+
+    def __init__(self, root: Path, contents: Contents, revision: str | None = None) -> None:
+        """Reads `dvc.lock` of the workspace, or of a revision.
+
+        Raises:
+            RecordError: there is no such revision, or nothing has run there.
+        """
+        self._root, self._contents = root, contents
+        self._revision = revision
+        self.now = _runs(self._text(revision), LOCK if revision is None else f"{revision}:{LOCK}")
+        if not self.now:
+            raise RecordError(f"{root / LOCK}: nothing has run here yet")
+        self._before: list[list[Ran]] | None = None
+
+    def params(self) -> dict[str, Any]:
+        """`params.yaml` of the revision, as it is."""
+        text = self._text(self._revision, "params.yaml")
+        values: dict[str, Any] = YAML(typ="safe").load(text) or {}
+        return values
+
+    def models(self) -> dict[str, str]:
+        """Every model among the outputs: path -> hash, in the order of the stages."""
+        return {
+            path: digest
+            for ran in self.now
+            for path, digest in ran.outs.items()
+            if path.startswith("models/")
+        }
+
+    def all_models(self) -> dict[str, str]:
+        """Hash -> path of every model that this revision or a commit behind it names."""
+        return {
+            digest: path
+            for runs in (*self.earlier(), self.now)
+            for ran in runs
+            for path, digest in ran.outs.items()
+            if path.startswith("models/")
+        }
+
+    def writer(self, path: str, digest: str) -> Ran | None:
+        """The run that wrote these bytes to this path; None for a file that no stage writes.
+
+        Raises:
+            RecordError: a stage writes this path, but no record names these bytes.
+        """
+        if (found := self._among(self.now, path, digest)) is not None:
+            return found
+        if not any(_below(path, out) is not None for ran in self.now for out in ran.outs):
+            return None
+        for runs in self.earlier():
+            if (found := self._among(runs, path, digest)) is not None:
+                return found
+        raise RecordError(
+            f"{path} with md5 {digest}: no {LOCK}, of this revision or of a commit behind it, says "
+            "which stage wrote it; commit dvc.lock after each run"
+        )
+
+    def earlier(self) -> Iterator[list[Ran]]:
+        """What the commits behind the revision record, the newest first."""
+        if self._before is None:
+            self._before = []
+            try:
+                listed = git(
+                    self._root, "log", "--format=%H", self._revision or "HEAD", "--", LOCK
+                ).split()
+            except GitError:
+                listed = []
+            for commit in listed:
+                self._before.append(_runs(self._text(commit), f"{commit}:{LOCK}"))
+        yield from self._before
+
+    def _among(self, runs: list[Ran], path: str, digest: str) -> Ran | None:
+        for ran in runs:
+            for out, found in ran.outs.items():
+                below = _below(path, out)
+                if below is None:
+                    continue
+                if below == "":
+                    if found == digest:
+                        return ran
+                elif self._part(out, found, below) == digest:
+                    return ran
+        return None
+
+    def _part(self, out: str, digest: str, below: str) -> str | None:
+        try:
+            return self._contents.part(out, digest, below)
+        except ContentError:
+            return None
+
+    def _text(self, revision: str | None, name: str = LOCK) -> str:
+        if revision is None:
+            path = self._root / name
+            return path.read_text(encoding="utf-8") if path.exists() else ""
+        try:
+            return git(self._root, "show", f"{revision}:{name}")
+        except GitError as error:
+            if name != LOCK or _is_commit(self._root, revision):
+                return ""
+            raise RecordError(str(error)) from None
+
+
+def _is_commit(root: Path, revision: str) -> bool:
+    try:
+        git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except GitError:
+        return False
+    return True
+
+
+def _below(path: str, out: str) -> str | None:
+    """The rest of a path below an output, empty if it is the output, None if it is elsewhere."""
+    if path == out:
+        return ""
+    return path.removeprefix(f"{out}/") if path.startswith(f"{out}/") else None
+
+
+def _runs(text: str, where: str) -> list[Ran]:
+    try:
+        record = YAML(typ="safe").load(text) or {}
+    except YAMLError as error:
+        raise RecordError(f"{where}: not valid YAML: {str(error).splitlines()[0]}") from None
+    entries: dict[str, dict[str, Any]] = record.get("stages", {})
+    return [
+        Ran(
+            name,
+            hashes(entry.get("deps")),
+            hashes(entry.get("outs")),
+            (entry.get("params") or {}).get("params.yaml") or {},
+        )
+        for name, entry in entries.items()
+    ]

@@ -1,0 +1,231 @@
+"""A pipeline that only pretends to train: files, DVC's cache and dvc.lock as runs leave them.
+
+Each model is a file that says what it is. While the world runs its stages it notes, by itself and
+without any hash, which items each model was formed by: the brute force that lineage must equal.
+"""
+
+import hashlib
+import json
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+Items = frozenset[tuple[str, str]]
+"""(kind, id) of what formed a model."""
+
+
+class World:
+    """A repository with a cache and no outputs checked out."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stages: dict[str, dict[str, Any]] = {}
+        self.now: dict[str, tuple[str, Items]] = {}
+        """Output -> hash and what formed it."""
+        self.judges: dict[str, str] = {}
+        """Judgment id -> annotator."""
+        self.prompts: dict[tuple[str, str], str] = {}
+        """(kind, id) -> the prompt it belongs to."""
+        (root / ".dvc").mkdir(parents=True)
+        self._git("init", "-q", "-b", "main")
+
+    def prepare(self, prompts: Sequence[str], demonstrations: Sequence[str]) -> None:
+        """Write data/prepared: prompts by their texts, and a demonstration for each of some."""
+        rows = [{"prompt_id": digest(text), "prompt": text} for text in prompts]
+        shown = [
+            {"prompt_id": digest(t), "prompt": t, "response": f"re {t}"} for t in demonstrations
+        ]
+        files = {
+            "prompts/train.jsonl": lines(rows),
+            "prompts/heldout.jsonl": lines([{"prompt_id": "h", "prompt": "held out"}]),
+            "demonstrations.jsonl": lines(shown),
+            "corpus.jsonl": lines([{"text": f"document {prompts[0]}"}]),
+            "preferences/train.jsonl": "",
+            "preferences/heldout.jsonl": "",
+        }
+        self.prompts |= {("prompt", row["prompt_id"]): row["prompt_id"] for row in rows}
+        for row in shown:
+            self.prompts["demonstration", demonstration(row)] = row["prompt_id"]
+        self.shown = frozenset(("demonstration", demonstration(row)) for row in shown)
+        self.asked = frozenset(("prompt", row["prompt_id"]) for row in rows)
+        self.documents = frozenset({("document", digest(f"document {prompts[0]}"))})
+        self._texts = list(prompts)
+        self._ran("prepare", [], {"data/prepared": files}, frozenset())
+        inner = folder({name[12:]: put(self.root, text) for name, text in files.items()
+                        if name.startswith("preferences/")})  # fmt: skip
+        self.now["data/prepared/preferences"] = (inner, frozenset())
+
+    def start(self, note: str = "") -> None:
+        """Train base and SFT."""
+        formed = self.documents | self.shown
+        self._ran("base", ["data/prepared"], {"models/base": {"m": f"base {note}"}}, formed)
+        formed |= self.now["models/base"][1]
+        deps = ["data/prepared", "models/base"]
+        self._ran("sft", deps, {"models/sft": {"m": f"sft {note}"}}, formed)
+
+    def label(
+        self, key: str, settings: Mapping[str, str], judges: Sequence[str], note: str
+    ) -> None:
+        """Sample and label a round: one pair for each prompt, one judge for each pair."""
+        comparisons, judgments = [], []
+        for number, text in enumerate(self._texts):
+            pair = digest(f"{key} {text} {note}")
+            comparisons.append(
+                {
+                    "pair_id": pair,
+                    "prompt_id": digest(text),
+                    "prompt": text,
+                    "response_a": f"{note} a",
+                }
+            )
+            name = judges[number % len(judges)]
+            one = digest(f"{pair} {name}")
+            self.judges[one] = name
+            self.prompts["judgment", one] = digest(text)
+            judgments.append(
+                {"judgment_id": one, "pair_id": pair, "round": key, "annotator_id": name,
+                 "kind": "human", "choice": "a", "revision": 1}
+            )  # fmt: skip
+        where = f"data/rounds/{key}"
+        deps = ["data/prepared", "models/sft", settings["policy"], settings["preferences"]]
+        formed = self._all(deps) | self.asked
+        self._ran(f"sample@{key}", deps, {f"{where}/comparisons.jsonl": lines(comparisons)}, formed)
+        deps = [f"{where}/comparisons.jsonl"]
+        formed = self._all(deps) | {("judgment", row["judgment_id"]) for row in judgments}
+        self._ran(f"label@{key}", deps, {f"{where}/judgments.jsonl": lines(judgments)}, formed)
+        self._pairs = [row["pair_id"] for row in comparisons]
+
+    def validate(self, key: str, settings: Mapping[str, str]) -> None:
+        """Turn the judgments of the round into preferences; the last pair is quarantined."""
+        where = f"data/rounds/{key}"
+        train = lines([{"pair_id": pair} for pair in self._pairs[:-2]])
+        heldout = lines([{"pair_id": pair} for pair in self._pairs[-2:-1]])
+        deps = [f"{where}/comparisons.jsonl", f"{where}/judgments.jsonl", settings["preferences"]]
+        out = {f"{where}/preferences": {"train.jsonl": train, "heldout.jsonl": heldout}}
+        self._ran(f"validate@{key}", ["data/prepared", "models/sft", *deps], out, self._all(deps))
+
+    def train(self, key: str, settings: Mapping[str, str], note: str) -> None:
+        """Train the reward model and the policy of a round."""
+        models = f"models/rounds/{key}"
+        deps = ["models/sft", settings["reward_model"], f"data/rounds/{key}/preferences"]
+        self._ran(
+            f"reward@{key}", deps, {f"{models}/reward": {"m": f"reward {note}"}}, self._all(deps)
+        )
+        deps = ["data/prepared", "models/sft", settings["start"], f"{models}/reward"]
+        formed = self._all(deps) | self.asked
+        self._ran(f"ppo@{key}", deps, {f"{models}/policy": {"m": f"policy {note}"}}, formed)
+
+    def round(
+        self, key: str, settings: Mapping[str, str], judges: Sequence[str], note: str
+    ) -> None:
+        """A whole round."""
+        self.label(key, settings, judges, note)
+        self.validate(key, settings)
+        self.train(key, settings, note)
+
+    def commit(self) -> str:
+        """Commit dvc.lock; the commit's hash."""
+        self._git("add", "dvc.lock")
+        self._git("commit", "-q", "-m", "Record a run")
+        return self._git("rev-parse", "HEAD")
+
+    def _all(self, deps: Sequence[str]) -> Items:
+        return frozenset(item for dep in deps for item in self.now[dep][1])
+
+    def _ran(self, stage: str, deps: Sequence[str], outs: Mapping[str, Any], formed: Items) -> None:
+        for path, content in outs.items():
+            if isinstance(content, str):
+                known = put(self.root, content)
+            else:
+                known = folder({name: put(self.root, text) for name, text in content.items()})
+                listing = {name: put(self.root, text) for name, text in content.items()}
+                object_path(self.root, known).parent.mkdir(parents=True, exist_ok=True)
+                object_path(self.root, known).write_text(listing_text(listing))
+            self.now[path] = (known, formed)
+        entry = {
+            "cmd": f"python -m tasks.{stage}",
+            "deps": [{"path": dep, "md5": self.now[dep][0]} for dep in sorted(set(deps))],
+            "outs": [{"path": out, "md5": self.now[out][0]} for out in outs],
+        }
+        self.stages[stage] = entry
+        with (self.root / "dvc.lock").open("w", encoding="utf-8") as stream:
+            YAML().dump({"schema": "2.0", "stages": self.stages}, stream)
+
+    def _git(self, *arguments: str) -> str:
+        who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+        return subprocess.run(
+            ["git", "-C", str(self.root), *who, *arguments],
+            check=True, capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
+
+
+def random_world(root: Path, seed: int) -> World:
+    """Rounds that start from any earlier model, some run again, some labelled again and left so."""
+    drawing = random.Random(seed)
+    world = World(root)
+    world.prepare([f"prompt {n}" for n in range(5)], ["prompt 1", "prompt 7"])
+    world.start()
+    policies, rewards, data = ["models/sft"], ["models/sft"], ["data/prepared/preferences"]
+    for number in range(1, 5):
+        key = f"r{number}"
+        settings = {
+            "policy": drawing.choice(policies),
+            "start": drawing.choice(policies),
+            "reward_model": drawing.choice(rewards),
+            "preferences": drawing.choice(data),
+        }
+        world.round(key, settings, drawing.sample(["ann", "bo", "cy"], 2), "first")
+        world.commit()
+        if drawing.random() < 0.5:
+            world.label(key, settings, ["dee"], "again")
+            world.validate(key, settings)
+            world.commit()
+        if drawing.random() < 0.3:
+            world.prepare([f"prompt {n}" for n in range(number, number + 5)], ["prompt 8"])
+            world.commit()
+        policies.append(f"models/rounds/{key}/policy")
+        rewards.append(f"models/rounds/{key}/reward")
+        data.append(f"data/rounds/{key}/preferences")
+    return world
+
+
+def digest(text: str) -> str:
+    """16 digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def demonstration(row: Mapping[str, str]) -> str:
+    """A demonstration's id: that of its compact JSON."""
+    return digest(json.dumps([row["prompt"], row["response"]], separators=(",", ":")))
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    """JSON Lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def put(root: Path, text: str) -> str:
+    """Put a file into DVC's cache; its hash."""
+    known = hashlib.md5(text.encode()).hexdigest()
+    object_path(root, known).parent.mkdir(parents=True, exist_ok=True)
+    object_path(root, known).write_text(text)
+    return known
+
+
+def folder(files: Mapping[str, str]) -> str:
+    """DVC's hash of a folder."""
+    return hashlib.md5(listing_text(files).encode()).hexdigest() + ".dir"
+
+
+def listing_text(files: Mapping[str, str]) -> str:
+    """What DVC writes about a folder."""
+    return json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])
+
+
+def object_path(root: Path, known: str) -> Path:
+    """Where the cache keeps it."""
+    return root / ".dvc/cache/files/md5" / known[:2] / known[2:]

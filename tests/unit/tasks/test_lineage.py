@@ -1,0 +1,83 @@
+"""`python -m tasks.lineage`: what it prints, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.lineage import main
+from tests.traced_world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "world")
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
+    settings["preferences"] = "data/prepared/preferences"
+    world.round("r1", settings, ["ann", "bo"], "first")
+    monkeypatch.chdir(world.root)
+    return world
+
+
+def test_a_policy_is_counted_by_source_and_annotator(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["r1"]) == 0
+
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first == (
+        f"models/rounds/r1/policy (md5 {world.now['models/rounds/r1/policy'][0]}) was formed by"
+    )
+    assert [line.split() for line in table] == [
+        ["what", "source", "annotator", "number"],
+        ["demonstration", "support", "desk", "1"],
+        ["document", "support", "desk", "1"],
+        ["judgment", "human", "ann", "2"],
+        ["judgment", "human", "bo", "2"],
+        ["prompt", "support", "desk", "4"],
+    ]
+
+
+def test_every_item_is_listed_as_json(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["r1", "--items"]) == 0
+
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    judged = [row for row in rows if row["kind"] == "judgment" and row["annotator"] == "ann"]
+    assert [sorted(row) for row in judged] == [
+        ["annotator", "id", "kind", "prompt_id", "source", "use"]
+    ] * 2
+    assert {row["id"] for row in judged} == {i for i, name in world.judges.items() if name == "ann"}
+
+
+def test_the_way_back_names_the_models_of_an_annotator(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--annotator", "bo"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "models/rounds/r1/reward",
+        "models/rounds/r1/policy",
+    ]
+
+    assert main(["--annotator", "nobody"]) == 0
+    assert capsys.readouterr().out == "annotator nobody: no model was formed by it\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name one thing"),
+        (["r1", "--annotator", "bo"], "name one thing"),
+        (["r9"], "r9: no model of this name"),
+        (["r1", "--rev", "nowhere"], "git show nowhere:dvc.lock"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_one_line_and_exit_code_2(
+    world: World, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert error.count("\n") == 1

@@ -1,0 +1,146 @@
+"""Lineage equals brute force: a world that notes, as it runs, what formed each of its models."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tasks.tracing.ancestry import Ancestry, Model
+from tasks.tracing.contents import ContentError
+from tasks.tracing.records import RecordError
+from tests.traced_world import World, object_path, random_world
+
+
+@pytest.fixture(scope="module", params=range(6))
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return random_world(tmp_path_factory.mktemp("world"), request.param)
+
+
+def models_of(world: World) -> list[str]:
+    return [path for path in world.now if path.startswith("models/")]
+
+
+def test_the_items_of_every_model_are_those_that_formed_it(world: World) -> None:
+    ancestry = Ancestry(world.root)
+
+    found = {
+        path: frozenset((item.kind, item.id) for item in ancestry.items(ancestry.model(path)))
+        for path in models_of(world)
+    }
+
+    assert found == {path: world.now[path][1] for path in models_of(world)}
+
+
+def test_the_way_back_from_each_annotator_and_prompt_is_the_same_relation(world: World) -> None:
+    ancestry = Ancestry(world.root)
+    expected = defaultdict(set)
+    for path in models_of(world):
+        for kind, known in world.now[path][1]:
+            if kind == "judgment":
+                expected["annotator", world.judges[known]].add(path)
+            if (prompt := world.prompts.get((kind, known))) is not None:
+                expected["prompt", prompt].add(path)
+
+    found = defaultdict(set)
+    for name, value in expected:
+        meant = "annotator" if name == "annotator" else "prompt_id"
+        formed = ancestry.formed_by(
+            ancestry.models(), lambda item, m=meant, v=value: getattr(item, m) == v
+        )
+        found[name, value] = {model.path for model in formed}
+
+    assert found == expected
+
+
+def test_an_earlier_commit_answers_as_it_did_then(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    settings = {
+        "policy": "models/sft",
+        "start": "models/sft",
+        "reward_model": "models/sft",
+        "preferences": "data/prepared/preferences",
+    }
+    world.round("r1", settings, ["ann"], "first")
+    formed = world.now["models/rounds/r1/policy"][1]
+    then = world.commit()
+    world.round("r1", settings, ["bo"], "second")
+    world.commit()
+
+    ancestry = Ancestry(world.root, then)
+    items = list(ancestry.items(ancestry.model("r1")))
+
+    assert {item.annotator for item in items if item.kind == "judgment"} == {"ann"}
+    assert frozenset((item.kind, item.id) for item in items) == formed
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> World:
+    world = World(tmp_path / "world")
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
+    settings["preferences"] = "data/prepared/preferences"
+    world.round("r1", settings, ["ann"], "first")
+    return world
+
+
+def test_each_judgment_says_what_became_of_it(labelled: World) -> None:
+    ancestry = Ancestry(labelled.root)
+
+    items = ancestry.items(ancestry.model("r1"))
+
+    uses = [item.use for item in items if item.kind == "judgment"]
+    assert uses == ["r1 train", "r1 train", "r1 heldout", "r1 left out"]
+
+
+def test_judgments_written_anew_and_never_committed_are_an_error(labelled: World) -> None:
+    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
+    settings["preferences"] = "data/prepared/preferences"
+    old = labelled.now["data/rounds/r1/preferences"][0]
+    labelled.label("r1", settings, ["bo"], "second")
+    labelled.validate("r1", settings)
+    ancestry = Ancestry(labelled.root)
+
+    with pytest.raises(RecordError, match=f"data/rounds/r1/preferences with md5 {old}"):
+        list(ancestry.items(ancestry.model("r1")))
+
+
+def test_a_file_that_is_neither_here_nor_cached_is_named_with_the_remedy(labelled: World) -> None:
+    known = labelled.now["data/rounds/r1/judgments.jsonl"][0]
+    object_path(labelled.root, known).unlink()
+    ancestry = Ancestry(labelled.root)
+
+    with pytest.raises(ContentError, match=rf"judgments.jsonl with md5 {known}.*dvc fetch"):
+        list(ancestry.items(ancestry.model("r1")))
+
+
+def test_a_file_that_is_only_checked_out_is_read_if_its_bytes_are_the_recorded_ones(
+    labelled: World,
+) -> None:
+    known = labelled.now["data/rounds/r1/judgments.jsonl"][0]
+    here = labelled.root / "data/rounds/r1/judgments.jsonl"
+    here.parent.mkdir(parents=True)
+    object_path(labelled.root, known).rename(here)
+    ancestry = Ancestry(labelled.root)
+    assert any(item.kind == "judgment" for item in ancestry.items(ancestry.model("r1")))
+
+    here.write_text(here.read_text() + "\n")
+    edited = Ancestry(labelled.root)
+    with pytest.raises(ContentError):
+        list(edited.items(edited.model("r1")))
+
+
+@pytest.mark.parametrize("name", ["r1", "models/rounds/r1/policy", "HASH"])
+def test_a_policy_has_several_names(labelled: World, name: str) -> None:
+    known = labelled.now["models/rounds/r1/policy"][0]
+
+    found = Ancestry(labelled.root).model(known[:9] if name == "HASH" else name)
+
+    assert found == Model("models/rounds/r1/policy", known)
+
+
+def test_an_unknown_policy_is_refused_with_those_that_there_are(labelled: World) -> None:
+    with pytest.raises(RecordError, match=r"r7: no model of this name; there are models/base, "):
+        Ancestry(labelled.root).model("r7")

@@ -14,21 +14,26 @@ from feedback.annotators import (
 )
 from feedback.judgments import Pair, read_pairs, to_lines
 from preferences.records import Judgment, JudgmentError
+from preferences.withdrawals import WithdrawalsError, load_withdrawals
 from tasks.running.metrics_file import write_metrics
 from tasks.running.outcome import StageEnd
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.scoring.language_annotator import ask_language_model
 
-INPUTS = ("data/rounds/{key}/comparisons.jsonl",)
+INPUTS = ("data/rounds/{key}/comparisons.jsonl", "data/withdrawn/judgments.jsonl")
 
 
 def run(stage: Stage) -> None:
-    """Ask the configured annotators for judgments of exactly these pairs; `none` gives none."""
+    """Ask the configured annotators for judgments of exactly these pairs; `none` gives none.
+
+    Those that were withdrawn are left out, whoever gives them again.
+    """
     key = stage.round_key
     pairs = read_pairs(Path(f"data/rounds/{key}/comparisons.jsonl"))
     try:
-        judgments = _judge(stage, pairs)
+        withdrawn = load_withdrawals(Path("data/withdrawn/judgments.jsonl"))
+        judgments = withdrawn.kept_judgments(_judge(stage, pairs))
     except MissingJudgmentsError as missing:
         raise StageEnd("waiting", str(missing)) from None
     target = stage.staging.file(f"data/rounds/{key}/judgments.jsonl")
@@ -78,5 +83,11 @@ def _support_desk_score(pairs: list[Pair]) -> Callable[[str, str, bool], float]:
 
 if __name__ == "__main__":
     sys.exit(
-        run_stage("label", run, inputs=INPUTS, per_round=True, errors={JudgmentError: "bad_input"})
+        run_stage(
+            "label",
+            run,
+            inputs=INPUTS,
+            per_round=True,
+            errors={JudgmentError: "bad_input", WithdrawalsError: "bad_input"},
+        )
     )

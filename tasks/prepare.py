@@ -20,9 +20,11 @@ from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
 from preferences.demonstrations import read_demonstrations, read_prompts
 from preferences.memory import memory_capped
-from preferences.reader import MalformedDataError
+from preferences.reader import read_rows
 from preferences.records import compact_json
+from preferences.schemas import CORPUS
 from preferences.sources import gather
+from preferences.withdrawals import Withdrawals, WithdrawalsError, load_withdrawals
 from rlhf.named_seeds import named_random
 from tasks.own_data.rows import own_split, read_preferences
 from tasks.params.prepare import FilesParams, PrepareParams
@@ -32,28 +34,30 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 
+INPUTS = ("data/withdrawn/texts.jsonl",)
 Rows = Sequence[Mapping[str, Any]]
 
 
 def run(stage: Stage) -> None:
-    """Write the data sets of the pipeline."""
+    """Write the data sets of the pipeline, without what was withdrawn."""
     datasets.disable_progress_bars()
     folder = stage.staging.directory("data/prepared")
     params = stage.params.prepare
+    withdrawn = load_withdrawals(Path("data/withdrawn/texts.jsonl"))
     if params.files is None:
-        _support_desk(folder, params, stage.params.run.seed)
+        _support_desk(folder, params, stage.params.run.seed, withdrawn)
     try:
         with memory_capped(params.max_memory):
             if params.files is not None:
-                _own_files(folder, params.files)
+                _own_files(folder, params.files, withdrawn)
             if params.sources:
-                _add_sources(folder / "preferences", params)
+                _add_sources(folder / "preferences", params, withdrawn)
     except MemoryError:
         needed = f"your data need more than {params.max_memory:g} GiB of memory"
         raise StageEnd("bad_input", f"{needed} (prepare.max_memory)") from None
 
 
-def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
+def _support_desk(folder: Path, params: PrepareParams, seed: int, withdrawn: Withdrawals) -> None:
     templates = select_templates(train=params.train_templates)
     counts: dict[Split, int] = {
         "train": params.train_prompts,
@@ -63,7 +67,8 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
     for split, count in counts.items():
         drawing = named_random(seed, "prepare", "prompts", split)
         requests = sample_requests(split, count, drawing, templates=templates)
-        _write(folder / "prompts" / f"{split}.jsonl", [_prompt(r.text) for r in requests])
+        prompts = withdrawn.kept(_prompt(r.text) for r in requests)
+        _write(folder / "prompts" / f"{split}.jsonl", prompts)
     writing = named_random(seed, "prepare", "writers")
     drawing = named_random(seed, "prepare", "demonstrations")
     sampled = sample_requests("train", params.demonstrations, drawing, templates=templates)
@@ -71,17 +76,17 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int) -> None:
         {**_prompt(r.text), "response": write_response(r, sample_writer(writing), writing)}
         for r in track(sampled, "prepare", len(sampled), "demonstrations")
     ]
-    _write(folder / "demonstrations.jsonl", demonstrations)
+    _write(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
     documents = named_random(seed, "prepare", "corpus")
     count = params.corpus_documents
     numbers = track(range(count), "prepare", count, "documents")
     corpus = [{"text": sample_document(documents, templates=templates)} for _ in numbers]
-    _write(folder / "corpus.jsonl", corpus)
+    _write(folder / "corpus.jsonl", withdrawn.kept(corpus))
     _write_preferences(folder, [])
 
 
-def _own_files(folder: Path, files: FilesParams) -> None:
-    prompts = read_prompts(_existing("prompts", files.prompts))
+def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None:
+    prompts = withdrawn.kept(read_prompts(_existing("prompts", files.prompts)))
     parts: dict[str, list[Mapping[str, Any]]] = {"train": [], "heldout": [], "test": []}
     for row in prompts:
         parts[own_split(row["prompt"], files)].append(row)
@@ -91,19 +96,24 @@ def _own_files(folder: Path, files: FilesParams) -> None:
         (folder / "prompts").mkdir(exist_ok=True)
         write_json_lines(folder / "prompts" / f"{split}.jsonl", rows)
     demonstrations = read_demonstrations(_existing("demonstrations", files.demonstrations))
-    write_json_lines(folder / "demonstrations.jsonl", demonstrations)
+    write_json_lines(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
     if files.corpus is None:
         _write(folder / "corpus.jsonl", [])
+    elif withdrawn.tombstones:
+        documents = read_rows(_existing("corpus", files.corpus), CORPUS)
+        write_json_lines(folder / "corpus.jsonl", withdrawn.kept(documents))
     else:
         shutil.copyfile(_existing("corpus", files.corpus), folder / "corpus.jsonl")
     preferences: Rows = []
     if files.preferences is not None:
-        preferences = read_preferences(_existing("preferences", files.preferences))
+        found = read_preferences(_existing("preferences", files.preferences))
+        preferences = withdrawn.kept(found)
     _write_preferences(folder, preferences)
 
 
-def _add_sources(folder: Path, params: PrepareParams) -> None:
-    gathered = gather(params.sources, heldout_fraction=params.heldout_preferences)
+def _add_sources(folder: Path, params: PrepareParams, withdrawn: Withdrawals) -> None:
+    sources = [one for one in params.sources if not withdrawn.holds("source", one.path)]
+    gathered = gather(sources, heldout_fraction=params.heldout_preferences)
     for each in gathered:
         without = each.skipped + each.alone + each.left
         why = f"{each.skipped} skipped, {each.alone} without an opponent"
@@ -115,7 +125,7 @@ def _add_sources(folder: Path, params: PrepareParams) -> None:
     for split in ("train", "heldout"):
         rows = [row.to_row() for each in gathered for row in each.rows if row.split == split]
         with (folder / f"{split}.jsonl").open("a", encoding="utf-8", newline="") as stream:
-            stream.writelines(compact_json(row) + "\n" for row in rows)
+            stream.writelines(compact_json(row) + "\n" for row in withdrawn.kept(rows))
     (folder / "sources.jsonl").write_text(
         "".join(compact_json(each.to_row()) + "\n" for each in gathered), encoding="utf-8"
     )
@@ -147,4 +157,4 @@ def _write(path: Path, rows: Rows) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("prepare", run, errors={MalformedDataError: "bad_input"}))
+    sys.exit(run_stage("prepare", run, inputs=INPUTS, errors={WithdrawalsError: "bad_input"}))

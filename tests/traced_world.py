@@ -102,8 +102,8 @@ class World:
     def validate(self, key: str, settings: Mapping[str, str]) -> None:
         """Turn the judgments of the round into preferences; the last pair is quarantined."""
         where = f"data/rounds/{key}"
-        train = lines([{"pair_id": pair} for pair in self._pairs[:-2]])
-        heldout = lines([{"pair_id": pair} for pair in self._pairs[-2:-1]])
+        train = lines([{"pair_id": pair, "chosen": "x"} for pair in self._pairs[:-2]])
+        heldout = lines([{"pair_id": pair, "chosen": "x"} for pair in self._pairs[-2:-1]])
         deps = [f"{where}/comparisons.jsonl", f"{where}/judgments.jsonl", settings["preferences"]]
         out = {f"{where}/preferences": {"train.jsonl": train, "heldout.jsonl": heldout}}
         self._ran(f"validate@{key}", ["data/prepared", "models/sft", *deps], out, self._all(deps))

@@ -73,6 +73,13 @@ class Database:
         with self._engine.connect() as connection, connection.begin():
             yield connection
 
+    def compact(self) -> None:
+        """Rewrites SQLite's file, so that nothing deleted stays in its free pages or its log."""
+        if self._file is not None:
+            with closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("VACUUM")
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Closes all connections; SQLite's file is then complete without its log."""
         # SQLite does this by itself when the last connection is closed, of all processes.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
@@ -14,6 +15,7 @@ from feedback.store.events import record
 from feedback.store.rounds import round_pair_ids
 from feedback.store.standing import judgments_of, pairs_of
 from preferences.records import Judgment
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, load_withdrawals
 
 ENDINGS = {"judgments": "jsonl", "trl": "jsonl", "label-studio": "json", "csv": "csv"}
 """The forms, and the ending of a file in each."""
@@ -29,15 +31,18 @@ class Export:
 
 
 def export(connection: Connection, round_key: str, form: str, **who: Any) -> Export:
-    """The judgments of a round; `who` goes into the log.
+    """The judgments of a round, without what was withdrawn; `who` goes into the log.
+
+    An old backup of the store may hold again what was withdrawn since.
 
     Raises:
-        ValueError: the round has not been published.
+        ValueError: the round has not been published, or the file of withdrawals is damaged.
     """
     pairs = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
     if not pairs:
         raise ValueError(f"round {round_key} has not been published")
-    judgments = judgments_of(connection, pairs)
+    withdrawn = load_withdrawals(Path(WITHDRAWN_JUDGMENTS))
+    judgments = withdrawn.kept_judgments(judgments_of(connection, pairs))
     record(connection, "export", round_key=round_key, form=form, n=len(judgments), **who)
     return Export(
         text=_formatted(form, pairs, judgments), judgments=len(judgments), pairs=len(pairs)

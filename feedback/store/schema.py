@@ -160,8 +160,23 @@ def _protect(table: Table, connection: Connection, **_: Any) -> None:
         )
 
 
-for _table in (labels, events):
+APPEND_ONLY = (labels, events)
+for _table in APPEND_ONLY:
     event.listen(_table, "after_create", _protect)
+
+
+def unprotect(connection: Connection) -> None:
+    """Lets rows be deleted until `protect`: withdrawing is the one reason to."""
+    for table in APPEND_ONLY:
+        of = f" ON {table.name}" if connection.dialect.name == "postgresql" else ""
+        for operation in ("update", "delete"):
+            connection.exec_driver_sql(f"DROP TRIGGER {table.name}_no_{operation}{of}")
+
+
+def protect(connection: Connection) -> None:
+    """Refuses updates and deletions again."""
+    for table in APPEND_ONLY:
+        _protect(table, connection)
 
 
 def bring_up_to_date(connection: Connection) -> None:

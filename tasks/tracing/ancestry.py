@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.tracing.contents import Contents
-from tasks.tracing.items import PREPARED, Item, Part, items_of, parts_of
+from tasks.tracing.items import PREPARED, Item, Part, files_of, items_of, parts_of
 from tasks.tracing.records import Ran, RecordError, Records
 
 SHORTEST_HASH = 7
@@ -28,8 +28,8 @@ class Ancestry:
         Raises:
             RecordError: there is no such revision, or nothing has run there.
         """
-        self._contents = Contents(root)
-        self.records = Records(root, self._contents, revision)
+        self.contents = Contents(root)
+        self.records = Records(root, self.contents, revision)
         self._parts: dict[Model, tuple[Part, ...]] = {}
 
     def model(self, name: str) -> Model:
@@ -75,7 +75,15 @@ class Ancestry:
             ContentError: a file is not on this machine.
         """
         for part in self.parts(model):
-            yield from items_of(part, self._contents)
+            yield from items_of(part, self.contents)
+
+    def files(self, part: Part) -> list[str]:
+        """The hashes of the files of a part.
+
+        Raises:
+            ContentError: the list of a folder's files is not on this machine.
+        """
+        return files_of(part, self.contents)
 
     def formed_by(
         self, models: list[Model], wanted: Callable[[Item], bool]
@@ -90,7 +98,7 @@ class Ancestry:
         for model in models:
             for part in self.parts(model):
                 if part not in found:
-                    found[part] = [one for one in items_of(part, self._contents) if wanted(one)]
+                    found[part] = [one for one in items_of(part, self.contents) if wanted(one)]
         formed = {model: [i for part in self.parts(model) for i in found[part]] for model in models}
         return {model: items for model, items in formed.items() if items}
 

@@ -32,7 +32,7 @@ class Contents:
         Raises:
             ContentError: it is not here.
         """
-        with self._file(path, digest).open(encoding="utf-8") as stream:
+        with self.file(path, digest).open(encoding="utf-8") as stream:
             for line in stream:
                 if line.strip():
                     row: dict[str, Any] = json.loads(line)
@@ -47,6 +47,11 @@ class Contents:
         if digest not in self._listings:
             self._listings[digest] = self._read_listing(path, digest)
         return self._listings[digest]
+
+    def known_files(self, digest: str) -> Mapping[str, str]:
+        """The files of a folder as the cache lists them; none of what is no folder there."""
+        listed = self._cache / digest[:2] / digest[2:]
+        return self.files("", digest) if digest.endswith(FOLDER) and listed.is_file() else {}
 
     def part(self, path: str, digest: str, below: str) -> str | None:
         """The hash of a file or folder below an output, None where the output has no such thing.
@@ -80,7 +85,12 @@ class Contents:
             if file.is_file()
         }
 
-    def _file(self, path: str, digest: str) -> Path:
+    def file(self, path: str, digest: str) -> Path:
+        """Where the bytes of a file are.
+
+        Raises:
+            ContentError: they are not here.
+        """
         for place in (self._cache / digest[:2] / digest[2:], self._root / path):
             if place.is_file() and (place != self._root / path or self._hash_here(path) == digest):
                 return place

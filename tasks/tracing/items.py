@@ -94,6 +94,19 @@ def items_of(part: Part, contents: Contents) -> Iterator[Item]:
     return _READERS[part.kind](part, contents)
 
 
+def files_of(part: Part, contents: Contents) -> list[str]:
+    """The hashes of the files of a part that hold its items, and the pairs that they are about.
+
+    Raises:
+        ContentError: the list of a folder's files is not on this machine.
+    """
+    if part.kind == "judgment":
+        return [digest for role, _, digest in part.files if role != "preferences"]
+    _, path, digest = part.files[0]
+    listed = contents.files(path, digest)
+    return [listed[name] for name in _NAMES[part.kind] if name in listed]
+
+
 def demonstration_id(row: Mapping[str, Any]) -> str:
     """The id of a demonstration, from its content alone."""
     return text_hash(compact_json([row["prompt"], row["response"]]))
@@ -175,6 +188,15 @@ _READERS: dict[Kind, Callable[[Part, Contents], Iterator[Item]]] = {
     "prompt": _prompts,
     "document": _documents,
 }
+
+
+_NAMES: dict[Kind, tuple[str, ...]] = {
+    "preference": ("preferences/train.jsonl", "preferences/heldout.jsonl"),
+    "demonstration": ("demonstrations.jsonl",),
+    "prompt": ("prompts/train.jsonl",),
+    "document": ("corpus.jsonl",),
+}
+"""Kind -> its files below `data/prepared`."""
 
 
 def _named(deps: Mapping[str, str], key: str) -> tuple[tuple[str, str, str], ...]:

@@ -1,0 +1,147 @@
+"""`python -m tasks.forget`: withdraws an annotator, a source, a prompt or a person's data.
+
+Searches the labelling store, all outputs and working files of this checkout and its variants, your
+own files, and DVC's cache; shows what must go, which stages the next run makes anew, and which
+models contain it. With `--yes` it removes that, marks the models in MLflow, and notes tombstones
+(salted hashes, in data/withdrawn/) that keep it out of every later run. data/withdrawn/log.jsonl
+says what was removed and when, without containing it. Exit codes: 0, 2 bad input, 7 while a run is
+going on here.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from preferences.withdrawals import WithdrawalsError
+from tasks.forgetting.plan import Plan, make_plan
+from tasks.forgetting.removal import carry_out
+from tasks.forgetting.wanted import KINDS, Wanted, WantedError, WantedKind
+from tasks.params.loading import ParamsError
+from tasks.tracing.contents import Contents
+from tasks.tracing.records import RecordError, Records
+from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
+from tasks.workspace.files import relative_to
+from tasks.workspace.git import GitError
+from tasks.workspace.variants import workspaces
+
+HEADINGS = {
+    "cache": "DVC's cache",
+    "output": "outputs",
+    "work": "working files",
+    "own": "rows of your own files",
+}
+BEYOND = (
+    "Out of reach from here: git's history, DVC remotes and other clones, backups of the labelling "
+    "store, MLflow's database."
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    given = _parser().parse_args(argv)
+    asked: list[tuple[WantedKind, str | None]] = [(k, getattr(given, k)) for k in KINDS]
+    ((kind, value),) = [(kind, value) for kind, value in asked if value is not None]
+    root = Path.cwd()
+    try:
+        wanted = Wanted(kind, value)
+        for place in (root, *workspaces(root)) if given.yes else ():
+            refuse_if_busy(place)
+        plan = make_plan(root, wanted)
+        sys.stdout.write("".join(f"{line}\n" for line in in_words(root, plan)))
+        if plan.empty:
+            return 0
+        if not given.yes:
+            sys.stdout.write("Nothing was changed; the same command with --yes does it.\n")
+            return 0
+        marked = carry_out(root, plan)
+    except (WantedError, WithdrawalsError, ParamsError, RecordError, GitError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except WorkspaceBusyError as error:
+        sys.stderr.write(f"{error}\n")
+        return BUSY_EXIT_CODE
+    if marked:
+        sys.stdout.write(f"Marked in MLflow: {', '.join(marked)}.\n")
+    sys.stdout.write(
+        "Done. Commit data/withdrawn/ and run the pipeline: what comes out has none of it.\n"
+    )
+    return 0
+
+
+def in_words(root: Path, plan: Plan) -> Iterator[str]:
+    """What is found where, and what follows."""
+    if plan.empty:
+        yield "Nothing here has it."
+        return
+    for url, found in plan.stores:
+        rows = ", ".join(f"{number:,} {name}" for name, number in found.counts.items())
+        yield f"labelling store {relative_to(Path(url), root)}: {rows}"
+    yield from _files(root, plan)
+    for path in plan.by_hand:
+        yield f"for you to edit (not JSON Lines, pinned, or all of it): {relative_to(path, root)}"
+    if plan.stages:
+        yield f"the next run makes anew: {', '.join(plan.stages)}"
+    if plan.looking:
+        yield f"and looks again, with the same result: {', '.join(plan.looking)}"
+    if plan.models:
+        yield f"models that contain it, of all commits ({len(plan.models)}):"
+    yield from (f"  {model.path} (md5 {model.digest})" for model in plan.models)
+    if plan.untraceable:
+        yield "models whose data are not here, so that nobody can tell:"
+    yield from (f"  {model.path} (md5 {model.digest})" for model in plan.untraceable)
+    yield BEYOND
+
+
+def _files(root: Path, plan: Plan) -> Iterator[str]:
+    names = _names(root)
+    for place, heading in HEADINGS.items():
+        files = [one for one in plan.files if one.place == place]
+        if files:
+            total = sum(one.rows for one in files)
+            size = sum(one.path.stat().st_size for one in files) / 1e6
+            yield f"{heading}: {len(files)} files, {total:,} rows have it, {size:.1f} MB"
+        for one in files:
+            digest = one.path.parent.name + one.path.name
+            name = names.get(digest, digest) if place == "cache" else relative_to(one.path, root)
+            yield f"  {name}: {one.rows:,}"
+
+
+def _names(root: Path) -> dict[str, str]:
+    """md5 -> path of the outputs that dvc.lock names, where their folders can be listed."""
+    contents = Contents(root)
+    try:
+        runs = Records(root, contents).now
+    except RecordError:
+        return {}
+    found = {}
+    for ran in runs:
+        for path, digest in ran.outs.items():
+            found[digest] = path
+            found |= {md5: f"{path}/{name}" for name, md5 in contents.known_files(digest).items()}
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.forget", description=__doc__.partition("\n")[2]
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--annotator", metavar="NAME", help="all judgments of an annotator")
+    what.add_argument(
+        "--source",
+        metavar="NAME",
+        help="all of a data set in prepare.sources, or kind of annotator",
+    )
+    what.add_argument("--prompt", metavar="ID", help="a prompt, and what was said about it")
+    what.add_argument(
+        "--matching",
+        metavar="PATTERN",
+        help="every row with a text that a regular expression finds",
+    )
+    parser.add_argument("--yes", action="store_true", help="remove it; without this, only show it")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

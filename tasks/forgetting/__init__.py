@@ -1,0 +1,1 @@
+"""Withdrawing an annotator, a source, a prompt or a person's data: what holds it, and what goes."""

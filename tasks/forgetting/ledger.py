@@ -1,0 +1,49 @@
+"""The tombstones, and the log of what was removed when: both without what they are about."""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from preferences.withdrawals import (
+    WITHDRAWN_JUDGMENTS,
+    WITHDRAWN_TEXTS,
+    Tombstone,
+    load_withdrawals,
+)
+
+LOG = "data/withdrawn/log.jsonl"
+
+
+def salt_of(root: Path) -> str:
+    """The salt of the repository's tombstones; a new one before the first."""
+    for name in (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS):
+        if salts := load_withdrawals(root / name).salts:
+            return salts[0]
+    return secrets.token_hex(16)
+
+
+def missing(root: Path, name: str, wanted: Iterable[Tombstone]) -> list[Tombstone]:
+    """Those of `wanted` that the file does not have yet, sorted."""
+    return sorted(set(wanted) - load_withdrawals(root / name).tombstones)
+
+
+def add(root: Path, name: str, tombstones: Iterable[Tombstone]) -> None:
+    """Add to the file, so that a reader sees the old one or the new one."""
+    path = root / name
+    before = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    lines = [f"{line}\n" for line in before.splitlines()] + [one.line() for one in tombstones]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text("".join(lines), encoding="utf-8")
+    draft.replace(path)
+
+
+def log(root: Path, entry: Mapping[str, Any]) -> None:
+    """Add an entry to the log, with the time."""
+    at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+    (root / LOG).parent.mkdir(parents=True, exist_ok=True)
+    with (root / LOG).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"at": at, **entry}) + "\n")

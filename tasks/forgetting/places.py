@@ -1,0 +1,112 @@
+"""Where on this machine it is: DVC's cache, outputs, working files, and the user's own files.
+
+Every text file is read, whichever commit or variant it belongs to. Weights are not: which models
+were trained on it says the lineage.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.forgetting.wanted import Wanted
+from tasks.tracing.records import Ran
+from tasks.workspace.dvc_cache import cache_folder
+
+Place = Literal["cache", "output", "work", "own"]
+TEXT_START = 4096
+"""Bytes in which a zero gives a binary file away."""
+SKIPPED = (".db", ".db-wal", ".db-shm", ".safetensors", ".lock")
+
+SeeRow = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that has it."""
+
+    place: Place
+    path: Path
+    rows: int
+    """Rows that have it; 1 for a file that is not made of rows."""
+
+
+def in_cache(root: Path, wanted: Wanted, see: SeeRow) -> list[Found]:
+    """Objects of DVC's cache, whatever names them; `see` is shown each row that has it."""
+    objects = (path for path in sorted(cache_folder(root).glob("??/*")) if path.is_file())
+    plain = (path for path in objects if path.suffix != ".dir")
+    return [Found("cache", path, rows) for path in plain if (rows := count(path, wanted, see))]
+
+
+def in_outputs(workspace: Path, runs: list[Ran], wanted: Wanted, see: SeeRow) -> list[Found]:
+    """Outputs of a workspace as they are on disk."""
+    outs = [workspace / out for ran in runs for out in ran.outs]
+    files = [file for out in outs for file in ([out] if out.is_file() else sorted(out.rglob("*")))]
+    return [Found("output", path, rows) for path in files if (rows := count(path, wanted, see))]
+
+
+def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
+    """Working files: logs, reports that were blocked, MLflow's artifacts, what waits for MLflow."""
+    work = workspace / ".work"
+    # Other workspaces are searched by themselves; the labelling store is no text.
+    aside = (work / "variants", work / "feedback")
+    files = [
+        path
+        for path in sorted(work.rglob("*"))
+        if not any(path.is_relative_to(folder) for folder in aside)
+    ]
+    return [Found("work", path, n) for path in files if (n := count(path, wanted, lambda _: None))]
+
+
+def in_own_files(workspace: Path, paths: list[str], wanted: Wanted, see: SeeRow) -> list[Found]:
+    """Files that params.yaml names."""
+    named = [workspace / path for path in dict.fromkeys(paths)]
+    files = [file for path in named for file in ([path] if path.is_file() else path.rglob("*"))]
+    return [Found("own", path, rows) for path in files if (rows := count(path, wanted, see))]
+
+
+def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
+    """How many rows of a file have it; 1 for a text that is not rows, 0 for what is no text."""
+    if path.is_symlink() or not path.is_file() or path.suffix in SKIPPED:
+        return 0
+    content = path.read_bytes()
+    if b"\0" in content[:TEXT_START]:
+        return 0
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return 0
+    if not wanted.possible(text):
+        return 0
+    found = [row for row in _rows(text) or [] if wanted.row(row)]
+    for row in found:
+        see(row)
+    return len(found) if _rows(text) is not None else int(wanted.page(text))
+
+
+def _rows(text: str) -> list[dict[str, Any]] | None:
+    """The objects of JSON Lines, or the one of a JSON file; None for any other text."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        whole = None
+    if isinstance(whole, dict):
+        return [whole]
+    if isinstance(whole, list):
+        return [row for row in whole if isinstance(row, dict)]
+    rows = list(_objects(text))
+    return None if None in rows or not rows else [row for row in rows if row is not None]
+
+
+def _objects(text: str) -> Iterator[dict[str, Any] | None]:
+    for line in text.split("\n"):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                yield None
+                return
+            yield row

@@ -1,0 +1,191 @@
+"""Looks for it everywhere, changes nothing: what must go, what follows, what is out of reach."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedback.store.database import Database, sqlite_file
+from feedback.store.withdrawing import Held, held
+from preferences.records import prompt_text
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, Tombstone
+from tasks.forgetting.consequences import containing, holding, readers, stale
+from tasks.forgetting.ledger import missing, salt_of
+from tasks.forgetting.own_rows import editable
+from tasks.forgetting.places import Found, in_cache, in_outputs, in_own_files, in_work
+from tasks.forgetting.wanted import Wanted
+from tasks.own_data.files import Named, named_paths
+from tasks.params.loading import load_params
+from tasks.tracing.ancestry import Ancestry, Model
+from tasks.tracing.contents import Contents
+from tasks.tracing.records import Ran, RecordError, Records
+from tasks.workspace.dvc_cache import md5
+from tasks.workspace.variants import workspaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What forgetting would do."""
+
+    wanted: Wanted
+    files: tuple[Found, ...]
+    """Removed, and rewritten where they are the user's own."""
+    stores: tuple[tuple[str, Held], ...]
+    """Labelling stores by path or address."""
+    tombstones: dict[str, list[Tombstone]]
+    """File of withdrawals -> what is added to it."""
+    stages: tuple[str, ...]
+    """What the next run makes anew: its result changes."""
+    looking: tuple[str, ...]
+    """Stages that read the withdrawals too, and end with the same bytes as before."""
+    models: tuple[Model, ...]
+    """That were formed by it, of all commits."""
+    untraceable: tuple[Model, ...]
+    by_hand: tuple[Path, ...]
+    """Own files that have it and that people must edit."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has it, and nothing is to be added."""
+        return not (self.files or self.stores or any(self.tombstones.values()) or self.by_hand)
+
+
+@dataclass
+class _Seen:
+    """What the rows say that have it."""
+
+    texts: set[Tombstone] = field(default_factory=set)
+    judgments: set[Tombstone] = field(default_factory=set)
+    prompts: set[str] = field(default_factory=set)
+    pairs: set[str] = field(default_factory=set)
+
+
+def make_plan(root: Path, wanted: Wanted) -> Plan:
+    """Search this checkout, its variants, their labelling stores and DVC's cache.
+
+    Raises:
+        ParamsError: params.yaml is not valid.
+        GitError: the history cannot be read.
+    """
+    seen, salt = _Seen(), salt_of(root)
+    places = [root, *workspaces(root)]
+    runs = {place: _runs(place) for place in places}
+    _search(root, runs, wanted, seen, salt)
+    wanted = wanted.known(texts=frozenset(seen.prompts), pairs=frozenset(seen.pairs))
+    # Once more: by now it is known under which texts and pairs else it may be found.
+    files, by_hand = _search(root, runs, wanted, seen, salt)
+    tombstones = {
+        WITHDRAWN_TEXTS: missing(root, WITHDRAWN_TEXTS, seen.texts),
+        WITHDRAWN_JUDGMENTS: missing(root, WITHDRAWN_JUDGMENTS, seen.judgments),
+    }
+    digests = {_digest(found) for found in files if found.place in ("cache", "output")}
+    contents = Contents(root)
+    having = holding(runs[root], contents, digests)
+    changed = [name for name, added in tombstones.items() if added]
+    looking = readers(runs[root], changed)
+    again = stale(runs[root], having)
+    models, untraceable = _models([place for place in places if runs[place]], digests)
+    return Plan(
+        wanted=wanted,
+        files=tuple(files),
+        stores=tuple(_stores(places, wanted)),
+        tombstones=tombstones,
+        stages=tuple(again),
+        looking=tuple(stage for stage in looking if stage not in again),
+        models=tuple(models),
+        untraceable=tuple(untraceable),
+        by_hand=tuple(by_hand),
+    )
+
+
+def _search(
+    root: Path, runs: Mapping[Path, Sequence[Ran]], wanted: Wanted, seen: _Seen, salt: str
+) -> tuple[list[Found], list[Path]]:
+    """Files that have it, and own files that people must edit; notes what their rows say."""
+
+    def see(row: dict[str, Any]) -> None:
+        judged = "judgment_id" in row
+        # What follows from judgments goes with them, and needs no tombstone of its own.
+        if judged or not (wanted.by_people and row.get("pair_id") in wanted.pairs):
+            side = seen.judgments if judged else seen.texts
+            side.update(wanted.tombstones(row, salt))
+        if "pair_id" in row and (judged if wanted.by_people else "prompt" in row):
+            seen.pairs.add(row["pair_id"])
+        if row.get("prompt_id") == wanted.value and "prompt" in row:
+            seen.prompts.add(prompt_text(row["prompt"]))
+
+    files = in_cache(root, wanted, see)
+    by_hand = []
+    for place, ran in runs.items():
+        files += in_outputs(place, list(ran), wanted, see) + in_work(place, wanted)
+        named = _named(place)
+        own = in_own_files(place, [one.path for one in named], wanted, see)
+        pinned = [place / one.path for one in named if one.pinned]
+        mine = [one for one in own if editable(one.path) and one.path not in pinned]
+        files += mine
+        by_hand += [one.path for one in own if one not in mine]
+        if wanted.kind == "source" and wanted.value in [one.path for one in named]:
+            by_hand.append(place / wanted.value)
+            seen.texts.update(wanted.tombstones(None, salt))
+    # These are known before anything has it, and keep it away from the first time on.
+    if wanted.kind in ("annotator", "prompt"):
+        side = seen.judgments if wanted.kind == "annotator" else seen.texts
+        side.update(wanted.tombstones(None, salt))
+    unique = {found.path.absolute(): found for found in files}
+    return list(unique.values()), by_hand
+
+
+def _models(places: Sequence[Path], digests: set[str]) -> tuple[list[Model], list[Model]]:
+    """Of the models of all commits, and of the variants as they are: found, and untraceable."""
+    found: dict[str, Model] = {}
+    unclear: dict[str, Model] = {}
+    for number, place in enumerate(places):
+        ancestry = Ancestry(place)
+        # The variants share the history.
+        known = ancestry.records.all_models() if number == 0 else {}
+        models = [Model(path, digest) for digest, path in known.items()]
+        having, untraceable = containing(ancestry, models or ancestry.models(), digests)
+        found |= {model.digest: model for model in having}
+        unclear |= {model.digest: model for model in untraceable}
+    return list(found.values()), [one for one in unclear.values() if one.digest not in found]
+
+
+def _runs(place: Path) -> list[Ran]:
+    try:
+        return Records(place, Contents(place)).now
+    except RecordError:
+        return []
+
+
+def _named(place: Path) -> list[Named]:
+    return list(named_paths(asdict(load_params(place / "params.yaml"))))
+
+
+def _digest(found: Found) -> str:
+    if found.place == "cache":
+        return found.path.parent.name + found.path.name
+    return md5(found.path)
+
+
+def _stores(places: Sequence[Path], wanted: Wanted) -> list[tuple[str, Held]]:
+    urls = dict.fromkeys(_store_url(place) for place in places)
+    found = []
+    for url in urls:
+        file = sqlite_file(url)
+        if file is not None and not file.exists():
+            continue
+        database = Database(url)
+        try:
+            with database.reading() as connection:
+                what = held(connection, person=wanted.person, said=wanted.said)
+        finally:
+            database.close()
+        if what.counts:
+            found.append((url, what))
+    return found
+
+
+def _store_url(place: Path) -> str:
+    url = os.environ.get("RLHF_FEEDBACK_STORE") or load_params(place / "params.yaml").label.store
+    return url if "://" in url else str(place / url)

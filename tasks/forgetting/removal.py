@@ -1,0 +1,77 @@
+"""Carries out a plan, in an order that can be repeated if it is interrupted."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from feedback.store.database import Database
+from feedback.store.withdrawing import withdraw
+from tasks.forgetting.ledger import LOG, add, log
+from tasks.forgetting.own_rows import take_out
+from tasks.forgetting.plan import Plan
+from tasks.tracking.sent import DEFAULT_STORE
+from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+
+
+def carry_out(root: Path, plan: Plan) -> list[str]:
+    """Mark the models, note the tombstones, remove everything; the versions that were marked.
+
+    First what keeps it away, then what removes it: what an interruption leaves, the same command
+    finds again.
+    """
+    marked = _mark(root, plan)
+    for name, tombstones in plan.tombstones.items():
+        if tombstones:
+            add(root, name, tombstones)
+    for url, found in plan.stores:
+        database = Database(url)
+        try:
+            with database.writing() as connection:
+                withdraw(connection, found)
+            database.compact()
+        finally:
+            database.close()
+    for one in plan.files:
+        if one.place == "own":
+            take_out(one.path, plan.wanted)
+        else:
+            # Whoever may write the folder may remove the file, read-only as DVC leaves it or not.
+            one.path.unlink(missing_ok=True)
+    log(root, _entry(plan, marked))
+    return marked
+
+
+def _entry(plan: Plan, marked: list[str]) -> dict[str, object]:
+    """Counts and hashes; nothing that says whom or what it was."""
+    rows: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for one in plan.files:
+        rows[one.place] += one.rows
+        files[one.place] += 1
+    store: Counter[str] = Counter()
+    for _, found in plan.stores:
+        store.update(found.counts)
+    return {
+        "what": plan.wanted.kind,
+        "tombstones": [one.hash for added in plan.tombstones.values() for one in added],
+        "files": dict(files),
+        "rows": dict(rows),
+        "objects": [o.path.parent.name + o.path.name for o in plan.files if o.place == "cache"],
+        "store": dict(store),
+        "models": [model.digest for model in plan.models],
+        "versions": marked,
+        "stages": list(plan.stages),
+    }
+
+
+def _mark(root: Path, plan: Plan) -> list[str]:
+    own = not os.environ.get("MLFLOW_TRACKING_URI") and not (root / DEFAULT_STORE).exists()
+    if own or not plan.models:
+        return []
+    quiet_mlflow()
+    # Imported here: they bring MLflow, which takes seconds that a search can save.
+    from tasks.tracking.store import connect  # noqa: PLC0415
+    from tasks.tracking.withdrawn import mark  # noqa: PLC0415
+
+    digests = {model.digest for model in plan.models}
+    return mark(connect(tracking_uri(root)), digests, f"contains withdrawn data, see {LOG}")

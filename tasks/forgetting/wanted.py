@@ -1,0 +1,145 @@
+"""What is to be forgotten, and whether a row or a text has it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, Self, get_args
+
+from preferences.records import compact_json, prompt_text
+from preferences.withdrawals import TEXT_FIELDS, Tombstone, sources_of, tombstone
+
+WantedKind = Literal["annotator", "source", "prompt", "matching"]
+KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
+
+
+class WantedError(ValueError):
+    """What was asked for makes no sense; the message says why."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One annotator, source, prompt or pattern."""
+
+    kind: WantedKind
+    value: str
+    """A name, a prompt's id, or a regular expression."""
+    texts: frozenset[str] = frozenset()
+    """prompt: its texts, as soon as they are known."""
+    pairs: frozenset[str] = frozenset()
+    """The pairs that it is about, as soon as they are known."""
+
+    def __post_init__(self) -> None:
+        if not self.value.strip():
+            raise WantedError(f"--{self.kind}: expected something to forget, found nothing")
+        if self.kind == "matching":
+            try:
+                matches_nothing = re.search(self.value, "") is None
+            except re.error as error:
+                raise WantedError(f"--matching: not a regular expression: {error}") from None
+            if not matches_nothing:
+                raise WantedError(
+                    f"--matching: {self.value!r} matches every text, even an empty one"
+                )
+
+    def known(self, *, texts: frozenset[str], pairs: frozenset[str]) -> Self:
+        """The same, also by these texts of the prompt, and by what says no more than a pair."""
+        return replace(self, texts=texts, pairs=pairs)
+
+    @property
+    def by_people(self) -> bool:
+        """Whether judgments are meant, so that the pairs themselves stay."""
+        return self.kind in ("annotator", "source")
+
+    def person(self, name: str, kind: str) -> bool:
+        """Whether an annotator of the labelling store is meant."""
+        return (self.kind == "annotator" and name == self.value) or (
+            self.kind == "source" and kind == self.value
+        )
+
+    def said(self, text: str) -> bool:
+        """Whether a text is meant, wherever it stands."""
+        if self.kind == "matching":
+            return self._pattern.search(text) is not None
+        return text in self.texts or (self.kind == "prompt" and text == self.value)
+
+    def row(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of a file says it, was said by it, or follows from that."""
+        # A preference names no annotator: it goes with the judgments that decided the pair.
+        if row.get("pair_id") in self.pairs and ("chosen" in row or not self.by_people):
+            return True
+        if self.kind == "source":
+            judged = "judgment_id" in row and row.get("kind") == self.value
+            return judged or self.value in (*sources_of(row), row.get("path"))
+        if self.kind == "annotator":
+            return any(text == self.value for text in strings(row))
+        return any(self.said(text) for text in strings(row)) or self.said(
+            prompt_text(row["prompt"]) if "prompt" in row else ""
+        )
+
+    def page(self, text: str) -> bool:
+        """Whether a text that is no row, such as a report or a log, names or contains it."""
+        if self.kind == "source":
+            return False
+        if self.kind == "annotator":
+            return self._token.search(text) is not None
+        return self.said(text) or any(one in text for one in self._needles)
+
+    def possible(self, content: str) -> bool:
+        """Whether a file can hold it at all; a quick look before it is parsed."""
+        if self.pairs and '"pair_id"' in content:
+            return True
+        if self.kind == "matching":
+            # A backslash may hide what an escape stands for.
+            return "\\" in content or self._pattern.search(content) is not None
+        return any(one in content for one in self._needles)
+
+    def tombstones(self, row: Mapping[str, Any] | None, salt: str) -> Iterator[Tombstone]:
+        """What keeps it away from now on; `row` is one that has it.
+
+        Of a pattern only the texts that match are known afterwards, by their hashes. Where a policy
+        wrote the text, the prompt that it answered is withdrawn.
+        """
+        judged = row is not None and "judgment_id" in row
+        if self.kind in ("annotator", "source"):
+            yield tombstone("annotator" if self.kind == "annotator" else "source", self.value, salt)
+        if self.kind == "prompt" and not judged:
+            yield tombstone("prompt", self.value, salt)
+        if row is None or self.by_people:
+            return
+        texts = {name: prompt_text(row[name]) for name in TEXT_FIELDS if name in row}
+        if self.kind == "prompt" or any(f"response_{side}" in row for side in "ab"):
+            texts = {"prompt": texts["prompt"]} if "prompt" in texts else {}
+        elif texts:
+            texts = {name: text for name, text in texts.items() if self.said(text)}
+        for text in texts.values():
+            yield tombstone("text", text, salt)
+        reason = row.get("reason")
+        if self.kind == "matching" and isinstance(reason, str) and self.said(reason):
+            yield tombstone("text", reason, salt)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(self.value)
+
+    @cached_property
+    def _token(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<![\w.-]){re.escape(self.value)}(?![\w-])")
+
+    @cached_property
+    def _needles(self) -> tuple[str, ...]:
+        """The value and the texts, as they are and as JSON writes them."""
+        plain = {self.value, *self.texts}
+        return tuple(sorted(plain | {compact_json(one)[1:-1] for one in plain}))
+
+
+def strings(value: object) -> Iterator[str]:
+    """All texts in a JSON value, keys left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one)

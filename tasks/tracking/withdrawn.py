@@ -1,0 +1,45 @@
+"""Marks in MLflow: which versions of models contain what was withdrawn."""
+
+from collections.abc import Collection, Iterator
+
+from mlflow.entities import LoggedModel
+from mlflow.entities.model_registry import ModelVersion
+
+from tasks.tracking.store import Store
+
+TAG = "withdrawn"
+HASH_TAG = "dvc.md5"
+PAGE = 200
+
+
+def mark(store: Store, digests: Collection[str], note: str) -> list[str]:
+    """Tag the models with these hashes; the registered versions among them, in words."""
+    for model in _logged(store):
+        if model.tags.get(HASH_TAG) in digests:
+            store.client.set_logged_model_tags(model.model_id, {TAG: note})
+    marked = []
+    for version in _versions(store):
+        if version.tags.get(HASH_TAG) in digests:
+            store.client.set_model_version_tag(version.name, version.version, TAG, note)
+            marked.append(f"{version.name} version {version.version}")
+    return marked
+
+
+def _versions(store: Store) -> Iterator[ModelVersion]:
+    token = None
+    while True:
+        page = store.client.search_model_versions(max_results=PAGE, page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
+
+
+def _logged(store: Store) -> Iterator[LoggedModel]:
+    token = None
+    while True:
+        page = store.client.search_logged_models(
+            [store.experiment], max_results=PAGE, page_token=token
+        )
+        yield from page
+        if not (token := page.token):
+            return

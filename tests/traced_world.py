@@ -30,6 +30,7 @@ class World:
         """Judgment id -> annotator."""
         self.prompts: dict[tuple[str, str], str] = {}
         """(kind, id) -> the prompt it belongs to."""
+        self._tracked: list[str] = []
         (root / ".dvc").mkdir(parents=True)
         self._git("init", "-q", "-b", "main")
 
@@ -127,10 +128,21 @@ class World:
         self.validate(key, settings)
         self.train(key, settings, note)
 
-    def commit(self) -> str:
-        """Commit dvc.lock; the commit's hash."""
-        self._git("add", "dvc.lock")
+    def measure(self, key: str, files: Mapping[str, str]) -> None:
+        """Evaluate the policy of a round."""
+        deps = [f"models/rounds/{key}/policy"]
+        self._ran(f"evaluate@{key}", deps, {f"results/evaluate/{key}": files}, self._all(deps))
+
+    def track(self, name: str) -> None:
+        """Have git track a file from the next commit on."""
+        self._tracked.append(name)
+
+    def commit(self, tag: str | None = None) -> str:
+        """Commit dvc.lock and tracked files; the commit's hash."""
+        self._git("add", "dvc.lock", *self._tracked)
         self._git("commit", "-q", "-m", "Record a run")
+        if tag is not None:
+            self._git("tag", tag)
         return self._git("rev-parse", "HEAD")
 
     def _all(self, deps: Sequence[str]) -> Items:

@@ -1,0 +1,114 @@
+"""`python -m tasks.compare A B`: what differs in params, data, code, rewards, KL and results.
+
+A and B are commits (branches, tags), variants that have run, runs in MLflow (id, name or
+execution), or `.` for what is checked out. Measurements are read from DVC's cache by the hashes of
+each side, so nothing is checked out and nothing runs. Prints what differs and draws a picture. Exit
+codes: 0, or 2 where a side is not known.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.comparing import differences
+from tasks.comparing.differences import Differing
+from tasks.comparing.plots import draw
+from tasks.comparing.sides import Side, SideError, measured, side
+from tasks.reporting.summary import build_results
+from tasks.tracing.records import RecordError
+from tasks.workspace.files import relative_to
+
+PICTURE = Path(".work") / "comparison.png"
+MOST_NAMED = 6
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    given = _parser().parse_args(argv)
+    root = Path.cwd()
+    try:
+        sides = (side(root, given.first), side(root, given.second))
+    except (SideError, RecordError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = [Path(scratch) / "a", Path(scratch) / "b"]
+        missing = [
+            f"{one.name}: {path}"
+            for one, folder in zip(sides, folders, strict=True)
+            for path in measured(one, folder)
+        ]
+        rounds = _rounds(sides)
+        results = [build_results(folder, rounds, seed=0, test_policy="") for folder in folders]
+        lines = list(_lines(root, sides, results, folders))
+        if any(found["policies"] or found["reward_models"] for found in results):
+            draw(given.out, [given.first, given.second], results, folders)
+            lines.append(f"picture: {relative_to(given.out, root)}")
+    if missing:
+        lines.append(f"not on this machine (`dvc fetch`): {_few(missing)}")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _lines(
+    root: Path,
+    sides: tuple[Side, Side],
+    results: Sequence[dict[str, Any]],
+    folders: Sequence[Path],
+) -> Iterator[str]:
+    first, second = sides
+    for letter, one in zip("AB", sides, strict=True):
+        yield f"{letter}: {one.name} ({one.kind}, commit {one.commit[:9]})"
+    yield from _section("params", differences.params(first, second))
+    yield from _section("data", differences.data(first, second))
+    code = differences.code(root, first, second)
+    yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
+    yield from _section("reward models", differences.reward_models(results[0], results[1]))
+    yield from _section("policies", differences.policies(results[0], results[1]))
+    paired = differences.paired_gold(folders[0], folders[1], _rounds(sides))
+    yield from (f"  {key} gold, B - A on the same prompts: {by}" for key, by in paired.items())
+
+
+def _section(title: str, rows: Sequence[Differing]) -> Iterator[str]:
+    if not rows:
+        yield f"{title}: no difference"
+        return
+    yield f"{title}:"
+    widths = [max(len(text) for text in column) for column in zip(*map(_cells, rows), strict=True)]
+    for row in rows:
+        cells = zip(_cells(row), widths, strict=True)
+        yield f"  {'  '.join(text.ljust(width) for text, width in cells)}".rstrip()
+
+
+def _cells(row: Differing) -> tuple[str, str, str, str]:
+    return row.name, row.first, row.second, row.note
+
+
+def _rounds(sides: tuple[Side, Side]) -> list[str]:
+    """The rounds of both, in the order of the stages."""
+    stages = [ran.stage.partition("@") for one in sides for ran in one.runs]
+    return sorted({key for _, at, key in stages if at}, key=lambda key: (len(key), key))
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.compare", description=__doc__.partition("\n")[2]
+    )
+    for place in ("first", "second"):
+        parser.add_argument(place, help="a commit, variant, run of MLflow, or `.`")
+    parser.add_argument(
+        "--out", type=Path, default=PICTURE, metavar="FILE", help=f"the picture; {PICTURE}"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Two runs side by side, whether commits, variants or runs in MLflow."""

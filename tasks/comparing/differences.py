@@ -1,0 +1,148 @@
+"""What differs between two sides: params, data, code, reward models and results."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf.intervals import mean_interval
+from tasks.comparing.sides import Side
+from tasks.tracing.contents import FOLDER, ContentError, Contents
+from tasks.workspace.git import GitError, git
+
+ABSENT = "-"
+CODE = (".py", ".css", ".j2", ".yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """One thing that is not the same on both sides, in words."""
+
+    name: str
+    first: str
+    second: str
+    note: str = ""
+
+
+def params(first: Side, second: Side) -> list[Differing]:
+    """Params with different values; where only one side states defaults, those both state."""
+    keys = list(dict.fromkeys([*first.params, *second.params]))
+    if first.complete != second.complete:
+        keys = [key for key in keys if key in first.params and key in second.params]
+    pairs = [(key, first.params.get(key, ABSENT), second.params.get(key, ABSENT)) for key in keys]
+    return [Differing(key, one, other) for key, one, other in pairs if one != other]
+
+
+def data(first: Side, second: Side) -> list[Differing]:
+    """Data sets that were written with different content, with their numbers of rows."""
+    ours, theirs = _data(first), _data(second)
+    both = [Contents(first.root), Contents(second.root)]
+    found = []
+    for path in sorted(ours.keys() & theirs.keys()):
+        if ours[path] != theirs[path]:
+            digests = (ours[path], theirs[path])
+            words = [_rows(c, path, digest) for c, digest in zip(both, digests, strict=True)]
+            found.append(Differing(path, *words))
+    return found
+
+
+def code(root: Path, first: Side, second: Side) -> list[str]:
+    """Files of code that stages of both sides used in different versions."""
+    ours, theirs = _code(first), _code(second)
+    if ours and theirs:
+        return sorted(path for path in ours.keys() & theirs.keys() if ours[path] != theirs[path])
+    # MLflow does not have the hashes of code, only the commit.
+    try:
+        listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")
+    except GitError:
+        return []
+    return [path for path in listed.splitlines() if not path.startswith(("tests/", "benchmarks/"))]
+
+
+def policies(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:
+    """Each measure of each policy that both sides evaluated, from `build_results` of each."""
+    by_name = {policy["name"]: policy for policy in theirs["policies"]}
+    pairs = [(one, by_name[one["name"]]) for one in ours["policies"] if one["name"] in by_name]
+    measures = ("gold", "proxy", "win_rate_vs_sft", "kl", "length", "finished", "distinct_2")
+    return [row for pair in pairs for row in _measures(pair[0]["name"], pair, measures)]
+
+
+def reward_models(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:
+    """Each measure of each round's reward model."""
+    by_round = {one["round"]: one for one in theirs["reward_models"]}
+    pairs = [
+        (one, by_round[one["round"]]) for one in ours["reward_models"] if one["round"] in by_round
+    ]
+    measures = ("pairs", "accuracy_before", "accuracy_after", "longer_wins", "ece")
+    return [row for pair in pairs for row in _measures(pair[0]["round"], pair, measures)]
+
+
+def paired_gold(first: Path, second: Path, rounds: Sequence[str]) -> dict[str, str]:
+    """Round -> gold of the second minus the first on the prompts that both answered, in words."""
+    found = {}
+    for key in rounds:
+        ours, theirs = _gold(first, key), _gold(second, key)
+        common = sorted(ours.keys() & theirs.keys())
+        if len(common) > 1:
+            by = mean_interval([theirs[prompt] - ours[prompt] for prompt in common])
+            found[key] = f"{by.mean:+.2f} ({by.low:+.2f} to {by.high:+.2f}, {by.n} prompts)"
+    return found
+
+
+def _measures(
+    name: str, pair: tuple[Mapping[str, Any], Mapping[str, Any]], measures: Sequence[str]
+) -> list[Differing]:
+    rows = []
+    for measure in measures:
+        one, other = (side.get(measure) for side in pair)
+        if one is not None and other is not None and one != other:
+            by = _number(other) - _number(one)
+            rows.append(Differing(f"{name} {measure}", _words(one), _words(other), f"{by:+.3g}"))
+    return rows
+
+
+def _number(value: Any) -> float:
+    return float(value["mean"] if isinstance(value, Mapping) else value)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping) and "low" in value:
+        return f"{value['mean']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+    number = _number(value)
+    return f"{number:,.0f}" if number == int(number) else f"{number:.3f}"
+
+
+def _gold(folder: Path, key: str) -> dict[str, float]:
+    path = folder / "results" / "evaluate" / key / "samples.jsonl"
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row["prompt_id"]: float(row["gold"]) for row in rows if row.get("gold") is not None}
+
+
+def _data(one: Side) -> dict[str, str]:
+    return {
+        path: digest
+        for ran in one.runs
+        for path, digest in ran.outs.items()
+        if path.startswith("data/")
+    }
+
+
+def _code(one: Side) -> dict[str, str]:
+    return {
+        path: digest for ran in one.runs for path, digest in ran.deps.items() if path.endswith(CODE)
+    }
+
+
+def _rows(contents: Contents, path: str, digest: str) -> str:
+    try:
+        files = {path: digest}
+        if digest.endswith(FOLDER):
+            files = {f"{path}/{n}": md5 for n, md5 in contents.files(path, digest).items()}
+        texts = [contents.file(name, md5).read_bytes() for name, md5 in files.items()]
+    except ContentError:
+        return f"{digest[:9]} (not here)"
+    rows = sum(text.count(b"\n") for text in texts)
+    return f"{digest[:9]} {rows:,} rows"

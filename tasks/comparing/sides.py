@@ -1,0 +1,123 @@
+"""One side of a comparison: what a commit, a variant or a run of MLflow had, made and measured."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.params.loading import flatten
+from tasks.tracing.contents import FOLDER, ContentError, Contents
+from tasks.tracing.records import Ran, Records
+from tasks.tracking.sent import DEFAULT_STORE
+from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.workspace.files import git_commit
+from tasks.workspace.git import GitError, git
+from tasks.workspace.variants import VARIANTS_FOLDER, workspaces
+
+HERE = "."
+MEASURED = ("results/",)
+
+
+class SideError(Exception):
+    """Nothing of this name can be compared; the message says what can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is known of one side."""
+
+    name: str
+    kind: str
+    """commit, variant, run, or what is checked out."""
+    commit: str
+    root: Path
+    """Of the workspace whose cache has its files."""
+    params: Mapping[str, str]
+    """Dotted key -> value."""
+    complete: bool
+    """Whether defaults are among the params, as MLflow has them."""
+    runs: tuple[Ran, ...]
+
+
+def side(root: Path, name: str) -> Side:
+    """The side of this name: `.`, a variant, a commit (branch, tag), or a run in MLflow.
+
+    Raises:
+        SideError: there is none.
+        RecordError: its dvc.lock cannot be read.
+    """
+    if name == HERE:
+        return _workspace(root, name, "checked out")
+    if (root / VARIANTS_FOLDER / name) in workspaces(root):
+        return _workspace(root / VARIANTS_FOLDER / name, name, "variant")
+    if (commit := _commit(root, name)) is not None:
+        records = Records(root, Contents(root), commit)
+        return Side(
+            name, "commit", commit, root, _flat(records.params()), False, tuple(records.now)
+        )
+    if (found := _run(root, name)) is not None:
+        return found
+    variants = ", ".join(path.name for path in workspaces(root)) or "none has run"
+    raise SideError(
+        f"{name}: no commit, no run in MLflow (id, name or execution), and no variant that has run "
+        f"({variants})"
+    )
+
+
+def measured(one: Side, folder: Path) -> list[str]:
+    """Copy what the side measured into `folder`, as it was below the root; what is not here.
+
+    Only tables and metrics, no models.
+    """
+    contents = Contents(one.root)
+    missing = []
+    for ran in one.runs:
+        for path, digest in ran.outs.items():
+            if not path.startswith(MEASURED):
+                continue
+            try:
+                _copy(contents, path, digest, folder)
+            except ContentError:
+                missing.append(path)
+    return missing
+
+
+def _copy(contents: Contents, path: str, digest: str, folder: Path) -> None:
+    files = {path: digest}
+    if digest.endswith(FOLDER):
+        files = {f"{path}/{name}": md5 for name, md5 in contents.files(path, digest).items()}
+    for name, md5 in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(contents.file(name, md5), folder / name)
+
+
+def _workspace(folder: Path, name: str, kind: str) -> Side:
+    records = Records(folder, Contents(folder))
+    params = _flat(records.params())
+    return Side(name, kind, git_commit(folder), folder, params, False, tuple(records.now))
+
+
+def _commit(root: Path, name: str) -> str | None:
+    try:
+        return git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except GitError:
+        return None
+
+
+def _run(root: Path, name: str) -> Side | None:
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not (root / DEFAULT_STORE).exists():
+        return None
+    quiet_mlflow()
+    # Imported here: they bring MLflow, which takes seconds that commits and variants save.
+    from tasks.comparing.mlflow_runs import find_run  # noqa: PLC0415
+
+    found = find_run(tracking_uri(root), name)
+    if found is None:
+        return None
+    return Side(name, "run", found.commit, root, found.params, True, found.runs)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in flatten(values).items()}

@@ -1,0 +1,111 @@
+"""The same run under its three names: a commit, a variant, a run of MLflow."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tasks.compare import main
+from tasks.comparing.sides import SideError, side
+from tasks.tracking.shipping import tracking_uri
+from tasks.tracking.store import connect
+from tests.traced_world import World
+
+ROOT = Path(__file__).resolve().parents[4]
+START = {
+    **dict.fromkeys(("policy", "start", "reward_model"), "models/sft"),
+    "preferences": "data/prepared/preferences",
+}
+
+
+def metrics(gold: float) -> str:
+    interval = f'{{"mean": {gold}, "low": {gold - 1}, "high": {gold + 1}, "n": 9}}'
+    return (
+        f'{{"policy": "r1", "gold": {interval}, "win_rate_vs_sft": {interval}, "kl": {interval}, '
+        '"win_rate_vs_previous": null, "proxy": {"mean": 1.0}, "length": {"mean": 5}, '
+        '"finished": 1.0, "distinct_2": 0.5}'
+    )
+
+
+def samples(golds: list[float]) -> str:
+    return "".join(f'{{"prompt_id": "{n}", "gold": {gold}}}\n' for n, gold in enumerate(golds))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Two commits: another kl_coef and another judge, gold 4 then 6.5."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    world = World(tmp_path / "world")
+    shutil.copy(ROOT / "params.yaml", world.root)
+    world.track("params.yaml")
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    world.round("r1", START, ["ann"], "first")
+    world.measure("r1", {"metrics.json": metrics(4.0), "samples.jsonl": samples([3, 4, 5])})
+    world.commit("first")
+    params = world.root / "params.yaml"
+    params.write_text(params.read_text().replace("kl_coef: 0.04", "kl_coef: 0.1"))
+    world.label("r1", START, ["bob"], "second")
+    world.measure("r1", {"metrics.json": metrics(6.5), "samples.jsonl": samples([5, 7, 6])})
+    world.commit("second")
+    monkeypatch.chdir(world.root)
+    return world
+
+
+def test_two_commits_differ_in_params_data_and_results(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["first", "second"]) == 0
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ppo.kl_coef", "0.04", "0.1"] in lines
+    (judged,) = [line for line in lines if line[0] == "data/rounds/r1/judgments.jsonl"]
+    assert judged[2:4] + judged[5:7] == ["4", "rows", "4", "rows"]
+    assert not [line for line in lines if line[0] == "data/prepared"]
+    assert ["r1", "gold", "4.000", "(3.000", "to", "5.000)",
+            "6.500", "(5.500", "to", "7.500)", "+2.5"] in lines  # fmt: skip
+    # 2, 3 and 1 on three prompts: mean 2, standard deviation 1; t(2) = 4.303 over the root of 3.
+    assert ["r1", "gold,", "B", "-", "A", "on", "the", "same", "prompts:",
+            "+2.00", "(-0.48", "to", "+4.48,", "3", "prompts)"] in lines  # fmt: skip
+    assert (world.root / ".work/comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_commit_does_not_differ_from_itself_or_from_its_checkout(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["second", "."]) == 0
+
+    said = capsys.readouterr().out
+    for title in ("params", "data", "reward models", "policies"):
+        assert f"{title}: no difference\n" in said
+
+
+def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None:
+    store = connect(tracking_uri(world.root))
+    tags = {"mlflow.runName": "default r1", "rlhf.execution": "20261123-x", "git.commit": "abc"}
+    whole = store.client.create_run(store.experiment, tags=tags)
+    store.client.log_param(whole.info.run_id, "ppo.kl_coef", "0.7")
+    for digest in ("old.dir", "new.dir"):
+        store.client.create_run(
+            store.experiment,
+            tags={
+                "mlflow.parentRunId": whole.info.run_id,
+                "rlhf.stage": "prepare",
+                "dvc.out.data/prepared": digest,
+                "dvc.in.data/x": "in",
+            },
+        )
+
+    for name in (whole.info.run_id, "default r1", "20261123-x"):
+        found = side(world.root, name)
+        assert (found.kind, found.commit) == ("run", "abc")
+        assert found.params == {"ppo.kl_coef": "0.7"}
+        (ran,) = found.runs
+        assert (ran.stage, dict(ran.deps)) == ("prepare", {"data/x": "in"})
+        assert ran.outs in ({"data/prepared": "old.dir"}, {"data/prepared": "new.dir"})
+
+
+def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:
+    with pytest.raises(SideError, match=r"nowhere: no commit, .* no variant .*\(none has run\)"):
+        side(world.root, "nowhere")

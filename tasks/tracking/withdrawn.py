@@ -14,18 +14,19 @@ PAGE = 200
 
 def mark(store: Store, digests: Collection[str], note: str) -> list[str]:
     """Tag the models with these hashes; the registered versions among them, in words."""
-    for model in _logged(store):
+    for model in logged_models(store):
         if model.tags.get(HASH_TAG) in digests:
             store.client.set_logged_model_tags(model.model_id, {TAG: note})
     marked = []
-    for version in _versions(store):
+    for version in registered_versions(store):
         if version.tags.get(HASH_TAG) in digests:
             store.client.set_model_version_tag(version.name, version.version, TAG, note)
             marked.append(f"{version.name} version {version.version}")
     return marked
 
 
-def _versions(store: Store) -> Iterator[ModelVersion]:
+def registered_versions(store: Store) -> Iterator[ModelVersion]:
+    """All versions of all registered models."""
     token = None
     while True:
         page = store.client.search_model_versions(max_results=PAGE, page_token=token)
@@ -34,7 +35,8 @@ def _versions(store: Store) -> Iterator[ModelVersion]:
             return
 
 
-def _logged(store: Store) -> Iterator[LoggedModel]:
+def logged_models(store: Store) -> Iterator[LoggedModel]:
+    """All models that runs of the experiment have logged."""
     token = None
     while True:
         page = store.client.search_logged_models(

@@ -1,0 +1,100 @@
+"""`python -m tasks.prune` (`make prune`): frees the disk of what no kept run needs.
+
+Kept are all commits of all branches and tags (`--tips`: only the newest of each branch, and tags),
+what is checked out, and the variants that params/ still has. The rest goes: objects of DVC's cache
+(by DVC itself), checkpoints that no stage resumes from, workspaces of variants that params/ no
+longer has, the clone of `make verify`, and MLflow's copies of models that are neither of a kept run
+nor registered. Says first what and how much; removes it with `--yes`. Exit codes: 0, 2 where DVC or
+git refuse, 7 while a run is going on here.
+"""
+
+import argparse
+import os
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from tasks.pruning.leftovers import (
+    Cache,
+    Leftover,
+    PruneError,
+    checkpoints,
+    clones,
+    forget_worktrees,
+    kept_variants,
+    variants,
+)
+from tasks.tracing.records import RecordError
+from tasks.tracking.sent import DEFAULT_STORE
+from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
+from tasks.workspace.git import GitError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    given = _parser().parse_args(argv)
+    root = Path.cwd()
+    try:
+        # Also before looking: what a run has written and not yet recorded looks like a leftover.
+        for place in (root, *kept_variants(root)):
+            refuse_if_busy(place)
+        cache = Cache(root, kept_variants(root), dict(os.environ), tips=given.tips)
+        objects = cache.leftover()
+        others = [*checkpoints(root), *variants(root), *clones(root)]
+        others += _copies(root, tips=given.tips)
+        _say([objects, *others] if objects.paths else others)
+        if not given.yes:
+            sys.stdout.write("Nothing was removed; the same command with --yes does it.\n")
+            return 0
+        for one in others:
+            one.remove()
+        forget_worktrees(root)
+        if objects.paths:
+            cache.collect()
+    except (PruneError, GitError, RecordError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except WorkspaceBusyError as error:
+        sys.stderr.write(f"{error}\n")
+        return BUSY_EXIT_CODE
+    sys.stdout.write("Removed.\n")
+    return 0
+
+
+def _say(leftovers: list[Leftover]) -> None:
+    total = 0
+    for kind, group in groupby(leftovers, key=lambda one: one.kind):
+        for one in group:
+            size = one.size
+            total += size
+            sys.stdout.write(f"{kind}: {one.name}, {size / 1e6:.1f} MB\n")
+    sys.stdout.write(f"{total / 1e6:.1f} MB in all that no kept run needs.\n")
+
+
+def _copies(root: Path, *, tips: bool) -> list[Leftover]:
+    # What a server of one's own keeps is for that server to clear up.
+    uri = tracking_uri(root)
+    if not uri.startswith("sqlite:") or not (root / DEFAULT_STORE).exists():
+        return []
+    quiet_mlflow()
+    # Imported here: they bring MLflow, which takes seconds.
+    from tasks.pruning.mlflow_copies import copies  # noqa: PLC0415
+    from tasks.tracking.store import connect  # noqa: PLC0415
+
+    return list(copies(root, connect(uri), [root, *kept_variants(root)], tips=tips))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.prune", description=__doc__.partition("\n")[2]
+    )
+    parser.add_argument(
+        "--tips", action="store_true", help="keep only the newest commit of each branch, and tags"
+    )
+    parser.add_argument("--yes", action="store_true", help="remove it; without this, only show it")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

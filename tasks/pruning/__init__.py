@@ -1,0 +1,1 @@
+"""What takes disk space and no kept run needs."""

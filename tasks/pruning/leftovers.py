@@ -1,0 +1,147 @@
+"""Finds what no kept run needs; removes nothing.
+
+Kept are all commits of all branches and tags (or only their tips), what is checked out, and the
+variants that `params/` still has.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.workspace.dvc_process import dvc_environment
+from tasks.workspace.files import read_json
+from tasks.workspace.fresh_clone import CLONE
+from tasks.workspace.git import git
+from tasks.workspace.variants import available, workspaces
+from tasks.workspace.work_folder import checkpoint_folders, read_running
+
+REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
+
+
+class PruneError(Exception):
+    """DVC refused; the message is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One thing that nothing needs."""
+
+    kind: str
+    """DVC's cache, checkpoints, variants, clones of `make verify`, or MLflow's copies."""
+    name: str
+    paths: tuple[Path, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(_size(path) for path in self.paths)
+
+    def remove(self) -> None:
+        """Delete its files and folders."""
+        for path in self.paths:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+class Cache:
+    """DVC's own garbage collection, told which runs are kept."""
+
+    def __init__(
+        self, root: Path, kept: Sequence[Path], environment: dict[str, str], *, tips: bool
+    ):
+        """Nothing runs yet.
+
+        Args:
+            root: the checkout.
+            kept: workspaces of variants whose last runs are kept.
+            environment: of this process.
+            tips: keep only the newest commit of each branch, and the tags.
+        """
+        self._root = root
+        self._environment = dvc_environment(environment)
+        self._flags = ["--all-branches", "--all-tags"] if tips else ["--all-commits"]
+        self._flags += ["--projects", *map(str, kept)] if kept else []
+
+    def leftover(self) -> Leftover:
+        """The objects that DVC would remove.
+
+        Raises:
+            PruneError: DVC refuses.
+        """
+        paths = tuple(Path(found) for found in REMOVING.findall(self._gc("--dry")))
+        return Leftover("DVC's cache", f"{len(paths)} objects", paths)
+
+    def collect(self) -> None:
+        """Have DVC remove them.
+
+        Raises:
+            PruneError: DVC refuses.
+        """
+        self._gc("--force")
+
+    def _gc(self, how: str) -> str:
+        command = [sys.executable, "-m", "dvc", "gc", "-v", how, *self._flags]
+        done = subprocess.run(
+            command,
+            cwd=self._root,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise PruneError(f"dvc gc: {lines[-1]}")
+        return done.stdout + done.stderr
+
+
+def kept_variants(root: Path) -> list[Path]:
+    """Workspaces of variants whose file is still in `params/`."""
+    return [path for path in workspaces(root) if path.name in available(root)]
+
+
+def variants(root: Path) -> Iterator[Leftover]:
+    """Workspaces of variants that `params/` no longer has, so that nothing runs there again."""
+    kept = kept_variants(root)
+    for path in workspaces(root):
+        if path not in kept:
+            yield Leftover("variants", path.name, (path,))
+
+
+def forget_worktrees(root: Path) -> None:
+    """Tell git that the workspaces are gone."""
+    git(root, "worktree", "prune")
+
+
+def checkpoints(root: Path) -> Iterator[Leftover]:
+    """Checkpoints that no stage resumes from.
+
+    A stage that has finished needs none; one that was interrupted, its newest.
+    """
+    for place in (root, *kept_variants(root)):
+        running = {one.stage for one in read_running(place) if one.alive}
+        for work in sorted((place / ".work").glob("*/")):
+            folders = checkpoint_folders(work)
+            if work.name in running or not folders:
+                continue
+            outcome = read_json(work / "outcome.json") or {}
+            idle = folders if outcome.get("status") == "done" else folders[:-1]
+            if idle:
+                yield Leftover("checkpoints", work.relative_to(root).as_posix(), tuple(idle))
+
+
+def clones(root: Path) -> Iterator[Leftover]:
+    """The clone that a verification kept to be looked at."""
+    if (root / CLONE).is_dir():
+        yield Leftover("clones of `make verify`", CLONE.as_posix(), (root / CLONE,))
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())

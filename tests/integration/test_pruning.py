@@ -1,0 +1,137 @@
+"""Pruning a real git and DVC repository: what goes is what no commit, variant or version needs."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking.shipping import tracking_uri
+from tasks.tracking.store import connect
+from tests.stage_world import environment
+
+pytestmark = pytest.mark.long
+
+PIPELINE = """\
+stages:
+  ppo:
+    cmd: mkdir -p models && cp params.yaml models/policy
+    params: [value]
+    outs: [models/policy]
+"""
+
+
+def call(root: Path, *command: str) -> str:
+    done = subprocess.run(
+        command, cwd=root, env=environment(root.parent), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def prune(root: Path, *options: str) -> list[str]:
+    return call(root, sys.executable, "-m", "tasks.prune", *options).splitlines()
+
+
+def text(value: int) -> str:
+    return f"value: {value}\n"
+
+
+def known(value: int) -> str:
+    return hashlib.md5(text(value).encode()).hexdigest()
+
+
+def ran(root: Path, value: int) -> None:
+    (root / "params.yaml").write_text(text(value))
+    call(root, sys.executable, "-m", "dvc", "repro", "-q")
+
+
+def commit(root: Path) -> None:
+    call(root, "git", "add", "params.yaml", "dvc.yaml", "dvc.lock", ".dvc")
+    call(root, "git", "commit", "-qm", "Run")
+
+
+def cached(root: Path) -> set[int]:
+    objects = root / ".dvc/cache/files/md5"
+    return {v for v in range(1, 6) if (objects / known(v)[:2] / known(v)[2:]).exists()}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Values 1 and 2 are committed, 3 was replaced by 4, which is checked out."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    root = tmp_path / "repository"
+    root.mkdir()
+    # `-m tasks.prune` finds the commands here.
+    for name in ("tasks", "preferences", "rlhf", "feedback", "data"):
+        (root / name).symlink_to(Path(__file__).parents[2] / name)
+    call(root, "git", "init", "-q", "-b", "main")
+    call(root, sys.executable, "-m", "dvc", "init", "-q")
+    (root / "params").mkdir()
+    (root / "dvc.yaml").write_text(PIPELINE)
+    for value in (1, 2):
+        ran(root, value)
+        commit(root)
+    for value in (3, 4):
+        ran(root, value)
+    return root
+
+
+def test_only_what_nothing_needs_goes_and_only_when_told_to(root: Path) -> None:
+    assert cached(root) == {1, 2, 3, 4}
+
+    assert prune(root)[0].startswith("DVC's cache: 1 objects, ")
+    assert cached(root) == {1, 2, 3, 4}
+
+    assert prune(root, "--yes")[-1] == "Removed."
+    assert cached(root) == {1, 2, 4}
+
+    prune(root, "--tips", "--yes")
+    assert cached(root) == {2, 4}
+
+
+def checkpoint(root: Path, stage: str, name: str, *, minute: int) -> Path:
+    folder = root / ".work" / stage / (name * 16)
+    (folder / "step-1").mkdir(parents=True)
+    (folder / "step-1/state").write_bytes(b"x" * 1_000_000)
+    os.utime(folder, (minute * 60, minute * 60))
+    return folder
+
+
+def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path) -> None:
+    done = checkpoint(root, "sft", "a", minute=1)
+    (root / ".work/sft/outcome.json").write_text(json.dumps({"status": "done"}))
+    older = checkpoint(root, "ppo@r1", "b", minute=1)
+    newest = checkpoint(root, "ppo@r1", "c", minute=2)
+    (root / ".work/verify").mkdir()
+    for name in ("gone", "kept"):
+        call(root, "git", "worktree", "add", "-q", "--detach", f".work/variants/{name}", "HEAD")
+    (root / "params/kept.yaml").write_text("value: 2\n")
+    store = connect(tracking_uri(root))
+    folders = {}
+    for digest in (known(1), known(3), known(5)):
+        run = store.client.create_run(store.experiment)
+        model = store.client.create_logged_model(
+            store.experiment, name="m", source_run_id=run.info.run_id, tags={"dvc.md5": digest}
+        )
+        folders[digest] = Path(model.artifact_location.removeprefix("file://")) / "model"
+        folders[digest].mkdir(parents=True)
+        if digest == known(5):
+            store.client.create_registered_model("rlhf-policy")
+            source = f"models:/{model.model_id}"
+            store.client.create_model_version("rlhf-policy", source, tags={"dvc.md5": digest})
+
+    shown = prune(root, "--yes")
+
+    assert "checkpoints: .work/sft, 1.0 MB" in shown
+    assert "checkpoints: .work/ppo@r1, 1.0 MB" in shown
+    assert (done.exists(), older.exists(), newest.exists()) == (False, False, True)
+    assert not (root / ".work/verify").exists()
+    assert sorted(path.name for path in (root / ".work/variants").iterdir()) == ["kept"]
+    assert "gone" not in call(root, "git", "worktree", "list")
+    # Of a commit; of nothing; of a registered version.
+    assert [folders[known(v)].exists() for v in (1, 3, 5)] == [True, False, True]

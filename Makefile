@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify test test-long check flow ui annotate chat sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
+.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -68,6 +68,9 @@ documented-commands: $(READY)  ## every command of README and tutorial, in a tin
 
 format: $(READY)  ## format, and fix what the linter can fix
 	@ruff format . && ruff check --fix .
+
+verify-outputs: $(READY)  ## whether the outputs here are those of dvc.lock; runs nothing, needs no DVC
+	@python -m tasks.verify --outputs
 
 prune: $(READY)  ## say what no kept run needs, and how much; YES=1 removes it
 	@python -m tasks.prune $(if $(YES),--yes)

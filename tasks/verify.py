@@ -6,6 +6,9 @@ first stage that differs and what may explain it, and keeps the clone. Uncommitt
 part of it, and nothing in the checkout is changed. Exit codes: 0 equal, 8 different, 2 bad input,
 3, 4 and 5 as of the stage that ended the run, 7 another verification is running, 143 or 130
 interrupted, 137 a stage was killed (memory), 1 anything else.
+
+With `--outputs` nothing runs: the outputs that are here, or in DVC's cache, are hashed and compared
+with `dvc.lock`. This needs no DVC.
 """
 
 import argparse
@@ -28,6 +31,9 @@ from tasks.reporting.verification import (
     outputs_digest,
     read_committed,
 )
+from tasks.tracing.contents import Contents
+from tasks.tracing.intact import check
+from tasks.tracing.records import RecordError, Records
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError
 from tasks.workspace.dvc_lockfile import hashes, read_entries
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
@@ -65,14 +71,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.verify", description=__doc__.partition("\n")[2]
     )
-    parser.add_argument("--stages", metavar="N", help="only the first N stages of the pipeline")
-    count: str | None = parser.parse_args(argv).stages
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--stages", metavar="N", help="only the first N stages of the pipeline")
+    what.add_argument(
+        "--outputs", action="store_true", help="run nothing; hash the outputs that are here"
+    )
+    given = parser.parse_args(argv)
+    count: str | None = given.stages
     root = Path.cwd()
     try:
+        if given.outputs:
+            return _check_outputs(root)
         commit = _head(root)
         with sole_clone(root) as clone:
             return _verify(root, clone, commit, count)
-    except (VerifyError, GitError, VariantError) as error:
+    except (VerifyError, RecordError, GitError, VariantError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:
@@ -81,6 +94,19 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; nothing was verified.\n")
         return 130
+
+
+def _check_outputs(root: Path) -> int:
+    checked = check(root, Records(root, Contents(root)).now)
+    for problem in checked.wrong:
+        sys.stdout.write(f"{problem}\n")
+    total = sum(map(len, (checked.equal, checked.cached, checked.wrong)))
+    sys.stdout.write(
+        f"Of {total} outputs in dvc.lock {len(checked.equal)} have their bytes here, "
+        f"{len(checked.cached)} are whole in the cache, "
+        f"{len(checked.wrong)} are wrong or missing.\n"
+    )
+    return DIFFERS_EXIT_CODE if checked.wrong else 0
 
 
 def _head(root: Path) -> str:

@@ -21,7 +21,7 @@ from flows.environment import environment
 from flows.local import prefect_server
 from tasks.params.loading import ParamsError
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError
-from tasks.workspace.variants import VariantError
+from tasks.workspace.worktrees import WorkspaceError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.readme:
             return _write_readme(root, experiment)
         return _write_page(root, experiment) if options.page else _run(root, experiment, seeds)
-    except (DescriptionError, ParamsError, VariantError) as error:
+    except (DescriptionError, ParamsError, WorkspaceError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:

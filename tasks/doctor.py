@@ -24,8 +24,8 @@ from tasks.tracking.shipping import ShipResult, has_news, ship_all, tracking_uri
 from tasks.tracking.spools import spools
 from tasks.workspace.dvc_cache import cache_folder, damaged_objects, differing_outputs, sound_files
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.variants import workspaces
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
+from tasks.workspace.worktrees import workspaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import begin_execution, last_execution, save_execution
 from tasks.workspace.files import git_commit, now_ms, write_json
 from tasks.workspace.shared_weights import share_outputs
-from tasks.workspace.variants import VariantError, prepare_workspace
+from tasks.workspace.variants import prepare_workspace
+from tasks.workspace.worktrees import WorkspaceError
 
 SHIPPING_DEADLINE_SECONDS = 60.0
 STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         with sole_use(workspace, Driver(name=f"`{name}`")):
             check_inputs(params, workspace)
             return _bring_up_to_date(root, workspace, params, variant)
-    except (ParamsError, VariantError) as error:
+    except (ParamsError, WorkspaceError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:
@@ -135,7 +136,7 @@ def _check_entries(workspace: Path) -> Ended:
 
 def _workspace(root: Path, variant: str | None) -> Path:
     if not (root / "dvc.yaml").exists():
-        raise VariantError(f"{root}: no dvc.yaml here; run this from the repository root")
+        raise WorkspaceError(f"{root}: no dvc.yaml here; run this from the repository root")
     return root if variant is None else prepare_workspace(root, variant)
 
 

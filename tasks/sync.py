@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.shared_weights import share_outputs
-from tasks.workspace.variants import workspaces
+from tasks.workspace.worktrees import workspaces
 
 
 def sync(root: Path) -> tuple[list[ShipResult], int]:

@@ -41,7 +41,7 @@ from tasks.workspace.files import now_ms
 from tasks.workspace.fresh_clone import clone_commit, size, sole_clone, uncommitted
 from tasks.workspace.git import GitError, git
 from tasks.workspace.stage_order import ordered
-from tasks.workspace.variants import VariantError
+from tasks.workspace.worktrees import WorkspaceError
 
 DIFFERS_EXIT_CODE = 8
 """The run went through, and an output has other bytes than the commit's."""
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         commit = _head(root)
         with sole_clone(root) as clone:
             return _verify(root, clone, commit, count)
-    except (VerifyError, RecordError, GitError, VariantError) as error:
+    except (VerifyError, RecordError, GitError, WorkspaceError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:

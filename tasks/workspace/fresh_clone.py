@@ -13,7 +13,7 @@ from pathlib import Path
 from tasks.workspace.driver_lock import WorkspaceBusyError
 from tasks.workspace.git import git
 from tasks.workspace.held import take
-from tasks.workspace.variants import link_own_files
+from tasks.workspace.worktrees import link_own_files
 
 CLONE = Path(".work") / "verify"
 LOCK = Path(".work") / "verify.lock"
@@ -43,7 +43,7 @@ def clone_commit(root: Path, commit: str, folder: Path) -> None:
 
     Raises:
         GitError: git refuses.
-        VariantError: a file that the params name lies outside of the repository.
+        WorkspaceError: a file that the params name lies outside of the repository.
     """
     git(root, "clone", "--quiet", "--shared", "--no-checkout", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", commit)

@@ -9,7 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.params.overlays import lay_over
-from tasks.workspace.variants import VariantError, prepare_workspace, workspaces
+from tasks.workspace.variants import prepare_workspace
+from tasks.workspace.worktrees import WorkspaceError, workspaces
 
 PARAMS = """\
 run: {seed: 0, threads: 2}
@@ -145,19 +146,19 @@ def test_git_hooks_do_not_run_in_a_workspace(root: Path) -> None:
 
 
 def test_an_unknown_variant_names_those_there_are(root: Path) -> None:
-    with pytest.raises(VariantError, match=r"no variant 'nokl'.*there are: no_kl, seed1"):
+    with pytest.raises(WorkspaceError, match=r"no variant 'nokl'.*there are: no_kl, seed1"):
         prepare_workspace(root, "nokl")
 
 
 @pytest.mark.parametrize("name", ["../params", "", "/etc/passwd"])
 def test_a_variant_is_a_name_and_not_a_path(root: Path, name: str) -> None:
-    with pytest.raises(VariantError, match="no variant"):
+    with pytest.raises(WorkspaceError, match="no variant"):
         prepare_workspace(root, name)
 
 
 def test_a_variant_that_is_no_mapping_is_refused_before_anything_is_made(root: Path) -> None:
     (root / "params" / "odd.yaml").write_text("- 1\n- 2\n")
-    with pytest.raises(VariantError, match=r"params/odd\.yaml: expected a mapping.*list"):
+    with pytest.raises(WorkspaceError, match=r"params/odd\.yaml: expected a mapping.*list"):
         prepare_workspace(root, "odd")
     assert workspaces(root) == []
 
@@ -226,5 +227,5 @@ def test_a_relative_path_out_of_the_repository_is_refused_for_a_variant(root: Pa
     (root.parent / "prompts.jsonl").write_text("one\n")
     own_params(root, "prepare: {files: {prompts: ../prompts.jsonl}}\n")
 
-    with pytest.raises(VariantError, match=r"prepare\.files\.prompts.*\.\./prompts\.jsonl.*full"):
+    with pytest.raises(WorkspaceError, match=r"prepare\.files\.prompts.*\.\./prompts\.jsonl.*full"):
         prepare_workspace(root, "no_kl")

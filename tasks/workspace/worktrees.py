@@ -1,0 +1,100 @@
+"""Workspaces of their own: git worktrees below `.work/` that share DVC's cache with the checkout.
+
+A variant has one (`tasks.workspace.variants`), and so has a run of the deployed flow
+(`tasks.workspace.runs`). The checkout that they come from is read, never written.
+"""
+
+import os
+from configparser import ConfigParser
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from tasks.own_data.files import named_paths
+from tasks.workspace.git import GitError, git
+
+WORK = ".work"
+VARIANTS_FOLDER = Path(WORK) / "variants"
+RUNS_FOLDER = Path(WORK) / "runs"
+SETTINGS = (
+    "user.name=rlhf-rounds", "user.email=rlhf-rounds@localhost",
+    "commit.gpgSign=false", "tag.gpgSign=false",
+)  # fmt: skip
+"""We commit and tag in the project's name, and ask nobody for a key."""
+
+
+class WorkspaceError(Exception):
+    """A workspace that does not exist or cannot be prepared."""
+
+
+def workspaces(root: Path) -> list[Path]:
+    """Workspaces of the variants and runs that have been prepared."""
+    folders = (VARIANTS_FOLDER, RUNS_FOLDER)
+    return [
+        path.parent for folder in folders for path in sorted((root / folder).glob("*/dvc.yaml"))
+    ]
+
+
+def link_own_files(root: Path, workspace: Path) -> None:
+    """Links to the files and folders that the params name and git does not know.
+
+    Raises:
+        WorkspaceError: one lies outside of the repository and is named by a relative path.
+    """
+    values = YAML(typ="safe").load((workspace / "params.yaml").read_text(encoding="utf-8"))
+    for named in named_paths(values):
+        if Path(named.path).is_absolute():
+            continue
+        source, link = root / named.path, workspace / named.path
+        if not Path(os.path.normpath(source)).is_relative_to(root):
+            raise WorkspaceError(
+                f"{named.key}: {named.path} leads out of the repository, which is another place "
+                f"from {workspace.relative_to(root)}; write its full path"
+            )
+        if link.is_symlink() and not source.exists():
+            link.unlink()
+        if link.exists() or not source.exists():
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(source.absolute())
+
+
+def share_cache(root: Path, workspace: Path) -> None:
+    """Give the workspace the main checkout's local DVC settings, its cache and its remotes."""
+    local = _read_config(root / ".dvc" / "config.local")
+    shared = _read_config(root / ".dvc" / "config")
+    # DVC reads a relative folder as relative to the file that names it.
+    folder = local.get("cache", "dir", fallback=shared.get("cache", "dir", fallback="cache"))
+    _set(local, "cache", "dir", str((root / ".dvc" / folder).resolve()))
+    for name in dict.fromkeys([*shared.sections(), *local.sections()]):
+        url = local.get(name, "url", fallback=shared.get(name, "url", fallback=""))
+        if url and "://" not in url and not Path(url).is_absolute():
+            _set(local, name, "url", str((root / ".dvc" / url).resolve()))
+    target = workspace / ".dvc" / "config.local"
+    target.parent.mkdir(exist_ok=True)
+    with target.open("w", encoding="utf-8") as file:
+        local.write(file)
+
+
+def worktree_git(folder: Path, *arguments: str, stdin: str | None = None) -> str:
+    """What git prints; commits and tags are in the project's name.
+
+    Raises:
+        WorkspaceError: git failed.
+    """
+    try:
+        return git(folder, *arguments, settings=SETTINGS, stdin=stdin)
+    except GitError as error:
+        raise WorkspaceError(str(error)) from None
+
+
+def _set(config: ConfigParser, section: str, key: str, value: str) -> None:
+    if not config.has_section(section):
+        config.add_section(section)
+    config.set(section, key, value)
+
+
+def _read_config(path: Path) -> ConfigParser:
+    config = ConfigParser(interpolation=None)
+    config.read(path, encoding="utf-8")
+    return config

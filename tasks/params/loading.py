@@ -105,7 +105,7 @@ def load_params(path: Path) -> Params:
     """
     raw = read_yaml(path)
     sections, problems = _read_sections(raw)
-    problems = [*_unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
+    problems = [*unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
     problems += [f"{key}: {text}" for key, text in impossible(sections, path.parent)]
     problems += [f"{key}: {text}" for key, text in secrets(raw)]
     if problems:
@@ -151,23 +151,23 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _unknown_keys(raw: object, kind: Any, prefix: str) -> Iterator[str]:
+def unknown_keys(raw: object, kind: Any, prefix: str) -> Iterator[str]:
     """Unknown keys, each with the nearest known one."""
     if isinstance(raw, list):
         for number, value in enumerate(raw):
-            yield from _unknown_keys(value, kind, f"{prefix}{number}.")
+            yield from unknown_keys(value, kind, f"{prefix}{number}.")
         return
     kind = _dataclass_of(kind)
     if not isinstance(raw, Mapping) or kind is None:
         return
     if typing.get_origin(kind) is dict:
         for key, value in raw.items():
-            yield from _unknown_keys(value, typing.get_args(kind)[1], f"{prefix}{key}.")
+            yield from unknown_keys(value, typing.get_args(kind)[1], f"{prefix}{key}.")
         return
     hints = typing.get_type_hints(kind)
     for key, value in raw.items():
         if key in hints:
-            yield from _unknown_keys(value, hints[key], f"{prefix}{key}.")
+            yield from unknown_keys(value, hints[key], f"{prefix}{key}.")
             continue
         near = difflib.get_close_matches(str(key), hints, n=1)
         hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(hints)}"

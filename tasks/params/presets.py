@@ -18,9 +18,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from tasks.params.editing import round_trip_yaml, set_value
 from tasks.params.loading import Params, ParamsError, load_params, read_yaml
 from tasks.params.overlays import lay_over
 
@@ -96,7 +96,7 @@ def _read_preset(root: Path, name: str) -> CommentedMap:
     wrong = [key for key in read_yaml(path) if key in WITHOUT_DEFAULTS or key not in _kinds()]
     if wrong:
         raise ParamsError(f"{path}: {wrong[0]}: no section that a preset may have")
-    loaded = _yaml().load(path.read_text(encoding="utf-8"))
+    loaded = round_trip_yaml().load(path.read_text(encoding="utf-8"))
     assert isinstance(loaded, CommentedMap)
     return loaded
 
@@ -143,11 +143,11 @@ def _leaves(values: object, defaults: object, prefix: str = "") -> Iterator[tupl
 
 def _write(path: Path, changes: list[Change]) -> None:
     """Replace values in a params file; comments, order and all other values stay."""
-    yaml = _yaml()
+    yaml = round_trip_yaml()
     values = yaml.load(path.read_text(encoding="utf-8"))
     for change in changes:
         if not change.own:
-            _set(values, change.key.split("."), change.preset)
+            set_value(values, change.key.split("."), change.preset)
     text = StringIO()
     yaml.dump(values, text)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -159,29 +159,6 @@ def _write(path: Path, changes: list[Change]) -> None:
         raise ParamsError(str(error).replace(str(draft), str(path))) from None
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _set(values: Any, key: list[str], value: Any) -> None:
-    for part in key[:-1]:
-        if not isinstance(values.get(part), CommentedMap):
-            values[part] = CommentedMap()
-        values = values[part]
-    last = key[-1]
-    if last in values:
-        values[last] = value
-    else:
-        # Before the last key, which holds the empty line and the comment before the next section.
-        values.insert(max(len(values) - 1, 0), last, value)
-
-
-def _yaml() -> YAML:
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.representer.add_representer(
-        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    return yaml
 
 
 def _shown(value: object) -> str:

@@ -39,6 +39,7 @@ from tasks.running.signals import die_with_parent
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
+from tasks.workspace.accelerators import sole_accelerator
 from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.work_folder import RUNNING, alone, note_running
 
@@ -98,7 +99,7 @@ def run_stage(
     stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
     die_with_parent()
     try:
-        with alone(stage_name):
+        with alone(stage_name), sole_accelerator(params.run.device):
             # Before anything is read; params again, since we may have waited for another stage.
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))

@@ -1,0 +1,68 @@
+"""The NVIDIA GPUs of this machine: a stage takes one for itself, or waits until one is free.
+
+Runs of other workspaces, or of other checkouts of this user, are other processes: the kernel keeps
+a lock for each GPU, and lets go of it on any death.
+"""
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tasks.workspace.held import take
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+LOOK_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def sole_accelerator(device: str) -> Iterator[str | None]:
+    """Hold one GPU, the only one that CUDA shows in this process; yields which, None for none.
+
+    Args:
+        device: `run.device` of params.yaml.
+    """
+    names = [] if device == "cpu" else _visible()
+    if not names:
+        yield None
+        return
+    folder = Path(tempfile.gettempdir()) / f"rlhf-rounds-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    started = time.monotonic()
+    while True:
+        for name in names:
+            if (lock := take(folder / f"gpu-{name.replace('/', '-')}.lock")) is not None:
+                with lock, _showing(name):
+                    if (waited := time.monotonic() - started) > 1:
+                        _log.info("waited %.0f s for GPU %s", waited, name)
+                    yield name
+                return
+        time.sleep(LOOK_SECONDS)
+
+
+def _visible() -> list[str]:
+    """As CUDA names them: those that the user lets it see, else all."""
+    chosen = os.environ.get(VISIBLE)
+    if chosen is None:
+        return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+    names = [name.strip() for name in chosen.split(",")]
+    # CUDA itself stops at the first that is no device.
+    return [] if not names[0] or names[0].startswith("-") else names
+
+
+@contextmanager
+def _showing(name: str) -> Iterator[None]:
+    before = os.environ.get(VISIBLE)
+    os.environ[VISIBLE] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VISIBLE]
+        else:
+            os.environ[VISIBLE] = before

@@ -23,6 +23,8 @@ from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
 NONE = "-"
+GATE_SPOKE = {"Blocked", "Completed", "Cached"}
+"""States of a gate's task in which its report is that of these data, and new."""
 
 
 def publish_results(results: Mapping[str, Any], round_key: str) -> None:
@@ -40,6 +42,24 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
     ]
     with left_out_while_away("page rounds"):
         create_table_artifact(table=round_rows(shown), key="rounds", description="\n\n".join(notes))
+
+
+def publish_stage(root: Path, stage: str, state: str, message: str) -> None:
+    """The page of a stage that has ended, where there is one.
+
+    Args:
+        root: the workspace.
+        stage: DVC's name of it.
+        state: name of its task's state.
+        message: of the state.
+    """
+    name, _, key = stage.partition("@")
+    if state == "Waiting":
+        publish_waiting(message)
+    if name == "validate" and key and state in GATE_SPOKE:
+        publish_gate(root, stage, key, message if state == "Blocked" else "")
+    if name == "reward" and key and state in ("Blocked", "Stopped"):
+        publish_guards(root, stage, message)
 
 
 def publish_waiting(message: str) -> None:

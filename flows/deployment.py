@@ -1,11 +1,14 @@
 """`python -m flows.deployment`: registers the flows with a Prefect server and runs them when asked.
 
-`make ui` starts this; by itself it needs `PREFECT_API_URL`. It polls the server for runs that a
-person, a schedule or the labelling page has ordered, and runs one at a time, each in a process of
-its own.
+The one definition of the deployments. `make ui` starts this beside its servers; by itself it needs
+`PREFECT_API_URL` (and `PREFECT_API_AUTH_STRING`, where the server asks for a password). It polls
+the server for runs that a person, a schedule or the labelling page has ordered, and runs each in a
+process of its own.
 """
 
+import os
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,12 +22,16 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
 from feedback.page.notify import EVENT
-from flows import promotion
+from flows import on_feedback, promotion, runs
 from flows.crashed import report_crash
-from flows.rlhf import rlhf
+from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import died_in
+from tasks.workspace.worktrees import workspaces
 
-NAME = "rounds"
+AT_ONCE = 2
+"""Runs that work at once; others wait. Where there is one accelerator, its stages take turns."""
+FORMER = ("rlhf/rounds", "promote/policy")
+"""Deployments of earlier versions: nobody serves them, and their trigger would order runs."""
 WEEKLY = DeploymentScheduleCreate(
     schedule=CronSchedule(cron="0 3 * * 1", timezone="UTC"), active=False, slug="weekly"
 )
@@ -42,34 +49,53 @@ LABELLED = DeploymentEventTrigger(
 
 def main() -> int:
     """Serve the flows of the current folder until a signal comes; the exit code."""
+    root = Path.cwd()
+    # Runs have workspaces of their own, and share the MLflow of the checkout.
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     # Where this process was started again, a run may have died with the one before.
-    for dead in died_in(Path.cwd()):
-        report_crash(dead)
-    parameters = {"workspace": str(Path.cwd())}
-    rounds = RunnerDeployment.from_flow(
-        rlhf,
-        NAME,
-        schedules=_schedules(),
-        triggers=[LABELLED],
-        parameters=parameters,
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
-    policy = RunnerDeployment.from_flow(
-        promotion.promote,
-        promotion.NAME,
-        parameters=parameters,
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
+    for folder in (root, *workspaces(root)):
+        for dead in died_in(folder):
+            report_crash(dead)
+    _remove_former()
     # Schedules resume when we are back.
-    serve(rounds, policy, pause_on_shutdown=False, limit=1, print_starting_message=False)
+    serve(*deployments(root), pause_on_shutdown=False, limit=AT_ONCE, print_starting_message=False)
     return 0
+
+
+def deployments(root: Path) -> list[RunnerDeployment]:
+    """All deployments, as they are registered for the checkout `root`."""
+    modules = EntrypointType.MODULE_PATH
+    return [
+        RunnerDeployment.from_flow(
+            runs.run, runs.NAME, schedules=_schedules(), entrypoint_type=modules
+        ),
+        RunnerDeployment.from_flow(
+            on_feedback.on_feedback,
+            on_feedback.NAME,
+            triggers=[LABELLED],
+            entrypoint_type=modules,
+        ),
+        RunnerDeployment.from_flow(
+            promotion.promote,
+            promotion.NAME,
+            parameters={"workspace": str(root)},
+            entrypoint_type=modules,
+        ),
+    ]
+
+
+def _remove_former() -> None:
+    with get_client(sync_client=True) as client:
+        for name in FORMER:
+            with suppress(ObjectNotFound):
+                client.delete_deployment(client.read_deployment_by_name(name).id)
 
 
 def _schedules() -> list[DeploymentScheduleCreate]:
     """The schedules as changed in the UI; registering again would reset them."""
     with get_client(sync_client=True) as client:
         try:
-            known = client.read_deployment_by_name(f"{rlhf.name}/{NAME}")
+            known = client.read_deployment_by_name(runs.DEPLOYMENT)
         except ObjectNotFound:
             return [WEEKLY]
     return [

@@ -1,5 +1,7 @@
 """The plan of a flow run: the stages of DVC's graph in order, and which of them are stale."""
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +25,12 @@ class PlannedStage:
     """Whether it may have to run: it has changed, or depends on a stage that may have to run."""
 
 
-def plan(root: Path) -> list[PlannedStage]:
+def plan(root: Path, until: str | None = None) -> list[PlannedStage]:
     """The stages of `root`'s dvc.yaml in the order in which they run. DVC is asked once for all.
+
+    Args:
+        root: the workspace.
+        until: the last stage that is wanted, with all that it needs; None: all stages.
 
     Raises:
         GraphError: there is no DVC repository, or dvc.yaml is not valid.
@@ -32,6 +38,7 @@ def plan(root: Path) -> list[PlannedStage]:
     """
     graph = read_graph(root)
     names = list(ordered(graph.needs))
+    wanted = set() if until is None else _needed(until, graph.needs)
     last_of_round = {round_of(name): name for name in names}
     return [
         PlannedStage(
@@ -42,4 +49,10 @@ def plan(root: Path) -> list[PlannedStage]:
             stale=name in graph.stale,
         )
         for name in names
+        if until is None or name in wanted
     ]
+
+
+def _needed(name: str, needs: Mapping[str, AbstractSet[str]]) -> set[str]:
+    """The stage and all that it depends on, however far away."""
+    return {name}.union(*(_needed(need, needs) for need in needs[name]))

@@ -25,7 +25,7 @@ from tasks.reporting.summary import build_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Choice, PromotionError
 
-NAME = "policy"
+NAME = "promote"
 PATIENCE_SECONDS = 30 * 24 * 3600
 """A run without a decision for thirty days fails, and nothing is promoted."""
 
@@ -39,7 +39,7 @@ class Verdict(RunInput):
 
 
 @flow(
-    name="promote",
+    name=NAME,
     flow_run_name="promote-{round_key}",
     persist_result=False,
     description="A person approves or rejects the policy of a round.",

@@ -6,8 +6,8 @@ from prefect.client.orchestration import get_client
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 
-DEPLOYMENT = "promote/policy"
-"""The flow of `flows.promotion` as `make ui` and prefect.yaml serve it."""
+DEPLOYMENT = "promote/promote"
+"""The flow of `flows.promotion`, as `flows.deployment` serves it."""
 
 
 def ask(root: Path, round_key: str) -> None:

@@ -23,14 +23,13 @@ from flows import promotion_request
 from flows.artifacts import (
     RunLinks,
     left_out_while_away,
-    publish_gate,
-    publish_guards,
     publish_results,
     publish_runs,
-    publish_waiting,
+    publish_stage,
 )
 from flows.crashed import report_crash
 from flows.graph import PlannedStage, plan
+from flows.run_branch import RunBranch
 from flows.stages import Ending, How, run_stage
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
@@ -68,8 +67,6 @@ STATE_NAMES: dict[How, str] = {
 """How a stage ended -> the name of its task's state. The flow ends in the state of the stage that
 did not go through; `Completed` by type up to `Waiting`, `Failed` below."""
 WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
-GATE_SPOKE = {"Blocked", "Completed", "Cached"}
-"""Where the data gate's report is that of these data, and new."""
 WORTH_A_RETRY = {"Failed", "Killed"}
 """A crash or a lack of memory may not come twice, and the stage resumes from its checkpoint.
 What a stage says of its input, of the data or of the training will be the same the second time."""
@@ -108,24 +105,45 @@ def rlhf(workspace: Path = Path()) -> State[None]:
         return Failed(name="Busy", message=str(error))
 
 
-def bring_up_to_date(root: Path, flow_run: str, params: Params) -> State[None]:
-    """Plan, run what is stale, ship the metrics, and look whether anything changed meanwhile."""
+def bring_up_to_date(
+    root: Path,
+    flow_run: str,
+    params: Params,
+    *,
+    until: str | None = None,
+    branch: RunBranch | None = None,
+) -> State[None]:
+    """Plan, run what is stale, ship the metrics, and look whether anything changed meanwhile.
+
+    Args:
+        root: the workspace.
+        flow_run: Prefect's id.
+        params: those of the workspace.
+        until: the last stage that is wanted; None: all.
+        branch: keeps what each round has done; None: nobody but the user commits here.
+    """
     for problem in clear_stale(root):
         get_run_logger().warning("%s; removed", problem)
-    stages = plan(root)
+    stages = plan(root, until)
     links = RunLinks(root, flow_run)
     with _execution(root, flow_run, params, links) as states:
-        state, went_through = run_all(stages, root, flow_run, params, links)
+        state, went_through = run_all(stages, root, flow_run, params, links, branch)
         state = as_it_is_now(state, root, went_through)
         states.append(state)
-    if state.is_completed() and state.name != "Stale":
+    of_a_sweep = runtime.flow_run.parent_flow_run_id is not None
+    if not of_a_sweep and state.is_completed() and state.name != "Stale":
         with left_out_while_away("the question of promotion"):
             ask_for_promotion(root, params)
     return state
 
 
 def run_all(
-    stages: list[PlannedStage], root: Path, execution: str, params: Params, links: RunLinks
+    stages: list[PlannedStage],
+    root: Path,
+    execution: str,
+    params: Params,
+    links: RunLinks,
+    branch: RunBranch | None,
 ) -> tuple[State[None], list[str]]:
     """Run the stages in order up to the first that does not go through.
 
@@ -138,20 +156,19 @@ def run_all(
     went_through: list[str] = []
     for planned in stages:
         state = stage(planned.name, root, execution, stale=planned.stale, return_state=True)
-        if state.name == "Waiting":
-            publish_waiting(state.message or "")
-        if planned.name == f"validate@{planned.round}" and state.name in GATE_SPOKE:
-            blocked = (state.message or "") if state.name == "Blocked" else ""
-            publish_gate(root, planned.name, str(planned.round), blocked)
-        if planned.name == f"reward@{planned.round}" and state.name in ("Blocked", "Stopped"):
-            publish_guards(root, planned.name, state.message or "")
+        publish_stage(root, planned.name, state.name or "", state.message or "")
         if state.name not in WENT_THROUGH:
             message = f"{planned.name}: {state.message or 'gave no reason'}"
             return State(type=state.type, name=state.name, message=message), went_through
         went_through.append(planned.name)
         if planned.ends_round and planned.round is not None:
-            publish_results(read_results(root, params), planned.round)
+            results = read_results(root, params)
+            publish_results(results, planned.round)
             links.publish()
+            if branch is not None:
+                branch.end_round(planned.round, went_through, results)
+    if branch is not None:
+        branch.end(went_through, read_results(root, params))
     return Completed(message=f"All {len(stages)} stages are up to date."), went_through
 
 

@@ -24,7 +24,7 @@ from flows.supervision import Supervisor
 from tasks.tracking.links import mlflow_ui
 from tasks.tracking.shipping import tracking_uri
 
-DEPLOYMENT = "rlhf/rounds"
+DEPLOYMENT = "rlhf/rlhf"
 RUNNER_GRACE_SECONDS = 35.0
 """For a flow run to end with us; most of them are for the running stage's checkpoint."""
 

@@ -21,8 +21,9 @@ from typing import Any, Literal
 from flows import processes
 from flows.environment import stage_environment
 
-GRACE_SECONDS = 25.0
-"""For a stage to write its checkpoint; Prefect kills the whole flow 30 seconds after a cancel."""
+GRACE_SECONDS = 8.0
+"""For a stage to take its step to the end and write a checkpoint: ten seconds after a cancel it has
+gone. A step that takes longer is given up; the checkpoint before it is kept."""
 
 How = Literal[
     "ran", "unchanged", "cached", "waiting", "blocked", "stopped", "bad_input", "failed", "killed",

@@ -31,7 +31,7 @@ from tasks.tracking.runs import (
     stage_run,
 )
 from tasks.tracking.sent import Sent, load_sent, save_sent
-from tasks.tracking.spool import is_live, read_finish
+from tasks.tracking.spool import EXECUTIONS_FOLDER, is_live, read_finish
 from tasks.tracking.spools import run_behind
 from tasks.tracking.store import Store, connect, logged_files, mlflow_key
 from tasks.workspace.dvc_lockfile import read_lock
@@ -73,6 +73,17 @@ def send_execution(folder: Path, *, uri: str) -> None:
     root = folder.parents[2]
     with _named_errors(), _runs_lock(root):
         send_end(connect(uri), root, folder, load_sent(folder, uri))
+
+
+def parent_run(root: Path, execution: str, *, uri: str) -> str:
+    """Id of the parent run of an execution that has started, created if there is none.
+
+    Raises:
+        TrackingError: MLflow could not be reached, or refused it.
+    """
+    start = json.loads((root / EXECUTIONS_FOLDER / execution / "start.json").read_text("utf-8"))
+    with _named_errors(), _runs_lock(root):
+        return str(execution_run(connect(uri), root, execution, start).info.run_id)
 
 
 def send_output_tags(

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,17 @@ def read_definition(root: Path, stage: str, values: Mapping[str, Any]) -> Defini
         params=tuple(param for param in entry.get("params", []) if isinstance(param, str)),
         outs=tuple(_text(out, known) for out in entry.get("outs", []) if isinstance(out, str)),
     )
+
+
+def stage_names(root: Path, rounds: Iterable[str]) -> list[str]:
+    """The names of all stages of dvc.yaml, as DVC has them with these rounds."""
+    stages = YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    keys = list(rounds)
+    return [
+        full
+        for name, entry in stages.items()
+        for full in ([f"{name}@{key}" for key in keys] if "foreach" in entry else [name])
+    ]
 
 
 def deps_of_parent(root: Path) -> set[str] | None:

@@ -1,6 +1,7 @@
 """Reads `dvc.lock`: which hashes went into each stage and which came out."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,20 @@ def read_lock(root: Path) -> dict[str, LockedStage]:
         name: LockedStage(hashes(entry.get("deps")), hashes(entry.get("outs")))
         for name, entry in read_entries(root).items()
     }
+
+
+def only(text: str, stages: Collection[str]) -> str:
+    """The text of a dvc.lock with the entries of these stages alone; empty without any."""
+    kept, keep, found = [], True, False
+    for line in text.splitlines(keepends=True):
+        if name := re.match(r"  (\S+):\s*$", line):
+            keep = name[1] in stages
+            found = found or keep
+        elif not line.startswith(" "):
+            keep = True
+        if keep:
+            kept.append(line)
+    return "".join(kept) if found else ""
 
 
 def hashes(entries: list[dict[str, str]] | None) -> dict[str, str]:

@@ -137,7 +137,7 @@ def test_hadolint_has_nothing_to_say():
     assert (done.returncode, done.stdout) == (0, "")
 
 
-# --- compose.yaml and prefect.yaml ---------------------------------------------------------------
+# --- compose.yaml --------------------------------------------------------------------------------
 
 
 def load(name: str) -> Any:
@@ -186,18 +186,6 @@ def test_the_worker_of_compose_registers_as_make_ui_does_with_the_password_of_th
     )
     text = (ROOT / "compose.yaml").read_text(encoding="utf-8")
     assert not re.search(r"AUTH_STRING[:=] *['\"]?[A-Za-z0-9]", text), "a password in the file"
-
-
-def test_the_deployments_name_flows_and_no_schedule_is_on():
-    deployments = load("prefect.yaml")["deployments"]
-    for deployment in deployments:
-        # As a file, flows/rlhf.py would hide the package rlhf.
-        module, _, function = deployment["entrypoint"].rpartition(".")
-        path = ROOT / f"{module.replace('.', '/')}.py"
-        assert f"\ndef {function}(" in path.read_text(encoding="utf-8")
-        assert not any(schedule["active"] for schedule in deployment.get("schedules", []))
-    limits = {entry["name"]: entry.get("concurrency_limit") for entry in deployments}
-    assert limits["rounds"]["limit"] == 1
 
 
 # --- The steps themselves ------------------------------------------------------------------------

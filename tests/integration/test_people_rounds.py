@@ -44,9 +44,9 @@ class Prefect:
             base_url=f"{address}/api", timeout=60, trust_env=False, headers=headers
         )
 
-    def order(self, deployment: str) -> str:
+    def order(self, deployment: str, **form: str) -> str:
         found = self._ask("GET", f"/deployments/name/{deployment}")
-        body = {"idempotency_key": uuid.uuid4().hex}
+        body = {"idempotency_key": uuid.uuid4().hex, "parameters": form}
         return str(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", body)["id"])
 
     def runs(self, flow: str) -> list[dict[str, Any]]:
@@ -177,7 +177,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         token = world.run(sys.executable, "-m", "feedback", "token", "ana").strip()
 
         # A run goes as far as it can without people, and holds nothing.
-        prefect.order("rlhf/rounds")
+        prefect.order("rlhf/rlhf", name="ours")
         run = ended(prefect, "rlhf", 1)
         assert (run["state_type"], run["state_name"]) == ("COMPLETED", "Waiting")
         waits = "label@r1: round r1 waits for 48 of 48 judgments; label at " + page
@@ -197,15 +197,15 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
 
         # The last judgment starts the next run, by an event.
         assert label(page, token, 1000) == 0
+        assert ended(prefect, "rlhf-on-feedback", 1)["created_by"]["type"] == "AUTOMATION"
         run = ended(prefect, "rlhf", 2)
-        assert run["created_by"]["type"] == "AUTOMATION"
         assert run["state_name"] == "Waiting"
         assert "round r2 waits for 48 of 48 judgments" in run["state"]["message"]
         states = prefect.tasks(run["id"])
         assert states["sample@r1"] == "Unchanged"
         later = ("label@r1", "validate@r1", "reward@r1", "ppo@r1", "evaluate@r1", "sample@r2")
         assert {states[stage] for stage in later} == {"Completed"}
-        judgments = read_judgments(world.root / "data/rounds/r1/judgments.jsonl")
+        judgments = read_judgments(world.root / ".work/runs/ours/data/rounds/r1/judgments.jsonl")
         assert {(one.kind, one.annotator_id) for one in judgments} == {("human", "ana")}
         assert len(judgments) == 48
         if pictures:
@@ -230,7 +230,9 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         # The second round, rejected.
         assert label(page, token, 1000) == 0
         run = ended(prefect, "rlhf", 3)
-        assert run["state"]["message"] == "All 18 stages are up to date."
+        assert run["state"]["message"] == (
+            "All 18 stages are up to date. Branch runs/ours, tag done/ours."
+        )
         asked = ended(prefect, "promote", 2)
         assert [row["policy"] for row in json.loads(prefect.artifact("promotion-r2"))] == [
             "sft", "r1", "r2"
@@ -240,7 +242,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert production(world)[0] == "r1"
 
         # Once more: nothing to label, nothing to do, nobody is asked again.
-        prefect.order("rlhf/rounds")
+        prefect.order("rlhf/rlhf", name="ours")
         run = ended(prefect, "rlhf", 4)
         assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
         assert len(prefect.runs("promote")) == 2
@@ -257,7 +259,7 @@ def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -
 
 def deployed(prefect: Prefect) -> bool:
     try:
-        return bool(prefect._ask("GET", "/deployments/name/promote/policy"))
+        return bool(prefect._ask("GET", "/deployments/name/promote/promote"))
     except httpx.HTTPError:
         return False
 

@@ -1,7 +1,5 @@
 """The Prefect server as `make ui` starts it: schedules fire, and its services stay alive."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +13,15 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
-from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
-from prefect.deployments.runner import RunnerDeployment
+from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Late, Running, Scheduled
-from prefect.types.entrypoint import EntrypointType
 
 from flows import servers
 from flows.complaints import Complaints
 from flows.crashed import report_crash
-from flows.deployment import NAME, _schedules
+from flows.deployment import deployments
 from flows.environment import environment
-from flows.rlhf import rlhf
 from flows.serve import WAITING_SECONDS, waiting_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,9 +136,7 @@ def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server:
     """`make ui` and the worker of compose register by the same code."""
 
     def register() -> Any:
-        return RunnerDeployment.from_flow(
-            rlhf, NAME, schedules=_schedules(), entrypoint_type=EntrypointType.MODULE_PATH
-        ).apply()
+        return deployments(ROOT)[0].apply()
 
     with client_of(server) as client:
         deployment = register()
@@ -153,32 +146,5 @@ def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server:
         assert register() == deployment
         (weekly,) = client.read_deployment(deployment).schedules
         assert weekly.active
-        client.pause_deployment(deployment)
-
-
-def test_what_people_made_of_a_schedule_outlives_prefect_deploy(server: servers.Server):
-    """By hand, as docs/prefect.md has it, from the checkout's prefect.yaml."""
-    home = server.child.log.parent
-    env = {
-        **environment(home),
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": f"{server.url}/api",
-        "PREFECT_API_AUTH_STRING": password(server),
-    }
-
-    def prefect(*arguments: str) -> None:
-        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    prefect("work-pool", "create", "rlhf", "--type", "process", "--overwrite")
-    prefect("deploy", "--all")
-    with client_of(server) as client:
-        deployment = client.read_deployment_by_name(f"{rlhf.name}/{NAME}").id
-        weekly = CronSchedule(cron="0 3 * * 1", timezone="UTC")
-        client.create_deployment_schedules(deployment, [(weekly, True)])
-        known = client.read_deployment(deployment).schedules
-        assert any(each.active for each in known)
-        prefect("deploy", "--all")
-        assert client.read_deployment(deployment).schedules == known
+        assert not client.read_deployment(deployment).schedules[1:]
         client.pause_deployment(deployment)

@@ -1,29 +1,23 @@
-"""The two ways to serve the flows, `make ui` and prefect.yaml, listen to the same event."""
+"""The deployments: what their forms ask, and the event that one of them listens to."""
 
 from pathlib import Path
-from typing import Any
 
-from prefect.events import DeploymentEventTrigger
-from ruamel.yaml import YAML
+import pytest
 
 from feedback.page.notify import EVENT, event_of
-from flows import promotion
-from flows.deployment import LABELLED, NAME
-from flows.rlhf import rlhf
-
-ROOT = Path(__file__).resolve().parents[3]
+from flows import deployment, on_feedback, promotion, runs
+from flows.deployment import LABELLED, deployments
+from flows.serve import DEPLOYMENT
 
 
-def deployments() -> dict[str, dict[str, Any]]:
-    content = YAML(typ="safe").load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
-    return {each["name"]: each for each in content["deployments"]}
-
-
-def test_prefect_yaml_has_the_trigger_of_make_ui():
-    (written,) = deployments()[NAME]["triggers"]
-    trigger = DeploymentEventTrigger.model_validate(written)
-    for field in ("name", "expect", "match", "threshold", "within"):
-        assert getattr(trigger, field) == getattr(LABELLED, field), field
+@pytest.fixture
+def schemas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, object]]:
+    """Name of each deployment -> the fields of its form."""
+    monkeypatch.setattr(deployment, "_schedules", list)
+    return {
+        f"{each.flow_name}/{each.name}": dict(each._parameter_openapi_schema.properties)
+        for each in deployments(tmp_path)
+    }
 
 
 def test_the_trigger_expects_what_the_page_sends():
@@ -33,9 +27,23 @@ def test_the_trigger_expects_what_the_page_sends():
     assert event["resource"]["prefect.resource.id"].startswith(str(pattern).removesuffix("*"))
 
 
-def test_prefect_yaml_names_the_flows_that_make_ui_serves():
-    entrypoints = {name: each["entrypoint"] for name, each in deployments().items()}
-    assert entrypoints == {
-        NAME: f"flows.rlhf.{rlhf.fn.__name__}",
-        promotion.NAME: f"flows.promotion.{promotion.promote.fn.__name__}",
-    }
+def test_each_deployment_is_named_after_its_flow_as_others_expect_it(schemas):
+    assert set(schemas) == {
+        DEPLOYMENT, "rlhf-on-feedback/rlhf-on-feedback", "promote/promote"
+    }  # fmt: skip
+    assert runs.DEPLOYMENT == DEPLOYMENT
+    assert (on_feedback.NAME, promotion.NAME) == ("rlhf-on-feedback", "promote")
+
+
+def test_every_field_of_the_form_has_a_type_and_says_what_it_is(schemas):
+    form = schemas[DEPLOYMENT]
+    assert list(form) == [
+        "name", "revision", "recipe", "overrides", "rounds", "until", "wait_for_people", "seeds",
+    ]  # fmt: skip
+    for name, field in form.items():
+        assert len(field["description"]) > 40, name
+        assert "default" in field, name
+        assert "type" in field or "anyOf" in field, name
+    assert form["wait_for_people"]["enum"] == ["as params.yaml says", "yes", "no"]
+    assert form["seeds"]["items"] == {"type": "integer", "minimum": 0}
+    assert form["rounds"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}

@@ -65,6 +65,20 @@ def test_the_key_of_a_round_stands_behind_the_at_sign():
     assert round_of("sft") is None
 
 
+def test_up_to_a_stage_the_plan_has_all_that_it_needs_and_no_more():
+    names = [stage.name for stage in plan(REPOSITORY, until="reward@r1")]
+    assert names == [
+        "prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1", "reward@r1"
+    ]  # fmt: skip
+    assert not [stage for stage in plan(REPOSITORY, until="ppo@r2") if stage.name == "ppo@r3"]
+
+
+def test_the_end_of_a_round_is_its_last_stage_wanted_or_not():
+    stages = {stage.name: stage for stage in plan(REPOSITORY, until="ppo@r1")}
+    assert not stages["ppo@r1"].ends_round
+    assert plan(REPOSITORY, until="evaluate@r1")[-1].ends_round
+
+
 def test_a_folder_without_dvc_is_refused_by_its_name(tmp_path):
     with pytest.raises(GraphError, match=str(tmp_path)):
         plan(tmp_path)

@@ -15,7 +15,7 @@ from flows.serve import addresses, choose_port, deployment_page
 
 class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        known = {"/api/health": b"true", "/api/deployments/name/rlhf/rounds": b'{"id": "d-1"}'}
+        known = {"/api/health": b"true", "/api/deployments/name/rlhf/rlhf": b'{"id": "d-1"}'}
         self.send_response(200 if self.path in known else 404)
         self.end_headers()
         self.wfile.write(known.get(self.path, b""))

@@ -1,0 +1,162 @@
+"""The deployed flow: a run in a workspace of its own, as somebody ordered it in Prefect's form.
+
+The checkout that the flow is served from is not touched: a run takes a commit of it, and leaves a
+branch and a tag (`tasks.workspace.runs`, `flows.run_branch`). Several may work at once.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from prefect import flow, runtime
+from prefect.client.schemas.objects import State
+from prefect.deployments import run_deployment
+from prefect.states import Completed, Failed
+from pydantic import Field, JsonValue
+
+from flows.crashed import report_crash
+from flows.rlhf import bring_up_to_date
+from flows.run_branch import RunBranch
+from tasks.own_data.preflight import check_inputs
+from tasks.params.loading import ParamsError, load_params
+from tasks.tracking.shipping import tracking_uri
+from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
+from tasks.workspace.dvc_graph import DvcBusyError, GraphError
+from tasks.workspace.files import read_json, write_json
+from tasks.workspace.runs import NAMES, Choices, run_workspace
+from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
+
+NAME = "rlhf"
+DEPLOYMENT = f"{NAME}/{NAME}"
+NOTE = Path(".work") / "run.json"
+"""In a run's workspace: the last stage that was wanted, and the state the run ended in."""
+PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
+
+
+def name_of_this_run() -> str:
+    """The name that was entered, or the one that the run gives itself."""
+    return runtime.flow_run.parameters.get("name") or _default_name()
+
+
+@flow(
+    name=NAME,
+    flow_run_name=name_of_this_run,
+    persist_result=False,
+    description="SFT, then rounds of feedback and PPO, in a workspace and on a branch of its own.",
+)
+def run(  # noqa: PLR0913 - an argument is a field of the form
+    *,
+    name: Annotated[str, Field(max_length=80, pattern=f"^({NAMES})?$")] = "",
+    revision: Annotated[str, Field(max_length=200)] = "",
+    recipe: Annotated[str, Field(max_length=80)] = "",
+    overrides: dict[str, JsonValue] = {},  # noqa: B006 - Prefect shows it in the form
+    rounds: Annotated[int, Field(ge=1, le=100)] | None = None,
+    until: Annotated[str, Field(max_length=80)] = "",
+    wait_for_people: Literal["as params.yaml says", "yes", "no"] = "as params.yaml says",
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100)] = [],  # noqa: B006
+) -> State[None]:
+    """Run the pipeline of a revision, and keep what each round has done on the branch runs/NAME.
+
+    Args:
+        name: Of the run, its workspace (.work/runs/NAME) and its branch (runs/NAME). The name of
+            a run that exists continues it, with whatever is entered below. Empty: a new run.
+        revision: Branch, tag or commit to start from, as committed: unsaved edits are not part of
+            it. Empty: the commit that is checked out.
+        recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml; it needs
+            base.model among the overrides) to lay over params.yaml. Empty: neither.
+        overrides: Single parameters by their dotted names, such as {"ppo.kl_coef": 0.1,
+            "sft.epochs": 2}; docs/params.md has all of them.
+        rounds: How many rounds. More than params.yaml has go on like its last one; a number above
+            that of a run that is continued adds rounds to it. Empty: as params.yaml has them.
+        until: The last stage that is wanted, such as sft or ppo@r2. Empty: all.
+        wait_for_people: Whether people label each round; the run then ends as Waiting, and goes on
+            by itself when they are done. no: the rubric labels where params.yaml asks for people.
+        seeds: One seed for this run, or several: then a run is ordered for each, NAME-seed0 and
+            so on. Empty: the seed of params.yaml.
+    """
+    own_name = name or _default_name()
+    if len(seeds) > 1:
+        return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))
+    choices = Choices(
+        recipe=recipe or None,
+        rounds=rounds,
+        people=PEOPLE[wait_for_people],
+        values={**({"run.seed": seeds[0]} if seeds else {}), **overrides},
+        until=until or None,
+    )
+    root, me = Path.cwd(), Driver(name=f"flow run {own_name}", flow_run=str(runtime.flow_run.id))
+    try:
+        with (
+            run_workspace(root, own_name, revision or None, choices, me) as (workspace, died_here),
+            _settings_of(root, workspace),
+        ):
+            for died in died_here:
+                report_crash(died)
+            return _work(workspace, choices.until)
+    except (ParamsError, WorkspaceError, GraphError) as error:
+        return Failed(name="BadInput", message=str(error))
+    except (WorkspaceBusyError, DvcBusyError) as error:
+        return Failed(name="Busy", message=str(error))
+
+
+def order_for_each(
+    seeds: Sequence[int], name: str, parameters: Mapping[str, object]
+) -> State[None]:
+    """Order one run for each seed."""
+    names = []
+    for seed in dict.fromkeys(seeds):
+        each = f"{name}-seed{seed}"
+        run_deployment(
+            DEPLOYMENT,
+            parameters={**parameters, "name": each, "seeds": [seed]},
+            timeout=0,
+            as_subflow=False,
+            idempotency_key=f"{runtime.flow_run.id}-{seed}",
+        )
+        names.append(each)
+    return Completed(name="Ordered", message=f"{len(names)} runs: {', '.join(names)}")
+
+
+def waiting_runs(root: Path) -> dict[str, str]:
+    """Name of each run that waits for people -> the last stage wanted of it, empty for all."""
+    notes = {
+        path.parents[1].name: read_json(path)
+        for path in sorted((root / RUNS_FOLDER).glob(f"*/{NOTE}"))
+    }
+    return {name: note["until"] or "" for name, note in notes.items() if note and note["waits"]}
+
+
+def _default_name() -> str:
+    """The same whenever this flow run is tried again."""
+    # The end of the id: ids of one minute begin alike.
+    return f"run-{runtime.flow_run.id[-8:]}"
+
+
+def _work(workspace: Path, until: str | None) -> State[None]:
+    """Bring the workspace up to date, with a commit for each round."""
+    flow_run = str(runtime.flow_run.id)
+    write_json(workspace / NOTE, {"until": until, "waits": False})
+    params = load_params(workspace / "params.yaml")
+    check_inputs(params, workspace)
+    branch = RunBranch(workspace, flow_run)
+    branch.start()
+    state = branch.finish(bring_up_to_date(workspace, flow_run, params, until=until, branch=branch))
+    write_json(workspace / NOTE, {"until": until, "waits": state.name == "Waiting"})
+    return state
+
+
+@contextmanager
+def _settings_of(root: Path, workspace: Path) -> Iterator[None]:
+    """The checkout's MLflow and labelling store, which all runs of it share."""
+    named = load_params(workspace / "params.yaml").label.store
+    store = os.environ.get("RLHF_FEEDBACK_STORE") or named
+    before = dict(os.environ)
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    os.environ["RLHF_FEEDBACK_STORE"] = store if "://" in store else str(root / store)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,401 @@
+"""Runs that people order: a real Prefect server, git, DVC and MLflow, and stages that take no time.
+
+The checkout has edits that nobody saved, a bare git repository and a folder for DVC as remotes.
+Two runs are ordered with the form's values and work at once; then their branches and tags are
+looked at, and cloned.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mlflow import MlflowClient
+from ruamel.yaml import YAML
+
+from feedback.page.notify import event_of
+from flows import servers
+from flows.access import authorization
+from flows.environment import environment as flow_environment
+from tests.stage_world import environment
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 900
+PIPELINE = """
+stages:
+  sft:
+    cmd: exec python stage.py sft results/baseline
+    params: [run]
+    deps: [stage.py]
+    outs: [results/baseline]
+  reward:
+    foreach: ${rounds}
+    do:
+      cmd: exec python stage.py reward results/reward/${key}
+      params: [run]
+      deps: [results/baseline, stage.py]
+      outs: ["results/reward/${key}"]
+  evaluate:
+    foreach: ${rounds}
+    do:
+      cmd: exec python stage.py evaluate results/evaluate/${key}
+      params: [ppo]
+      deps: ["results/reward/${key}", stage.py]
+      outs: ["results/evaluate/${key}"]
+"""
+STAGE = """
+import json, os, sys, time
+from pathlib import Path
+from ruamel.yaml import YAML
+kind, out, run = sys.argv[1], Path(sys.argv[2]), Path.cwd().name
+common = Path({common!r})
+params = YAML(typ="safe").load(Path("params.yaml").read_text())
+if kind == "reward" and out.name == "r1" and run in ("first", "second"):
+    # Both runs have to be here before either goes on.
+    (common / run).touch()
+    while not all((common / name).exists() for name in ("first", "second")):
+        time.sleep(0.05)
+if kind == "reward" and run == "people" and not (common / "labelled").exists():
+    (common / "store").write_text(os.environ["RLHF_FEEDBACK_STORE"])
+    work = Path(".work") / os.environ["DVC_STAGE"]
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "outcome.json").write_text(json.dumps({{
+        "stage": os.environ["DVC_STAGE"], "status": "waiting", "code": 5, "message": "for labels",
+        "seconds": 0.1, "peak_rss_bytes": 1, "ended_ms": time.time_ns() // 10**6,
+        "execution": os.environ["RLHF_EXECUTION"]}}))
+    sys.exit(5)
+gold = params["ppo"]["kl_coef"] if kind == "evaluate" else 0.5
+if kind == "sft" and run == "cancelled" and not (common / "checkpoint").exists():
+    import signal
+    def save(*_):
+        (common / "checkpoint").write_text("saved")
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, save)
+    (common / "pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+estimate = {{"mean": gold, "low": 0.0, "high": 0.8, "n": 9}}
+metrics = {{"gold": estimate, "win_rate_vs_sft": estimate, "kl": estimate, "pairs": 9,
+            "accuracy_before": None, "accuracy_after": estimate}}
+out.mkdir(parents=True)
+(out / "metrics.json").write_text(json.dumps(metrics))
+value = params["ppo"]["kl_coef"] if kind == "evaluate" else params["run"]["seed"]
+(out / "made-of").write_text(f"{{value}} {{kind}}")
+"""
+
+
+class Checkout:
+    """The repository of a user, and what can be asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root = folder, folder / "checkout"
+        self.environment = environment(folder, PYTHONPATH=str(ROOT))
+
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            command,
+            cwd=cwd or self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def git(self, *arguments: str) -> str:
+        return self.run("git", *arguments)
+
+    def dvc(self, *arguments: str, cwd: Path | None = None) -> str:
+        return self.run(sys.executable, "-m", "dvc", *arguments, cwd=cwd)
+
+    def outputs(self, root: Path) -> dict[str, str]:
+        return {
+            path.relative_to(root).as_posix(): path.read_text()
+            for path in sorted((root / "results").rglob("*"))
+            if path.is_file() and path.name != ".gitignore"
+        }
+
+
+class Orders:
+    """What Prefect's page does."""
+
+    def __init__(self, server: servers.Server) -> None:
+        password = (server.child.log.parent / "auth").read_text().strip()
+        self._client = httpx.Client(
+            base_url=f"{server.url}/api",
+            timeout=60,
+            trust_env=False,
+            headers={"Authorization": authorization(password)},
+        )
+
+    def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        while (answer := self._client.request(method, path, json=body)).status_code == 503:
+            time.sleep(0.2)
+        return answer
+
+    def deployment(self, name: str) -> dict[str, Any] | None:
+        answer = self.ask("GET", f"/deployments/name/{name}")
+        return answer.json() if answer.is_success else None
+
+    def submit(self, flow: str = "rlhf", **form: Any) -> httpx.Response:
+        deployment = self.deployment(f"{flow}/{flow}")
+        assert deployment is not None
+        path = f"/deployments/{deployment['id']}/create_flow_run"
+        return self.ask("POST", path, {"parameters": form, "enforce_parameter_schema": True})
+
+    def order(self, flow: str = "rlhf", **form: Any) -> str:
+        return str(self.submit(flow, **form).raise_for_status().json()["id"])
+
+    def ended(self, flow_run: str) -> dict[str, Any]:
+        def look() -> Any:
+            run = self.ask("GET", f"/flow_runs/{flow_run}").json()
+            ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+            return run if run["state_type"] in ends else None
+
+        run: dict[str, Any] = eventually(look)
+        return run["state"]
+
+    def runs(self, name: str) -> list[str]:
+        """Ids of the runs with a name."""
+        body = {"flow_runs": {"name": {"any_": [name]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        return [run["id"] for run in self.ask("POST", "/flow_runs/filter", body).json()]
+
+
+def eventually(found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (what := found()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
+    return what
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A repository with remotes and one commit; afterwards, edits that nobody saves."""
+    checkout = Checkout(tmp_path_factory.mktemp("runs"))
+    root = checkout.root
+    (root / ".dvc").mkdir(parents=True)
+    # Relative to this file, and so another place from every workspace.
+    (root / ".dvc/config").write_text(
+        "[core]\n    analytics = false\n    remote = shared\n"
+        "['remote \"shared\"']\n    url = ../../data-remote\n"
+    )
+    (root / ".dvc/.gitignore").write_text("/config.local\n/tmp\n/cache\n")
+    (root / ".gitignore").write_text("/.work/\n/results/\n/reports/\n")
+    (root / "dvc.yaml").write_text(PIPELINE)
+    common = checkout.folder / "common"
+    common.mkdir()
+    (root / "stage.py").write_text(STAGE.format(common=str(common)))
+    yaml = YAML()
+    params = yaml.load(ROOT / "params.yaml")
+    for key in list(params["rounds"])[1:]:
+        del params["rounds"][key]
+    params["final"] = "r1"
+    yaml.dump(params, root / "params.yaml")
+    checkout.git("init", "--quiet", "--initial-branch=main")
+    checkout.git("add", "--all")
+    checkout.git("commit", "--quiet", "-m", "one")
+    checkout.git("init", "--quiet", "--bare", str(checkout.folder / "origin.git"))
+    checkout.git("remote", "add", "origin", str(checkout.folder / "origin.git"))
+    checkout.git("push", "--quiet", "origin", "main")
+    (root / "params.yaml").write_text("not yet valid: [")
+    (root / "notes.txt").write_text("untracked")
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def orders(checkout: Checkout) -> Iterator[Orders]:
+    """A Prefect server, and the one command that registers and runs the flows."""
+    home = checkout.root / ".work/prefect"
+    home.mkdir(parents=True)
+    env = {**flow_environment(checkout.root), **checkout.environment, "PREFECT_HOME": str(home)}
+    env["MLFLOW_TRACKING_URI"] = ""
+    with servers.prefect_server(servers.any_free_port(), env) as server:
+        server.wait()
+        orders = Orders(server)
+        reach = {
+            "PREFECT_API_URL": f"{server.url}/api",
+            "PREFECT_API_AUTH_STRING": (home / "auth").read_text().strip(),
+            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        }
+        with (checkout.folder / "runner.log").open("wb") as log:
+            runner = subprocess.Popen(
+                [sys.executable, "-m", "flows.deployment"],
+                cwd=checkout.root,
+                env={**env, **reach},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            eventually(lambda: orders.deployment("promote/promote"))
+            yield orders
+        finally:
+            runner.terminate()
+            runner.wait()
+
+
+@pytest.fixture(scope="module")
+def both(checkout: Checkout, orders: Orders) -> dict[str, str]:
+    """Name -> flow run of two runs that worked at once, while the checkout was edited."""
+    forms: dict[str, dict[str, Any]] = {
+        "first": {"overrides": {"ppo.kl_coef": 0.31}, "rounds": 2},
+        "second": {"revision": "main", "seeds": [7]},
+    }
+    ids = {name: orders.order(name=name, **form) for name, form in forms.items()}
+    # Neither ends before both have been seen in the middle.
+    eventually(lambda: (checkout.folder / "common/first").exists())
+    (checkout.root / "stage.py").write_text("edited meanwhile")
+    for name, flow_run in ids.items():
+        state = orders.ended(flow_run)
+        assert (state["name"], state["type"]) == ("Completed", "COMPLETED"), state["message"]
+        assert f"Branch runs/{name}, tag done/{name}." in state["message"]
+    return ids
+
+
+def show(checkout: Checkout, commit: str, path: str) -> Any:
+    return YAML(typ="safe").load(checkout.git("show", f"{commit}:{path}"))
+
+
+def test_the_checkout_and_its_unsaved_edits_stay_as_they_are(
+    checkout: Checkout, both: dict[str, str]
+):
+    assert (checkout.root / "params.yaml").read_text() == "not yet valid: ["
+    assert (checkout.root / "stage.py").read_text() == "edited meanwhile"
+    status = checkout.git("status", "--porcelain").splitlines()
+    assert status == ["M params.yaml", " M stage.py", "?? notes.txt"]
+    assert checkout.git("branch", "--show-current") == "main"
+    assert checkout.git("log", "--format=%s", "main") == "one"
+    assert not (checkout.root / "results").exists()
+
+
+def test_what_was_entered_is_what_ran(checkout: Checkout, both: dict[str, str]):
+    made = {
+        name: {path.rpartition("/")[0]: text.split()[0] for path, text in
+               checkout.outputs(checkout.root / ".work/runs" / name).items()
+               if path.endswith("made-of")}
+        for name in both
+    }  # fmt: skip
+    assert made["first"] == {
+        "results/baseline": "0", "results/reward/r1": "0", "results/reward/r2": "0",
+        "results/evaluate/r1": "0.31", "results/evaluate/r2": "0.31",
+    }  # fmt: skip
+    assert made["second"] == {
+        "results/baseline": "7", "results/reward/r1": "7", "results/evaluate/r1": "0.04"
+    }  # fmt: skip
+    assert show(checkout, "done/first", "params.yaml")["final"] == "r2"
+
+
+def test_each_round_is_a_commit_that_names_its_runs(checkout: Checkout, both: dict[str, str]):
+    subjects = checkout.git("log", "--reverse", "--format=%s", "main..runs/first").splitlines()
+    assert subjects == [
+        "Params of the run first",
+        "Round r1 of the run first",
+        "Round r2 of the run first",
+    ]
+    assert show(checkout, "runs/first~1", "metrics/rounds/r1.json")["gold"] == 0.31
+    assert set(show(checkout, "runs/first~1", "dvc.lock")["stages"]) == {
+        "sft", "reward@r1", "evaluate@r1"
+    }  # fmt: skip
+    assert set(show(checkout, "done/first", "dvc.lock")["stages"]) == {
+        "sft", "reward@r1", "evaluate@r1", "reward@r2", "evaluate@r2"
+    }  # fmt: skip
+    store = MlflowClient(f"sqlite:///{checkout.root}/.work/mlflow/mlflow.db")
+    for name, flow_run in both.items():
+        trailers = checkout.git("log", "-1", "--format=%(trailers:unfold)", f"done/{name}")
+        values = dict(line.split(": ") for line in trailers.splitlines() if line)
+        assert values["Flow-Run"] == flow_run
+        tags = store.get_run(values["MLflow-Run"]).data.tags
+        assert tags["rlhf.execution"] == flow_run
+        assert tags["git.dirty"] == "false"
+        start = checkout.git("rev-list", "--reverse", f"main..done/{name}").split()[0]
+        assert tags["git.commit"] == start
+
+
+@pytest.mark.parametrize("commit", ["done/first", "runs/first~1", "done/second"])
+def test_a_fresh_clone_of_what_was_pushed_pulls_the_same_bytes(
+    checkout: Checkout, both: dict[str, str], tmp_path: Path, commit: str
+):
+    clone = tmp_path / "clone"
+    checkout.git("clone", "--quiet", str(checkout.folder / "origin.git"), str(clone))
+    checkout.run("git", "checkout", "--quiet", commit.replace("runs/", "origin/runs/"), cwd=clone)
+    remote = str(checkout.folder / "data-remote")
+    checkout.dvc("remote", "modify", "--local", "shared", "url", remote, cwd=clone)
+    # What the run had not made by then is not in dvc.lock.
+    checkout.dvc("pull", "--allow-missing", cwd=clone)
+    name = commit.split("/")[1].split("~")[0]
+    there = checkout.outputs(checkout.root / ".work/runs" / name)
+    if "~" in commit:
+        there = {path: text for path, text in there.items() if "/r2/" not in path}
+    assert checkout.outputs(clone) == there != {}
+    if "~" not in commit:
+        assert checkout.dvc("status", cwd=clone) == "Data and pipelines are up to date."
+
+
+def test_a_wrong_form_is_refused_and_nothing_is_left(checkout: Checkout, orders: Orders):
+    for form in ({"rounds": 0}, {"wait_for_people": "perhaps"}, {"seeds": [-1]}):
+        assert orders.submit(name="wrong", **form).status_code in (409, 422), form
+    wrong = {
+        "ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?": {
+            "overrides": {"ppo.kl_coeff": 0.1}
+        },
+        "until: no stage 'evaluate@r2'; did you mean evaluate@r1?": {"until": "evaluate@r2"},
+        "revision: no branch, tag or commit 'nowhere' here": {"revision": "nowhere"},
+    }
+    ids = {said: orders.order(name="wrong", **form) for said, form in wrong.items()}
+    for said, flow_run in ids.items():
+        state = orders.ended(flow_run)
+        assert (state["name"], said in state["message"]) == ("BadInput", True), state["message"]
+    assert checkout.git("branch", "--list", "runs/wrong") == ""
+    assert not (checkout.root / ".work/runs/wrong").exists()
+
+
+def test_a_run_that_waits_goes_on_when_the_page_says_that_its_labels_are_there(
+    checkout: Checkout, orders: Orders
+):
+    first = orders.ended(orders.order(name="people", until="reward@r1", seeds=[9]))
+    assert (first["name"], first["message"]) == ("Waiting", "reward@r1: for labels")
+    store = (checkout.folder / "common/store").read_text()
+    assert store == str(checkout.root / ".work/feedback/feedback.db")
+    (checkout.folder / "common/labelled").touch()
+    orders.ask("POST", "/events", [event_of("r1", "http://127.0.0.1:1")]).raise_for_status()
+    eventually(lambda: len(orders.runs("people")) == 2)
+    state = orders.ended(orders.runs("people")[1])
+    assert state["name"] == "Completed", state["message"]
+    assert checkout.git("log", "-1", "--format=%s", "done/people") == "End of the run people"
+
+
+def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):
+    state = orders.ended(orders.order(name="seeds", until="sft", seeds=[1, 2]))
+    assert (state["name"], state["message"]) == ("Ordered", "2 runs: seeds-seed1, seeds-seed2")
+    for seed in (1, 2):
+        # It takes its name when it starts.
+        (flow_run,) = eventually(lambda name=f"seeds-seed{seed}": orders.runs(name))
+        assert orders.ended(flow_run)["name"] == "Completed"
+        params = show(checkout, f"done/seeds-seed{seed}", "params.yaml")
+        assert params["run"]["seed"] == seed
+
+
+def test_a_cancel_ends_the_stage_which_keeps_its_checkpoint_and_the_run_can_go_on(
+    checkout: Checkout, orders: Orders
+):
+    common = checkout.folder / "common"
+    form = {"name": "cancelled", "until": "sft", "seeds": [12]}
+    flow_run = orders.order(**form)
+    eventually(lambda: (common / "pid").exists() and (common / "pid").read_text())
+    stage = Path("/proc") / (common / "pid").read_text()
+    state = {"type": "CANCELLING", "name": "Cancelling"}
+    orders.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state}).raise_for_status()
+    assert orders.ended(flow_run)["type"] == "CANCELLED"
+    assert (common / "checkpoint").read_text() == "saved"
+    assert not stage.exists()
+    assert checkout.git("log", "--format=%s", "main..runs/cancelled") == (
+        "Params of the run cancelled"
+    )
+    assert orders.ended(orders.order(**form))["name"] == "Completed"

@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
 from feedback.page.notify import EVENT
-from flows import on_feedback, promotion, runs
+from flows import on_feedback, promotion, runs, sweep
 from flows.crashed import report_crash
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import died_in
@@ -75,6 +75,7 @@ def deployments(root: Path) -> list[RunnerDeployment]:
             triggers=[LABELLED],
             entrypoint_type=modules,
         ),
+        RunnerDeployment.from_flow(sweep.sweep, sweep.NAME, entrypoint_type=modules),
         RunnerDeployment.from_flow(
             promotion.promote,
             promotion.NAME,

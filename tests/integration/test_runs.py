@@ -5,6 +5,7 @@ Two runs are ordered with the form's values and work at once; then their branche
 looked at, and cloned.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -399,3 +400,20 @@ def test_a_cancel_ends_the_stage_which_keeps_its_checkpoint_and_the_run_can_go_o
         "Params of the run cancelled"
     )
     assert orders.ended(orders.order(**form))["name"] == "Completed"
+
+
+def test_a_sweep_compares_each_change_with_none_seed_by_seed(checkout: Checkout, orders: Orders):
+    form: dict[str, Any] = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [20, 21]}
+    assert orders.submit("rlhf-sweep", overrides={}, seeds=[1]).status_code in (409, 422)
+    state = orders.ended(orders.order("rlhf-sweep", name="sweep", **form))
+    assert (state["name"], state["message"]) == ("Completed", "All 4 runs have a result.")
+    for name in ("base-seed20", "kl-seed20", "base-seed21", "kl-seed21"):
+        expected = 0.24 if "kl" in name else 0.04
+        found = show(checkout, f"done/sweep-{name}", "metrics/rounds/r1.json")["gold"]
+        assert found == expected
+    body = {"artifacts": {"key": {"any_": ["sweep"]}}}
+    (artifact,) = orders.ask("POST", "/artifacts/latest/filter", body).json()
+    base, kl = json.loads(artifact["data"])
+    assert (base["change"], base["gold score (of 10)"]) == ("base", "0.040")
+    # 0.24 - 0.04 with either seed.
+    assert kl["gold score (of 10), difference"] == "+0.200 [+0.200, +0.200]"

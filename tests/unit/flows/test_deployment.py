@@ -29,7 +29,7 @@ def test_the_trigger_expects_what_the_page_sends():
 
 def test_each_deployment_is_named_after_its_flow_as_others_expect_it(schemas):
     assert set(schemas) == {
-        DEPLOYMENT, "rlhf-on-feedback/rlhf-on-feedback", "promote/promote"
+        DEPLOYMENT, "rlhf-on-feedback/rlhf-on-feedback", "rlhf-sweep/rlhf-sweep", "promote/promote"
     }  # fmt: skip
     assert runs.DEPLOYMENT == DEPLOYMENT
     assert (on_feedback.NAME, promotion.NAME) == ("rlhf-on-feedback", "promote")

@@ -1,0 +1,134 @@
+"""Overrides times seeds: a run for each, in a workspace of its own, and a table of differences.
+
+Runs follow each other seed by seed, so that a sweep that is cut short leaves whole pairs. What
+runs have in common comes from DVC's cache. Ordered again under its name, a sweep continues.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger, runtime
+from prefect.artifacts import create_table_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import Field, JsonValue
+
+from flows import runs
+from flows.artifacts import artifact_key
+from rlhf.intervals import MIN_VALUES, mean_interval
+from tasks.params.loading import load_params
+from tasks.repro import read_results
+from tasks.workspace.runs import NAMES
+from tasks.workspace.worktrees import RUNS_FOLDER
+
+NAME = "rlhf-sweep"
+BASE = "base"
+"""The runs without overrides, from which the others are told apart."""
+FIGURES = {"gold": "gold score (of 10)", "win_rate_vs_sft": "win rate vs SFT", "kl": "KL to SFT"}
+DONE = ("Completed", "NotPushed")
+
+Figures = Mapping[str, float]
+Label = Annotated[str, Field(pattern=f"^{NAMES}$", max_length=40)]
+
+
+def name_of_this_sweep() -> str:
+    """The name that was entered, or the one that the sweep gives itself."""
+    return runtime.flow_run.parameters.get("name") or _default_name()
+
+
+@flow(
+    name=NAME,
+    flow_run_name=name_of_this_sweep,
+    persist_result=False,
+    description="Overrides times seeds, a run for each, and a table of paired differences.",
+)
+def sweep(
+    *,
+    overrides: Annotated[dict[Label, dict[str, JsonValue]], Field(min_length=1)],
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100)],
+    name: Annotated[str, Field(max_length=40, pattern=f"^({NAMES})?$")] = "",
+    revision: Annotated[str, Field(max_length=200)] = "",
+    recipe: Annotated[str, Field(max_length=80)] = "",
+    rounds: Annotated[int, Field(ge=1, le=100)] | None = None,
+) -> State[None]:
+    """Run the pipeline without overrides and with each of them, for each seed.
+
+    Args:
+        overrides: A name for each change, and its parameters by their dotted names, such as
+            {"kl010": {"ppo.kl_coef": 0.1}, "kl002": {"ppo.kl_coef": 0.02}}. Runs without any
+            change, called base, are always among them.
+        seeds: Each change is run with each of these seeds, and compared with base seed by seed.
+        name: Of the sweep; its runs are called NAME-CHANGE-seed0 and so on. The name of a sweep
+            that exists continues it. Empty: a new one.
+        revision: As for a run; a tag or commit, so that all runs start from the same one.
+        recipe: As for a run.
+        rounds: As for a run.
+    """
+    root, whole, lacking = Path.cwd(), name or _default_name(), []
+    figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
+    for seed in dict.fromkeys(seeds):
+        for label in figures:
+            run = f"{whole}-{label}-seed{seed}"
+            state = runs.run(
+                name=run, revision=revision, recipe=recipe, overrides=overrides.get(label, {}),
+                rounds=rounds, seeds=[seed], return_state=True,
+            )  # fmt: skip
+            get_run_logger().info("%s: %s: %s", run, state.name, state.message)
+            if state.name in DONE:
+                figures[label][seed] = _figures(root / RUNS_FOLDER / run)
+            else:
+                lacking.append(f"{run} ({state.name}: {state.message})")
+    create_table_artifact(
+        table=paired_rows(figures),
+        key=artifact_key(whole),
+        description="Means over seeds, and differences from base, paired by seed, with 95 % "
+        "intervals; held-out prompts.",
+    )
+    if lacking:
+        return Failed(name="Incomplete", message=f"without a result: {'; '.join(lacking)}")
+    return Completed(message=f"All {len(figures) * len(set(seeds))} runs have a result.")
+
+
+def paired_rows(figures: Mapping[str, Mapping[int, Figures]]) -> list[dict[str, str]]:
+    """A row for each change: its means over seeds, and how it differs from base seed by seed.
+
+    Args:
+        figures: change (`base` among them) -> seed -> figure -> value.
+    """
+    rows = []
+    for label, by_seed in figures.items():
+        row = {"change": label, "seeds": str(len(by_seed))}
+        for figure, title in FIGURES.items():
+            values = [found[figure] for found in by_seed.values() if figure in found]
+            row[title] = f"{sum(values) / len(values):.3f}" if values else "-"
+            if label != BASE:
+                row[f"{title}, difference"] = _difference(figures[BASE], by_seed, figure)
+        rows.append(row)
+    # A table has one list of columns, that of its first row.
+    columns = list(rows[-1])
+    return [{column: row.get(column, "-") for column in columns} for row in rows]
+
+
+def _default_name() -> str:
+    """The same whenever this flow run is tried again."""
+    return f"sweep-{runtime.flow_run.id[-8:]}"
+
+
+def _difference(base: Mapping[int, Figures], other: Mapping[int, Figures], figure: str) -> str:
+    pairs: Sequence[float] = [
+        found[figure] - base[seed][figure]
+        for seed, found in other.items()
+        if figure in found and figure in base.get(seed, {})
+    ]
+    if len(pairs) < MIN_VALUES:
+        return f"{pairs[0]:+.3f}" if pairs else "-"
+    mean = mean_interval(pairs)
+    return f"{mean.mean:+.3f} [{mean.low:+.3f}, {mean.high:+.3f}]"
+
+
+def _figures(workspace: Path) -> dict[str, float]:
+    """Of the last policy of a run."""
+    results = read_results(workspace, load_params(workspace / "params.yaml"))
+    last: dict[str, Any] = results["policies"][-1]
+    return {figure: last[figure]["mean"] for figure in FIGURES if last.get(figure) is not None}

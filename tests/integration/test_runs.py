@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
-@pytest.fixture(scope="module")
-def orders(checkout: Checkout) -> Iterator[Orders]:
+@contextmanager
+def served(checkout: Checkout) -> Iterator[Orders]:
     """A Prefect server, and the one command that registers and runs the flows."""
     home = checkout.root / ".work/prefect"
     home.mkdir(parents=True)
@@ -240,6 +241,12 @@ def orders(checkout: Checkout) -> Iterator[Orders]:
         finally:
             runner.terminate()
             runner.wait()
+
+
+@pytest.fixture(scope="module")
+def orders(checkout: Checkout) -> Iterator[Orders]:
+    with served(checkout) as orders:
+        yield orders
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,9 @@ map. The reader may return pairs or raise `MalformedDataError`; a file on which 
 else, or takes longer than `--slow` seconds of the processor, is kept in the folder `--found`. What
 is read must be the same when it is read again. Rows and damage are drawn by hypothesis; each batch
 has its own seed, so that `--seed N --batches 1` repeats it.
+
+The minutes are those of the processor, so that a busy machine makes no shorter search. A line is
+printed after each batch, with what all batches so far have come to.
 """
 
 import argparse
@@ -165,13 +168,16 @@ class Search:
     """Counts what became of the files, and keeps those that the reader did not survive."""
 
     def __init__(self, folder: Path, found: Path, slow: float, ends: float) -> None:
-        """Writes into `folder` while it runs and into `found` what it finds."""
+        """Writes into `folder` while it runs and into `found` what it finds.
+
+        `ends` is a time of the processor.
+        """
         self._folder, self._found, self._slow, self._ends = folder, found, slow, ends
         self.counts = {"read": 0, "empty": 0, "refused": 0, "found": 0}
 
     def over(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() > self._ends
+        return time.process_time() > self._ends
 
     def try_file(self, file: tuple[str, bytes, str | None, str | None, int]) -> None:
         """Reads one file."""
@@ -235,7 +241,7 @@ def run_batch(number: int, size: int, search: Search) -> None:
 def main() -> int:
     """Searches until the time or the batches are up; 1 if something was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=60, help="of the processor")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first batch")
     parser.add_argument("--batches", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=500, help="files in a batch")
@@ -245,18 +251,18 @@ def main() -> int:
     signal.signal(signal.SIGALRM, _hangs)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        ends = started + 60 * options.minutes
-        search = Search(Path(folder), options.found, options.slow, ends)
+        search = Search(Path(folder), options.found, options.slow, 60 * options.minutes)
         number = options.seed
         while number < options.seed + options.batches and not search.over():
             run_batch(number, options.size, search)
+            counts = ", ".join(f"{count:,} {outcome}" for outcome, count in search.counts.items())
+            sys.stdout.write(
+                f"seeds {options.seed} to {number}, {sum(search.counts.values()):,} files in "
+                f"{time.process_time() / 60:.1f} minutes of the processor "
+                f"({(time.monotonic() - started) / 60:.1f} on the clock): {counts}\n"
+            )
+            sys.stdout.flush()
             number += 1
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in search.counts.items())
-    sys.stdout.write(
-        f"seeds {options.seed} to {number - 1}, {sum(search.counts.values()):,} files in "
-        f"{(time.monotonic() - started) / 60:.1f} minutes "
-        f"({time.process_time() / 60:.1f} of the processor): {counts}\n"
-    )
     return 1 if search.counts["found"] else 0
 
 

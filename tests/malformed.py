@@ -144,6 +144,11 @@ _FIELDS = (
         _good(prompt=[{"role": "user", "content": None}]),
         "message 1: content: expected text, got null",
     ),
+    _row(
+        "parts_as_content",
+        _good(prompt=[{"role": "user", "content": [{"type": "text", "text": "p"}]}]),
+        "message 1: content: expected text, got a list",
+    ),
     _row("mixed_sides", _good(chosen=[{"role": "assistant", "content": "a"}]), "one is text"),
     _row(
         "answer_by_user",
@@ -285,18 +290,33 @@ def _pipe_in_folder(path: Path) -> None:
     os.mkfifo(path / "rows.jsonl")
 
 
+def _pipe_as_judgments(path: Path) -> None:
+    path.mkdir()
+    (path / "judgments.jsonl").write_bytes(b"")
+    os.mkfifo(path / "comparisons.jsonl")
+
+
+def _link_in_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "rows.jsonl").symlink_to(path / "rows.jsonl")
+
+
 _NOBODY_WAITS = (
     Case("pipe.jsonl", os.mkfifo, ("is a named pipe, expected a regular file",)),
     Case("pipe.jsonl.gz", os.mkfifo, ("is a named pipe, expected a regular file",)),
     Case("pipe.csv", os.mkfifo, ("is a named pipe, expected a regular file",)),
     Case("pipe.json", os.mkfifo, ("is a named pipe, expected a regular file",)),
     Case("pipe.parquet", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.tsv", os.mkfifo, ("is a named pipe, expected a regular file",)),
+    Case("pipe.xlsx", os.mkfifo, ("is a named pipe, expected a regular file",)),
     Case("pipe_in_folder", _pipe_in_folder, ("rows.jsonl", "is a named pipe")),
+    Case("pipe_as_judgments", _pipe_as_judgments, ("comparisons.jsonl", "is a named pipe")),
+    Case("link_in_folder", _link_in_folder, ("rows.jsonl", "is a link that leads to itself")),
     Case("zeros.jsonl", lambda path: path.symlink_to("/dev/zero"), ("is a device, expected",)),
     Case("itself.jsonl", lambda path: path.symlink_to(path), ("is a link that leads to itself",)),
     Case("nowhere.jsonl", lambda path: path.symlink_to("nothing"), ("no such file",)),
 )
-"""What is no regular file; reading the first eight never ended, or ended in a traceback."""
+"""What is no regular file; reading all but the last never ended, or ended in a traceback."""
 _MIB_OF_BLANK = gzip.compress(b" " * (1 << 20))
 _COSTLY = (
     _bytes("bomb.jsonl.gz", _MIB_OF_BLANK * 257, "unpacks to over 268,435,456 bytes"),
@@ -320,6 +340,7 @@ _FILES = (
     _bytes("empty.jsonl", b"", "no row to detect the format from"),
     _bytes("white.jsonl", b" \n\n\t\n", "no row to detect the format from"),
     _bytes("other_columns.jsonl", line({"question": "q", "answer": "a"}), "no known format"),
+    _bytes("backwards.jsonl", '{"pro\u202empt": "p"}'.encode(), r"no known format (pro\u202empt)"),
     _bytes("red.jsonl", rb'{"pro\u001b[31mmpt": "p"}', r"no known format (pro\x1b[31mmpt)"),
     _bytes("data.docx", good_lines(), "unknown suffix"),
     _bytes("not_gzip.jsonl.gz", good_lines(), "damaged gzip file"),
@@ -382,6 +403,14 @@ def _good_parquet(path: Path) -> None:
     _parquet(path, {key: [row[key] for row in GOOD] for key in GOOD[0]})
 
 
+def _nested_parquet(path: Path) -> None:
+    said = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    columns = {
+        key: [[{"role": role, "content": row[key]}] for row in GOOD] for key, role in said.items()
+    }
+    _parquet(path, columns)
+
+
 _HEADER = "prompt,chosen,rejected\n"
 _CELLS = "".join(f"q{n},a{n},b{n}\n" for n in range(12))
 _QUOTED = "".join(f'q{n},"a\n{n}","b"\n' for n in range(12))
@@ -404,11 +433,18 @@ SOUND = (
     _bytes("spaced_list.json", b" \n" + json.dumps(GOOD).encode() + b"\n" * 1000),
     _bytes("newline_in_cell.csv", (_HEADER + _QUOTED).encode()),
     Case("good.parquet", _good_parquet),
+    Case("nested.parquet", _nested_parquet),
     _book("styled.xlsx", [*_GOOD_ROWS, *["<row>" + '<c s="0"/>' * 50 + "</row>"] * 2_000]),
     _odd("curly_quotes", chosen="It’s “fine” – really…"),
     _odd("emoji", chosen="👩‍👩‍👧‍👦 🇳🇵 ☕️"),
     _odd("other_scripts", chosen="Привет, 你好, مرحبا, नमस्ते, สวัสดี"),
     _odd("right_to_left", chosen="שלום \u200f(hello)\u200e"),
+    _odd("decomposed", chosen="La\u0300-bas, l\u2019e\u0301te\u0301"),
+    _odd("full_width", chosen="\uff29t is \uff12\uff10 days\uff01"),
+    _odd("zero_width", chosen="I\u200bt is 2\u20600 da\ufeffys"),
+    _odd("overrides", chosen="It is \u202e02\u202c days"),
+    _odd("blank_to_the_eye", chosen="\u2800\u3164"),
+    _odd("a_tie", label=0.5),
     _odd("accents", chosen="Ångström, naïve, São Paulo, ÂME, Ã"),
     _odd("more_columns", meta={"a": [1, {"b": None}]}, score=0.5),
     _odd("long_answer", chosen="word " * 100_000),

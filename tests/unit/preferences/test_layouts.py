@@ -13,6 +13,7 @@ from preferences.formats.writing import Unsettled
 from preferences.reader import MAX_ROW_BYTES, MalformedDataError
 from preferences.source_params import SourceParams
 from preferences.sources import gather
+from tests.malformed import VOTES
 
 
 def write(path, rows):
@@ -557,12 +558,23 @@ def test_a_file_of_equal_length_put_in_its_place_is_noticed(tmp_path):
         list(source)
 
 
-def test_swapped_answers_are_other_content(tmp_path):
-    path = write(tmp_path / "x.jsonl", [{"prompt": "p", "chosen": "aa", "rejected": "bb"}])
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        ({"prompt": "p", "chosen": "aa", "rejected": "bb"}, {"chosen": "bb", "rejected": "aa"}),
+        ({"prompt": "p", "chosen": "aa", "rejected": "bb", "label": 1.0}, {"label": 0.5}),
+        (VOTES, {"votes": ["b"]}),
+        (VOTES, {"workers": ["y"]}),
+        (VOTES, {"response_b": "c"}),
+        ({**VOTES, "finished_a": True, "finished_b": True}, {"finished_a": False}),
+    ],
+)
+def test_answers_labels_or_votes_that_changed_are_other_content(tmp_path, row, change):
+    path = write(tmp_path / "x.jsonl", [row])
     source = open_source(path)
-    list(source)
-    write(path, [{"prompt": "p", "chosen": "bb", "rejected": "aa"}])
-    with pytest.raises(MalformedDataError, match="changed while in use"):
+    assert list(source) == list(source)
+    write(path, [{**row, **change}])
+    with pytest.raises(MalformedDataError, match="changed while in use: other content"):
         list(source)
 
 

@@ -224,6 +224,15 @@ def test_html_that_was_asked_for_is_no_remain():
     assert broken("html_remains", *rows) == [1]
 
 
+def test_html_may_have_been_asked_for_earlier_in_the_conversation():
+    def again(first):
+        says = (("user", first), ("assistant", "Sure."), ("user", "And shorter?"))
+        return [{"role": role, "content": text} for role, text in says]
+
+    rows = [(again(text), "<p>Hi</p>", "b") for text in ("Write HTML that says hi", "Say hi")]
+    assert broken("html_remains", *rows) == [1]
+
+
 LONG = "the parcel that left our house on monday has been waiting at the station for days and days"
 
 

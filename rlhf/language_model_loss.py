@@ -18,8 +18,10 @@ def language_model_loss(
     The logits at position t predict the label at position t: the caller has shifted them already
     (`logits[:, :-1]` with `ids[:, 1:]`). Labels behind the mask may be anything.
     """
-    picked = logits[loss_mask]
-    total = functional.cross_entropy(
-        picked.to(accumulation_dtype(picked)), labels[loss_mask], reduction="sum"
-    )
+    if bool(loss_mask.all()):
+        # Picking all of them would copy the logits, and their gradient into zeros.
+        picked, labels = logits.flatten(0, 1), labels.flatten()
+    else:
+        picked, labels = logits[loss_mask], labels[loss_mask]
+    total = functional.cross_entropy(picked.to(accumulation_dtype(picked)), labels, reduction="sum")
     return total / (token_count(loss_mask) if normaliser is None else normaliser)

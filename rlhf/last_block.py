@@ -32,6 +32,10 @@ PARTS = ("self_attn.q_proj", "self_attn.o_proj", "mlp")
 @contextlib.contextmanager
 def computed_only_at(trunk: nn.Module, read: AttentionMask) -> Iterator[None]:
     """Inside it the trunk's hidden states have a meaning only where `read` is True."""
+    if read.numel() >= LEAST_ROWS and bool(read.all()):
+        # Nothing would be left out, and all of it copied twice in each direction.
+        yield
+        return
     parts = position_wise_parts(trunk)
     chosen = read.flatten().nonzero().squeeze(1)
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
-from rlhf.compute import Compute, choose_device, make_deterministic
+from rlhf.compute import Compute, choose_device, keep_freed_memory, make_deterministic
 from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
@@ -58,6 +58,7 @@ def start_compute(run: RunParams) -> Compute:
     except ValueError as error:
         raise StageEnd("bad_input", str(error)) from None
     make_deterministic(run.threads)
+    keep_freed_memory()
     return Compute(device, run.precision)
 
 

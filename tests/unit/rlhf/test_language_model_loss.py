@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from rlhf.language_model_loss import language_model_loss
 
@@ -23,6 +24,18 @@ def test_f51_labels_behind_the_mask_change_nothing():
     labels = torch.zeros(2, 4, dtype=torch.long)
     altered = torch.where(MASK, labels, -100)
     assert language_model_loss(logits, labels, MASK) == language_model_loss(logits, altered, MASK)
+
+
+def test_a_mask_without_padding_gives_the_bits_of_picking_each_token():
+    draws = torch.Generator().manual_seed(2)
+    logits = torch.randn(3, 7, 11, generator=draws).requires_grad_()
+    labels = torch.randint(11, (3, 7), generator=draws)
+    everywhere = torch.ones(3, 7, dtype=torch.bool)
+    found = language_model_loss(logits, labels, everywhere)
+    picked = logits[everywhere]
+    expected = functional.cross_entropy(picked, labels[everywhere], reduction="sum") / 21
+    assert torch.equal(found, expected)
+    assert torch.equal(*(torch.autograd.grad(loss, logits)[0] for loss in (found, expected)))
 
 
 def test_half_precision_logits_give_a_single_precision_loss():

@@ -85,6 +85,20 @@ def test_the_last_block_works_on_the_positions_read_and_no_others(part, rows, co
     assert found == computed
 
 
+def test_where_everything_is_read_nothing_is_copied_and_the_bits_are_the_plain_models():
+    trunk = tiny.llama().base_model
+    ids = torch.cat([IDS] * 2)
+    everywhere, shapes = torch.ones_like(ids, dtype=torch.bool), []
+    trunk.layers[-1].mlp.register_forward_hook(
+        lambda _module, _inputs, output: shapes.append(output.shape[:-1])
+    )
+    found = sequence_hidden(trunk, ids, everywhere)
+    positions = position_ids(everywhere)
+    expected = trunk(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+    assert shapes == [ids.shape] * 2
+    assert torch.equal(found, expected)
+
+
 def test_outside_the_context_the_model_is_whole_again():
     trunk = tiny.llama().base_model
     expected = plain_hidden(trunk)

@@ -82,7 +82,7 @@ def make_deterministic(threads: int) -> None:
 def keep_freed_memory() -> None:
     """Let tensors of the next step use the memory of the last one's, where the C library is glibc.
 
-    Not for a process in which memory matters more than time.
+    At most KEPT_BYTES more stay with the process than its tensors need.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_MMAP_THRESHOLD, HEAP_BYTES)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.tracking.production import Question, UnknownError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.spool import home
 
@@ -69,6 +70,7 @@ class Loading:
 
 def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     """The policy, and SFT where it is asked for."""
+    asked = None if options.policy else ask_production(root)
     # Seconds of imports, which a person who is typing does not wait for.
     import transformers  # noqa: PLC0415
 
@@ -87,7 +89,7 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     elif options.temperature is not None:
         sampling = replace(sampling, temperature=options.temperature)
     device = choose_device("auto")
-    folder, about = choose_policy(root, options.policy)
+    folder, about = choose_policy(root, options.policy, asked)
     chosen = [("policy", folder, about)]
     if options.sft:
         chosen.append(("sft", root / SFT, SFT.as_posix()))
@@ -101,26 +103,32 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     return speakers
 
 
-def choose_policy(root: Path, named: Path | None) -> tuple[Path, str]:
+def ask_production(root: Path) -> Question | None:
+    """The question which policy is in production; None where nobody has promoted one here."""
+    if os.environ.get("MLFLOW_TRACKING_URI") or (home(root) / DEFAULT_STORE).is_file():
+        return Question(root)
+    return None
+
+
+def choose_policy(root: Path, named: Path | None, asked: Question | None) -> tuple[Path, str]:
     """The folder of the policy, and what it is.
+
+    Args:
+        root: of the repository.
+        named: the policy of the command line.
+        asked: the question which policy is in production.
 
     Raises:
         ChatError: there is none.
     """
     if named is not None:
         return root / named, named.as_posix()
-    if os.environ.get("MLFLOW_TRACKING_URI") or (home(root) / DEFAULT_STORE).is_file():
-        # MLflow takes seconds to import.
-        from mlflow.exceptions import MlflowException  # noqa: PLC0415
-
-        from tasks.tracking.promotion import production_folder  # noqa: PLC0415
-
+    if asked is not None:
         try:
-            production = production_folder(root)
-        except MlflowException as error:
-            reason = str(error).partition("\n")[0][:200]
+            production = asked.answer()
+        except UnknownError as error:
             raise ChatError(
-                f"MLflow cannot say which policy is in production ({reason}); name one: "
+                f"MLflow cannot say which policy is in production ({error}); name one: "
                 "make chat POLICY=models/rounds/r1/policy"
             ) from None
         if production is not None:

@@ -103,28 +103,41 @@ def promote(root: Path, key: str, digest: str) -> Path:
     return Path(location.removeprefix("file://"))
 
 
+def chosen(root: Path) -> tuple[Path, str]:
+    """What is chosen where nobody names a policy; MLflow is asked in a process of its own."""
+    return chat.choose_policy(root, None, chat.ask_production(root))
+
+
 def test_the_policy_in_production_comes_before_the_last_one(root: Path):
     (root / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"
         "    - path: models/rounds/r1/policy\n      md5: one.dir\n"
     )
     last = (root / "models/rounds/r2/policy", "models/rounds/r2/policy")
-    assert chat.choose_policy(root, None) == last
+    assert chosen(root) == last
     promote(root, "r1", "one.dir")
-    assert chat.choose_policy(root, None) == (
+    assert chosen(root) == (
         root / "models/rounds/r1/policy",
         "models/rounds/r1/policy (production, version 1, round r1)",
     )
-    named = chat.choose_policy(root, Path("models/sft"))
+    named = chat.choose_policy(root, Path("models/sft"), None)
     assert named == (root / "models/sft", "models/sft")
 
     # The round has been trained anew since: what was approved is in MLflow only, or nowhere.
     kept = promote(root, "r1", "two.dir")
-    assert chat.choose_policy(root, None) == last
+    assert chosen(root) == last
     (kept / "model").mkdir(parents=True)
-    folder, about = chat.choose_policy(root, None)
+    folder, about = chosen(root)
     assert folder == kept / "model"
     assert about.endswith("(production, version 2, round r1)")
+
+
+def test_where_mlflow_cannot_say_the_user_hears_how_to_name_a_policy(root: Path):
+    store = root / ".work/mlflow/mlflow.db"
+    store.parent.mkdir(parents=True)
+    store.write_text("no database at all")
+    with pytest.raises(chat.ChatError, match="POLICY=models/rounds/r1/policy"):
+        chosen(root)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,26 @@ def train(
             yield SFTMetrics(loss, norm, tokens)
 
 
+@torch.no_grad()
+def mean_loss(
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    params: SFTParams,
+    *,
+    pad_id: int,
+    compute: Compute,
+) -> float:
+    """Mean loss of a response token, in nats, of examples that nothing is trained on."""
+    by_length = sorted(examples, key=len)
+    tokens = sum(sum(example.trained) for example in examples)
+    total = 0.0
+    for start in range(0, len(by_length), params.micro_batch_size):
+        micro = by_length[start : start + params.micro_batch_size]
+        with compute.autocast():
+            total += response_loss(model, micro, tokens=1, pad_id=pad_id).item()
+    return total / tokens
+
+
 def response_loss(
     model: PreTrainedModel, examples: Sequence[Example], *, tokens: int, pad_id: int
 ) -> torch.Tensor:

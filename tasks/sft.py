@@ -3,8 +3,12 @@
 import statistics
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from preferences.demonstrations import read_demonstrations
+from transformers import PreTrainedTokenizerBase
+
+from preferences.demonstrations import prompts_of, read_demonstrations
+from preferences.splitting import split_of
 from rlhf import sft
 from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
@@ -37,19 +41,12 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     base = Path("models/base")
     tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
-    rows = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
-    demonstrations = [
-        row["messages"] if "messages" in row else (row["prompt"], row["response"]) for row in rows
-    ]
-    examples, too_long = sft.encode_examples(tokenizer, demonstrations, params.max_tokens)
-    if not examples:
-        raise StageEnd(
-            "bad_input",
-            f"none of {len(rows)} demonstrations has at most {params.max_tokens} "
-            "tokens (sft.max_tokens)",
-        )
-    limit = f"more than {params.max_tokens} tokens (sft.max_tokens)"
-    say_left_out(too_long, len(rows), "demonstrations", limit)
+    data = _data(stage, tokenizer)
+    examples = data.train
+    pad = special_ids(tokenizer).pad
+    before = None
+    if data.heldout:
+        before = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
     if params.packing:
         check_packing(model.base_model, [example.ids for example in examples[:4]])
     if params.lora is not None:
@@ -61,21 +58,23 @@ def run(stage: Stage) -> None:
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
     progress = Progress(stage.name, total, "steps", done=training.step)
-    pad = special_ids(tokenizer).pad
     steps = sft.train(training, examples, params, pad_id=pad, compute=compute, seeds=seeds)
     for step in checkpoints.after_each(steps):
         stage.log(training.step, {"loss": step.loss, "grad_norm": step.grad_norm})
         progress.step(loss=step.loss)
     progress.close()
-    metrics = {
+    metrics: dict[str, Any] = {
         "loss": statistics.fmean(row["loss"] for row in stage.history[-50:]),
         "demonstrations": len(examples),
-        "too_long": too_long,
+        "too_long": data.too_long,
     }
     adapter = None
     if params.lora is not None:
         restore_frozen(model, lambda: load_policy(base, compute.device))
         adapter = take_adapter(model)
+    if data.heldout:
+        after = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
+        metrics["heldout"] = {"demonstrations": len(data.heldout), "base": before, "sft": after}
     target = write_model(stage, model, tokenizer, "models/sft")
     if adapter is not None:
         adapter.save(target / ADAPTER)
@@ -85,6 +84,41 @@ def run(stage: Stage) -> None:
     stage.write_history(results)
     stage.final(metrics)
     stage.keep(Output("policy", Path("models/sft")), Output("artifact", Path("results/sft")))
+
+
+class Data(NamedTuple):
+    """Tokenised demonstrations."""
+
+    train: list[sft.Example]
+    heldout: list[sft.Example]
+    """Measured only."""
+    too_long: int
+    """How many were left out of `train`."""
+
+
+def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
+    """Demonstrations to train on and to measure; those of one prompt are on one side."""
+    params = stage.params.sft
+    sides: dict[str, list[sft.Demonstration]] = {"train": [], "heldout": []}
+    for row in read_demonstrations(Path("data/prepared/demonstrations.jsonl")):
+        side = "train"
+        if params.heldout_fraction:
+            prompt = next(iter(prompts_of(row)))
+            side = split_of(prompt, heldout_fraction=params.heldout_fraction, salt="demonstrations")
+        sides[side].append(
+            row["messages"] if "messages" in row else (row["prompt"], row["response"])
+        )
+    train, too_long = sft.encode_examples(tokenizer, sides["train"], params.max_tokens)
+    heldout, _ = sft.encode_examples(tokenizer, sides["heldout"], params.max_tokens)
+    if not train:
+        raise StageEnd(
+            "bad_input",
+            f"none of {len(sides['train'])} demonstrations has at most {params.max_tokens} "
+            "tokens (sft.max_tokens)",
+        )
+    limit = f"more than {params.max_tokens} tokens (sft.max_tokens)"
+    say_left_out(too_long, len(sides["train"]), "demonstrations", limit)
+    return Data(train, heldout, too_long)
 
 
 if __name__ == "__main__":

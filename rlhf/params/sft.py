@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.ranges import Count
+from rlhf.params.ranges import Count, OpenFraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,9 @@ class SFTParams:
     fraction of the memory for a third more time; changes no weight."""
     max_tokens: Count = 192
     """Longer demonstrations (prompt and response) are left out and counted."""
+    heldout_fraction: OpenFraction = 0.0
+    """Share of the prompts whose demonstrations are not trained on, but measured before and after;
+    decided by the prompt alone."""
     packing: bool = False
     """Put several demonstrations in a row of `max_tokens`, none of which sees another; changes
     speed, never the gradient."""

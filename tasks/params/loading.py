@@ -46,7 +46,7 @@ class RunParams:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of forward passes; weights and optimisers stay float32."""
+    """Of forward passes below the heads; trained weights and optimisers stay float32."""
     generation: Literal["local", "server"] = "local"
     """Who samples responses outside PPO: the stage itself, or a server of the model's folder (vLLM;
     docs/how-to/answers-from-a-server.md), whose responses need not repeat."""

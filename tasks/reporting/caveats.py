@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.reporting.without_gold import undistinguished
+from tasks.reporting.without_gold import at_chance, undistinguished
 
 EVEN = 0.5
 """The win rate of a policy against itself."""
@@ -22,6 +22,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *rounds_without_gain(results).values(),
         *undistinguished([*results["policies"], *tested]).values(),
         *answers_of_servers([*results["policies"], *tested]),
+        *at_chance(results["reward_models"]),
     ]
 
 

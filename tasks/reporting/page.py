@@ -24,7 +24,7 @@ from tasks.reporting.charts import (
 )
 from tasks.reporting.data import ConfidenceBin, Curves, GateVerdict, ModelNode, Sample, Source
 from tasks.reporting.lineage import lineage_drawing, lineage_rows
-from tasks.reporting.without_gold import judge_words, undistinguished
+from tasks.reporting.without_gold import heldout_loss, judge_words, undistinguished
 
 LONGEST_TEXT = 2000
 """Most characters shown of a prompt or response."""
@@ -98,6 +98,7 @@ def render_page(data: ReportData) -> str:
         test=data.results["test"],
         caveats=caveats(data.results),
         judged_by=judge_words(data.results["policies"]),
+        heldout_loss=heldout_loss(data.results),
         undistinguished=undistinguished(data.results["policies"]),
         label_models=[
             model for model in data.results["reward_models"] if model.get("label_accuracy")

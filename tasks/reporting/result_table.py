@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.reporting.caveats import caveats
-from tasks.reporting.without_gold import baselines, judge_words
+from tasks.reporting.without_gold import baselines, heldout_loss, judge_words
 
 HEADER = (
     ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
@@ -40,6 +40,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
     lines += [rule, *(_line(row, widths) for row in rows)]
     if test:
         lines += [rule, _line(row_of(f"test ({test['policy']})", test, None), widths)]
+    if sentence := heldout_loss(summary):
+        lines += textwrap.wrap(sentence, width=80)
     if not gold:
         lines += baselines(summary["reward_models"])
     if words := judge_words(policies):

@@ -74,6 +74,7 @@ def build_results(
     return {
         "schema": SCHEMA,
         "seed": seed,
+        **_heldout_loss(results / "sft"),
         "policies": measured,
         "reward_models": [
             {
@@ -124,6 +125,7 @@ def build_summary(
             "stages": {outcome["stage"]: round(outcome["seconds"], 1) for outcome in ran},
         },
         "peak_rss_bytes": {outcome["stage"]: outcome["peak_rss_bytes"] for outcome in ran},
+        **({"sft": results["sft"]} if "sft" in results else {}),
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "test": results["test"],
@@ -164,6 +166,12 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _heldout_loss(folder: Path) -> dict[str, Any]:
+    """SFT's loss on demonstrations that it was not trained on, where some were held out."""
+    heldout = (read_metrics(folder) or {}).get("heldout")
+    return {} if heldout is None else {"sft": {"heldout": heldout}}
 
 
 def _policy(metrics: Mapping[str, Any]) -> dict[str, Any]:

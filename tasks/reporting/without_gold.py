@@ -49,6 +49,31 @@ def undistinguished(policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
+def at_chance(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each reward model that may as well guess which response has the label."""
+    found = []
+    for model in rewards:
+        share = model.get("label_accuracy")
+        if share and share["low"] <= EVEN <= share["high"]:
+            shown = f"{share['mean']:.3f} [{share['low']:.3f}, {share['high']:.3f}]"
+            found.append(
+                f"The reward model of {model['round']} is not distinguishable from guessing: its "
+                f"accuracy on the held-out labels is {shown}."
+            )
+    return found
+
+
+def heldout_loss(results: Mapping[str, Any]) -> str | None:
+    """What SFT learnt of demonstrations that it has not seen; None where none were held out."""
+    found = (results.get("sft") or {}).get("heldout")
+    if found is None:
+        return None
+    return (
+        f"SFT on {found['demonstrations']} held-out demonstrations: {found['base']:.3f} -> "
+        f"{found['sft']:.3f} nats a token."
+    )
+
+
 def baselines(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each round whose reward model has baselines on held-out labels."""
     lines = []

@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from preferences.splitting import split_of
 from rlhf.ensembles import load_scorer
 from rlhf.manifests import verify_files
 from tests import stage_world
@@ -91,6 +92,40 @@ def runs_of_attention(root: Path, stage: str) -> int:
     finally:
         hook.remove()
     return runs
+
+
+def test_held_out_demonstrations_are_measured_and_change_no_byte_of_what_is_trained(
+    world: Path,
+) -> None:
+    """Training on the other side alone gives the same weights; the base's loss comes first."""
+    path = world / "data/prepared/demonstrations.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    kept = [
+        line
+        for line in lines
+        if split_of(json.loads(line)["prompt"], heldout_fraction=0.3, salt="demonstrations")
+        == "train"
+    ]
+    assert 0 < len(kept) < len(lines)
+    set_params(world, "sft", {"heldout_fraction": 0.3})
+    forget(world, "sft")
+    assert run(world, "sft") == 0
+    measured = (world / "models/sft/model.safetensors").read_bytes()
+    metrics = json.loads((world / "results/sft/metrics.json").read_text())
+    assert metrics["demonstrations"] == len(kept)
+    assert metrics["heldout"]["demonstrations"] == len(lines) - len(kept)
+    assert metrics["heldout"]["sft"] < metrics["heldout"]["base"]
+    manifest = json.loads((world / "models/sft/manifest.json").read_text())
+    assert manifest["params"]["sft"]["heldout_fraction"] == 0.3
+
+    set_params(world, "sft", {"heldout_fraction": 0.0})
+    path.write_text("".join(kept))
+    forget(world, "sft")
+    assert run(world, "sft") == 0
+    assert (world / "models/sft/model.safetensors").read_bytes() == measured
+    assert "heldout" not in json.loads((world / "results/sft/metrics.json").read_text())
+    manifest = json.loads((world / "models/sft/manifest.json").read_text())
+    assert "heldout_fraction" not in manifest["params"]["sft"]
 
 
 def test_sft_with_an_adapter_publishes_base_plus_adapter_as_peft_reads_it(world: Path):

@@ -13,6 +13,7 @@ from rlhf.seeding import Seeds
 from rlhf.sft import (
     Example,
     encode_examples,
+    mean_loss,
     packed_response_loss,
     response_loss,
     total_steps,
@@ -208,3 +209,14 @@ def test_s51_an_example_is_the_templated_prompt_and_the_response_with_its_end():
     assert example.prompt == encode_prompt(tokenizer(), LINES[0])
     assert example.response == encode_response(tokenizer(), LINES[1], finished=True)
     assert len(example) == len(example.prompt) + len(example.response)
+
+
+@pytest.mark.parametrize("micro", [1, 2, 64])
+def test_the_mean_loss_of_held_out_examples_is_that_of_their_answer_tokens(assert_close, micro):
+    lm = tiny.llama()
+    before = copy.deepcopy(lm.state_dict())
+    found = mean_loss(lm, EXAMPLES, params(micro_batch_size=micro), pad_id=PAD, compute=COMPUTE)
+    expected = torch.cat([token_losses(lm, example) for example in EXAMPLES]).mean()
+    assert_close(torch.tensor(found), expected.float(), rtol=1e-5, atol=0)
+    assert all(torch.equal(weight, before[name]) for name, weight in lm.state_dict().items())
+    assert all(weight.grad is None for weight in lm.parameters())

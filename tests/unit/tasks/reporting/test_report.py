@@ -394,3 +394,12 @@ def test_ticks_are_round_numbers_that_cover_the_range(
     low: float, high: float, expected: list[float]
 ) -> None:
     assert nice_ticks(low, high) == pytest.approx(expected)
+
+
+def test_the_page_shows_the_loss_of_sft_on_held_out_demonstrations(tmp_path: Path) -> None:
+    write_world(tmp_path, gold=False)
+    assert "held-out demonstrations" not in report(tmp_path)
+    heldout = {"demonstrations": 40, "base": 1.1614, "sft": 0.7792}
+    (tmp_path / "results/sft/metrics.json").write_text(json.dumps({"heldout": heldout}))
+    shown = "SFT on 40 held-out demonstrations: 1.161 → 0.779 nats a token."
+    assert shown in report(tmp_path)

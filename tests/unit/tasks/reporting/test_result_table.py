@@ -119,3 +119,20 @@ def test_a_time_stays_on_the_line_of_its_stage_and_its_unit() -> None:
     text = time_lines({"total": 345.0, "stages": stages})
     for name, took in stages.items():
         assert f"{name} {took} s" in text
+
+
+def test_the_loss_of_sft_on_held_out_demonstrations_is_shown_where_some_were_held_out() -> None:
+    heldout = {"demonstrations": 40, "base": 1.1614, "sft": 0.7792}
+    lines = result_table(SUMMARY | {"sft": {"heldout": heldout}}).splitlines()
+    assert lines[-1] == "SFT on 40 held-out demonstrations: 1.161 -> 0.779 nats a token."
+    assert "held-out demonstrations" not in result_table(SUMMARY)
+
+
+def test_a_reward_model_whose_interval_holds_one_half_may_as_well_guess() -> None:
+    summary = without_gold(0.75)
+    summary["reward_models"][0]["label_accuracy"] = interval(0.54)
+    text = " ".join(result_table(summary).split())
+    assert text.startswith(
+        "Note: The reward model of r1 is not distinguishable from guessing: its accuracy on the "
+        "held-out labels is 0.540 [0.490, 0.590]."
+    )

@@ -131,3 +131,21 @@ def test_a_stage_that_did_not_run_this_time_has_no_time_in_the_summary(tmp_path:
     )
     assert summary["seconds"] == {"total": 31.0, "stages": {"ppo@r1": 30.0}}
     assert summary["peak_rss_bytes"] == {"ppo@r1": 9}
+
+
+def test_the_loss_of_sft_is_there_only_where_demonstrations_were_held_out(tmp_path: Path) -> None:
+    write(tmp_path / "none", "sft", loss=1.0)
+    assert "sft" not in build_results(tmp_path / "none", [], seed=0, test_policy="r1")
+    heldout = {"demonstrations": 4, "base": 2.0, "sft": 1.5}
+    write(tmp_path, "sft", loss=1.0, heldout=heldout)
+    found = build_results(tmp_path, [], seed=0, test_policy="r1")
+    assert found["sft"] == {"heldout": heldout}
+    shown = build_summary(
+        found,
+        commit="c",
+        machine=Machine(cpu="x", threads=1),
+        total_seconds=1.0,
+        execution=None,
+        outcomes=[],
+    )
+    assert shown["sft"] == {"heldout": heldout}

@@ -170,7 +170,7 @@ def in_line(waiting: int) -> str:
         return "No ordered run waits any more."
     runs = "1 ordered run waits" if waiting == 1 else f"{waiting} ordered runs wait"
     spare = " Those too many can be cancelled under Runs." if waiting > 1 else ""
-    return f"{runs} for the one before, one after the other.{spare}"
+    return f"{runs} for those before.{spare}"
 
 
 def _watch(children: Sequence[Child], count_waiting: Callable[[], int | None]) -> None:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat sync doctor torture mutants trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
+.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -50,6 +50,12 @@ torture: $(READY)  ## kill stages, damage files, fill disks; writes docs/reliabi
 
 mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
+
+bench: $(READY)  ## speed and memory beside TRL's; writes docs/benchmarks.md; SIZES="0.6M 135M", RUNS=n
+	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS))
+
+bench-gpu: $(READY)  ## the same on a GPU, 135M and 1B; without one a tiny model shows that it runs
+	@python -m benchmarks.speed --device cuda --sizes $(or $(SIZES),135M 1B) $(if $(RUNS),--runs $(RUNS))
 
 trl-parity: $(READY)  ## PPO here against TRL's last PPO; writes docs/trl-parity.md
 	@python -m benchmarks.trl_parity

@@ -1,0 +1,111 @@
+"""How fast training is, beside TRL's trainers: PPO, SFT, reward training, generation.
+
+    make bench                 # or: python -m benchmarks.speed [--sizes 0.6M 4M 135M] [--runs 3]
+    make bench-gpu             # --device cuda; without a GPU a tiny model runs, nothing is written
+
+Both sides get the same models, token ids, lengths, precision and numbers of optimiser steps, and
+take turns, each in a process of its own. TRL lives in an environment that this makes (`.work/trl`,
+see benchmarks/trl_parity.py); `--without-trl` measures us alone. On a CPU seconds are CPU seconds
+of all threads, so that other work on the machine disturbs little; on a GPU they are by the wall.
+Writes `docs/benchmarks/DEVICE.json` and, from those, `docs/benchmarks.md`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.speed_page import write_page
+from benchmarks.speed_world import SIZES, WORKS, write_world
+from benchmarks.trl_parity import VERSION, make_environment
+from tasks.running.environment import processor
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "benchmarks"
+LENGTHS = ("uniform", "ragged")
+
+
+def main() -> int:
+    """Measure, keep what was found so far after each turn, write the page."""
+    options = _options()
+    device, sizes, keep = options.device, options.sizes, True
+    if device == "cuda" and not torch.cuda.is_available():
+        print("torch sees no GPU: a tiny model on the CPU shows that it runs; nothing is written")
+        device, sizes, keep = "cpu", ["tiny"], False
+    trl = None if options.without_trl else make_environment(ROOT / ".work" / "trl")
+    found: dict[str, Any] = {
+        "machine": _machine(device), "threads": options.threads, "runs": options.runs,
+        "trl": VERSION, "load": [os.getloadavg()[0]], "rows": [],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as place:
+        for size, lengths in [(size, lengths) for size in sizes for lengths in LENGTHS]:
+            world = Path(place) / size / lengths
+            world.mkdir(parents=True)
+            write_world(world, size, lengths)
+            rows: dict[str, dict[str, Any]] = {
+                work: {"size": size, "lengths": lengths, "work": work} for work in WORKS
+            }
+            for side, results in _turns(world, size, device, options, trl):
+                for work, result in results.items():
+                    rows[work].setdefault(side, []).append(result)
+                    print(size, lengths, side, work, result, flush=True)
+                found["load"].append(os.getloadavg()[0])
+            found["rows"] += rows.values()
+            if keep:
+                RESULTS.mkdir(exist_ok=True)
+                text = json.dumps(found, indent=1) + "\n"
+                (RESULTS / f"{device}.json").write_text(text, encoding="utf-8")
+                write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.6M", "4M"])
+    parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--without-trl", action="store_true")
+    return parser.parse_args()
+
+
+def _turns(
+    world: Path, size: str, device: str, options: argparse.Namespace, trl: Path | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Ours and TRL's, in turns; TRL has no PPO with a shared trunk."""
+    settings = [str(world), size, device, str(options.threads)]
+    ours = [sys.executable, "-m", "benchmarks.speed_ours", *settings]
+    for run in range(options.runs):
+        yield "ours", _run(ours if run else [*ours, "--count"], options.threads)
+        if trl is not None:
+            script = str(ROOT / "benchmarks" / "speed_trl.py")
+            yield "trl", _run([str(trl), script, *settings], options.threads)
+
+
+def _run(command: list[str], threads: int) -> dict[str, Any]:
+    """The JSON object that the command prints last."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{processor()}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

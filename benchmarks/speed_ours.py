@@ -1,0 +1,182 @@
+"""Our side of the speed benchmark, run by benchmarks/speed.py: prints one JSON object.
+
+    python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS [--count]
+
+`--count` also counts the floating-point operations of an update of PPO, in one more iteration.
+"""
+# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
+
+import tasks  # noqa: F401
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import speed_world as world
+from rlhf import ppo, reward, rollouts, sft
+from rlhf.actor_critic import build_actor_critic
+from rlhf.compute import Compute, keep_freed_memory, make_deterministic
+from rlhf.models import load_policy
+from rlhf.optimisers import Optimiser, Training
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.ppo import PPOParams
+from rlhf.params.reward import RewardParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.params.sft import SFTParams
+from rlhf.ppo_update import PPOTraining
+from rlhf.reward_models import load_reward_model
+from rlhf.rollouts import PPOModels
+from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
+
+TOKENS = SpecialIds(eos=world.END, pad=world.PAD)
+OPTIMISER = OptimiserParams(lr=world.RATE, schedule="constant", warmup_steps=0)
+
+
+def main(arguments: list[str]) -> None:
+    """Run every work in a process of its own; seconds by phase, or of each step."""
+    folder, (size, device, threads) = Path(arguments[0]), arguments[1:4]
+    rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+    counting = "--count" in arguments
+
+    def run(work: str) -> dict[str, Any]:
+        make_deterministic(int(threads))
+        keep_freed_memory()
+        compute, clock = Compute(torch.device(device), "float32"), world.Clock(device)
+        found: dict[str, Any]
+        if work.startswith("ppo"):
+            iterations = ppo_iterations(folder, rows, size, compute, shared=work == "ppo-shared")
+            found = {"phases": phases(iterations, clock)}
+        else:
+            steps = (sft_steps if work == "sft" else reward_steps)(folder, rows, compute)
+            found = {"steps": timed(steps, clock)}
+        found["peak"] = world.peak_bytes(device)
+        if counting and work.startswith("ppo"):
+            found["flops"] = count(iterations)
+        return found | {"ceiling": world.ceiling(size, device)}
+
+    found = {work: world.apart(partial(run, work)) for work in world.WORKS}
+    json.dump(found, sys.stdout)
+
+
+def timed(steps: Iterator[object], clock: world.Clock) -> list[float]:
+    """Seconds of each step but the first."""
+    next(steps)
+    found, began = [], clock.now()
+    for _ in steps:
+        found.append(clock.now() - began)
+        began = clock.now()
+    return found
+
+
+def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str, float]:
+    """Seconds of sampling, scoring and the update, and the tokens of the responses."""
+    spent = {"rollout": 0.0, "collected": 0.0, "update": 0.0}
+
+    def watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = clock.now()
+            result = function(*args, **kwargs)
+            spent[name] += clock.now() - began
+            return result
+
+        return call
+
+    rollouts.sample_responses = watched(rollouts.sample_responses, "rollout")
+    ppo.collect_rollout = watched(ppo.collect_rollout, "collected")
+    ppo.update = watched(ppo.update, "update")
+    began = clock.now()
+    iteration = next(iterations)
+    return {
+        "total": clock.now() - began,
+        "rollout": spent["rollout"],
+        "scoring": spent["collected"] - spent["rollout"],
+        "update": spent["update"],
+        "tokens": float(iteration.metrics.tokens),
+    }
+
+
+def count(iterations: Iterator[ppo.Iteration]) -> int:
+    """Floating-point operations of the products of one update, as torch counts them."""
+    counter, update = FlopCounterMode(display=False), ppo.update
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        with counter:
+            return update(*args, **kwargs)
+
+    ppo.update = counted
+    next(iterations)
+    return int(counter.get_total_flops())
+
+
+def ppo_iterations(
+    folder: Path, rows: list[Any], size: str, compute: Compute, *, shared: bool
+) -> Iterator[ppo.Iteration]:
+    """Iterations of PPO, each of the same work."""
+    settings = PPOParams(
+        iterations=1000,
+        rollout_size=world.responses_of(size),
+        epochs=world.PASSES,
+        minibatches=world.MINIBATCHES,
+        micro_batch_size=world.BATCH,
+        sampling=SamplingParams(temperature=1.0, max_new_tokens=world.ANSWER),
+        optimiser=OPTIMISER,
+        value_optimiser=OPTIMISER,
+        value_model="shared" if shared else "separate",
+        value_init="zero" if shared else "reward",
+        kl_alarm=1e9,
+        flat_rollouts=None,
+    )
+    generator = torch.Generator().manual_seed(0)
+    scorer = load_reward_model(folder / "reward", compute.device, generator)
+    scorer.set_normaliser(0.0, 1.0)
+    actor = build_actor_critic(
+        load_policy(folder / "policy", compute.device),
+        reward_model=None if shared else scorer,
+        separate=not shared,
+    ).to(compute.device)
+    reference = load_policy(folder / "policy", compute.device)
+    training = PPOTraining(PPOModels(actor, reference, scorer), settings)
+    prompts = [row["prompt"] for row in rows]
+    return ppo.train(training, prompts, settings, TOKENS, compute=compute, seeds=Seeds(0))
+
+
+def sft_steps(folder: Path, rows: list[Any], compute: Compute) -> Iterator[object]:
+    """Steps of supervised fine-tuning."""
+    settings = SFTParams(epochs=1, batch_size=world.BATCH, optimiser=OPTIMISER)
+    model = load_policy(folder / "policy", compute.device)
+    examples = [sft.Example(row["prompt"], row["one"]) for row in rows[: chosen()]]
+    training = Training(model, Optimiser(OPTIMISER, model.named_parameters()))
+    return sft.train(
+        training, examples, settings, pad_id=world.PAD, compute=compute, seeds=Seeds(0)
+    )
+
+
+def reward_steps(folder: Path, rows: list[Any], compute: Compute) -> Iterator[object]:
+    """Steps of reward-model training."""
+    settings = RewardParams(epochs=1, batch_size=world.BATCH, optimiser=OPTIMISER)
+    generator = torch.Generator().manual_seed(0)
+    model = load_reward_model(folder / "reward", compute.device, generator)
+    pairs = [
+        reward.EncodedPair(row["prompt"] + row["one"], row["prompt"] + row["other"], 0.0, 1.0)
+        for row in rows[: chosen()]
+    ]
+    training = Training(model, Optimiser(OPTIMISER, model.named_parameters()))
+    return reward.train(
+        training, pairs, settings, pad_id=world.PAD, compute=compute, seeds=Seeds(0)
+    )
+
+
+def chosen() -> int:
+    """Rows of data that SFT and reward training take."""
+    return world.STEPS * world.BATCH
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

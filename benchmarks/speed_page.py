@@ -1,0 +1,138 @@
+"""Writes `docs/benchmarks.md` from what `benchmarks.speed` measured."""
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed_world import (
+    ANSWER,
+    BATCH,
+    ENDING,
+    MINIBATCHES,
+    PASSES,
+    PROMPT,
+    SIZES,
+    STEPS,
+)
+
+PHASES = ("rollout", "scoring", "update")
+NAMES = {
+    "ppo-separate": "PPO iteration, separate value model",
+    "ppo-shared": "PPO iteration, shared trunk",
+    "sft": "SFT step",
+    "reward": "reward-model step",
+}
+DEVICES = {
+    "cpu": ("On a CPU", "CPU seconds of all threads"),
+    "cuda": ("On a GPU", "seconds by the wall, GPU synchronised"),
+}
+
+
+INTRODUCTION = (
+    "Written by `make bench` and `make bench-gpu` (benchmarks/speed.py). Random weights; a PPO "
+    f"iteration has {PASSES * BATCH} responses to prompts of {PROMPT} tokens, {PASSES} passes of "
+    f"{MINIBATCHES} minibatches, and answers of {ANSWER} tokens (uniform) or ended at each token "
+    f"with chance {ENDING:.3f} (ragged). SFT and reward training: {STEPS - 1} steps of {BATCH} "
+    f"examples or pairs with the same prompts and {ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
+    "float32, AdamW, models and token ids the same for both. Our side has the portable bits of "
+    "every stage, which confine it to AVX2; TRL takes what the processor has."
+)
+
+
+def write_page(path: Path, results: Path) -> None:
+    """The page, from the results of every device that has been measured."""
+    lines = ["# Benchmarks", "", INTRODUCTION, ""]
+    for device, (title, unit) in DEVICES.items():
+        lines += [f"## {title}", ""]
+        file = results / f"{device}.json"
+        if not file.is_file():
+            lines += ["**Not measured**: no such device was at hand. The script is complete.", ""]
+            continue
+        lines += _section(json.loads(file.read_text(encoding="utf-8")), unit)
+    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _section(found: dict[str, Any], unit: str) -> list[str]:
+    load, rows, runs = found["load"], found["rows"], found["runs"]
+    ours_alone = not any("trl" in row for row in rows)
+    left_out = [size for size in SIZES if size not in ("tiny", *(row["size"] for row in rows))]
+    many = f"medians of {runs} runs in turns, in brackets the least and the most"
+    return [
+        f"{found['machine']}, {found['threads']} thread(s), {unit}; "
+        f"{many if runs > 1 else 'one run of each side, so no spread is known'}. Load average of "
+        f"the machine meanwhile {min(load):.1f} to {max(load):.1f}: above the number of cores, "
+        "caches and memory are shared with other work, which lengthens the CPU seconds of both "
+        f"sides. Not measured here: {', '.join(left_out) or 'nothing'}.",
+        "",
+        "| work | size | lengths | ours | TRL " + found["trl"] + " | TRL / ours |",
+        "|---|---|---|---:|---:|---:|",
+        *(_comparison(row, rows) for row in rows),
+        "",
+        *(["TRL was left out of this run.", ""] if ours_alone else []),
+        "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
+        "",
+        "| PPO iteration | size | lengths | side | rollout | scoring | update | tokens sampled | "
+        "tokens/s | update, share of ceiling | peak memory |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
+        "",
+        "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
+        "process; the share counts the products of our update (`torch.utils.flop_counter`) alone. "
+        "Peak memory is that of the whole process, imports included.",
+        "",
+    ]
+
+
+def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:
+    """One number for each run: the whole iteration, or the median step."""
+    return [
+        result["phases"]["total"] if "phases" in result else statistics.median(result["steps"])
+        for result in results
+    ]
+
+
+def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    ours = _seconds(row["ours"])
+    work = "ppo-separate" if row["work"] == "ppo-shared" else row["work"]
+    same = {"size": row["size"], "lengths": row["lengths"], "work": work}
+    beside = next(other for other in rows if same.items() <= other.items())
+    cells = [NAMES[row["work"]], row["size"], row["lengths"], _spread(ours), "–", "–"]
+    if "trl" in beside:
+        theirs = _seconds(beside["trl"])
+        ratio = statistics.median(theirs) / statistics.median(ours)
+        cells[4:] = [_spread(theirs), f"**{ratio:.2f}**"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _phases(row: dict[str, Any]) -> list[str]:
+    lines = []
+    for side in ("ours", "trl"):
+        if side not in row:
+            continue
+        results = row[side]
+        phases = [result["phases"] for result in results]
+        middle = {name: statistics.median(found[name] for found in phases) for name in phases[0]}
+        share = "–"
+        if flops := results[0].get("flops"):
+            shares = [flops / one["phases"]["update"] / one["ceiling"] for one in results]
+            share = f"{statistics.median(shares):.0%}"
+        peak = max(result["peak"] for result in results) / 1e6
+        lines.append(
+            f"| {NAMES[row['work']].partition(', ')[2]} | {row['size']} | {row['lengths']} | "
+            f"{side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
+            f"{middle['tokens']:.0f} | {middle['tokens'] / middle['rollout']:.0f} | {share} | "
+            f"{peak:.0f} MB |"
+        )
+    return lines
+
+
+def _spread(values: Sequence[float]) -> str:
+    middle = f"{statistics.median(values):.3f}"
+    return middle if len(values) == 1 else f"{middle} [{min(values):.3f}, {max(values):.3f}]"
+
+
+if __name__ == "__main__":
+    write_page(Path(sys.argv[1]), Path(sys.argv[2]))

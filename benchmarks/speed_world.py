@@ -1,0 +1,175 @@
+"""What both sides of the speed benchmark share: models and data on disk, a clock, the ceiling.
+
+Imports torch and transformers alone, so that the environment that has TRL can run it, too.
+"""
+
+import json
+import os
+import resource
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+WORKS = ("ppo-separate", "ppo-shared", "sft", "reward")
+PAD, END = 0, 1
+PROMPT, ANSWER = 32, 64
+"""Tokens of a prompt, and most tokens of a response."""
+BATCH = 16
+"""Examples or pairs of a training step, and responses of a PPO minibatch."""
+STEPS = 9
+"""Steps of SFT and reward training; the first is not counted."""
+PASSES, MINIBATCHES = 4, 4
+RATE = 1e-6
+"""So low that no response gets longer or shorter on the way."""
+ENDING = 1 / 32
+"""Chance that a ragged response ends at a token."""
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"vocabulary": 64, "width": 32, "mlp": 64, "layers": 2, "heads": 2, "responses": 16},
+    "0.6M": {"vocabulary": 1233, "width": 128, "mlp": 384, "layers": 2, "heads": 4},
+    "4M": {"vocabulary": 2048, "width": 256, "mlp": 688, "layers": 4, "heads": 4, "tied": False},
+    "135M": {"vocabulary": 49152, "width": 576, "mlp": 1536, "layers": 30, "heads": 9},
+    "1B": {"vocabulary": 128256, "width": 2048, "mlp": 8192, "layers": 16, "heads": 32},
+}
+"""The last two have the shapes of SmolLM2-135M and Llama-3.2-1B, with as many key-value heads as
+heads; all weights are random."""
+
+
+def responses_of(size: str) -> int:
+    """Responses of a PPO iteration."""
+    return int(SIZES[size].get("responses", PASSES * BATCH))
+
+
+def write_world(folder: Path, size: str, lengths: str) -> None:
+    """Policy, classifier, tokenizer and token ids for one size and one kind of lengths."""
+    torch.manual_seed(0)
+    config = _configuration(size)
+    policy = LlamaForCausalLM(config).eval()
+    set_ending(policy, ENDING if lengths == "ragged" else 0.0)
+    policy.save_pretrained(folder / "policy")
+    LlamaForSequenceClassification(config).eval().save_pretrained(folder / "reward")
+    vocabulary = {f"t{number}": number for number in range(config.vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t2"))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="t0", eos_token="t1")
+    fast.save_pretrained(folder / "policy")
+    draws = torch.Generator().manual_seed(1)
+
+    def ids(least: int, most: int) -> list[int]:
+        count = int(torch.randint(least, most + 1, (), generator=draws))
+        found: list[int] = torch.randint(2, config.vocab_size, (count,), generator=draws).tolist()
+        return found
+
+    least = 4 if lengths == "ragged" else ANSWER - 1
+    rows = [
+        {"prompt": ids(PROMPT, PROMPT), "one": [*ids(least, ANSWER - 1), END],
+         "other": [*ids(least, ANSWER - 1), END]}
+        for _ in range(max(STEPS * BATCH, responses_of(size)))
+    ]  # fmt: skip
+    (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def _configuration(size: str) -> LlamaConfig:
+    shape = SIZES[size]
+    return LlamaConfig(
+        vocab_size=shape["vocabulary"],
+        hidden_size=shape["width"],
+        intermediate_size=shape["mlp"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["heads"],
+        num_key_value_heads=shape["heads"],
+        max_position_embeddings=256,
+        tie_word_embeddings=shape.get("tied", True),
+        num_labels=1,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        bos_token_id=None,
+    )
+
+
+@torch.no_grad()
+def set_ending(policy: PreTrainedModel, chance: float) -> None:
+    """Give the end token the same chance at every position; 0: no response ever ends.
+
+    All embeddings share a large first entry, which dominates every hidden state; the end token's
+    logit is made of that entry.
+    """
+    policy.get_input_embeddings().weight[:, 0] = 1.0
+    head = policy.get_output_embeddings().weight
+    probe = torch.arange(2, 34)[None] % policy.config.vocab_size
+    first = policy.base_model(input_ids=probe).last_hidden_state[0, -1, 0]
+    odds = chance / (1 - chance) * (policy.config.vocab_size - 1)
+    logit = torch.tensor(odds).log() if chance else torch.tensor(-30.0)
+    common = head[2:, 0].mean()
+    head[END] = 0.0
+    head[END, 0] = common + logit / first
+
+
+def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives in a child, which shares our imports and has a peak memory of its own."""
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            with os.fdopen(theirs, "w") as pipe:
+                json.dump(work(), pipe)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise SystemExit(1)
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+class Clock:
+    """CPU seconds of all threads; on a GPU seconds by the wall, once it has finished."""
+
+    def __init__(self, device: str) -> None:
+        self._gpu = device == "cuda"
+
+    def now(self) -> float:
+        if not self._gpu:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def peak_bytes(device: str) -> int:
+    """Most memory so far: of the GPU, or the resident memory of the process."""
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def ceiling(size: str, device: str, repeats: int = 30) -> float:
+    """Floating-point operations a second of the MLP's product at the shape of a minibatch."""
+    shape, clock = SIZES[size], Clock(device)
+    rows = BATCH * (PROMPT + ANSWER)
+    one = torch.randn(rows, shape["width"], device=device)
+    other = torch.randn(shape["width"], shape["mlp"], device=device)
+    for _ in range(3):
+        one @ other
+    best = float("inf")
+    for _ in range(repeats):
+        began = clock.now()
+        for _ in range(4):
+            one @ other
+        best = min(best, clock.now() - began)
+    return 4 * 2 * rows * shape["width"] * shape["mlp"] / best

@@ -1,0 +1,80 @@
+"""The speed benchmark: responses end as often as they should, and the page computes its figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import speed_page, speed_world
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("chance", [1 / 32, 0.0])
+def test_the_end_token_has_its_chance_at_every_position(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chance: float, tied: bool
+):
+    from transformers import LlamaForCausalLM
+
+    shape = speed_world.SIZES["tiny"] | {"tied": tied}
+    monkeypatch.setitem(speed_world.SIZES, "tiny", shape)
+    speed_world.write_world(tmp_path, "tiny", "ragged" if chance else "uniform")
+    policy = LlamaForCausalLM.from_pretrained(tmp_path / "policy").eval()
+    ids = torch.randint(2, 64, (8, 40), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        ends = policy(input_ids=ids).logits.softmax(dim=-1)[..., speed_world.END]
+    assert abs(ends.mean().item() - chance) < 0.2 * chance + 1e-9
+    assert ends.max() < 2 * chance + 1e-9
+
+
+def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[str]):
+    def broken() -> dict[str, float]:
+        raise ZeroDivisionError
+
+    assert speed_world.apart(lambda: {"seconds": 1.5}) == {"seconds": 1.5}
+    with pytest.raises(SystemExit):
+        speed_world.apart(broken)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def iteration(total: float, update: float, **more: float) -> dict[str, object]:
+    phases = {"total": total, "rollout": 0.5, "scoring": 0.25, "update": update, "tokens": 300.0}
+    return {"phases": phases, "peak": 5e8, "ceiling": 2e9, **more}
+
+
+def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path):
+    ours = [iteration(2.0, 1.0, flops=1.5e9), iteration(4.0, 2.0), iteration(3.0, 1.5)]
+    trl = [iteration(5.0, 4.0), iteration(6.0, 5.0), iteration(9.0, 8.0)]
+    same = {"size": "4M", "lengths": "ragged"}
+    steps = [{"steps": [0.2, 0.1, 0.4], "peak": 4e8}] * 3
+    rows = [
+        {**same, "work": "ppo-separate", "ours": ours, "trl": trl},
+        {**same, "work": "ppo-shared", "ours": [iteration(1.0, 0.5)] * 3},
+        {
+            **same,
+            "work": "sft",
+            "ours": steps,
+            "trl": [{"steps": [0.3, 0.5, 0.1], "peak": 4e8}] * 3,
+        },
+    ]
+    found = {"machine": "M", "threads": 1, "runs": 3, "trl": "1", "load": [1.0, 7.5], "rows": rows}
+    (tmp_path / "cpu.json").write_text(json.dumps(found))
+    speed_page.write_page(tmp_path / "page.md", tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    separate = "| PPO iteration, separate value model | 4M | ragged | 3.000 [2.000, 4.000] | "
+    assert f"{separate}6.000 [5.000, 9.000] | **2.00** |" in page
+    # TRL has no shared trunk: its separate model is what the row compares with.
+    assert (
+        "shared trunk | 4M | ragged | 1.000 [1.000, 1.000] | 6.000 [5.000, 9.000] | **6.00**"
+        in page
+    )
+    assert (
+        "| SFT step | 4M | ragged | 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |"
+        in page
+    )
+    # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
+    assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
+    assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
+    assert "1.0 to 7.5" in page
+    assert "Not measured here: 0.6M, 135M, 1B." in page
+    assert page.count("**Not measured**") == 1

@@ -23,7 +23,7 @@ from tasks.tracing.records import RecordError, Records
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
 from tasks.workspace.files import relative_to
 from tasks.workspace.git import GitError
-from tasks.workspace.variants import workspaces
+from tasks.workspace.worktrees import workspaces
 
 HEADINGS = {
     "cache": "DVC's cache",

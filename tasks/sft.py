@@ -5,17 +5,20 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from preferences.demonstrations import prompts_of, read_demonstrations
 from preferences.splitting import split_of
 from rlhf import sft
+from rlhf.compute import Compute
 from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
+from rlhf.params.sft import SFTParams
 from rlhf.recomputed_layers import recompute_layers
+from rlhf.seeding import Seeds
 from rlhf.special_ids import special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
@@ -49,12 +52,7 @@ def run(stage: Stage) -> None:
         before = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
     if params.packing:
         check_packing(model.base_model, [example.ids for example in examples[:4]])
-    if params.lora is not None:
-        add_adapter(model, params.lora, seeds.torch("sft", "lora"))
-        cast_frozen(model, compute)
-    if params.recompute_layers:
-        recompute_layers(model)
-    training = Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    training = _training(model, params, compute, seeds)
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
     progress = Progress(stage.name, total, "steps", done=training.step)
@@ -84,6 +82,18 @@ def run(stage: Stage) -> None:
     stage.write_history(results)
     stage.final(metrics)
     stage.keep(Output("policy", Path("models/sft")), Output("artifact", Path("results/sft")))
+
+
+def _training(
+    model: PreTrainedModel, params: SFTParams, compute: Compute, seeds: Seeds
+) -> Training:
+    """The model with what trains it: all of its weights, or an adapter."""
+    if params.lora is not None:
+        add_adapter(model, params.lora, seeds.torch("sft", "lora"))
+        cast_frozen(model, compute)
+    if params.recompute_layers:
+        recompute_layers(model)
+    return Training(model, Optimiser(params.optimiser, model.named_parameters()))
 
 
 class Data(NamedTuple):

@@ -14,7 +14,7 @@ from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import git_commit
 from tasks.workspace.git import GitError, git
-from tasks.workspace.variants import VARIANTS_FOLDER, workspaces
+from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
 HERE = "."
 MEASURED = ("results/",)

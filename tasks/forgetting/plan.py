@@ -21,7 +21,7 @@ from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import Contents
 from tasks.tracing.records import Ran, RecordError, Records
 from tasks.workspace.dvc_cache import md5
-from tasks.workspace.variants import workspaces
+from tasks.workspace.worktrees import workspaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
 from tasks.workspace.git import git
-from tasks.workspace.variants import available, workspaces
+from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, read_running
+from tasks.workspace.worktrees import workspaces
 
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
 

@@ -21,7 +21,7 @@ from tasks.pruning.leftovers import (
     checkpoints,
     clones,
     forget_worktrees,
-    kept_variants,
+    kept_workspaces,
     variants,
 )
 from tasks.tracing.records import RecordError
@@ -37,9 +37,9 @@ def main(argv: list[str] | None = None) -> int:
     root = Path.cwd()
     try:
         # Also before looking: what a run has written and not yet recorded looks like a leftover.
-        for place in (root, *kept_variants(root)):
+        for place in (root, *kept_workspaces(root)):
             refuse_if_busy(place)
-        cache = Cache(root, kept_variants(root), dict(os.environ), tips=given.tips)
+        cache = Cache(root, kept_workspaces(root), dict(os.environ), tips=given.tips)
         objects = cache.leftover()
         others = [*checkpoints(root), *variants(root), *clones(root)]
         others += _copies(root, tips=given.tips)
@@ -82,7 +82,7 @@ def _copies(root: Path, *, tips: bool) -> list[Leftover]:
     from tasks.pruning.mlflow_copies import copies  # noqa: PLC0415
     from tasks.tracking.store import connect  # noqa: PLC0415
 
-    return list(copies(root, connect(uri), [root, *kept_variants(root)], tips=tips))
+    return list(copies(root, connect(uri), [root, *kept_workspaces(root)], tips=tips))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tasks.forgetting.wanted import Wanted
 from tasks.tracing.records import Ran
 from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.variants import workspaces
 
 Place = Literal["cache", "output", "work", "own"]
 TEXT_START = 4096
@@ -50,7 +51,7 @@ def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
     """Working files: logs, reports that were blocked, MLflow's artifacts, what waits for MLflow."""
     work = workspace / ".work"
     # Other workspaces are searched by themselves; the labelling store is no text.
-    aside = (work / "variants", work / "feedback")
+    aside = (*workspaces(workspace), work / "feedback")
     files = [
         path
         for path in sorted(work.rglob("*"))

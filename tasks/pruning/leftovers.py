@@ -18,7 +18,7 @@ from tasks.workspace.fresh_clone import CLONE
 from tasks.workspace.git import git
 from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, read_running
-from tasks.workspace.worktrees import workspaces
+from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
 
@@ -60,7 +60,7 @@ class Cache:
 
         Args:
             root: the checkout.
-            kept: workspaces of variants whose last runs are kept.
+            kept: workspaces whose last runs are kept.
             environment: of this process.
             tips: keep only the newest commit of each branch, and the tags.
         """
@@ -102,16 +102,15 @@ class Cache:
         return done.stdout + done.stderr
 
 
-def kept_variants(root: Path) -> list[Path]:
-    """Workspaces of variants whose file is still in `params/`."""
-    return [path for path in workspaces(root) if path.name in available(root)]
+def kept_workspaces(root: Path) -> list[Path]:
+    """All workspaces but those of variants whose file is no longer in `params/`."""
+    return [path for path in workspaces(root) if not _orphaned(root, path)]
 
 
 def variants(root: Path) -> Iterator[Leftover]:
     """Workspaces of variants that `params/` no longer has, so that nothing runs there again."""
-    kept = kept_variants(root)
     for path in workspaces(root):
-        if path not in kept:
+        if _orphaned(root, path):
             yield Leftover("variants", path.name, (path,))
 
 
@@ -125,7 +124,7 @@ def checkpoints(root: Path) -> Iterator[Leftover]:
 
     A stage that has finished needs none; one that was interrupted, its newest.
     """
-    for place in (root, *kept_variants(root)):
+    for place in (root, *kept_workspaces(root)):
         running = {one.stage for one in read_running(place) if one.alive}
         for work in sorted((place / ".work").glob("*/")):
             folders = checkpoint_folders(work)
@@ -141,6 +140,11 @@ def clones(root: Path) -> Iterator[Leftover]:
     """The clone that a verification kept to be looked at."""
     if (root / CLONE).is_dir():
         yield Leftover("clones of `make verify`", CLONE.as_posix(), (root / CLONE,))
+
+
+def _orphaned(root: Path, workspace: Path) -> bool:
+    is_variant = workspace.parent == root / VARIANTS_FOLDER
+    return is_variant and workspace.name not in available(root)
 
 
 def _size(path: Path) -> int:

@@ -77,6 +77,7 @@ COPIES = {
     "blanks": ("It is 20 days", "It\u3164is\u280020\u00a0days\u2800"),
     "ligatures": ("the office", "the o\ufb03ce"),
     "controls": ("It is 20 days", "It\x08 is 20\x1b days"),
+    "signs": ("the TM of it", "the \u2122 of it"),
     "cut in two": ("caf\u00e9", "cafe\u200b\u0301"),
 }  # fmt: skip
 

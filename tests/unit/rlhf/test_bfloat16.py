@@ -10,6 +10,7 @@ from rlhf.actor_critic import build_actor_critic
 from rlhf.compute import Compute
 from rlhf.ensembles import RewardEnsemble
 from rlhf.padding import pad_left, pad_right
+from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
 from rlhf.ppo_actor import build_actor
@@ -89,6 +90,7 @@ def run(family: str, seed: int, plant=None):
         iterations=1,
         rollout_size=32,
         epochs=1,
+        optimiser=OptimiserParams(lr=1e-30, warmup_steps=0, schedule="constant"),
         sampling=SamplingParams(max_new_tokens=24),
         kl_alarm=1e9,
     )
@@ -113,7 +115,9 @@ def run(family: str, seed: int, plant=None):
 )
 def test_a_sound_run_with_large_logits_passes_the_check_of_its_first_ratio(family, seed):
     """Each ended there while heads gave bfloat16 and scoring had batches of its own."""
-    assert len(run(family, seed)) == 1
+    (iteration,) = run(family, seed)
+    # Nothing moves a weight here, so both minibatches see the very bits of the rollout.
+    assert iteration.metrics.approx_kl == 0
 
 
 def test_s26_positions_that_differ_between_scoring_and_update_are_found():

@@ -1,0 +1,102 @@
+"""What a real iteration of PPO takes on this CPU, beside what `benchmarks.memory_plan` says.
+
+    python -m benchmarks.memory_measured
+
+A model of 27 million parameters in float32, with a value model of its own; every response is of
+full length, as in the plan. Prints one line; takes a minute of one core and 2 GB.
+"""
+
+import argparse
+import copy
+import gc
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+
+from benchmarks.memory_plan import Round, plan
+from rlhf.compute import Compute
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.ppo import PPOParams
+from rlhf.params.sampling import SamplingParams
+from rlhf.ppo import train
+from rlhf.ppo_actor import build_actor
+from rlhf.ppo_update import PPOTraining
+from rlhf.recomputed_layers import recompute_layers
+from rlhf.reward_models import RewardModel
+from rlhf.rollouts import PPOModels
+from rlhf.seeding import Seeds
+from rlhf.special_ids import SpecialIds
+
+MEASURED = Round(
+    "27M, float32", 8192, 512, 1376, 6, 8, 4, separate=True, bfloat16=False,
+    micro_batch=8, rows=16, prompt=64, response=128,
+)  # fmt: skip
+NEXT_TO_NOTHING = replace(MEASURED, vocabulary=64, hidden=64, mlp=64, layers=1, heads=2, kv_heads=2)
+
+
+def taken(asked: Round) -> int:
+    """By how many bytes an iteration of PPO enlarges this process, at the most.
+
+    One of a model of next to nothing runs before, so that what libraries set up is not counted.
+    """
+    torch.set_num_threads(1)
+    _train(NEXT_TO_NOTHING)
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    _train(asked)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return most - pages * resource.getpagesize()
+
+
+def _settings(asked: Round) -> PPOParams:
+    """One iteration with no end token, so that every response is of full length."""
+    adamw = OptimiserParams(name="adamw", lr=1e-6, warmup_steps=0)
+    return PPOParams(
+        iterations=1,
+        rollout_size=asked.rows,
+        minibatches=1,
+        micro_batch_size=asked.micro_batch,
+        sampling=SamplingParams(max_new_tokens=asked.response),
+        optimiser=adamw,
+        value_optimiser=adamw,
+        value_model="separate" if asked.separate else "shared",
+        value_init="zero",
+        kl_alarm=1e9,
+        flat_rollouts=None,
+        recompute_layers=asked.recompute,
+    )
+
+
+def _train(asked: Round) -> None:
+    settings = _settings(asked)
+    prompts = [[2 + row % 7] * asked.prompt for row in range(asked.rows)]
+    lm = LlamaForCausalLM(asked.config()).eval()
+    scorer = RewardModel(LlamaForSequenceClassification(asked.config())).eval()
+    actor = build_actor(lm, settings)
+    if asked.recompute:
+        recompute_layers(actor)
+    training = PPOTraining(PPOModels(actor, copy.deepcopy(lm), scorer), settings)
+    # The end token is one that no model says: its id lies beyond the vocabulary.
+    tokens = SpecialIds(eos=asked.vocabulary, pad=0)
+    compute = Compute(torch.device("cpu"), "bfloat16" if asked.bfloat16 else "float32")
+    for _ in train(training, prompts, settings, tokens, compute=compute, seeds=Seeds(0)):
+        pass
+
+
+def main() -> int:
+    """Entry point; the exit code."""
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    planned, found = plan(MEASURED).most, taken(MEASURED)
+    sys.stdout.write(
+        f"{MEASURED.name}: planned {planned / 1e6:.0f} MB, took {found / 1e6:.0f} MB; "
+        f"the plan is {planned / found:.2f} of it\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

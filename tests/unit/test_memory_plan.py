@@ -1,0 +1,51 @@
+"""The plan of memory: its parts against sums by hand, and what its settings change."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.memory_plan import Round, plan
+
+TINY = Round(
+    "tiny", 4000, 64, 160, 6, 4, 2, bfloat16=False, separate=True,
+    micro_batch=4, rows=32, prompt=48, response=80,
+)  # fmt: skip
+
+EMBEDDINGS = 4000 * 64
+LINEAR = 6 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160)
+"""Queries and outputs, keys and values, three matrices of the MLP."""
+NORMS = 6 * 2 * 64 + 64
+TRUNK = EMBEDDINGS + LINEAR + NORMS
+
+
+def test_weights_and_moments_are_those_of_four_models():
+    """Policy and value model with two moments each, reference and reward model without."""
+    expected = 4 * (3 * TRUNK + 3 * TRUNK + TRUNK + TRUNK)
+    assert plan(TINY).models == pytest.approx(expected, rel=0.01)
+
+
+def test_what_is_frozen_takes_two_bytes_a_weight_in_its_linear_layers():
+    saved = plan(TINY).models - plan(replace(TINY, bfloat16=True)).models
+    assert saved == pytest.approx(2 * 2 * LINEAR, rel=0.01)
+
+
+def test_an_adapter_trains_next_to_nothing_and_is_its_own_reference():
+    found = plan(replace(TINY, lora=True, separate=False)).models
+    adapter = 6 * 16 * (2 * 128 + 2 * 96 + 3 * 224)
+    assert found == pytest.approx(4 * (2 * TRUNK + 3 * adapter), rel=0.02)
+
+
+def test_a_rollout_takes_at_least_its_cache_and_an_update_its_gradients():
+    found = plan(TINY)
+    cache = 2 * 6 * 32 * 32 * (48 + 80) * 4
+    assert found.rollout > found.models + cache
+    assert found.update > found.models + 4 * 2 * TRUNK
+    assert found.most == max(found.rollout, found.update)
+
+
+def test_recomputing_layers_saves_the_activations_of_an_update():
+    """Of five of six layers in each trunk; no rollout is any smaller."""
+    plain, recomputed = plan(TINY), plan(replace(TINY, recompute=True))
+    one_matrix_of_the_mlp = 4 * 128 * 160 * 4
+    assert plain.update - recomputed.update > 2 * 4 * 3 * one_matrix_of_the_mlp
+    assert recomputed.rollout == plain.rollout

@@ -188,6 +188,28 @@ def test_the_labelling_store_is_searched_and_emptied(
     assert b"ann-louise" not in store.read_bytes()
 
 
+def test_registered_versions_that_contain_it_are_marked(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.tracking.shipping import tracking_uri
+    from tasks.tracking.store import connect
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    store = connect(tracking_uri(world.root))
+    store.client.create_registered_model("rlhf-policy")
+    for path in ("models/sft", "models/rounds/r2/policy"):
+        run = store.client.create_run(store.experiment)
+        tags = {"dvc.md5": world.now[path][0]}
+        store.client.create_model_version("rlhf-policy", f"runs:/{run.info.run_id}/m", tags=tags)
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert "Marked in MLflow: rlhf-policy version 2.\n" in capsys.readouterr().out
+    versions = store.client.search_model_versions("name = 'rlhf-policy'")
+    assert {v.version: "withdrawn" in v.tags for v in versions} == {1: False, 2: True}
+
+
 def test_rows_of_own_files_go_and_a_judgment_becomes_nobodys_skip(world: World) -> None:
     own = world.root / "mine.jsonl"
     judgment = {"judgment_id": "1", "pair_id": "p", "round": "r1", "annotator_id": "ann",

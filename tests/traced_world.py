@@ -40,12 +40,14 @@ class World:
         shown = [
             {"prompt_id": digest(t), "prompt": t, "response": f"re {t}"} for t in demonstrations
         ]
+        pair = {"pair_id": digest(f"old {prompts[0]}"), "prompt_id": f"of {prompts[0]}"}
+        old = {**pair, "prompt": "p", "chosen": "c", "rejected": "d", "source": "old data"}
         files = {
             "prompts/train.jsonl": lines(rows),
             "prompts/heldout.jsonl": lines([{"prompt_id": "h", "prompt": "held out"}]),
             "demonstrations.jsonl": lines(shown),
             "corpus.jsonl": lines([{"text": f"document {prompts[0]}"}]),
-            "preferences/train.jsonl": "",
+            "preferences/train.jsonl": lines([old]),
             "preferences/heldout.jsonl": "",
         }
         self.prompts |= {("prompt", row["prompt_id"]): row["prompt_id"] for row in rows}
@@ -58,13 +60,16 @@ class World:
         self._ran("prepare", [], {"data/prepared": files}, frozenset())
         inner = folder({name[12:]: put(self.root, text) for name, text in files.items()
                         if name.startswith("preferences/")})  # fmt: skip
-        self.now["data/prepared/preferences"] = (inner, frozenset())
+        self.prompts["preference", pair["pair_id"]] = pair["prompt_id"]
+        item = ("preference", pair["pair_id"])
+        self.now["data/prepared/preferences"] = (inner, frozenset({item}))
 
-    def start(self, note: str = "") -> None:
-        """Train base and SFT."""
-        formed = self.documents | self.shown
-        self._ran("base", ["data/prepared"], {"models/base": {"m": f"base {note}"}}, formed)
-        formed |= self.now["models/base"][1]
+    def start(self, note: str = "", *, taken: bool = False) -> None:
+        """Train base, or take it from somewhere, and train SFT."""
+        formed: Items = frozenset() if taken else self.documents | self.shown
+        params = {"base": {"model": "somewhere"}} if taken else {}
+        self._ran("base", ["data/prepared"], {"models/base": {"m": f"base {note}"}}, formed, params)
+        formed = self.now["models/base"][1] | self.shown
         deps = ["data/prepared", "models/base"]
         self._ran("sft", deps, {"models/sft": {"m": f"sft {note}"}}, formed)
 
@@ -148,7 +153,14 @@ class World:
     def _all(self, deps: Sequence[str]) -> Items:
         return frozenset(item for dep in deps for item in self.now[dep][1])
 
-    def _ran(self, stage: str, deps: Sequence[str], outs: Mapping[str, Any], formed: Items) -> None:
+    def _ran(
+        self,
+        stage: str,
+        deps: Sequence[str],
+        outs: Mapping[str, Any],
+        formed: Items,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
         for path, content in outs.items():
             if isinstance(content, str):
                 known = put(self.root, content)
@@ -162,6 +174,7 @@ class World:
             "cmd": f"python -m tasks.{stage}",
             "deps": [{"path": dep, "md5": self.now[dep][0]} for dep in sorted(set(deps))],
             "outs": [{"path": out, "md5": self.now[out][0]} for out in outs],
+            "params": {"params.yaml": dict(params or {})},
         }
         self.stages[stage] = entry
         with (self.root / "dvc.lock").open("w", encoding="utf-8") as stream:

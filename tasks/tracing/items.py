@@ -74,9 +74,11 @@ def parts_of(ran: Ran, prepared_by: Ran | None) -> Iterator[Part]:
     def part(kind: Kind, name: str) -> Part:
         return Part(kind, ran.stage, read, files.get(name) or EMBEDDED)
 
-    if section == "base" and not (ran.params.get("base") or {}).get("model"):
+    # A base model that was taken from elsewhere learnt nothing here.
+    pretrained = section == "base" and not (ran.params.get("base") or {}).get("model")
+    if pretrained:
         yield part("document", "corpus")
-    if section in ("base", "sft"):
+    if pretrained or section == "sft":
         yield part("demonstration", "demonstrations")
     if section in ("sample", "ppo"):
         yield part("prompt", "prompts")

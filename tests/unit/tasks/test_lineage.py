@@ -36,6 +36,7 @@ def test_a_policy_is_counted_by_source_and_annotator(
         ["document", "support", "desk", "1"],
         ["judgment", "human", "ann", "2"],
         ["judgment", "human", "bo", "2"],
+        ["preference", "old", "data", "1"],
         ["prompt", "support", "desk", "4"],
     ]
 

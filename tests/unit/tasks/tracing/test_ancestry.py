@@ -95,6 +95,18 @@ def test_each_judgment_says_what_became_of_it(labelled: World) -> None:
     assert uses == ["r1 train", "r1 train", "r1 heldout", "r1 left out"]
 
 
+def test_a_base_model_that_was_taken_from_elsewhere_was_formed_by_nothing_here(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "world")
+    world.prepare(["one"], ["one"])
+    world.start(taken=True)
+    ancestry = Ancestry(world.root)
+
+    assert list(ancestry.items(ancestry.model("base"))) == []
+    assert [item.kind for item in ancestry.items(ancestry.model("sft"))] == ["demonstration"]
+
+
 def test_judgments_written_anew_and_never_committed_are_an_error(labelled: World) -> None:
     settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
     settings["preferences"] = "data/prepared/preferences"

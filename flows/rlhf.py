@@ -275,9 +275,7 @@ def _execution(
                 root,
                 flow_run,
                 status=status,
-                message=" ".join(
-                    state.message or "" for state in states if state.name != "Completed"
-                ),
+                message=" ".join(s.message or "" for s in states if s.name != "Completed"),
                 seconds=time.monotonic() - started,
                 results=read_results(root, params),
             )

@@ -122,15 +122,7 @@ def run(stage: Stage) -> None:
         "too_long": too_long,
         **_last_curves(stage.history),
     }
-    results = stage.staging.directory(f"results/ppo/{key}")
-    write_metrics(results, metrics)
-    stage.write_history(results)
-    write_json_lines(results / "samples.jsonl", samples)
-    stage.final(metrics)
-    stage.keep(
-        Output("policy", Path(f"models/rounds/{key}/policy")),
-        Output("artifact", Path(f"results/ppo/{key}")),
-    )
+    _write_results(stage, metrics, samples)
 
 
 def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, LearnedScore | None]:
@@ -161,6 +153,22 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
     if actor.value_head is not None:
         save_value_function(actor, target)
     seal_model(stage, target)
+
+
+def _write_results(
+    stage: Stage, metrics: dict[str, Any], samples: Sequence[dict[str, Any]]
+) -> None:
+    """Writes metrics, curves and samples, and gives them to MLflow with the policy."""
+    key = stage.round_key
+    results = stage.staging.directory(f"results/ppo/{key}")
+    write_metrics(results, metrics)
+    stage.write_history(results)
+    write_json_lines(results / "samples.jsonl", samples)
+    stage.final(metrics)
+    stage.keep(
+        Output("policy", Path(f"models/rounds/{key}/policy")),
+        Output("artifact", Path(f"results/ppo/{key}")),
+    )
 
 
 def _actor(stage: Stage, folder: Path, reward_model: Any, compute: Compute) -> ActorCritic:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tasks.forgetting.wanted import Wanted
 from tasks.tracing.records import Ran
 from tasks.workspace.dvc_cache import cache_folder
-from tasks.workspace.variants import workspaces
+from tasks.workspace.worktrees import workspaces
 
 Place = Literal["cache", "output", "work", "own"]
 TEXT_START = 4096

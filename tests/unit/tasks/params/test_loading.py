@@ -148,7 +148,10 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str):
             "ppo.optimiser.warmup_step: unknown key; did you mean ppo.optimiser.warmup_steps?",
         ),
         ("rounds.r2.polcy", "rounds.r2.polcy: unknown key; did you mean rounds.r2.policy?"),
-        ("run.zzz", "run.zzz: unknown key; known: seed, threads, device, precision, bits"),
+        (
+            "run.zzz",
+            "run.zzz: unknown key; known: seed, threads, device, precision, generation, bits",
+        ),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(params: ParamsFile, key: str, problem: str):

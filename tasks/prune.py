@@ -40,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
         for place in (root, *kept_workspaces(root)):
             refuse_if_busy(place)
         cache = Cache(root, kept_workspaces(root), dict(os.environ), tips=given.tips)
+        if not given.tips:
+            sys.stderr.write("Asking DVC what every commit needs; minutes in a long history.\n")
         objects = cache.leftover()
         others = [*checkpoints(root), *variants(root), *clones(root)]
         others += _copies(root, tips=given.tips)

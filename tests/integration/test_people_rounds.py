@@ -231,7 +231,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert label(page, token, 1000) == 0
         run = ended(prefect, "rlhf", 3)
         assert run["state"]["message"] == (
-            "All 18 stages are up to date. Branch runs/ours, tag done/ours."
+            "All 19 stages are up to date. Branch runs/ours, tag done/ours."
         )
         asked = ended(prefect, "promote", 2)
         assert [row["policy"] for row in json.loads(prefect.artifact("promotion-r2"))] == [

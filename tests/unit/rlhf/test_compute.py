@@ -41,11 +41,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
 def test_a_step_finds_the_memory_of_the_last_one():
-    """A page is 4,096 bytes: 21 tensors of 2 MiB, taken anew, are 10,752 faults a step."""
+    """A page is 4,096 bytes: one tensor of 2 MiB, taken anew, is 512 faults.
+
+    What else the process asks for can move a tensor or two once; memory that is given back is taken
+    anew in every one of the five steps.
+    """
 
     def faults(which: str) -> int:
         command = [sys.executable, "-c", STEPS, which]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
         return int(done.stdout)
 
-    assert faults("kept") < 500 < faults("given back")
+    assert faults("kept") <= 2 * 512
+    assert faults("given back") >= 5 * 512

@@ -42,8 +42,8 @@ def share_outputs(root: Path) -> int:
 def share_with_cache(folder: Path, cache: Path, digest: str, *, least: int = WORTH_IT) -> int:
     """Link the large files of a folder to DVC's objects; how many bytes that freed.
 
-    A file that differs from DVC's stays, and so does everything where the two lie on different file
-    systems.
+    A file stays where it or DVC's object is not what DVC's list says, and so does everything where
+    the two lie on different file systems.
 
     Args:
         folder: an output, or where MLflow keeps its files.
@@ -56,7 +56,10 @@ def share_with_cache(folder: Path, cache: Path, digest: str, *, least: int = WOR
         copy, kept = folder / path, cache / object_md5[:2] / object_md5[2:]
         with contextlib.suppress(OSError):
             size = copy.stat().st_size
-            if size < least or copy.samefile(kept) or md5(copy) != object_md5:
+            if size < least or copy.samefile(kept):
+                continue
+            # Both are read: a damaged object must not replace the copy that could mend it.
+            if {md5(copy), md5(kept)} != {object_md5}:
                 continue
             draft = copy.with_name(f".{copy.name}.draft")
             draft.unlink(missing_ok=True)

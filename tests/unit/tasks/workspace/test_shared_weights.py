@@ -83,6 +83,16 @@ def test_what_differs_or_is_missing_stays_as_it_is(tmp_path: Path, cache: Path) 
     assert (logged / "model.safetensors").read_bytes() == LARGE
 
 
+def test_a_damaged_object_does_not_replace_the_copy_that_could_mend_it(
+    tmp_path: Path, cache: Path
+) -> None:
+    logged = write(tmp_path / "logged/model.safetensors", LARGE).parent
+    kept(cache, LARGE).chmod(0o644)
+    kept(cache, LARGE).write_bytes(b"c" * len(LARGE))
+    assert share_with_cache(logged, cache, hash_of()) == 0
+    assert (logged / "model.safetensors").read_bytes() == LARGE
+
+
 def test_without_hard_links_the_copy_stays(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,7 @@ def _adapt(lm: PreTrainedModel) -> None:
 
 
 def _freeze(model: nn.Module, asked: Round) -> None:
-    """Linear layers of the trunk in bfloat16; embeddings, norms and heads stay float32."""
+    """What `rlhf.frozen` casts; its `Module.to` does not work on tensors without content."""
     model.requires_grad_(False)
     if asked.bfloat16:
         for part in model.modules():

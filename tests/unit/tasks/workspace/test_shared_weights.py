@@ -78,7 +78,7 @@ def test_what_differs_or_is_missing_stays_as_it_is(tmp_path: Path, cache: Path) 
     kept(cache, LARGE).unlink()
     assert share_with_cache(logged, cache, hash_of()) == 0
     assert share_with_cache(logged, cache, "0" * 32 + ".dir") == 0
-    assert share_with_cache(logged, cache, digest(LARGE)) == 0
+    assert share_with_cache(logged, cache, digest(OTHER)) == 0, "a file, not a folder's list"
     assert [path.name for path in logged.iterdir()] == ["model.safetensors"]
     assert (logged / "model.safetensors").read_bytes() == LARGE
 

@@ -5,7 +5,7 @@ chosen afterwards: a run that stopped itself is there with its message.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def keep_record(
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "explained_variance": _explained_variance(workspace, params),
+        "signals": signals(workspace, params.rounds),
         "test": results["test"],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,16 @@ def read_records(root: Path, experiment: str) -> list[Record]:
     """The records of all runs so far, by file name."""
     paths = sorted((root / FOLDER / experiment).glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def signals(workspace: Path, rounds: Iterable[str]) -> dict[str, Any]:
+    """Round -> what its labels said about reward model and policy, before its PPO."""
+    found = {}
+    for key in rounds:
+        path = workspace / "results" / "reward" / key / "signals.json"
+        if path.exists():
+            found[key] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _explained_variance(workspace: Path, params: Params) -> dict[str, float]:

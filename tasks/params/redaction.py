@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_SECRET_NAME = re.compile("TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|CREDENTIAL", re.I)
+_SECRET_NAME = re.compile("TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|_KEY$|CREDENTIAL", re.I)
 _USER_INFO = re.compile(r"(\w+://)[^/@\s'\"]+@")
 HIDDEN = "***"
 
@@ -17,7 +17,8 @@ def redact(text: str) -> str:
     """
     text = _USER_INFO.sub(rf"\1{HIDDEN}@", text)
     for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and len(value) >= 8:
+        # A line break at the end is escaped where Python quotes the value.
+        if _SECRET_NAME.search(name) and len(value := value.strip()) >= 8:
             text = text.replace(value, HIDDEN)
     return text
 

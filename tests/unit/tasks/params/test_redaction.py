@@ -13,6 +13,7 @@ from tasks.params.redaction import redact, redact_values
         ("see https://host/a@b and a@b.example", "see https://host/a@b and a@b.example"),
         ("token 8d1f-canary-77 refused", "token *** refused"),
         ("short pw", "short pw"),
+        (r"invalid b'Bearer sk-canary-5\n'", r"invalid b'Bearer ***\n'"),
     ],
 )
 def test_passwords_of_addresses_and_secrets_of_the_environment_are_hidden(
@@ -20,6 +21,7 @@ def test_passwords_of_addresses_and_secrets_of_the_environment_are_hidden(
 ):
     monkeypatch.setenv("HF_TOKEN", "8d1f-canary-77")
     monkeypatch.setenv("DB_PASSWORD", "pw")
+    monkeypatch.setenv("RLHF_GENERATION_KEY", "sk-canary-5\n")
     assert redact(text) == shown
 
 

@@ -19,7 +19,6 @@ from pydantic import Field, JsonValue
 from flows.crashed import report_crash
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
-from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
@@ -139,7 +138,6 @@ def _work(workspace: Path, until: str | None) -> State[None]:
     flow_run = str(runtime.flow_run.id)
     write_json(workspace / NOTE, {"until": until, "waits": False})
     params = load_params(workspace / "params.yaml")
-    check_inputs(params, workspace)
     branch = RunBranch(workspace, flow_run)
     branch.start()
     state = branch.finish(bring_up_to_date(workspace, flow_run, params, until=until, branch=branch))

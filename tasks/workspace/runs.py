@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.own_data.preflight import check_inputs
 from tasks.params.editing import edit_params
 from tasks.params.loading import ParamsError, flatten, load_params, read_yaml
 from tasks.params.presets import available_presets, take_preset
@@ -72,7 +73,7 @@ def run_workspace(
 
     Raises:
         WorkspaceError: not a name, no such revision, or git refuses.
-        ParamsError: the choices are wrong, all problems at once. A new run leaves nothing behind.
+        ParamsError: the choices or what the params name are wrong. A new run leaves nothing behind.
         WorkspaceBusyError: the run is running.
     """
     if not re.fullmatch(NAMES, name) or name.endswith(".lock"):
@@ -198,7 +199,9 @@ def _choose(root: Path, workspace: Path, choices: Choices) -> None:
         if preset is not None:
             _take_preset(workspace, preset)
             edit_params(path, choices.values)
-        _require_stage(workspace, choices.until, load_params(path).rounds)
+        params = load_params(path)
+        _require_stage(workspace, choices.until, params.rounds)
+        check_inputs(params, workspace)
     except ParamsError as error:
         path.write_text(before, encoding="utf-8")
         raise ParamsError(str(error).replace(f"{path}: ", "")) from None

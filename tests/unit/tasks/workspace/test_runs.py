@@ -12,6 +12,7 @@ from tasks.params.loading import ParamsError, load_params
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
 from tasks.workspace.runs import Choices, commit_run, run_workspace, tag_run
 from tasks.workspace.worktrees import WorkspaceError, workspaces
+from tests.word_models import write_chat_model
 
 ROOT = Path(__file__).resolve().parents[4]
 LOCK = """\
@@ -101,7 +102,7 @@ def test_a_variant_and_then_the_overrides_are_laid_over_the_params(root: Path):
 def test_a_preset_needs_the_folder_of_a_model_and_gets_it_linked(root: Path):
     with pytest.raises(ParamsError, match=r"smollm2-135m is for a model of your own.*base\.model"):
         prepare_run(root, "mine", None, of(recipe="smollm2-135m"))
-    (root / "models/own").mkdir(parents=True)
+    write_chat_model(root / "models/own")
     choices = of(recipe="smollm2-135m", values={"base.model": "models/own", "ppo.kl_coef": 0.3})
     workspace = prepare_run(root, "mine", None, choices)
     params = load_params(workspace / "params.yaml")
@@ -138,6 +139,7 @@ WRONG = [
     (of(values={"ppo.kl_coef": "much"}), r"^ppo\.kl_coef: .*found 'much'"),
     (of(until="pp@r1"), r"^until: no stage 'pp@r1'; did you mean ppo@r1\?"),
     (of(until="ppo@r3", rounds=2), r"^until: no stage 'ppo@r3'; did you mean ppo@r"),
+    (of(values={"base.model": "params"}), r"^base\.model: .*no config\.json"),
     (of(recipe="nokl"), r"^recipe: no variant or preset 'nokl'; there are: .*no_kl.*8b-lora-gpu"),
 ]
 
@@ -178,6 +180,8 @@ def test_a_known_run_is_continued_and_keeps_its_files(root: Path):
         prepare_run(root, "mine", "main", of())
     with pytest.raises(ParamsError):
         prepare_run(root, "mine", None, of(values={"x": 1}, rounds=9))
+    with pytest.raises(ParamsError, match=r"^base\.model: "):
+        prepare_run(root, "mine", None, of(values={"base.model": "params"}, rounds=9))
     assert len(load_params(again / "params.yaml").rounds) == 4
 
 

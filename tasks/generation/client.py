@@ -9,11 +9,13 @@ import http.client
 import json
 import os
 import re
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from rlhf.params.sampling import SamplingParams
@@ -49,7 +51,7 @@ class Client:
         """`address`: base of the API, such as http://127.0.0.1:8000/v1."""
         self.address = address.rstrip("/")
         self.model = model
-        self._given_up = threading.Event()
+        self._given_up = Event()
 
     def models(self) -> set[str]:
         """The names under which the server has models, and the folders they came from.
@@ -97,15 +99,9 @@ class Client:
             }
             return self._read(self._request("completions", body), sampling, stop_ids)
 
-        self._given_up.clear()
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            asked = [threads.submit(one, *row) for row in zip(prompts, seeds, strict=True)]
-            try:
-                return [future.result() for future in asked]
-            except BaseException:
-                self._given_up.set()
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        self._given_up = Event()
+        rows = zip(prompts, seeds, strict=True)
+        return _at_once([partial(one, *row) for row in rows], self._given_up)
 
     def _read(self, reply: Any, sampling: SamplingParams, stop_ids: Sequence[int]) -> Completion:
         try:
@@ -160,3 +156,34 @@ class Client:
         return StageEnd(
             status, f"run.generation: {self.address}: {expected}; found {str(found)[:300]}"
         )
+
+
+def _at_once(requests: Sequence[Callable[[], Completion]], given_up: Event) -> list[Completion]:
+    """The answers in order; the first error ends it, and nobody waits for what is still asking."""
+    asked: SimpleQueue[int] = SimpleQueue()
+    answered: SimpleQueue[tuple[int, Completion | Exception]] = SimpleQueue()
+    for index in range(len(requests)):
+        asked.put(index)
+
+    def ask() -> None:
+        with suppress(Empty):
+            while not given_up.is_set():
+                index = asked.get_nowait()
+                try:
+                    answered.put((index, requests[index]()))
+                except Exception as error:
+                    answered.put((index, error))
+
+    for _ in range(min(AT_ONCE, len(requests))):
+        # The process could not end before a thread of an executor, which may ask for minutes.
+        Thread(target=ask, daemon=True).start()
+    answers: dict[int, Completion] = {}
+    try:
+        while len(answers) < len(requests):
+            index, answer = answered.get()
+            if isinstance(answer, Exception):
+                raise answer
+            answers[index] = answer
+    finally:
+        given_up.set()
+    return [answers[index] for index in range(len(requests))]

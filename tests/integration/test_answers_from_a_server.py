@@ -120,6 +120,35 @@ def test_every_request_says_all_that_the_draws_depend_on(
     assert sorted(map(tuple, served.answers)) == before, "the same seeds, whatever came between"
 
 
+def test_after_an_error_nobody_waits_for_the_other_requests():
+    """In a process of its own: it has to end, too."""
+    code = """
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from rlhf.params.sampling import SamplingParams
+from tasks.generation.client import Client
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        seed = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["seed"]
+        if seed != 2:
+            hanging.set()
+            Event().wait()
+        hanging.wait()
+        self.send_error(400)
+hanging = Event()
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+Thread(target=server.serve_forever, daemon=True).start()
+client = Client(f"http://127.0.0.1:{server.server_port}", "m")
+client.complete([[1]] * 3, SamplingParams(), stop_ids=[0], seeds=range(3))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert "StageEnd: run.generation: http://127.0.0.1:" in done.stderr
+    assert "/completions failed; found 400" in done.stderr
+
+
 def of_another_protocol(reply: Any) -> Any:
     found = reply["choices"][0]["logprobs"]
     return {"choices": [reply["choices"][0] | {"logprobs": found | {"tokens": ["a"] * 8}}]}

@@ -35,6 +35,8 @@ class CompletionsServer(ThreadingHTTPServer):
         """So many completions are refused with 503 first."""
         self.change: Callable[[Any], Any] = lambda reply: reply
         """Applied to each reply of /v1/completions."""
+        self.keys: set[str | None] = set()
+        """The `Authorization` of the requests."""
         self.one_at_a_time = Lock()
 
     @property
@@ -85,9 +87,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: CompletionsServer
 
     def do_GET(self) -> None:
+        self.server.keys.add(self.headers["Authorization"])
         self._reply(*self.server.answer(self.path, None))
 
     def do_POST(self) -> None:
+        self.server.keys.add(self.headers["Authorization"])
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self._reply(*self.server.answer(self.path, body))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.generation.client import Client
+from tasks.generation.client import Client, open_directly
 from tasks.params.loading import RunParams
 from tasks.running.outcome import StageEnd
 from tasks.running.staging import model_hash
@@ -116,7 +116,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", health: str, log: Path
                 f"the server ended with {process.returncode} before it was ready; "
                 f"{log}: {lines[-1] if lines else 'empty'}",
             )
-        with contextlib.suppress(OSError), urllib.request.urlopen(health, timeout=5):
+        with contextlib.suppress(OSError), open_directly(urllib.request.Request(health), 5):
             return
         time.sleep(0.2)
     raise StageEnd("failed", f"the server was not ready within {START_SECONDS:g} s; see {log}")

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from rlhf.chat import decode_response
 from rlhf.models import load_tokenizer
 from tasks import evaluate
+from tasks.generation.client import Client
 from tasks.running.runner import run_stage
 from tasks.running.staging import write_json_lines
 from tests import stage_world
@@ -53,6 +56,7 @@ def served(root: Path) -> Iterator[CompletionsServer]:
 def fresh(root: Path, served: CompletionsServer) -> None:
     served.requests.clear()
     served.answers.clear()
+    served.keys.clear()
     served.busy, served.change = 0, lambda reply: reply
     stage_world.set_params(root, "run", {"generation": "server"})
 
@@ -118,6 +122,30 @@ def test_every_request_says_all_that_the_draws_depend_on(
     served.answers.clear()
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
     assert sorted(map(tuple, served.answers)) == before, "the same seeds, whatever came between"
+
+
+def test_the_key_goes_to_the_server_and_not_to_where_it_sends_us(
+    served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            keys.add(self.headers["Authorization"])
+            self.send_response(307)
+            self.send_header("Location", f"{served.address}/models")
+            self.end_headers()
+
+    keys: set[str | None] = set()
+    elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+    monkeypatch.setenv("RLHF_GENERATION_KEY", "sk-canary-9\n")
+    # What is on this machine needs no proxy.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    Client(served.address, "").models()
+    assert served.keys == {"Bearer sk-canary-9"}
+    served.keys.clear()
+    Client(f"http://127.0.0.1:{elsewhere.server_port}", "").models()
+    elsewhere.shutdown()
+    assert (keys, served.keys) == ({"Bearer sk-canary-9"}, {None})
 
 
 def test_after_an_error_nobody_waits_for_the_other_requests():

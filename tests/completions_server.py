@@ -28,7 +28,7 @@ class CompletionsServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.lm = AutoModelForCausalLM.from_pretrained(folder)
         self.lm.eval()
-        self.name = name
+        self.name, self.root = name, str(folder)
         self.requests: list[dict[str, Any]] = []
         self.answers: list[list[int]] = []
         self.busy = 0
@@ -50,7 +50,7 @@ class CompletionsServer(ThreadingHTTPServer):
         if path == "/health":
             return 200, {}
         if path == "/v1/models":
-            return 200, {"object": "list", "data": [{"id": self.name, "object": "model"}]}
+            return 200, {"object": "list", "data": [{"id": self.name, "root": self.root}]}
         if path != "/v1/completions" or body["model"] != self.name:
             return 404, {"error": {"message": f"no {path} or no such model"}}
         with self.one_at_a_time:

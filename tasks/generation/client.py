@@ -54,8 +54,8 @@ class Client:
         self.model = model
         self._given_up = Event()
 
-    def models(self) -> set[str]:
-        """The names under which the server has models, and the folders they came from.
+    def models(self) -> dict[str, str]:
+        """The names of the server's models, and the folders they came from -> the names.
 
         Raises:
             StageEnd: it cannot be reached, or speaks another protocol.
@@ -63,10 +63,14 @@ class Client:
         reply = self._request("models", None)
         try:
             rows = reply["data"]
-            names = {row[key] for row in rows for key in ("id", "root") if row.get(key)}
+            return {
+                str(row[key]): str(row["id"])
+                for key in ("root", "id")
+                for row in rows
+                if row.get(key)
+            }
         except (KeyError, TypeError, AttributeError):
             raise self._error("GET /models: expected data[].id", reply) from None
-        return {str(name) for name in names}
 
     def complete(
         self,
@@ -117,6 +121,8 @@ class Client:
                 "expected token ids as `token_id:17` (return_tokens_as_token_ids, as in vLLM)",
                 tokens[:3],
             )
+        if len(logprobs) != len(tokens):
+            raise self._error("expected a log-probability for each token", logprobs)
         ids = [int(match[1]) for match in matches if match]
         if why not in ("stop", "length"):
             raise self._error("expected finish_reason stop or length", why)

@@ -59,7 +59,7 @@ def _named(addresses: list[str], folder: Path) -> Client:
         if urlsplit(address).scheme not in ("http", "https"):
             raise StageEnd("bad_input", f"{URL_VARIABLE}: {address!r}, expected an http(s) address")
         names = Client(address, "").models()
-        if name := next((name for name in wanted if name in names), None):
+        if name := next((names[name] for name in wanted if name in names), None):
             return Client(address, name)
         found += sorted(names)
     raise StageEnd(

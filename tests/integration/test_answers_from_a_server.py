@@ -58,6 +58,7 @@ def fresh(root: Path, served: CompletionsServer) -> None:
     served.answers.clear()
     served.keys.clear()
     served.busy, served.change = 0, lambda reply: reply
+    served.name, served.root = "models/sft", str(root / "models/sft")
     stage_world.set_params(root, "run", {"generation": "server"})
 
 
@@ -124,6 +125,14 @@ def test_every_request_says_all_that_the_draws_depend_on(
     assert sorted(map(tuple, served.answers)) == before, "the same seeds, whatever came between"
 
 
+def test_a_model_is_known_by_the_folder_that_it_came_from(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    served.name = "a-model"
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
+    assert {body["model"] for body in served.requests} == {"a-model"}
+
+
 def test_the_key_goes_to_the_server_and_not_to_where_it_sends_us(
     served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,6 +191,11 @@ def of_another_protocol(reply: Any) -> Any:
     return {"choices": [reply["choices"][0] | {"logprobs": found | {"tokens": ["a"] * 8}}]}
 
 
+def without_figures(reply: Any) -> Any:
+    reply["choices"][0]["logprobs"]["token_logprobs"] = []
+    return reply
+
+
 def less_likely(reply: Any) -> Any:
     found = reply["choices"][0]["logprobs"]
     found["token_logprobs"] = [number - 0.006 for number in found["token_logprobs"]]
@@ -192,6 +206,7 @@ def less_likely(reply: Any) -> Any:
     ("change", "code", "problem"),
     [
         (of_another_protocol, 2, "expected token ids as `token_id:17`"),
+        (without_figures, 2, "expected a log-probability for each token; found []"),
         (less_likely, 2, "serves another model as 'models/sft': log-probabilities of"),
         (lambda _: {"error": "?"}, 2, "expected choices[0].logprobs.tokens; found {'error'"),
         (lambda reply: {"choices": [reply["choices"][0] | {"finish_reason": "content_filter"}]},
@@ -226,9 +241,8 @@ def test_without_a_server_there_is_one_clear_error(
     assert "RLHF_GENERATION_URL names none and there is no command" in outcome(root, "baseline")
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL="127.0.0.1:8000") == 2
     assert "'127.0.0.1:8000', expected an http(s) address" in outcome(root, "baseline")
-    served.name = "a-model"
+    served.name = served.root = "a-model"
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 2
-    served.name = "models/sft"
     assert "no server has models/sft under its path or as" in outcome(root, "baseline")
     assert "found a-model" in outcome(root, "baseline")
     monkeypatch.delenv("RLHF_GENERATION_URL")

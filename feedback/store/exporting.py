@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from feedback.store.events import record
 from feedback.store.rounds import round_pair_ids
 from feedback.store.standing import judgments_of, pairs_of
 from preferences.records import Judgment
-from preferences.withdrawals import WITHDRAWN_JUDGMENTS, load_withdrawals
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
 
 ENDINGS = {"judgments": "jsonl", "trl": "jsonl", "label-studio": "json", "csv": "csv"}
 """The forms, and the ending of a file in each."""
@@ -41,8 +41,10 @@ def export(connection: Connection, round_key: str, form: str, **who: Any) -> Exp
     pairs = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
     if not pairs:
         raise ValueError(f"round {round_key} has not been published")
-    withdrawn = load_withdrawals(Path(WITHDRAWN_JUDGMENTS))
-    judgments = withdrawn.kept_judgments(judgments_of(connection, pairs))
+    texts = load_withdrawals(Path(WITHDRAWN_TEXTS))
+    pairs = [pair for pair in pairs if texts.kept([asdict(pair)])]
+    people = load_withdrawals(Path(WITHDRAWN_JUDGMENTS))
+    judgments = people.kept_judgments(judgments_of(connection, pairs))
     record(connection, "export", round_key=round_key, form=form, n=len(judgments), **who)
     return Export(
         text=_formatted(form, pairs, judgments), judgments=len(judgments), pairs=len(pairs)

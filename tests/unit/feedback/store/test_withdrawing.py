@@ -8,9 +8,9 @@ from sqlalchemy.exc import IntegrityError
 
 from feedback.store import rounds, schema
 from feedback.store.database import Database
-from feedback.store.exporting import export
+from feedback.store.exporting import ENDINGS, export
 from feedback.store.withdrawing import Held, held, withdraw
-from preferences.withdrawals import WITHDRAWN_JUDGMENTS, tombstone
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, tombstone
 from tests.unit.feedback.conftest import Desk, some_pairs
 
 SALT = "00" * 16
@@ -117,6 +117,42 @@ def test_an_export_leaves_out_whom_a_restored_backup_brings_back(
 
     assert done.judgments == 3
     assert ("ann" in done.text.replace("annotator", ""), "bob" in done.text) == (False, True)
+
+
+def test_an_export_leaves_out_pairs_with_a_withdrawn_text(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(WITHDRAWN_TEXTS).parent.mkdir(parents=True)
+    Path(WITHDRAWN_TEXTS).write_text(tombstone("text", "prompt 1", SALT).line())
+
+    with desk.database.writing() as connection:
+        done = {form: export(connection, "r1", form) for form in ENDINGS}
+
+    assert {(one.pairs, one.judgments) for one in done.values()} == {(2, 4)}
+    assert not [form for form, one in done.items() if "prompt 1" in one.text]
+    assert "prompt 2" in done["label-studio"].text
+
+
+def test_the_file_gives_up_the_pages_of_what_left(desk: Desk) -> None:
+    # Where SQLite is built without secure_delete, free pages still hold the bytes.
+    desk.publish(some_pairs(400, start=3))
+    _, before = pages(desk)
+
+    remove(desk, find(desk, said="prompt"))
+
+    free, after = pages(desk)
+    assert (free, after < before) == (0, True)
+
+
+def pages(desk: Desk) -> tuple[int, int]:
+    """The free ones of the database's file, and all."""
+    with desk.database.reading() as connection:
+        found = [
+            connection.execute(text(f"PRAGMA {name}")).scalar_one()
+            for name in ("freelist_count", "page_count")
+        ]
+    return found[0], found[1]
 
 
 def test_a_store_can_be_opened_again_afterwards(desk: Desk, tmp_path: Path) -> None:

@@ -17,6 +17,22 @@ from ruamel.yaml import YAML
 Items = frozenset[tuple[str, str]]
 """(kind, id) of what formed a model."""
 
+START = {
+    **dict.fromkeys(("policy", "start", "reward_model"), "models/sft"),
+    "preferences": "data/prepared/preferences",
+}
+"""Where a first round starts from."""
+
+
+def after(key: str) -> dict[str, str]:
+    """Where a round that follows another starts from."""
+    return {
+        "policy": f"models/rounds/{key}/policy",
+        "start": f"models/rounds/{key}/policy",
+        "reward_model": f"models/rounds/{key}/reward",
+        "preferences": f"data/rounds/{key}/preferences",
+    }
+
 
 class World:
     """A repository with a cache and no outputs checked out."""
@@ -148,7 +164,21 @@ class World:
         self._git("commit", "-q", "-m", "Record a run")
         if tag is not None:
             self._git("tag", tag)
+        return self.commit_hash()
+
+    def commit_hash(self) -> str:
+        """Of what is checked out."""
         return self._git("rev-parse", "HEAD")
+
+    def switch(self, name: str) -> None:
+        """Check out a commit, or a new branch; what this world noted stays."""
+        new = not self._git("rev-parse", "--verify", "-q", name, check=False)
+        self._git("switch", "-q", *(["-c"] if new else ["--detach"]), name)
+
+    def merge_nothing_of(self, branch: str) -> None:
+        """Merge a branch, keep our files, and remove its name."""
+        self._git("merge", "-q", "-s", "ours", "-m", "Merge", branch)
+        self._git("branch", "-q", "-D", branch)
 
     def _all(self, deps: Sequence[str]) -> Items:
         return frozenset(item for dep in deps for item in self.now[dep][1])
@@ -180,12 +210,21 @@ class World:
         with (self.root / "dvc.lock").open("w", encoding="utf-8") as stream:
             YAML().dump({"schema": "2.0", "stages": self.stages}, stream)
 
-    def _git(self, *arguments: str) -> str:
+    def _git(self, *arguments: str, check: bool = True) -> str:
         who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
         return subprocess.run(
             ["git", "-C", str(self.root), *who, *arguments],
-            check=True, capture_output=True, text=True,
+            check=check, capture_output=True, text=True,
         ).stdout.strip()  # fmt: skip
+
+
+def one_round(root: Path, *judges: str) -> World:
+    """Four prompts, a demonstration for the first, and a round that these people judged."""
+    world = World(root)
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    world.round("r1", START, judges, "first")
+    return world
 
 
 def random_world(root: Path, seed: int) -> World:

@@ -9,6 +9,8 @@ from tasks.tracing.items import PREPARED, Item, Part, files_of, items_of, parts_
 from tasks.tracing.records import Ran, RecordError, Records
 
 SHORTEST_HASH = 7
+MADE = (PREPARED, "data/rounds", "models")
+"""Where stages write what others learn from; anything else is code, or a file that people wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Ancestry:
             ran = todo.pop(0)
             yield ran
             for path, digest in ran.deps.items():
-                if not path.startswith(("data/", "models/")) or path.endswith(".py"):
+                if not path.startswith(MADE):
                     continue
                 before = self.records.writer(path, digest)
                 if before is not None and before not in seen:

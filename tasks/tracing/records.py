@@ -1,4 +1,4 @@
-"""Which stage wrote which bytes: `dvc.lock` of one revision, and of all earlier commits behind it.
+"""Which stage wrote which bytes: `dvc.lock` of a revision, and of all other commits behind it.
 
 A file keeps its path and changes its content, so a model is followed back through hashes. Where
 `dvc.lock` names another hash today than the one a model was made from (its data have been written
@@ -37,7 +37,7 @@ class Ran:
 
 
 class Records:
-    """The runs of stages that a revision knows, and those of the commits behind it."""
+    """The runs of stages that a revision knows, and those that other commits know."""
 
     def __init__(self, root: Path, contents: Contents, revision: str | None = None) -> None:
         """Reads `dvc.lock` of the workspace, or of a revision.
@@ -50,7 +50,7 @@ class Records:
         self.now = _runs(self._text(revision), LOCK if revision is None else f"{revision}:{LOCK}")
         if not self.now:
             raise RecordError(f"{root / LOCK}: nothing has run here yet")
-        self._before: list[list[Ran]] | None = None
+        self._others: list[list[Ran]] | None = None
 
     def params(self) -> dict[str, Any]:
         """`params.yaml` of the revision, as it is."""
@@ -68,10 +68,10 @@ class Records:
         }
 
     def all_models(self) -> dict[str, str]:
-        """Hash -> path of every model that this revision or a commit behind it names."""
+        """Hash -> path of every model that this revision or any commit names."""
         return {
             digest: path
-            for runs in (*self.earlier(), self.now)
+            for runs in (*self.others(), self.now)
             for ran in runs
             for path, digest in ran.outs.items()
             if path.startswith("models/")
@@ -85,29 +85,36 @@ class Records:
         """
         if (found := self._among(self.now, path, digest)) is not None:
             return found
-        if not any(_below(path, out) is not None for ran in self.now for out in ran.outs):
-            return None
-        for runs in self.earlier():
+        for runs in self.others():
             if (found := self._among(runs, path, digest)) is not None:
                 return found
+        # Also of a round that there was once: to pass over it would lose what formed the model.
+        known = (out for runs in (self.now, *self.others()) for ran in runs for out in ran.outs)
+        if not any(_below(path, out) is not None for out in known):
+            return None
         raise RecordError(
-            f"{path} with md5 {digest}: no {LOCK}, of this revision or of a commit behind it, says "
+            f"{path} with md5 {digest}: no {LOCK}, of this revision or of any other commit, says "
             "which stage wrote it; commit dvc.lock after each run"
         )
 
-    def earlier(self) -> Iterator[list[Ran]]:
-        """What the commits behind the revision record, the newest first."""
-        if self._before is None:
-            self._before = []
-            try:
-                listed = git(
-                    self._root, "log", "--format=%H", self._revision or "HEAD", "--", LOCK
-                ).split()
-            except GitError:
-                listed = []
-            for commit in listed:
-                self._before.append(_runs(self._text(commit), f"{commit}:{LOCK}"))
-        yield from self._before
+    def others(self) -> Iterator[list[Ran]]:
+        """What all other commits record: first those behind the revision, each the newest first."""
+        if self._others is None:
+            behind = recorded_in(self._root, self._revision or "HEAD")
+            everywhere = recorded_in(self._root, "--all")
+            self._others = [
+                runs
+                for commit in dict.fromkeys([*behind, *everywhere])
+                if (runs := self._readable(commit))
+            ]
+        yield from self._others
+
+    def _readable(self, commit: str) -> list[Ran]:
+        # One commit with a damaged file, years ago, must not hide what the others say.
+        try:
+            return _runs(self._text(commit), f"{commit}:{LOCK}")
+        except RecordError:
+            return []
 
     def _among(self, runs: list[Ran], path: str, digest: str) -> Ran | None:
         for ran in runs:
@@ -138,6 +145,16 @@ class Records:
             if name != LOCK or _is_commit(self._root, revision):
                 return ""
             raise RecordError(str(error)) from None
+
+
+def recorded_in(root: Path, commits: str) -> list[str]:
+    """The commits of a revision, or of `--all` branches and tags, that change dvc.lock."""
+    try:
+        # Else git leaves out what was run on a branch whose dvc.lock a merge did not take.
+        listed = git(root, "log", "--full-history", "--format=%H", commits, "--", LOCK)
+    except GitError:
+        return []
+    return listed.split()
 
 
 def _is_commit(root: Path, revision: str) -> bool:

@@ -6,17 +6,12 @@ from pathlib import Path
 import pytest
 
 from tasks.lineage import main
-from tests.traced_world import World
+from tests.traced_world import World, one_round
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(tmp_path / "world")
-    world.prepare(["one", "two", "three", "four"], ["one"])
-    world.start()
-    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
-    settings["preferences"] = "data/prepared/preferences"
-    world.round("r1", settings, ["ann", "bo"], "first")
+    world = one_round(tmp_path / "world", "ann", "bo")
     monkeypatch.chdir(world.root)
     return world
 

@@ -9,13 +9,9 @@ from tasks.compare import main
 from tasks.comparing.sides import SideError, side
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
-from tests.traced_world import World
+from tests.traced_world import START, World
 
 ROOT = Path(__file__).resolve().parents[4]
-START = {
-    **dict.fromkeys(("policy", "start", "reward_model"), "models/sft"),
-    "preferences": "data/prepared/preferences",
-}
 
 
 def metrics(gold: float) -> str:

@@ -13,19 +13,9 @@ from tasks.forget import main
 from tasks.forgetting.ledger import LOG
 from tasks.forgetting.plan import Plan, make_plan
 from tasks.forgetting.wanted import Wanted
-from tests.traced_world import World, digest, object_path
+from tests.traced_world import START, World, after, digest, object_path
 
 ROOT = Path(__file__).resolve().parents[4]
-START = {
-    **dict.fromkeys(("policy", "start", "reward_model"), "models/sft"),
-    "preferences": "data/prepared/preferences",
-}
-SECOND = {
-    "policy": "models/rounds/r1/policy",
-    "start": "models/rounds/r1/policy",
-    "reward_model": "models/rounds/r1/reward",
-    "preferences": "data/rounds/r1/preferences",
-}
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world.prepare(["one", "two", "three Kim", "four"], ["one", "five Kim"])
     world.start()
     world.round("r1", START, ["ann", "bob"], "first")
-    world.round("r2", SECOND, ["bob"], "second")
+    world.round("r2", after("r1"), ["bob"], "second")
     world.commit()
     monkeypatch.chdir(world.root)
     return world
@@ -79,6 +69,23 @@ def test_an_annotator_of_one_round_goes_with_the_preferences_that_came_of_it(
         f"models/rounds/{key}/{name}" for key in ("r1", "r2") for name in ("reward", "policy")
     }
     assert {name for name, added in plan.tombstones.items() if added} == {WITHDRAWN_JUDGMENTS}
+
+
+def test_models_of_other_branches_and_of_earlier_commits_are_named(world: World) -> None:
+    here = world.commit_hash()
+    replaced = world.now["models/rounds/r1/policy"][0]
+    world.switch("other")
+    world.round("r1", START, ["ann"], "elsewhere")
+    world.commit()
+    elsewhere = world.now["models/rounds/r1/policy"][0]
+    world.switch(here)
+    world.round("r1", START, ["bob"], "third")
+    world.commit()
+
+    plan = make_plan(world.root, Wanted("annotator", "ann"))
+
+    assert {replaced, elsewhere} <= {model.digest for model in plan.models}
+    assert world.now["models/rounds/r1/policy"][0] not in {m.digest for m in plan.models}
 
 
 def test_a_prompt_goes_from_everything_after_prepare(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.records import RecordError
-from tests.traced_world import World, object_path, random_world
+from tests.traced_world import START, World, after, object_path, one_round, random_world
 
 
 @pytest.fixture(scope="module", params=range(6))
@@ -53,19 +53,10 @@ def test_the_way_back_from_each_annotator_and_prompt_is_the_same_relation(world:
 
 
 def test_an_earlier_commit_answers_as_it_did_then(tmp_path: Path) -> None:
-    world = World(tmp_path / "world")
-    world.prepare(["one", "two", "three", "four"], ["one"])
-    world.start()
-    settings = {
-        "policy": "models/sft",
-        "start": "models/sft",
-        "reward_model": "models/sft",
-        "preferences": "data/prepared/preferences",
-    }
-    world.round("r1", settings, ["ann"], "first")
+    world = one_round(tmp_path / "world", "ann")
     formed = world.now["models/rounds/r1/policy"][1]
     then = world.commit()
-    world.round("r1", settings, ["bo"], "second")
+    world.round("r1", START, ["bo"], "second")
     world.commit()
 
     ancestry = Ancestry(world.root, then)
@@ -77,13 +68,7 @@ def test_an_earlier_commit_answers_as_it_did_then(tmp_path: Path) -> None:
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> World:
-    world = World(tmp_path / "world")
-    world.prepare(["one", "two", "three", "four"], ["one"])
-    world.start()
-    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
-    settings["preferences"] = "data/prepared/preferences"
-    world.round("r1", settings, ["ann"], "first")
-    return world
+    return one_round(tmp_path / "world", "ann")
 
 
 def test_each_judgment_says_what_became_of_it(labelled: World) -> None:
@@ -108,11 +93,9 @@ def test_a_base_model_that_was_taken_from_elsewhere_was_formed_by_nothing_here(
 
 
 def test_judgments_written_anew_and_never_committed_are_an_error(labelled: World) -> None:
-    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
-    settings["preferences"] = "data/prepared/preferences"
     old = labelled.now["data/rounds/r1/preferences"][0]
-    labelled.label("r1", settings, ["bo"], "second")
-    labelled.validate("r1", settings)
+    labelled.label("r1", START, ["bo"], "second")
+    labelled.validate("r1", START)
     ancestry = Ancestry(labelled.root)
 
     with pytest.raises(RecordError, match=f"data/rounds/r1/preferences with md5 {old}"):
@@ -142,6 +125,65 @@ def test_a_file_that_is_only_checked_out_is_read_if_its_bytes_are_the_recorded_o
     edited = Ancestry(labelled.root)
     with pytest.raises(ContentError):
         list(edited.items(edited.model("r1")))
+
+
+def test_a_model_of_another_branch_is_traced_through_rounds_that_are_not_here(
+    labelled: World,
+) -> None:
+    here = labelled.commit()
+    labelled.switch("other")
+    labelled.round("r2", after("r1"), ["bo"], "second")
+    labelled.round("r3", after("r2"), ["cy"], "third")
+    labelled.commit()
+    path = "models/rounds/r3/policy"
+    known, formed = labelled.now[path]
+    labelled.switch(here)
+
+    ancestry = Ancestry(labelled.root)
+    found = ancestry.items(ancestry.model(known))
+
+    assert path not in ancestry.records.models()
+    assert frozenset((item.kind, item.id) for item in found) == formed
+
+
+def test_a_part_of_an_output_is_of_the_run_that_wrote_these_bytes(labelled: World) -> None:
+    before = labelled.now["data/prepared"][0]
+    part = labelled.now["data/prepared/preferences"][0]
+    labelled.commit()
+    labelled.prepare(["five", "six", "seven", "eight"], [])
+
+    ran = Ancestry(labelled.root).records.writer("data/prepared/preferences", part)
+
+    assert ran is not None
+    assert ran.outs["data/prepared"] == before
+
+
+def test_a_run_whose_branch_was_merged_without_its_dvc_lock_is_known(labelled: World) -> None:
+    first = labelled.commit()
+    labelled.switch("other")
+    labelled.round("r1", START, ["bo"], "second")
+    labelled.commit()
+    known, formed = labelled.now["models/rounds/r1/policy"]
+    labelled.switch(first)
+    labelled.merge_nothing_of("other")
+
+    ancestry = Ancestry(labelled.root)
+
+    items = ancestry.items(ancestry.model(known))
+    assert frozenset((item.kind, item.id) for item in items) == formed
+
+
+def test_a_commit_with_a_damaged_dvc_lock_hides_no_other(labelled: World) -> None:
+    known, formed = labelled.now["models/rounds/r1/policy"]
+    labelled.commit()
+    (labelled.root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {\n")
+    labelled.commit()
+    labelled.round("r1", START, ["bo"], "second")
+
+    ancestry = Ancestry(labelled.root)
+
+    items = ancestry.items(ancestry.model(known))
+    assert frozenset((item.kind, item.id) for item in items) == formed
 
 
 @pytest.mark.parametrize("name", ["r1", "models/rounds/r1/policy", "HASH"])

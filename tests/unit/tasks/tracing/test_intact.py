@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traced_world import World, object_path
+from tests.traced_world import World, object_path, one_round
 
 ROOT = Path(__file__).resolve().parents[4]
 WITHOUT_DVC = """
@@ -23,12 +23,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Two outputs are checked out, the rest is in the cache."""
-    world = World(tmp_path / "world")
-    world.prepare(["one", "two", "three", "four"], ["one"])
-    world.start()
-    settings = dict.fromkeys(("policy", "start", "reward_model"), "models/sft")
-    settings["preferences"] = "data/prepared/preferences"
-    world.round("r1", settings, ["ann"], "first")
+    world = one_round(tmp_path / "world", "ann")
     for path in ("data/rounds/r1/judgments.jsonl", "models/sft"):
         (world.root / path).parent.mkdir(parents=True, exist_ok=True)
     judgments = world.now["data/rounds/r1/judgments.jsonl"][0]

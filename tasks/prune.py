@@ -11,9 +11,11 @@ git refuse, 7 while a run is going on here.
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from tasks.pruning.kept import has_strangers, kept_runs
 from tasks.pruning.leftovers import (
     Cache,
     Leftover,
@@ -24,11 +26,12 @@ from tasks.pruning.leftovers import (
     kept_workspaces,
     variants,
 )
-from tasks.tracing.records import RecordError
+from tasks.tracing.records import Ran, RecordError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
 from tasks.workspace.git import GitError
+from tasks.workspace.worktrees import workspaces
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,22 +40,21 @@ def main(argv: list[str] | None = None) -> int:
     root = Path.cwd()
     try:
         # Also before looking: what a run has written and not yet recorded looks like a leftover.
-        for place in (root, *kept_workspaces(root)):
+        for place in (root, *workspaces(root)):
             refuse_if_busy(place)
-        cache = Cache(root, kept_workspaces(root), dict(os.environ), tips=given.tips)
-        if not given.tips:
-            sys.stderr.write("Asking DVC what every commit needs; minutes in a long history.\n")
-        objects = cache.leftover()
-        others = [*checkpoints(root), *variants(root), *clones(root)]
-        others += _copies(root, tips=given.tips)
-        _say([objects, *others] if objects.paths else others)
+        kept = kept_workspaces(root)
+        runs = list(kept_runs(root, [root, *kept], tips=given.tips))
+        cache = Cache(root, kept, dict(os.environ), tips=given.tips)
+        objects = _objects(root, cache, runs, tips=given.tips)
+        others = [*checkpoints(root), *variants(root), *clones(root), *_copies(root, runs)]
+        _say([*objects, *others])
         if not given.yes:
             sys.stdout.write("Nothing was removed; the same command with --yes does it.\n")
             return 0
         for one in others:
             one.remove()
         forget_worktrees(root)
-        if objects.paths:
+        if objects:
             cache.collect()
     except (PruneError, GitError, RecordError) as error:
         sys.stderr.write(f"{error}\n")
@@ -74,7 +76,17 @@ def _say(leftovers: list[Leftover]) -> None:
     sys.stdout.write(f"{total / 1e6:.1f} MB in all that no kept run needs.\n")
 
 
-def _copies(root: Path, *, tips: bool) -> list[Leftover]:
+def _objects(root: Path, cache: Cache, runs: Sequence[Ran], *, tips: bool) -> list[Leftover]:
+    if not tips:
+        # DVC looks at every commit, which takes minutes; its cache has seldom more than they name.
+        if not has_strangers(root, runs):
+            return []
+        sys.stderr.write("Asking DVC what every commit needs; minutes in a long history.\n")
+    found = cache.leftover()
+    return [found] if found.paths else []
+
+
+def _copies(root: Path, runs: Sequence[Ran]) -> list[Leftover]:
     # What a server of one's own keeps is for that server to clear up.
     uri = tracking_uri(root)
     if not uri.startswith("sqlite:") or not (root / DEFAULT_STORE).exists():
@@ -84,7 +96,7 @@ def _copies(root: Path, *, tips: bool) -> list[Leftover]:
     from tasks.pruning.mlflow_copies import copies  # noqa: PLC0415
     from tasks.tracking.store import connect  # noqa: PLC0415
 
-    return list(copies(root, connect(uri), [root, *kept_workspaces(root)], tips=tips))
+    return list(copies(connect(uri), runs))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -47,14 +47,14 @@ class Records:
         """
         self._root, self._contents = root, contents
         self._revision = revision
-        self.now = _runs(self._text(revision), LOCK if revision is None else f"{revision}:{LOCK}")
+        self.now = runs_of(root, revision)
         if not self.now:
             raise RecordError(f"{root / LOCK}: nothing has run here yet")
         self._others: list[list[Ran]] | None = None
 
     def params(self) -> dict[str, Any]:
         """`params.yaml` of the revision, as it is."""
-        text = self._text(self._revision, "params.yaml")
+        text = _text(self._root, self._revision, "params.yaml")
         values: dict[str, Any] = YAML(typ="safe").load(text) or {}
         return values
 
@@ -112,7 +112,7 @@ class Records:
     def _readable(self, commit: str) -> list[Ran]:
         # One commit with a damaged file, years ago, must not hide what the others say.
         try:
-            return _runs(self._text(commit), f"{commit}:{LOCK}")
+            return runs_of(self._root, commit)
         except RecordError:
             return []
 
@@ -135,16 +135,14 @@ class Records:
         except ContentError:
             return None
 
-    def _text(self, revision: str | None, name: str = LOCK) -> str:
-        if revision is None:
-            path = self._root / name
-            return path.read_text(encoding="utf-8") if path.exists() else ""
-        try:
-            return git(self._root, "show", f"{revision}:{name}")
-        except GitError as error:
-            if name != LOCK or _is_commit(self._root, revision):
-                return ""
-            raise RecordError(str(error)) from None
+
+def runs_of(root: Path, revision: str | None) -> list[Ran]:
+    """The runs that `dvc.lock` of the workspace records, or that of a revision; none without one.
+
+    Raises:
+        RecordError: there is no such revision, or the file is damaged.
+    """
+    return _runs(_text(root, revision), LOCK if revision is None else f"{revision}:{LOCK}")
 
 
 def recorded_in(root: Path, commits: str) -> list[str]:
@@ -155,6 +153,18 @@ def recorded_in(root: Path, commits: str) -> list[str]:
     except GitError:
         return []
     return listed.split()
+
+
+def _text(root: Path, revision: str | None, name: str = LOCK) -> str:
+    if revision is None:
+        path = root / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        return git(root, "show", f"{revision}:{name}")
+    except GitError as error:
+        if name != LOCK or _is_commit(root, revision):
+            return ""
+        raise RecordError(str(error)) from None
 
 
 def _is_commit(root: Path, revision: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
+from tasks.workspace.driver_lock import Driver, sole_use
 from tests.stage_world import environment
 
 pytestmark = pytest.mark.long
@@ -92,6 +93,28 @@ def test_only_what_nothing_needs_goes_and_only_when_told_to(root: Path) -> None:
 
     prune(root, "--tips", "--yes")
     assert cached(root) == {2, 4}
+
+
+def refused(root: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.prune", "--yes"],
+        cwd=root, env=environment(root.parent), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_nothing_goes_where_it_is_unknown_what_is_needed(root: Path) -> None:
+    call(root, "git", "worktree", "add", "-q", "--detach", ".work/variants/gone", "HEAD")
+    with sole_use(root / ".work/variants/gone", Driver(name="test")):
+        code, message = refused(root)
+    assert (code, "gone" in message) == (7, True)
+
+    (root / "dvc.lock").write_text("stages:\n<<<<<<< HEAD\n")
+    code, message = refused(root)
+    assert (code, "dvc.lock: not valid YAML" in message) == (2, True)
+
+    assert cached(root) == {1, 2, 3, 4}
+    assert (root / ".work/variants/gone").exists()
 
 
 def checkpoint(root: Path, stage: str, name: str, *, minute: int) -> Path:

@@ -1,0 +1,39 @@
+"""The runs that are kept, as their `dvc.lock` records them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tasks.tracing.contents import Contents
+from tasks.tracing.records import Ran, RecordError, recorded_in, runs_of
+from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.git import git
+
+
+def kept_runs(root: Path, places: Sequence[Path], *, tips: bool) -> Iterator[Ran]:
+    """The runs of all commits, or of the newest of each branch and tag, and those of workspaces.
+
+    Raises:
+        RecordError: the `dvc.lock` of a workspace is damaged, so nobody can say what it needs.
+    """
+    for place in places:
+        yield from runs_of(place, None)
+    if tips:
+        refs = git(root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags")
+        commits = refs.split()
+    else:
+        commits = recorded_in(root, "--all")
+    for commit in commits:
+        try:
+            yield from runs_of(root, commit)
+        except RecordError:
+            continue
+
+
+def has_strangers(root: Path, runs: Sequence[Ran]) -> bool:
+    """Whether DVC's cache holds an object that none of these runs wrote."""
+    contents = Contents(root)
+    named: set[str] = set()
+    for digest in {digest for ran in runs for digest in ran.outs.values()}:
+        named |= {digest, *contents.known_files(digest).values()}
+    found = cache_folder(root).glob("??/*")
+    return any(path.parent.name + path.name not in named for path in found)

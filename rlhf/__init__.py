@@ -15,6 +15,7 @@ Foundations
     draws                the uniform numbers that sampling draws tokens with
     bits                 which instructions the libraries may use; portable or native
     compute              device, threads, precision
+    distributed          several processes that compute one result, each a share of the rows
     thread_order         results that do not depend on the number of threads
     params               the settings of each algorithm, with the recipe as defaults
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from rlhf.distributed import gather
 from rlhf.shapes import (
     PerSequence,
     PerSequenceFlag,
@@ -82,6 +83,10 @@ class TensorBatch:
                     f"{cls.__name__}.concat: expected equal widths of {name}, found {found}"
                 )
         return cls(**{name: torch.cat(tensors) for name, tensors in columns.items()})
+
+    def of_all_processes(self: AnyBatch) -> AnyBatch:
+        """The rows of all processes, those of the first before the others'; all of one width."""
+        return self._map(gather)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
+from rlhf.distributed import share, totals
 from rlhf.draws import draw_table
 from rlhf.generation import sample_all
 from rlhf.kl import full_kl
@@ -70,17 +71,20 @@ def kl_to_reference(
         ref_logits = language_model_head(reference, ref_hidden)
         return full_kl(logits, ref_logits, temperature=temperature)
 
-    result: list[float] = []
-    for start in range(0, len(prompts), params.batch_size):
-        rows = slice(start, start + params.batch_size)
-        prompt_ids, prompt_mask = pad_left(prompts[rows], tokens.pad)
-        ids, mask = (tensor.to(compute.device) for tensor in pad_right(responses[rows], tokens.pad))
+    result = [0.0] * len(prompts)
+    ours = share(range(len(prompts)))
+    for start in range(0, len(ours), params.batch_size):
+        rows = ours[start : start + params.batch_size]
+        prompt_ids, prompt_mask = pad_left([prompts[row] for row in rows], tokens.pad)
+        padded = pad_right([responses[row] for row in rows], tokens.pad)
+        ids, mask = (tensor.to(compute.device) for tensor in padded)
         batch = (prompt_ids.to(compute.device), prompt_mask.to(compute.device), ids, mask)
         with compute.autocast():
             hidden = [before_response(lm.base_model, batch) for lm in (policy, reference)]
             divergence = joined(each_chunk(policy, read, *hidden), mask)
-        result += sequence_sums(divergence, mask).tolist()
-    return result
+        for row, value in zip(rows, sequence_sums(divergence, mask).tolist(), strict=True):
+            result[row] = value
+    return totals(result)
 
 
 def distinct_ngrams(texts: Sequence[str], n: int) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.decoding_cache import decoding_cache
+from rlhf.distributed import gather_rows, share
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head
 from rlhf.masked import last_token_index
@@ -176,12 +177,13 @@ def sample_all(
 ) -> list[list[int]]:
     """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
 
-    Prompts of similar length share a batch. Which prompts share one affects a response only where
-    a draw falls within rounding of the boundary between two tokens.
+    Prompts of similar length share a batch, and of several processes each samples its share. Which
+    prompts share a batch affects a response only where a draw falls within rounding of the boundary
+    between two tokens.
     """
     device = next(lm.parameters()).device
-    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-    sampled: list[list[int]] = [[] for _ in prompts]
+    order = share(sorted(range(len(prompts)), key=lambda row: len(prompts[row])))
+    found: list[list[int]] = []
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         ids, mask = pad_left([prompts[row] for row in chosen], pad_id)
@@ -194,6 +196,8 @@ def sample_all(
             pad_id=pad_id,
             draws=draws[chosen],
         )
-        for row, response in zip(chosen, responses.rows(), strict=True):
-            sampled[row] = response
+        found += [[row, *ids] for row, ids in zip(chosen, responses.rows(), strict=True)]
+    sampled: list[list[int]] = [[] for _ in prompts]
+    for row, *response in gather_rows(found):
+        sampled[row] = response
     return sampled

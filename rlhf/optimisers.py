@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlhf.distributed import sum_gradients
 from rlhf.muon import Muon
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.stopping import NonFiniteError
@@ -77,9 +78,12 @@ class Optimiser:
     def clip(self) -> float:
         """Scale the gradients down to the largest global norm; returns the norm before.
 
+        Of several processes, each has computed the gradients of its rows; they are added up first.
+
         Raises:
             NonFiniteError: the norm is not finite; no weight has changed.
         """
+        sum_gradients(self.weights)
         norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
         if not math.isfinite(norm):
             raise NonFiniteError(

@@ -3,7 +3,7 @@
 Without a value function there is no value loss, and no optimiser for it.
 
 Every metric and every gradient is divided by the token count of the whole minibatch, so that the
-size of the micro-batches changes neither.
+size of the micro-batches changes neither, nor does the number of processes.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from torch import Tensor
 from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
+from rlhf.distributed import share, totals
 from rlhf.kl import KLController
 from rlhf.masked import masked_mean
 from rlhf.optimisers import Optimiser, schedule_factor
@@ -175,7 +176,7 @@ def _optimise(
     """
     tokens = int(minibatch.response_mask.sum())
     lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
-    by_length = minibatch.select(lengths.argsort(stable=True))
+    by_length = minibatch.select(share(lengths.argsort(stable=True)))
     sums: dict[str, float] = {}
     for micro in by_length.split(params.micro_batch_size):
         with compute.autocast():
@@ -183,6 +184,7 @@ def _optimise(
         loss.backward()
         for name, value in parts.items():
             sums[name] = sums.get(name, 0.0) + value.item()
+    sums = dict(zip(sums, totals(list(sums.values())), strict=True))
     check_losses(sums, iteration)
     # Both gradients are checked before either model is updated.
     if train_policy:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rlhf import distributed
 from rlhf.compute import Compute
 from rlhf.masked import ROUNDING_STEPS
 from rlhf.optimisers import Training, require_finite_loss, schedule_factor
@@ -149,16 +150,17 @@ def _backward(
     """Backward over micro-batches; each counts by its share of the step's label weight."""
     assert isinstance(training.model, RewardModel)
     total_weight = sum(pair.weight for pair in pairs)
-    sums = [0.0, 0.0, 0.0]
-    for start in range(0, len(pairs), params.micro_batch_size):
-        micro = pairs[start : start + params.micro_batch_size]
+    sums, ours = [0.0, 0.0, 0.0], distributed.share(pairs)
+    for start in range(0, len(ours), params.micro_batch_size):
+        micro = ours[start : start + params.micro_batch_size]
         share = sum(pair.weight for pair in micro) / total_weight
         with compute.autocast():
             result = pair_loss(training.model, micro, params, pad_id=pad_id)
         (result.loss * share).backward()
         for index, value in enumerate(result):
             sums[index] += value.item() * share
-    return sums[0], sums[1], sums[2]
+    loss, accuracy, margin = distributed.totals(sums)
+    return loss, accuracy, margin
 
 
 def pair_loss(

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from rlhf.actor_critic import ActorCritic
 from rlhf.batches import Rollout
 from rlhf.compute import Compute
+from rlhf.distributed import gather, share, world
 from rlhf.generation import Responses, sample_responses
 from rlhf.logits import before_response
 from rlhf.lora import adapter_off
@@ -45,9 +46,9 @@ class MicroBatches(NamedTuple):
     """Rows that are together in the update; None: all of them."""
 
     def of(self, lengths: torch.Tensor) -> list[torch.Tensor]:
-        """Indices of the rows of each micro-batch, from every row's number of tokens."""
+        """Indices of the rows of each micro-batch of this process, from every row's length."""
         groups = [g.to(lengths.device) for g in self.minibatches or [torch.arange(len(lengths))]]
-        ordered = [rows[lengths[rows].argsort(stable=True)] for rows in groups]
+        ordered = [share(rows[lengths[rows].argsort(stable=True)]) for rows in groups]
         return [part for rows in ordered for part in rows.split(self.size)]
 
 
@@ -66,7 +67,8 @@ def collect_rollout(
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
     the first ratio of the update is 1. The reward model reads the ids the policy emitted. `draws`
-    has a row for each prompt (`rlhf.draws`).
+    has a row for each prompt (`rlhf.draws`). Of several processes each samples and scores its share
+    of the prompts, and has the rollout of all.
     """
     ids, mask = pad_left(prompts, tokens.pad)
     ids, mask = ids.to(compute.device), mask.to(compute.device)
@@ -74,25 +76,39 @@ def collect_rollout(
     with compute.autocast():
         responses = sample_responses(
             models.actor.lm,
-            ids,
-            mask,
+            share(ids),
+            share(mask),
             sampling,
             stop_ids=tokens.stops,
             pad_id=tokens.pad,
-            draws=draws,
+            draws=share(draws),
         )
+        responses = _of_all(responses, len(ids), tokens.pad)
         lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
         together = micro_batches.of(lengths)
         parts = [
             _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling)
             for rows in together
         ]
-    return Rollout.concat(parts).select(torch.cat(together).argsort())
+    scored = gather(torch.cat(together))
+    return Rollout.concat(parts).of_all_processes().select(scored.argsort())
 
 
 def each_repeated(prompts: Sequence[Sequence[int]], times: int) -> list[Sequence[int]]:
     """Every prompt as often as it is to be answered, its copies one behind the other."""
     return [prompt for prompt in prompts for _ in range(times)]
+
+
+def _of_all(responses: Responses, count: int, pad_id: int) -> Responses:
+    """The responses that all processes have sampled, in the order of the prompts."""
+    if world() == 1:
+        return responses
+    ids, mask, ended = responses
+    width = int(gather(torch.tensor([ids.shape[1]])).amax())
+    missing = (0, width - ids.shape[1])
+    order = gather(share(torch.arange(count, device=ids.device))).argsort()
+    ids, mask = functional.pad(ids, missing, value=pad_id), functional.pad(mask, missing)
+    return Responses(*(gather(part)[order] for part in (ids, mask, ended)))
 
 
 def _rows(responses: Responses, rows: torch.Tensor) -> Responses:

@@ -31,6 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.batches import Rollout
 from rlhf.chat import Prompt, decode_rows
+from rlhf.distributed import of_first
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.reward_functions import own_function
 from rlhf.sentiment_words import NEGATIVE, POSITIVE
@@ -227,7 +228,8 @@ class RuleRewards:
             if name in functions
         }
         if (function := own_function(self.params)) is not None:
-            values["function"] = function.scores(prompts if asked is None else asked, responses)
+            given = function.scores(prompts if asked is None else asked, responses)
+            values["function"] = of_first(given)  # It may draw lots.
         return values
 
 

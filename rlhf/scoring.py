@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
+from rlhf.distributed import share, total
 from rlhf.padding import pad_right
 from rlhf.reward_models import RewardModel
 from rlhf.special_ids import special_ids
@@ -43,13 +44,13 @@ def score_rows(
     batch_size: int = 256,
 ) -> list[float]:
     """Normalised scores of token rows, in their order; rows of similar length share a batch."""
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    scores: Tensor = torch.empty(len(rows))
+    order = share(sorted(range(len(rows)), key=lambda row: len(rows[row])))
+    scores: Tensor = torch.zeros(len(rows))
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         ids, mask = pad_right([rows[row] for row in chosen], pad_id)
         with compute.autocast():
             batch = model(ids.to(compute.device), mask.to(compute.device))
         scores[chosen] = batch.cpu()
-    values: list[float] = scores.tolist()
+    values: list[float] = total(scores).tolist()
     return values

@@ -3,7 +3,7 @@
 Of a conversation, every turn of the assistant is a response.
 
 The loss is the mean over all response tokens of an optimiser step, so that neither micro-batching
-nor padding nor packing changes a gradient.
+nor padding nor packing changes a gradient, nor the number of processes (`rlhf.distributed`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.conversations import encode_conversation
+from rlhf.distributed import share, totals
 from rlhf.language_model_loss import language_model_loss
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head, sequence_hidden
@@ -112,10 +113,11 @@ def train(
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [examples[row] for row in batch]
             tokens = sum(sum(example.trained) for example in chosen)
-            loss = 0.0
-            for start in range(0, len(chosen), params.micro_batch_size):
-                micro = chosen[start : start + params.micro_batch_size]
+            loss, ours = 0.0, share(chosen)
+            for start in range(0, len(ours), params.micro_batch_size):
+                micro = ours[start : start + params.micro_batch_size]
                 loss += _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
+            (loss,) = totals([loss])
             require_finite_loss(loss, training.step)
             factor = schedule_factor(params.optimiser, training.step, total)
             norm = training.optimiser.step(factor)
@@ -133,14 +135,14 @@ def mean_loss(
     compute: Compute,
 ) -> float:
     """Mean loss of a response token, in nats, of examples that nothing is trained on."""
-    by_length = sorted(examples, key=len)
+    by_length = share(sorted(examples, key=len))
     tokens = sum(sum(example.trained) for example in examples)
     total = 0.0
     for start in range(0, len(by_length), params.micro_batch_size):
         micro = by_length[start : start + params.micro_batch_size]
         with compute.autocast():
             total += response_loss(model, micro, tokens=1, pad_id=pad_id).item()
-    return total / tokens
+    return totals([total])[0] / tokens
 
 
 def response_loss(

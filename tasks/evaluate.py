@@ -196,6 +196,7 @@ def _win_rate(stage: Stage, bench: Bench, ours: Responses, sft: Responses) -> di
     """The win rate by the judge of `evaluate.judge`; None where that is the round's own reward."""
     if (judge := stage.params.evaluate.judge) == "reward":
         return None
+    stage.go_on_alone()  # A judge is asked once.
     share = judged_win_rate(
         judge,
         stage.params.label,

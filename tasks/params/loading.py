@@ -43,6 +43,9 @@ class RunParams:
     """Every random stream of the pipeline is derived from it."""
     threads: Count = 2
     """CPU threads of torch; with portable bits 1 to 8 of them give the same results."""
+    processes: Count = 1
+    """Of a stage that trains or samples: each has its share of every batch, and a GPU of its own if
+    there are any (docs/how-to/several-gpus.md). The results are the same within rounding."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"

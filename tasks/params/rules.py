@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf.bits import MAX_THREADS
 from rlhf.params.base import BaseParams, EmbeddedModelParams
+from rlhf.params.ppo import PPOParams
 from rlhf.params.reward import NO_MODEL
 
 Problem = tuple[str, str]
@@ -43,13 +44,8 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
             with them the rules that need them.
         folder: what relative paths start from.
     """
-    run = sections.get("run")
-    if run is not None and run.bits == "portable" and run.threads > MAX_THREADS:
-        yield (
-            "run.threads",
-            f"expected at most {MAX_THREADS} with run.bits: portable, since more give "
-            f"other results, found {run.threads}; or set run.bits: native",
-        )
+    if (run := sections.get("run")) is not None:
+        yield from _run_problems(run, sections.get("ppo"))
     if (ppo := sections.get("ppo")) is not None:
         yield from ((f"ppo.{key}", text) for key, text in ppo.problems())
     if (base := sections.get("base")) is not None:
@@ -64,6 +60,21 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
         if (validate := sections.get("validate")) is not None:
             for key in set(validate.human_labels) - set(rounds):
                 yield f"validate.human_labels.{key}", f"not one of the rounds: {', '.join(rounds)}"
+
+
+def _run_problems(run: Any, ppo: PPOParams | None) -> Iterator[Problem]:
+    if run.bits == "portable" and run.threads > MAX_THREADS:
+        yield (
+            "run.threads",
+            f"expected at most {MAX_THREADS} with run.bits: portable, since more give "
+            f"other results, found {run.threads}; or set run.bits: native",
+        )
+    if ppo is not None and run.processes > (rows := ppo.rollout_size // ppo.minibatches):
+        yield (
+            "run.processes",
+            f"{run.processes}, but a minibatch of ppo has {rows} responses, and each process needs "
+            "one; lower it or ppo.minibatches",
+        )
 
 
 def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:

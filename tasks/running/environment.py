@@ -30,14 +30,18 @@ def describe_environment(run: RunParams, bits: BitsInEffect) -> dict[str, Any]:
         "processor": processor(),
         **{name: version(name) for name in PACKAGES},
         "threads": run.threads,
+        "processes": run.processes,
         "precision": run.precision,
         **_device(run),
     }
 
 
 def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The part that decides the bytes: with portable bits on a CPU any processor gives the same."""
-    spared = {"processor"} if environment["bits"] == "portable" else set()
+    """The part that decides the bytes: with portable bits on a CPU any processor gives the same.
+
+    The number of processes decides them too, but a checkpoint of another number may be used.
+    """
+    spared = {"processes"} | ({"processor"} if environment["bits"] == "portable" else set())
     return {name: value for name, value in environment.items() if name not in spared}
 
 

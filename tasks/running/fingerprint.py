@@ -33,7 +33,8 @@ def identify(
     dvc.lock says. Code is what `dvc.yaml` names for the stage.
     """
     return {
-        "params": dict(flatten(params)),
+        # As what it was made on, for a checkpoint of another number may be used (`resuming`).
+        "params": {k: v for k, v in flatten(params).items() if k != "run.processes"},
         "inputs": {path: _content(root / path) for path in inputs},
         "code": {path: _content(root / path) for path in _code(root, stage)},
         "environment": deciding(environment),

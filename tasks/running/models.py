@@ -41,6 +41,7 @@ NO_WEIGHT: Mapping[str, frozenset[str]] = {
 round, and what other files of the folder show (the chat template has its arguments)."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
+    "run": {"processes": 1},
     "sft": {"heldout_fraction": 0.0},
     "reward": {"model": None},
     "ppo": {"rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0}},

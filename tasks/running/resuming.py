@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
+
+from rlhf import distributed
 from rlhf.checkpoints import (
     checkpoints,
     load_newest,
@@ -22,6 +25,7 @@ from rlhf.checkpoints import (
 )
 from rlhf.manifests import MANIFEST
 from tasks.running.fingerprint import differences, fingerprint
+from tasks.running.outcome import StageEnd
 from tasks.running.signals import PATIENCE_SECONDS
 from tasks.running.stage import Stage
 from tasks.workspace.work_folder import checkpoint_folders
@@ -84,9 +88,12 @@ class Checkpoints:
         self._seconds = os.environ.get("RLHF_CHECKPOINT_SECONDS")
         self._every_steps = int(os.environ.get("RLHF_CHECKPOINT_STEPS", "0"))
         self._resume()
+        self._agree()
 
     def after_each(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Pass steps on; once the stage has logged one, write a checkpoint if it is due.
+
+        Of several processes the first writes, and what one is asked all are.
 
         Raises:
             KeyboardInterrupt: a signal asked the stage to end; a checkpoint has been written.
@@ -97,7 +104,7 @@ class Checkpoints:
             for step in steps:
                 yield step
                 self._steps += 1
-                asked = self._stage.signals.asked
+                asked = distributed.any_of(self._stage.signals.asked)
                 if asked or self._due(time.monotonic() - began):
                     self._save()
                 began = time.monotonic()
@@ -116,6 +123,8 @@ class Checkpoints:
         return time.monotonic() - self._saved_at >= pause
 
     def _save(self) -> None:
+        if distributed.rank() > 0:
+            return
         started = time.monotonic()
         self._training.require_finite_weights()
         state = {
@@ -144,6 +153,30 @@ class Checkpoints:
         restore_random_states(found.state["random"])
         self._steps = self._saved_steps = found.step
         log.info("%s resumes from its checkpoint at step %d", self._stage.name, found.step)
+        facts = _facts(self._folder / f"step-{found.step:08d}") or {}
+        before = facts.get("made_on", {}).get("processes", 1)
+        if before != (now := self._stage.params.run.processes):
+            log.warning(
+                "%s: the checkpoint is of a run with %d processes, this one has %d: the result is "
+                "that of either within rounding, and bit for bit that of neither",
+                self._stage.name,
+                before,
+                now,
+            )
+
+    def _agree(self) -> None:
+        """See that all processes have found the same checkpoint.
+
+        Raises:
+            StageEnd: they have not.
+        """
+        steps = distributed.gather(torch.tensor([self._steps])).unique().tolist()
+        if len(steps) > 1:
+            raise StageEnd(
+                "bad_input",
+                f"the processes found checkpoints of steps {' and '.join(map(str, steps))}: on "
+                "several machines they need one file system",
+            )
 
     def _explain_fresh_start(self) -> None:
         """Say why existing checkpoints are not used."""

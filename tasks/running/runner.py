@@ -24,6 +24,7 @@ from rlhf.manifests import DamagedError
 from tasks.own_data.files import require_followed
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.redaction import redact
+from tasks.running import launch
 from tasks.running.machine_errors import advice, explain
 from tasks.running.outcome import (
     EXIT_CODES,
@@ -80,32 +81,33 @@ def run_stage(
     # Without this, Python would spend a second at exit on collecting the imported modules.
     gc.freeze()
     gc.enable()
-    screen = logging.StreamHandler(sys.stderr)
-    screen.addFilter(_concerns_people)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tasks.{section_name}", description=body.__doc__
-    )
-    if per_round:
-        parser.add_argument("--round", required=True, help="key of the round in params.yaml")
-    options = parser.parse_args(arguments)
+    _log_to_screen()
+    asked = _asked_round(section_name, body, arguments, per_round=per_round)
     try:
         params = load_params(Path("params.yaml"))
         require_followed(Path.cwd(), params)
-        round_key = _round_key(params, options.round) if per_round else None
+        round_key = None if asked is None else _round_key(params, asked)
     except ParamsError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
     stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
     die_with_parent()
+    several = launch.wants_several(params.run, section_name)
     try:
+        if several and not launch.is_launched(params.run):
+            return launch.launch(section_name, stage_name, params.run)
+        if several and not launch.is_first():
+            return _compute(section_name, stage_name, round_key, inputs, body, errors or {})
         with alone(stage_name), sole_accelerator(params.run.device):
             # Before anything is read; params again, since we may have waited for another stage.
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
-            stage = Stage(snapshot, section_name, round_key, params, inputs)
+            kind = _first_of_several(params) if several else Stage
+            stage = kind(snapshot, section_name, round_key, params, inputs)
             _say_if_not_portable(stage)
-            return _run_and_record(stage, body, errors or {}, started)
+            code = _run_and_record(stage, body, errors or {}, started)
+            # A launcher would end all for another code; ours reads the outcome.
+            return 0 if several else code
     except (ParamsError, DefinitionError, BitsError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
@@ -114,6 +116,52 @@ def run_stage(
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")
         return EXIT_CODES["failed"]
+
+
+def _log_to_screen() -> None:
+    screen = logging.StreamHandler(sys.stderr)
+    screen.addFilter(_concerns_people)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
+
+
+def _asked_round(
+    section_name: str,
+    body: Callable[[Stage], None],
+    arguments: Sequence[str] | None,
+    *,
+    per_round: bool,
+) -> str | None:
+    """The round that the command line names, where a stage belongs to one."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tasks.{section_name}", description=body.__doc__
+    )
+    if per_round:
+        parser.add_argument("--round", required=True, help="key of the round in params.yaml")
+    options = parser.parse_args(arguments)
+    return str(options.round) if per_round else None
+
+
+def _first_of_several(params: Params) -> type[Stage]:
+    """The kind of stage that the first process has, once it has met the others."""
+    from tasks.running import ranks  # noqa: PLC0415 (loads torch, which not every stage needs)
+
+    ranks.meet(params.run)
+    return ranks.FirstStage
+
+
+def _compute(
+    section_name: str,
+    stage_name: str,
+    round_key: str | None,
+    inputs: Sequence[str],
+    body: Callable[[Stage], None],
+    errors: Mapping[type[Exception], Status],
+) -> int:
+    """Run the body in a process that is not the first; the exit code."""
+    from tasks.running import ranks  # noqa: PLC0415 (loads torch, which not every stage needs)
+
+    work = ranks.Work(section_name, stage_name, round_key, inputs, body)
+    return ranks.compute(work, {**errors, **BAD_INPUT})
 
 
 def _say_if_not_portable(stage: Stage) -> None:
@@ -147,7 +195,7 @@ def _run_and_record(
     """Run a stage that holds the machine; the exit code."""
     note_running(stage.work, stage.name, stage.execution)
     with _shipping(stage, started):
-        status, message = _run(stage, body, {**errors, **BAD_INPUT})
+        status, message = _run(stage, body, {**errors, **BAD_INPUT, **stage.own_errors})
         message = redact(message + advice(stage.root, stage.name, status))
         stage.close_spool(status, message)
     if status == "done":

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlhf.bits import require
@@ -38,6 +39,9 @@ SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
 class Stage:
     """A running stage: its name, parameters, outputs and metrics."""
 
+    own_errors: Mapping[type[Exception], Status] = MappingProxyType({})
+    """Errors of the way in which it runs, beside those of its body."""
+
     def __init__(
         self,
         snapshot: Snapshot,
@@ -65,7 +69,7 @@ class Stage:
         self.inputs = input_hashes(self.root, self.input_paths)
         self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
         self.work = self.root / ".work" / self.name
-        self.staging = Staging(self.root, self.work / "staging")
+        self._staging: Staging | None = None
         self.signals = Signals(self.name)
         self.history: list[dict[str, float]] = []
         self.checkpoint_cost = Cost()
@@ -80,6 +84,16 @@ class Stage:
         """The round that the stage belongs to."""
         assert self.round_key is not None
         return self.params.rounds[self.round_key]
+
+    @property
+    def staging(self) -> Staging:
+        """Where outputs are built; a stage of several processes has come to its writing."""
+        self.go_on_alone()
+        assert self._staging is not None
+        return self._staging
+
+    def go_on_alone(self) -> None:
+        """End the other processes of a stage that is several (`tasks.running.ranks`)."""
 
     @cached_property
     def identity(self) -> Identity:
@@ -100,6 +114,7 @@ class Stage:
             FalseEntryError: dvc.lock is wrong about an earlier stage.
             DamagedError: a model folder is not what its manifest says, or has none.
         """
+        self._staging = Staging(self.root, self.work / "staging")
         forget_note(self.root, self.name)
         require_as_started(self.root, self.snapshot)
         require_true_entries(self.root)
@@ -158,7 +173,8 @@ class Stage:
             ChangedMeanwhileError: it has.
         """
         self.snapshot.require_unchanged(self.root)
-        self._published = self.staging.publish()
+        assert self._staging is not None
+        self._published = self._staging.publish()
         note_made_from(self.root, self.snapshot, self._entry_before)
 
     @property
@@ -169,7 +185,8 @@ class Stage:
     def withdraw(self) -> None:
         """Remove the outputs, published or not: dvc.lock would describe them wrongly."""
         forget_note(self.root, self.name)
-        self.staging.discard()
+        if self._staging is not None:
+            self._staging.discard()
         for path in self._published:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -124,6 +124,7 @@ def end_where_they_say_so(stage: Stage, guards: Guards) -> None:
         if said and not ends:
             log.warning("%s: %s", stage.name, said)
         elif said:
+            stage.go_on_alone()
             folder = Path(".work") / stage.name / name
             folder.mkdir(parents=True, exist_ok=True)
             guards.write(folder, said)

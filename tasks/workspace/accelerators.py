@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.workspace.held import take
+from tasks.params.loading import ParamsError
+from tasks.workspace.held import held, take
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOOK_SECONDS = 0.5
@@ -31,9 +32,7 @@ def sole_accelerator(device: str) -> Iterator[str | None]:
     if not names:
         yield None
         return
-    folder = Path(tempfile.gettempdir()) / f"rlhf-rounds-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    started = time.monotonic()
+    folder, started = _folder(), time.monotonic()
     while True:
         for name in names:
             if (lock := take(folder / f"gpu-{name.replace('/', '-')}.lock")) is not None:
@@ -43,6 +42,35 @@ def sole_accelerator(device: str) -> Iterator[str | None]:
                     yield name
                 return
         time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def several_accelerators(device: str, count: int) -> Iterator[None]:
+    """For whoever starts so many processes that each take a GPU: only one does so at a time.
+
+    Two that had taken half of the GPUs each would wait for each other.
+
+    Args:
+        device: `run.device` of params.yaml.
+        count: how many processes this machine will have.
+
+    Raises:
+        ParamsError: there are fewer GPUs.
+    """
+    names = [] if device == "cpu" else _visible()
+    if not names:
+        yield
+        return
+    if len(names) < count:
+        raise ParamsError(f"run.processes is {count}, but CUDA shows {len(names)} GPUs here")
+    with held(_folder() / "several.lock"):
+        yield
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"rlhf-rounds-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _visible() -> list[str]:

@@ -13,6 +13,9 @@ from ruamel.yaml.error import YAMLError
 
 from tasks.workspace.dvc_rwlock import RWLOCK
 
+STARTED_BY = "RLHF_STARTED_BY"
+"""The process that started the stage, for a stage that has started itself again."""
+
 _TEMPLATE = re.compile(r"\$\{\s*([\w.@-]+)\s*\}")
 
 
@@ -86,12 +89,11 @@ def deps_of_parent(root: Path) -> set[str] | None:
         noted = json.loads((root / RWLOCK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    dvc = int(os.environ.get(STARTED_BY) or os.getppid())
     writers, readers = noted.get("write", {}), noted.get("read", {})
-    written = {path for path, held in writers.items() if held.get("pid") == os.getppid()}
+    written = {path for path, held in writers.items() if held.get("pid") == dvc}
     read = {
-        path
-        for path, holders in readers.items()
-        if any(holder["pid"] == os.getppid() for holder in holders)
+        path for path, holders in readers.items() if any(holder["pid"] == dvc for holder in holders)
     }
     if not written:
         return None

@@ -4,11 +4,13 @@ On request the kernel sends a process SIGTERM when its parent dies, and makes it
 orphans among its descendants.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 # Loaded here, because between fork and exec nothing should be loaded any more.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -40,6 +42,15 @@ def die_with(parent: int) -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return between_fork_and_exec
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started or adopted and not yet waited for."""
+    found: list[int] = []
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text(encoding="ascii").split())
+    return found
 
 
 def _prctl(option: int, value: int) -> None:

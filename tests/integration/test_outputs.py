@@ -51,6 +51,7 @@ def test_the_outcome_says_what_a_stage_ran_on(world: Path) -> None:
         "machine": platform.machine(),
         **{name: version(name) for name in PACKAGES},
         "threads": 1,
+        "processes": 1,
         "precision": "float32",
         "device": "cpu",
     }

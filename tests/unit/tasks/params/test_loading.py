@@ -150,7 +150,8 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str):
         ("rounds.r2.polcy", "rounds.r2.polcy: unknown key; did you mean rounds.r2.policy?"),
         (
             "run.zzz",
-            "run.zzz: unknown key; known: seed, threads, device, precision, generation, bits",
+            "run.zzz: unknown key; known: seed, threads, processes, device, precision, "
+            "generation, bits",
         ),
     ],
 )
@@ -262,6 +263,10 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
     [
         ({"ppo.sampling.top_p": 0.9}, "ppo.sampling: top_k, top_p and min_new_tokens"),
         ({"run.threads": 9}, "run.threads: expected at most 8 with run.bits: portable"),
+        (
+            {"run.processes": 65},
+            "run.processes: 65, but a minibatch of ppo has 64 responses, and each process",
+        ),
         ({"ppo.minibatches": 3}, "ppo.minibatches: rollout_size 128 cannot be cut into 3"),
         ({"ppo.dual_clip": 0.5}, "ppo.dual_clip: must be above 1, found 0.5"),
         ({"ppo.epochs": 4, "ppo.value_epochs": 2}, "ppo.value_epochs: 2 is below epochs (4)"),

@@ -41,6 +41,20 @@ def test_other_bits_packages_and_devices_are_other_runs(changed: dict[str, str])
     assert fingerprint(identity(**changed)) != fingerprint(identity())
 
 
+def test_another_number_of_processes_may_go_on_from_the_same_checkpoint() -> None:
+    """Only within rounding, which `resuming` says."""
+
+    def of(processes: int) -> Identity:
+        params = {"run": {"processes": processes, "seed": 0}}
+        environment = HERE | {"processes": processes}
+        return identify(
+            Path("/nowhere"), "ppo@r1", params=params, inputs=(), environment=environment
+        )
+
+    assert fingerprint(of(1)) == fingerprint(of(2))
+    assert of(2)["made_on"]["processes"] == 2
+
+
 def test_another_driver_of_the_gpu_is_another_run() -> None:
     gpu = {"device": "cuda", "gpu": "X", "driver": "550.54.15", "cuda": "12.4"}
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.params.loading import ParamsError
 from tasks.workspace import accelerators
-from tasks.workspace.accelerators import VISIBLE, sole_accelerator
+from tasks.workspace.accelerators import VISIBLE, several_accelerators, sole_accelerator
+from tasks.workspace.held import is_held
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +70,19 @@ def test_where_there_is_none_nobody_waits(
     with sole_accelerator(device) as first, sole_accelerator(device) as second:
         assert first is second is None
         assert os.environ[VISIBLE] == visible
+
+
+def test_one_stage_of_several_processes_takes_gpus_at_a_time():
+    """Two that had taken half of them each would wait for each other."""
+    with several_accelerators("auto", 2), sole_accelerator("auto") as first:
+        (lock,) = Path(tempfile.gettempdir()).glob("*/several.lock")
+        assert is_held(lock)
+        assert first == "0"
+    assert not is_held(lock)
+
+
+def test_more_processes_than_gpus_are_refused():
+    with pytest.raises(ParamsError, match=r"run\.processes is 3, but CUDA shows 2 GPUs"):
+        several_accelerators("auto", 3).__enter__()
+    with several_accelerators("cpu", 3):
+        pass

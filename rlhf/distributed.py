@@ -1,0 +1,176 @@
+"""Several processes that compute one result, each a share of the rows; alone, nothing is done.
+
+Every process has all weights and makes every optimiser step. What it computes is the forward and
+backward passes of its rows: every loss here is divided by what the whole step holds, so gradients
+and metrics of the shares add up. Responses and scores are put together, so that whatever follows
+is computed from all rows, by every process, as if it were alone.
+
+Sums are in the order of the processes, whatever carries the numbers: each process gets an equal
+part of the numbers of all, adds it up, and gives it to the others. So two runs give the same bytes,
+and all processes have the same.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+Rows = TypeVar("Rows", bound=Sequence[Any] | Tensor)
+
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another, which may wait for a lock; the death of one is noticed."""
+
+BUCKET = 2**25
+"""Gradients added up at a time: 128 MiB in float32."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process of this computation has ended before its time."""
+
+
+def join(*, cuda: bool) -> None:
+    """Meet the others, where RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say.
+
+    Raises:
+        LostProcessError: they are not there.
+    """
+    with _heard():
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=PATIENCE)
+
+
+def leave() -> None:
+    """Go on alone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """The number of this process; 0 is the first, which writes."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def share(rows: Rows) -> Rows:
+    """The rows of this process; they are dealt out in turn, so each gets short ones and long."""
+    return cast(Rows, rows[rank() :: world()])
+
+
+def total(values: Tensor) -> Tensor:
+    """The element-wise sum over all processes, in their order."""
+    if world() == 1 or values.numel() == 0:
+        return values
+    flat = values.flatten().to(_device())
+    size = -(-len(flat) // world())
+    padded = functional.pad(flat, (0, size * world() - len(flat)))
+    parts, found = torch.empty_like(padded), torch.empty_like(padded)
+    with _heard():
+        dist.all_to_all_single(parts, padded)
+        first, *others = parts.view(world(), size)
+        for other in others:
+            first += other
+        dist.all_gather(list(found.view(world(), size)), first)
+    return found[: len(flat)].view(values.shape).to(values.device)
+
+
+def totals(numbers: Sequence[float]) -> list[float]:
+    """The same of plain numbers; a sum of one number and zeros is that number."""
+    if world() == 1:
+        return list(numbers)
+    found: list[float] = total(torch.tensor(numbers, dtype=torch.float64)).tolist()
+    return found
+
+
+def any_of(flag: bool) -> bool:
+    """Whether it is true in any process."""
+    return totals([float(flag)])[0] > 0
+
+
+def of_first(numbers: Sequence[float]) -> list[float]:
+    """What the first process has, where something outside may give each another."""
+    return totals([number if rank() == 0 else 0.0 for number in numbers])
+
+
+def gather(part: Tensor) -> Tensor:
+    """The rows of all processes, those of the first before the others'; all else is of one size."""
+    if world() == 1:
+        return part
+    counts = [float(len(part)) if place == rank() else 0.0 for place in range(world())]
+    sizes = [int(count) for count in totals(counts)]
+    mine = torch.zeros((max(sizes), *part.shape[1:]), dtype=part.dtype, device=_device())
+    mine[: len(part)] = part
+    found = [torch.empty_like(mine) for _ in sizes]
+    with _heard():
+        dist.all_gather(found, mine)
+    whole = [rows[:size] for rows, size in zip(found, sizes, strict=True)]
+    return torch.cat(whole).to(part.device)
+
+
+def gather_rows(part: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The same of rows of different lengths, such as token ids."""
+    if world() == 1:
+        return [list(row) for row in part]
+    lengths = gather(torch.tensor([len(row) for row in part], dtype=torch.int64))
+    ids = torch.zeros(len(part), int(lengths.amax()) if len(lengths) else 0, dtype=torch.int64)
+    for place, row in enumerate(part):
+        ids[place, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    rows = zip(gather(ids).tolist(), lengths.tolist(), strict=True)
+    return [row[:length] for row, length in rows]
+
+
+def sum_gradients(weights: Sequence[nn.Parameter]) -> None:
+    """Replace every gradient by its sum over all processes; one that no process has stays None."""
+    if world() == 1:
+        return
+    held = totals([float(weight.grad is not None) for weight in weights])
+    chosen = [weight for weight, count in zip(weights, held, strict=True) if count]
+    for weight in chosen:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+    for bucket in _buckets(chosen):
+        gradients = [weight.grad for weight in bucket if weight.grad is not None]
+        sums = total(torch.cat([gradient.flatten() for gradient in gradients]))
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, found in zip(gradients, sums.split(sizes), strict=True):
+            gradient.copy_(found.view_as(gradient))
+
+
+def _buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Consecutive weights of at most BUCKET numbers together, or one that is larger."""
+    bucket: list[nn.Parameter] = []
+    for weight in weights:
+        if bucket and sum(each.numel() for each in bucket) + weight.numel() > BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(weight)
+    if bucket:
+        yield bucket
+
+
+def _device() -> torch.device:
+    """Where the transport wants its tensors."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """Inside, the transport's errors become ours: they all come from an end that is gone."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        # Without the line of the transport's source before it, and the advice behind it.
+        reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
+        raise LostProcessError(
+            f"another of the stage's processes has ended ({reason}). Run it again to resume from "
+            "the newest checkpoint"
+        ) from error

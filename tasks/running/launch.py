@@ -1,0 +1,161 @@
+"""Starts a stage again as several processes (`run.processes`), and ends as their first one does.
+
+This process starts `torch.distributed.run`, or what RLHF_LAUNCH names, and waits; DVC knows only
+this one. The first of the new ones (`tasks.running.ranks`) holds the lock, writes and records the
+outcome; the others compute. A SIGTERM or Ctrl-C here reaches all of them, and nothing that was
+started is left when this process ends.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from tasks.params.loading import ParamsError, RunParams
+from tasks.running.outcome import EXIT_CODES
+from tasks.workspace.accelerators import several_accelerators
+from tasks.workspace.dvc_definition import STARTED_BY
+from tasks.workspace.processes import adopt_orphans, children, die_with
+
+SEVERAL = ("sft", "sample", "reward", "ppo", "evaluate", "best_of_n")
+"""The sections whose stages can be several processes."""
+
+LAUNCHER = "RLHF_LAUNCH"
+
+SECONDS = 9
+"""From the death of one process, or the outcome, to the end of the last."""
+
+PATIENCE_SECONDS = 60.0
+"""How long processes that lost their launcher may take for a checkpoint."""
+
+
+def wants_several(run: RunParams, section_name: str) -> bool:
+    """Whether a stage is to be several processes; a server's responses need only one."""
+    served = run.generation == "server" and section_name in ("sample", "evaluate")
+    return run.processes > 1 and section_name in SEVERAL and not served
+
+
+def is_launched(run: RunParams) -> bool:
+    """Whether this process is one of them: its launcher has given it a number.
+
+    Raises:
+        ParamsError: the launcher has started another number of them.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return False
+    if (found := int(os.environ["WORLD_SIZE"])) != run.processes:
+        raise ParamsError(
+            f"run.processes is {run.processes}, but WORLD_SIZE is {found}: the launcher has "
+            "started another number of processes"
+        )
+    return True
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes, by what its launcher says."""
+    return os.environ["RANK"] == "0"
+
+
+def launch(section_name: str, stage_name: str, run: RunParams) -> int:
+    """Run the stage of this process's command line as several processes; the exit code.
+
+    Raises:
+        ParamsError: there are too few GPUs.
+    """
+    outcome = Path(".work") / stage_name / "outcome.json"
+    with several_accelerators(run.device, 1 if LAUNCHER in os.environ else run.processes):
+        before = _version(outcome)
+        adopt_orphans()
+        process = subprocess.Popen(
+            [*_launcher(run.processes), "-m", f"tasks.{section_name}", *sys.argv[1:]],
+            env=_environment(run),
+            # A Ctrl-C comes through us.
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+        with _passing_on(process) as signalled:
+            _wait(process, outcome, before)
+    if _version(outcome) == before:
+        if signalled:
+            return EXIT_CODES["interrupted"]
+        sys.stderr.write(f"{stage_name}: its first process died; run it again to resume\n")
+        return EXIT_CODES["failed"]
+    return int(json.loads(outcome.read_text(encoding="utf-8"))["code"])
+
+
+def _launcher(processes: int) -> Sequence[str]:
+    if command := shlex.split(os.environ.get(LAUNCHER, "")):
+        return command
+    # If it handled SIGTERM, it would not let the stage finish its checkpoint.
+    alone = ["--standalone", "--signals-to-handle", "SIGQUIT", "--local-addr", "127.0.0.1"]
+    module = [sys.executable, "-m", "torch.distributed.run"]
+    return [*module, *alone, "--nproc-per-node", str(processes)]
+
+
+def _environment(run: RunParams) -> dict[str, str]:
+    found = {
+        "OMP_NUM_THREADS": str(run.threads),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SECONDS),
+        **os.environ,
+        STARTED_BY: str(os.getppid()),
+    }
+    if LAUNCHER not in os.environ:
+        found |= {"GLOO_SOCKET_IFNAME": "lo"}
+    return found
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """What differs once the file has been replaced."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
+def _wait(process: subprocess.Popen[bytes], outcome: Path, before: object) -> None:
+    """Return when the launcher and all processes have ended; end what outlasts the outcome."""
+    deadline = None
+    while process.poll() is None or children(os.getpid()):
+        ended = process.returncode is not None
+        if deadline is None and (ended or _version(outcome) != before):
+            recorded = _version(outcome) != before
+            deadline = time.monotonic() + (SECONDS if recorded else PATIENCE_SECONDS)
+        if deadline is not None and time.monotonic() > deadline:
+            for pid in children(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if ended:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass SIGTERM and Ctrl-C on to the processes, past our launcher; yields the signals that came.
+
+    A launcher of the user's own gets them itself, since its processes may be on other machines.
+    """
+    came: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        theirs = [] if LAUNCHER in os.environ else children(process.pid)
+        for pid in theirs or [process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number if theirs or LAUNCHER in os.environ else signal.SIGTERM)
+
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        numbers.append(signal.SIGINT)
+    earlier = {number: signal.signal(number, hear) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

@@ -1,0 +1,58 @@
+"""Which stages are several processes, and which process is one of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tasks.params.loading import ParamsError, RunParams
+from tasks.running.launch import is_first, is_launched, wants_several
+from tasks.workspace.processes import children
+
+TWO = RunParams(processes=2)
+
+
+@pytest.mark.parametrize("section", ["sft", "sample", "reward", "ppo", "evaluate", "best_of_n"])
+def test_stages_that_train_or_sample_can_be_several_processes(section: str) -> None:
+    assert wants_several(TWO, section)
+    assert not wants_several(RunParams(), section)
+
+
+@pytest.mark.parametrize("section", ["prepare", "base", "label", "validate", "report"])
+def test_the_other_stages_are_one(section: str) -> None:
+    assert not wants_several(TWO, section)
+
+
+def test_where_a_server_responds_one_process_asks_it() -> None:
+    served = RunParams(processes=2, generation="server")
+
+    wanted = {
+        section
+        for section in ("sft", "sample", "ppo", "evaluate")
+        if wants_several(served, section)
+    }
+    assert wanted == {"sft", "ppo"}
+
+
+def test_a_process_is_one_of_them_where_its_launcher_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not is_launched(TWO)
+    monkeypatch.setenv("RANK", "1")
+    assert not is_launched(TWO)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert is_launched(TWO)
+    assert not is_first()
+    with pytest.raises(ParamsError, match=r"run\.processes is 3, but WORLD_SIZE is 2"):
+        is_launched(RunParams(processes=3))
+
+
+def test_children_are_those_of_one_process() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in children(os.getpid())
+        assert children(child.pid) == []
+    finally:
+        child.communicate(b"\n")
+    assert child.pid not in children(os.getpid())

@@ -4,8 +4,8 @@ Kept are all commits of all branches and tags (`--tips`: only the newest of each
 what is checked out, and the variants that params/ still has. The rest goes: objects of DVC's cache
 (by DVC itself), checkpoints that no stage resumes from, workspaces of variants that params/ no
 longer has, the clone of `make verify`, and MLflow's copies of models that are neither of a kept run
-nor registered. Says first what and how much; removes it with `--yes`. Exit codes: 0, 2 where DVC or
-git refuse, 7 while a run is going on here.
+nor in production, now or before. Says first what and how much; removes it with `--yes`. Exit codes:
+0, 2 where DVC or git refuse, 7 while a run is going on here.
 """
 
 import argparse

@@ -1,20 +1,21 @@
-"""Copies of models in MLflow's own folder that no kept run, version or alias refers to."""
+"""Copies of models in MLflow's own folder that no kept run and no production refers to."""
 
 from collections.abc import Iterator, Sequence
 
 from tasks.pruning.leftovers import Leftover
 from tasks.tracing.records import Ran
+from tasks.tracking.registered import needed_hashes
 from tasks.tracking.store import Store, logged_files
-from tasks.tracking.withdrawn import HASH_TAG, logged_models, registered_versions
+from tasks.tracking.withdrawn import HASH_TAG, logged_models
 
 
 def copies(store: Store, runs: Sequence[Ran]) -> Iterator[Leftover]:
-    """Model folders below MLflow's artifacts that are neither registered nor of these runs.
+    """Model folders below MLflow's artifacts that are neither of these runs nor for production.
 
     The run keeps its params, metrics and tags; only the weights go.
     """
     kept = {digest for ran in runs for digest in ran.outs.values()}
-    kept |= {one.tags.get(HASH_TAG, "") for one in registered_versions(store)}
+    kept |= needed_hashes(store)
     for model in logged_models(store):
         digest = model.tags.get(HASH_TAG)
         folder = logged_files(store, model.model_id)

@@ -1,26 +1,36 @@
 """Promotion: the alias `production` in MLflow points to the policy that people approved last.
 
-Every decision creates a version of the registered model `rlhf-policy` whose tags say who decided,
-when and why. Approval moves the alias to it; a rejected version is kept without the alias.
+Every decision is recorded on the version of the policy: the newest in tags of its own (`decision`,
+`decided_by`, `reason`, `decided_at`, `override`), all of them in `decision.1`, `decision.2`, and so
+on, also on the run that trained the policy. What was in production before is noted on the
+registered model, so that `rollback` can restore it. `challenger` is the policy about which people
+were asked last and have not decided.
 """
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from mlflow import MlflowClient
 from mlflow.entities import LoggedModel
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from tasks.tracking.registered import BEFORE, POLICY, SOURCE, ensure_version
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.store import Store, connect, logged_files
+from tasks.tracking.withdrawn import HASH_TAG, TAG
 from tasks.workspace.dvc_lockfile import read_lock
 
-MODEL = "rlhf-policy"
+MODEL = POLICY
 ALIAS = "production"
-SOURCE = "models:/"
-"""Before the id of a logged model, in the source of a version."""
+CHALLENGER = "challenger"
+RUN_TAG = 8000
+"""Most letters of a run's tag."""
+MOST = 1000
+"""Versions that are remembered as having been in production."""
 
 Choice = Literal["approve", "reject"]
 
@@ -36,6 +46,8 @@ class Decision:
     choice: Choice
     who: str
     why: str
+    override: tuple[str, ...] = ()
+    """What the candidate failed, where it is approved in spite of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +67,7 @@ def policy_digest(root: Path, round_key: str) -> str:
         PromotionError: the round has not trained one yet.
     """
     stage = read_lock(root).get(f"ppo@{round_key}")
-    path = _policy_path(round_key)
+    path = policy_path(round_key)
     if stage is None or path not in stage.outs:
         raise PromotionError(f"round {round_key} has no policy yet: ppo@{round_key} has not run")
     return stage.outs[path]
@@ -74,20 +86,26 @@ def candidate(root: Path, round_key: str) -> Candidate:
     )
     if not found:
         raise PromotionError(
-            f"MLflow has no model with the hash {digest} of {_policy_path(round_key)}; "
+            f"MLflow has no model with the hash {digest} of {policy_path(round_key)}; "
             "`make sync` sends what is missing"
         )
     return Candidate(round_key=round_key, digest=digest, model=found[0])
 
 
+def withdrawn(chosen: Candidate) -> str | None:
+    """The note on data that the policy learnt from and that was withdrawn since."""
+    note = chosen.model.tags.get(TAG)
+    return None if note is None else str(note)
+
+
 def in_production(root: Path) -> ModelVersion | None:
     """The version that `production` points to; None before the first approval."""
-    try:
-        return _store(root).client.get_model_version_by_alias(MODEL, ALIAS)
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise
+    return with_alias(root, ALIAS)
+
+
+def with_alias(root: Path, alias: str) -> ModelVersion | None:
+    """The version that an alias of the registered model points to, None without one."""
+    return _with_alias(_store(root).client, alias)
 
 
 def production_folder(root: Path) -> tuple[Path, str] | None:
@@ -99,64 +117,126 @@ def production_folder(root: Path) -> tuple[Path, str] | None:
         return None
     round_key = str(version.tags.get("rlhf.round"))
     about = f"production, version {version.version}, round {round_key}"
-    here = root / _policy_path(round_key)
+    here = root / policy_path(round_key)
     stage = read_lock(root).get(f"ppo@{round_key}")
     if (
         stage is not None
-        and stage.outs.get(_policy_path(round_key)) == version.tags.get("dvc.md5")
+        and stage.outs.get(policy_path(round_key)) == version.tags.get(HASH_TAG)
         and here.is_dir()
     ):
         return here, about
-    # The registry keeps the model's id only in the source that `decide` gives.
+    # The registry keeps the model's id only in the source that `ensure_version` gives.
     kept = logged_files(_store(root), str(version.source).removeprefix(SOURCE))
     return (kept, about) if kept is not None and kept.is_dir() else None
 
 
-def decide(root: Path, chosen: Candidate, decision: Decision) -> ModelVersion:
-    """Record the decision as a version of the registered model; approval makes it `production`.
-
-    The same decision by the same person on the same policy is recorded once.
-    """
-    client = _store(root).client
-    tags = {
-        "dvc.md5": chosen.digest,
-        "rlhf.round": chosen.round_key,
-        "decision": "approved" if decision.choice == "approve" else "rejected",
-        "decided_by": decision.who,
-        "reason": decision.why,
-    }
-    version = _recorded(root, tags)
-    if version is None:
-        version = client.create_model_version(
-            MODEL,
-            source=f"{SOURCE}{chosen.model.model_id}",
-            run_id=chosen.model.source_run_id,
-            model_id=chosen.model.model_id,
-            tags={**tags, "decided_at": datetime.now(tz=UTC).isoformat(timespec="seconds")},
-        )
-    if decision.choice == "approve":
-        client.set_registered_model_alias(MODEL, ALIAS, version.version)
+def challenge(root: Path, chosen: Candidate) -> ModelVersion:
+    """Make the candidate `challenger`: people are asked about it."""
+    store = _store(root)
+    version = _version(store, chosen)
+    store.client.set_registered_model_alias(MODEL, CHALLENGER, version.version)
     return version
 
 
-def _recorded(root: Path, tags: dict[str, str]) -> ModelVersion | None:
-    """The newest decision on this policy if it equals this one: a retry, or a double click."""
+def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "") -> ModelVersion:
+    """Record the decision on the policy's version; approval makes it `production`.
+
+    The same decision by the same person on the same policy, one after the other, is recorded once.
+    The gate's verdict goes along as an artifact of the run that trained the policy.
+    """
+    store = _store(root)
+    client, version = store.client, _version(store, chosen)
+    tags = {
+        "decision": "approved" if decision.choice == "approve" else "rejected",
+        "decided_by": decision.who,
+        "reason": decision.why,
+        "override": "; ".join(decision.override),
+    }
+    if any(version.tags.get(key) != value for key, value in tags.items()):
+        number = _record(client, version, tags)
+        if verdict and version.run_id:
+            name = f"promotion/version-{version.version}-decision-{number}.json"
+            client.log_text(version.run_id, verdict, name)
+    if decision.choice == "approve":
+        _promote(client, version)
+    waits = _with_alias(client, CHALLENGER)
+    if waits is not None and waits.version == version.version:
+        client.delete_registered_model_alias(MODEL, CHALLENGER)
+    return client.get_model_version(MODEL, version.version)
+
+
+def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVersion]:
+    """Put into production what was there before; returns the version that left, and that one.
+
+    Raises:
+        PromotionError: nothing was there before, or it contains data that was withdrawn since.
+    """
     client = _store(root).client
-    try:
-        client.create_registered_model(MODEL)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    versions = client.search_model_versions(f"name = '{MODEL}'")
-    same = [one for one in versions if one.tags.get("dvc.md5") == tags["dvc.md5"]]
-    newest = max(same, key=lambda one: int(one.version), default=None)
-    if newest is None or any(newest.tags.get(key) != value for key, value in tags.items()):
-        return None
-    return newest
+    now = _with_alias(client, ALIAS)
+    if now is None:
+        raise PromotionError("no policy is in production; nothing can be rolled back")
+    # The newest may be the one in production: a promotion or a rollback that was cut off.
+    before = client.get_registered_model(MODEL).tags.get(BEFORE, "").split()
+    while before and before[-1] == str(now.version):
+        before.pop()
+    if not before:
+        raise PromotionError(
+            f"version {now.version} was the first in production; nothing was there before it"
+        )
+    target = client.get_model_version(MODEL, before[-1])
+    if (note := target.tags.get(TAG)) is not None:
+        raise PromotionError(
+            f"version {target.version}, which was in production before, contains data that was "
+            f"withdrawn since ({note}); promote another policy"
+        )
+    client.set_registered_model_alias(MODEL, ALIAS, target.version)
+    client.set_registered_model_tag(MODEL, BEFORE, " ".join(before[:-1]))
+    said = {"decided_by": who, "reason": why, "override": ""}
+    _record(client, now, {"decision": f"rolled back to version {target.version}", **said})
+    _record(client, target, {"decision": f"restored from version {now.version}", **said})
+    return now, client.get_model_version(MODEL, target.version)
 
 
-def _policy_path(round_key: str) -> str:
+def policy_path(round_key: str) -> str:
+    """Where the pipeline writes the policy of a round."""
     return f"models/rounds/{round_key}/policy"
+
+
+def _promote(client: MlflowClient, version: ModelVersion) -> None:
+    now = _with_alias(client, ALIAS)
+    if now is not None and now.version == version.version:
+        return
+    if now is not None:
+        before = client.get_registered_model(MODEL).tags.get(BEFORE, "").split()
+        kept = [*before, str(now.version)][-MOST:]
+        client.set_registered_model_tag(MODEL, BEFORE, " ".join(kept))
+    client.set_registered_model_alias(MODEL, ALIAS, version.version)
+
+
+def _record(client: MlflowClient, version: ModelVersion, tags: dict[str, str]) -> int:
+    """Note what was decided on the version, and on the run that trained it; its number."""
+    tags = {**tags, "decided_at": datetime.now(tz=UTC).isoformat(timespec="seconds")}
+    number = 1 + sum(key.startswith("decision.") for key in version.tags)
+    line = json.dumps({"version": version.version, **tags})
+    for key, value in {**tags, f"decision.{number}": line}.items():
+        client.set_model_version_tag(MODEL, version.version, key, value)
+    if version.run_id:
+        client.set_tag(version.run_id, f"decision.{number}", line[:RUN_TAG])
+    return number
+
+
+def _version(store: Store, chosen: Candidate) -> ModelVersion:
+    return ensure_version(store, chosen.model, policy_path(chosen.round_key), chosen.digest)
+
+
+def _with_alias(client: MlflowClient, alias: str) -> ModelVersion | None:
+    missing = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+    try:
+        return client.get_model_version_by_alias(MODEL, alias)
+    except MlflowException as error:
+        if error.error_code in missing:
+            return None
+        raise
 
 
 def _store(root: Path) -> Store:

@@ -1,5 +1,8 @@
-"""What a decision about a policy leaves in MLflow's registry."""
+"""What a decision about a policy leaves in MLflow's registry, and how it is taken back."""
 
+import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,22 +10,29 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.tracking.promotion import (
+    MODEL,
     Candidate,
     Decision,
     PromotionError,
     candidate,
+    challenge,
     decide,
     in_production,
+    rollback,
+    with_alias,
+    withdrawn,
 )
+from tasks.tracking.registered import needed_hashes
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
+from tasks.tracking.withdrawn import mark
 
 APPROVE = Decision(choice="approve", who="Lea", why="better on all counts")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace whose dvc.lock names the policies of two rounds; MLflow has both."""
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A workspace whose dvc.lock names the policies of three rounds; MLflow has two of them."""
     folder = tmp_path_factory.mktemp("promotion")
     lock = "".join(
         f"  ppo@{key}:\n    outs:\n    - path: models/rounds/{key}/policy\n      md5: {key}00.dir\n"
@@ -45,6 +55,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         yield folder
 
 
+@pytest.fixture
+def root(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # MLflow sets it to the store that it was connected to last.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Path(shutil.copytree(template, tmp_path / "root"))
+
+
 def client(root: Path) -> MlflowClient:
     return MlflowClient(tracking_uri(root))
 
@@ -56,34 +73,108 @@ def test_a_policy_that_mlflow_does_not_have_cannot_be_decided_on(root: Path) -> 
         candidate(root, "r4")
 
 
-def test_approval_moves_the_alias_and_rejection_leaves_it_and_both_are_recorded(
-    root: Path,
-) -> None:
+def test_a_decision_is_recorded_on_the_version_of_the_policy_and_on_its_run(root: Path) -> None:
     assert in_production(root) is None
     first: Candidate = candidate(root, "r1")
 
     rejected = decide(root, first, Decision(choice="reject", who="Max", why="too long"))
     assert in_production(root) is None
-    approved = decide(root, first, APPROVE)
-    assert in_production(root).version == approved.version != rejected.version  # type: ignore[union-attr]
+    approved = decide(root, first, APPROVE, verdict='{"checks": []}')
     again = decide(root, first, APPROVE)
-    assert again.version == approved.version, "the same decision twice is one"
+    assert {rejected.version, approved.version, again.version} == {approved.version}
 
-    second = candidate(root, "r2")
-    decide(root, second, Decision(choice="reject", who="Lea", why="no better"))
     held = in_production(root)
     assert held is not None
-    assert {key: held.tags[key] for key in ("rlhf.round", "decision", "decided_by", "reason")} == {
-        "rlhf.round": "r1", "decision": "approved", "decided_by": "Lea",
-        "reason": "better on all counts",
+    assert held.version == approved.version
+    wanted = {
+        "rlhf.round": "r1", "dvc.md5": "r100.dir", "dvc.path": "models/rounds/r1/policy",
+        "decision": "approved", "decided_by": "Lea", "reason": "better on all counts",
+        "override": "",
     }  # fmt: skip
+    assert {key: held.tags[key] for key in wanted} == wanted
     assert held.tags["decided_at"].endswith("+00:00")
     assert held.source == f"models:/{first.model.model_id}"
 
-    decide(root, second, replace(APPROVE, why="on second thoughts"))
-    assert in_production(root).tags["rlhf.round"] == "r2"  # type: ignore[union-attr]
-    versions = client(root).search_model_versions("name = 'rlhf-policy'")
-    said = [(one.tags["rlhf.round"], one.tags["decision"]) for one in versions]
-    assert sorted(said) == [
-        ("r1", "approved"), ("r1", "rejected"), ("r2", "approved"), ("r2", "rejected"),
-    ]  # fmt: skip
+    # All decisions stay, the same one by the same person once; the run that trained it has them.
+    run = client(root).get_run(str(first.model.source_run_id))
+    for tags in (held.tags, run.data.tags):
+        said = [json.loads(tags[key]) for key in sorted(tags) if key.startswith("decision.")]
+        assert [(one["decision"], one["decided_by"]) for one in said] == [
+            ("rejected", "Max"), ("approved", "Lea")
+        ]  # fmt: skip
+    files = client(root).list_artifacts(run.info.run_id, "promotion")
+    assert [file.path for file in files] == [f"promotion/version-{held.version}-decision-2.json"]
+
+
+def test_an_override_is_recorded_with_what_it_overrides(root: Path) -> None:
+    decision = replace(APPROVE, override=("KL to SFT: 12.00 nats, expected at most 10", "length"))
+    version = decide(root, candidate(root, "r1"), decision)
+    assert version.tags["override"] == "KL to SFT: 12.00 nats, expected at most 10; length"
+
+
+def test_the_challenger_is_who_was_asked_about_last_until_somebody_decides(root: Path) -> None:
+    first, second = candidate(root, "r1"), candidate(root, "r2")
+    challenge(root, first)
+    asked = challenge(root, second)
+    assert with_alias(root, "challenger").version == asked.version  # type: ignore[union-attr]
+
+    decide(root, first, Decision(choice="reject", who="Lea", why="no better"))
+    assert with_alias(root, "challenger") is not None, "another one was decided on"
+    decide(root, second, APPROVE)
+    assert with_alias(root, "challenger") is None
+    assert in_production(root).version == asked.version  # type: ignore[union-attr]
+
+
+def test_rollback_restores_step_by_step_what_was_in_production_before(root: Path) -> None:
+    with pytest.raises(PromotionError, match="no policy is in production"):
+        rollback(root, who="Lea", why="it is rude")
+    one, two = (decide(root, candidate(root, key), APPROVE) for key in ("r1", "r2"))
+    decide(root, candidate(root, "r1"), replace(APPROVE, why="on second thoughts"))
+    assert in_production(root).version == one.version  # type: ignore[union-attr]
+
+    left, restored = rollback(root, who="Max", why="it is rude")
+    assert (left.version, restored.version) == (one.version, two.version)
+    assert in_production(root).version == two.version  # type: ignore[union-attr]
+    tags = client(root).get_model_version(MODEL, one.version).tags
+    assert (tags["decision"], tags["decided_by"], tags["reason"]) == (
+        f"rolled back to version {two.version}", "Max", "it is rude"
+    )  # fmt: skip
+    assert restored.tags["decision"] == f"restored from version {one.version}"
+
+    rollback(root, who="Max", why="and this one")
+    assert in_production(root).version == one.version  # type: ignore[union-attr]
+    with pytest.raises(PromotionError, match=f"version {one.version} was the first"):
+        rollback(root, who="Max", why="once more")
+    assert in_production(root).version == one.version  # type: ignore[union-attr]
+
+
+def test_a_promotion_that_was_cut_off_before_the_alias_moved_does_not_confuse_the_rollback(
+    root: Path,
+) -> None:
+    one, two = (decide(root, candidate(root, key), APPROVE) for key in ("r1", "r2"))
+    # What `decide` notes before it moves the alias.
+    before = f"{one.version} {two.version}"
+    client(root).set_registered_model_tag(MODEL, "production.before", before)
+    assert rollback(root, who="Max", why="it is rude")[1].version == one.version
+
+
+def test_a_policy_with_withdrawn_data_is_not_restored(root: Path) -> None:
+    one = decide(root, candidate(root, "r1"), APPROVE)
+    two = decide(root, candidate(root, "r2"), APPROVE)
+    mark(connect(tracking_uri(root)), {"r100.dir"}, "withdrawn on 3 May")
+    assert withdrawn(candidate(root, "r1")) == "withdrawn on 3 May"
+    with pytest.raises(PromotionError, match=rf"version {one.version}, .*\(withdrawn on 3 May\)"):
+        rollback(root, who="Max", why="it is rude")
+    assert in_production(root).version == two.version  # type: ignore[union-attr]
+
+
+def test_weights_stay_of_what_is_was_or_may_soon_be_in_production(root: Path) -> None:
+    store = connect(tracking_uri(root))
+    assert needed_hashes(store) == set()
+    decide(root, candidate(root, "r1"), Decision(choice="reject", who="Max", why="too long"))
+    assert needed_hashes(store) == set()
+    challenge(root, candidate(root, "r1"))
+    assert needed_hashes(store) == {"r100.dir"}
+    for key in ("r1", "r2"):
+        decide(root, candidate(root, key), APPROVE)
+    assert needed_hashes(store) == {"r100.dir", "r200.dir"}

@@ -146,7 +146,9 @@ def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path
         if digest == known(5):
             store.client.create_registered_model("rlhf-policy")
             source = f"models:/{model.model_id}"
-            store.client.create_model_version("rlhf-policy", source, tags={"dvc.md5": digest})
+            tags = {"dvc.md5": digest}
+            version = store.client.create_model_version("rlhf-policy", source, tags=tags).version
+            store.client.set_registered_model_alias("rlhf-policy", "production", version)
 
     shown = prune(root, "--yes")
 
@@ -156,5 +158,5 @@ def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path
     assert not (root / ".work/verify").exists()
     assert sorted(path.name for path in (root / ".work/variants").iterdir()) == ["kept"]
     assert "gone" not in call(root, "git", "worktree", "list")
-    # Of a commit; of nothing; of a registered version.
+    # Of a commit; of nothing; of the version in production.
     assert [folders[known(v)].exists() for v in (1, 3, 5)] == [True, False, True]

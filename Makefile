@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
+.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -38,6 +38,12 @@ annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that va
 
 chat: $(READY)  ## talk to the promoted or last policy; SFT=1 for SFT beside it, POLICY=folder for another
 	@python -m tasks.chat $(if $(POLICY),--policy '$(POLICY)') $(if $(SFT),--sft)
+
+promote: $(READY)  ## what the gate says about ROUND=r3; APPROVE=1, REJECT=1 or OVERRIDE=1 with WHO=name WHY=reason
+	@python -m tasks.promote $(ROUND) $(if $(APPROVE)$(OVERRIDE),--approve) $(if $(OVERRIDE),--override) $(if $(REJECT),--reject) $(if $(WHO),--who '$(WHO)') $(if $(WHY),--why '$(WHY)')
+
+rollback: $(READY)  ## restore the policy that was in production before; WHO=name WHY=reason
+	@python -m tasks.promote --rollback $(if $(WHO),--who '$(WHO)') $(if $(WHY),--why '$(WHY)')
 
 sync: $(READY)  ## send to MLflow whatever has not arrived yet
 	@python -m tasks.sync

@@ -1,8 +1,10 @@
 """A person decides whether the policy of a round replaces the one in production.
 
-The flow shows the metrics before and after, and suspends itself with a form: it needs no process
-while people decide. *Resume* in the Prefect UI opens the form; the run restarts from the top with
-what was entered, and records the decision (`tasks.tracking.promotion`).
+The flow compares the policy with the one in production (`tasks.promoting`), shows the metrics and
+what the gate says, and suspends itself with a form: it needs no process while people decide.
+*Resume* in the Prefect UI opens the form; the run restarts from the top with what was entered, and
+records the decision (`tasks.tracking.promotion`). It promotes no policy that does not pass the
+gate, unless the form says to override that.
 
 The pipeline's flow orders a run after each new policy (`flows.promotion_request`), where the
 deployment is served.
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, suspend_flow_run
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.input import RunInput
 from prefect.states import Completed, Failed
@@ -21,6 +23,8 @@ from pydantic import Field
 
 from flows.artifacts import round_rows
 from tasks.params.loading import ParamsError, load_params
+from tasks.promoting.asking import ask, conclude
+from tasks.promoting.gate import Limits, Verdict
 from tasks.reporting.summary import build_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Choice, PromotionError
@@ -30,12 +34,15 @@ PATIENCE_SECONDS = 30 * 24 * 3600
 """A run without a decision for thirty days fails, and nothing is promoted."""
 
 
-class Verdict(RunInput):
+class Answer(RunInput):
     """The form."""
 
     decision: Choice
     who: Annotated[str, Field(min_length=1, max_length=200, description="Your name")]
     why: Annotated[str, Field(min_length=1, max_length=2000, description="Your reason")]
+    override: Annotated[
+        bool, Field(description="Approve a policy that does not pass the gate; this is recorded")
+    ] = False
 
 
 @flow(
@@ -44,34 +51,47 @@ class Verdict(RunInput):
     persist_result=False,
     description="A person approves or rejects the policy of a round.",
 )
-def promote(round_key: str, workspace: Path = Path(), policy: str | None = None) -> State[None]:
+def promote(
+    round_key: str,
+    workspace: Path = Path(),
+    policy: str | None = None,
+    limits: Limits | None = None,
+) -> State[None]:
     """Ask a person about the round's policy, and record what they say.
 
     Args:
         round_key: the round, such as r1.
         workspace: folder of the pipeline.
         policy: DVC's hash of the policy that is meant; none: the one that is there now.
+        limits: of the gate; none: the defaults.
     """
     root = workspace.resolve()
     try:
         _refuse_if_changed(root, round_key, policy)
         candidate = promotion.candidate(root, round_key)
         rows = before_and_after(_results(root), round_key, production_round(root))
+        verdict = ask(root, candidate, limits or Limits())
     except (ParamsError, PromotionError) as error:
         return Failed(name="BadInput", message=str(error))
     create_table_artifact(
         table=rows, key=f"promotion-{round_key}", description=f"Before and after round {round_key}"
     )
-    verdict = suspend_flow_run(
-        wait_for_input=Verdict.with_initial_data(description=question(round_key, rows[-2:])),
+    create_markdown_artifact(verdict.table(), key=f"gate-{round_key}")
+    answer = suspend_flow_run(
+        wait_for_input=Answer.with_initial_data(
+            description=question(round_key, rows[-2:], verdict)
+        ),
         timeout=PATIENCE_SECONDS,
-        # If the policy changes while people think, the run asks again instead of taking their word
-        # for another one.
-        key=f"verdict-{candidate.digest.removesuffix('.dir')}",
+        # If either policy changes while people think, the run asks again instead of taking their
+        # word for another one.
+        key=f"verdict-{candidate.digest.removesuffix('.dir')}-{verdict.before_version or 'sft'}",
     )
-    decision = promotion.Decision(choice=verdict.decision, who=verdict.who, why=verdict.why)
-    version = promotion.decide(root, candidate, decision)
-    return outcome(round_key, decision, version.version)
+    decision = promotion.Decision(choice=answer.decision, who=answer.who, why=answer.why)
+    try:
+        version = conclude(root, candidate, verdict, decision, override=answer.override)
+    except PromotionError as error:
+        return Failed(name="NotPromoted", message=str(error))
+    return outcome(round_key, decision, version.version, version.tags.get("override", ""))
 
 
 def before_and_after(
@@ -100,8 +120,8 @@ def production_round(root: Path) -> str | None:
     return None if version is None else version.tags.get("rlhf.round")
 
 
-def question(round_key: str, rows: list[dict[str, str]]) -> str:
-    """The text above the form: what is asked, and the table, one line for each metric."""
+def question(round_key: str, rows: list[dict[str, str]], verdict: Verdict) -> str:
+    """The text above the form: what is asked, what the gate says, and the metrics, one a line."""
     table = [list(column) for column in zip(*(row.values() for row in rows), strict=True)]
     moments, policies, *metrics = table
     head = [f"{moment}: {policy}" for moment, policy in zip(moments, policies, strict=True)]
@@ -110,19 +130,33 @@ def question(round_key: str, rows: list[dict[str, str]]) -> str:
     lines += [[name, *values] for name, values in zip(names, metrics, strict=True)]
     return (
         f"### Shall the policy of round {round_key} replace the one in production?\n\n"
+        f"{gate_words(verdict)}\n\n{verdict.table()}\n\n"
         + "\n".join(f"| {' | '.join(line)} |" for line in lines)
         + "\n\nHeld-out prompts, 95 % intervals. Approving moves MLflow's alias "
         f"`{promotion.ALIAS}` of `{promotion.MODEL}`; rejecting leaves it where it is."
     )
 
 
-def outcome(round_key: str, decision: promotion.Decision, version: str | int) -> State[None]:
-    """The run's last state: what was decided, by whom and why."""
+def gate_words(verdict: Verdict) -> str:
+    """Whether the candidate may be promoted, in a sentence."""
+    if verdict.failed:
+        return (
+            "It **does not pass the gate**. Approving it is refused, unless *override* is chosen; "
+            "that is recorded with your name and reason."
+        )
+    return "It passes the gate."
+
+
+def outcome(
+    round_key: str, decision: promotion.Decision, version: str | int, override: str
+) -> State[None]:
+    """The run's last state: what was decided, by whom and why, and in spite of what."""
     approved = decision.choice == "approve"
+    in_spite = f" (in spite of {override})" if approved and override else ""
     return Completed(
         name="Promoted" if approved else "Rejected",
         message=f"round {round_key}, {promotion.MODEL} version {version}: "
-        f"{'approved' if approved else 'rejected'} by {decision.who}: {decision.why}",
+        f"{'approved' if approved else 'rejected'} by {decision.who}: {decision.why}{in_spite}",
     )
 
 

@@ -69,7 +69,7 @@ class Prefect:
         (found,) = self._ask("POST", "/artifacts/latest/filter", body)
         return found["data"]
 
-    def fill_in(self, flow_run: str, **form: str) -> None:
+    def fill_in(self, flow_run: str, **form: str | bool) -> None:
         done = self._ask("POST", f"/flow_runs/{flow_run}/resume", {"run_input": form})
         assert done["status"] == "ACCEPT", done
 
@@ -221,7 +221,14 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
             pictures.press("Resume")
             pictures.wait(lambda: pictures.sees("Shall the policy of round r1 replace"))
             pictures.keep("form")
-        prefect.fill_in(asked["id"], decision="approve", who="Lea", why="better on all counts")
+        # A policy this small passes no gate.
+        prefect.fill_in(
+            asked["id"],
+            decision="approve",
+            who="Lea",
+            why="better on all counts",
+            override=True,
+        )
         eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Promoted")
         assert production(world) == ("r1", "approved", "Lea", "better on all counts")
         if pictures:

@@ -3,6 +3,8 @@
 import pytest
 
 from flows.promotion import before_and_after, outcome, question
+from rlhf.intervals import Interval
+from tasks.promoting.gate import Check, Compared, Limits, Verdict
 from tasks.tracking.promotion import Decision, PromotionError
 
 
@@ -46,8 +48,34 @@ def test_a_round_without_metrics_cannot_be_decided_on():
         before_and_after(RESULTS, "r3", None)
 
 
+def verdict(*, passed: bool) -> Verdict:
+    share = Interval(mean=0.6, low=0.5, high=0.7, n=9)
+    check = Check(name="KL to SFT", passed=passed, found="12.00 nats", expected="at most 10")
+    return Verdict(
+        round_key="r2", digest="0a.dir", before="version 1 in production (round r1)",
+        before_version="1", limits=Limits(), checks=(check,), test=None,
+        heldout=Compared(
+            split="heldout", judge="gold", wins=share, skipped=0, kl=share,
+            length=9.0, length_before=9.0, diversity=0.2, diversity_before=0.2,
+        ),
+    )  # fmt: skip
+
+
+def test_the_form_says_whether_the_gate_lets_the_policy_pass_and_why_not():
+    rows = before_and_after(RESULTS, "r2", "r1")
+    refused = question("r2", rows, verdict(passed=False))
+    assert "does not pass the gate" in refused
+    assert "| KL to SFT | 12.00 nats | at most 10 | **no** |" in refused
+    assert "round r2 against version 1 in production (round r1)" in refused
+
+    granted = question("r2", rows, verdict(passed=True))
+    assert "It passes the gate." in granted
+    assert "| KL to SFT | 12.00 nats | at most 10 | yes |" in granted
+
+
 def test_the_question_has_one_line_for_each_figure():
-    lines = question("r2", before_and_after(RESULTS, "r2", "r1")).splitlines()
+    rows = before_and_after(RESULTS, "r2", "r1")
+    lines = question("r2", rows, verdict(passed=True)).splitlines()
     assert "|  | start: sft | before: r1 | after: r2 |" in lines
     wanted = "| gold score (of 10) | 5.00 [4.90, 5.10] | 6.00 [5.90, 6.10] | 7.00 [6.90, 7.10] |"
     assert wanted in lines
@@ -55,7 +83,8 @@ def test_the_question_has_one_line_for_each_figure():
 
 @pytest.mark.parametrize(("choice", "name"), [("approve", "Promoted"), ("reject", "Rejected")])
 def test_the_last_state_says_who_decided_and_why(choice, name):
-    state = outcome("r2", Decision(choice=choice, who="Lea", why="shorter answers"), 3)
+    state = outcome("r2", Decision(choice=choice, who="Lea", why="shorter answers"), 3, "length: 9")
     assert (state.is_completed(), state.name) == (True, name)
     assert "Lea: shorter answers" in str(state.message)
     assert "version 3" in str(state.message)
+    assert ("in spite of length: 9" in str(state.message)) == (choice == "approve")

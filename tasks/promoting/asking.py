@@ -1,0 +1,159 @@
+"""Puts a round's policy to the gate, and keeps what was measured until somebody has decided.
+
+A verdict lies in `.work/promotion`, so that a form that was filled in days later shows the same
+figures. It is of one candidate against one version in production, with these params, data and
+limits; if any of them changes, both policies are measured again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from mlflow.entities.model_registry import ModelVersion
+
+from tasks.params.loading import load_params, section
+from tasks.promoting.gate import Limits, Verdict
+from tasks.promoting.measuring import VERDICT, Task
+from tasks.tracing.contents import Contents
+from tasks.tracking import promotion
+from tasks.tracking.promotion import Candidate, Decision, PromotionError, policy_path
+from tasks.tracking.withdrawn import HASH_TAG
+from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
+from tasks.workspace.dvc_lockfile import read_lock
+
+FOLDER = Path(".work") / "promotion"
+CODE = Path(__file__).resolve().parents[2]
+SFT = "models/sft"
+PREPARED = "data/prepared"
+MEASURED_WITH = ("run", "label", "reward", "ppo", "evaluate")
+
+
+def ask(root: Path, chosen: Candidate, limits: Limits) -> Verdict:
+    """What the gate says about the candidate, measured in a process of its own where it is new.
+
+    From now on the candidate is `challenger`, unless it is in production.
+
+    Raises:
+        ParamsError: params.yaml is wrong.
+        PromotionError: the two policies cannot be compared.
+    """
+    now = promotion.in_production(root)
+    task = _task(root, chosen, now, limits)
+    kept = root / FOLDER / f"{_key(root, task)}.json"
+    if not kept.is_file():
+        _measure(root, task, kept)
+    if now is None or now.tags.get(HASH_TAG) != chosen.digest:
+        promotion.challenge(root, chosen)
+    return VERDICT.validate_json(kept.read_bytes())
+
+
+def conclude(
+    root: Path, chosen: Candidate, verdict: Verdict, decision: Decision, *, override: bool
+) -> ModelVersion:
+    """Record what a person decided, and promote the candidate if it may be.
+
+    Raises:
+        PromotionError: it failed and nobody overrides that, or something else has gone into
+            production since it was compared.
+    """
+    if decision.choice == "approve":
+        now = promotion.in_production(root)
+        if (None if now is None else str(now.version)) != verdict.before_version:
+            raise PromotionError(
+                f"round {verdict.round_key} was compared with {verdict.before}, and something else "
+                "has gone into production since; ask again"
+            )
+        if verdict.failed and not override:
+            raise PromotionError(
+                f"round {verdict.round_key} does not pass the gate. {'; '.join(verdict.failed)}"
+            )
+        decision = replace(decision, override=verdict.failed)
+    said = VERDICT.dump_json(verdict, indent=1).decode()
+    return promotion.decide(root, chosen, decision, said)
+
+
+def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limits) -> Task:
+    key, path = chosen.round_key, policy_path(chosen.round_key)
+    lock = read_lock(root)
+    recorded = {path: digest for stage in lock.values() for path, digest in stage.outs.items()}
+    for needed in (path, SFT, PREPARED, f"models/rounds/{key}/reward", f"results/reward/{key}"):
+        if needed in recorded and output_hash(root / needed) != recorded[needed]:
+            raise PromotionError(
+                f"{root / needed} is not what dvc.lock records; `dvc checkout` restores it"
+            )
+    before = SFT if now is None else _folder_of(root, now).as_posix()
+    return Task(
+        round_key=key,
+        digest=chosen.digest,
+        candidate=path,
+        before=before,
+        before_is="SFT"
+        if now is None
+        else f"version {now.version} in production (round {now.tags.get('rlhf.round')})",
+        before_version=None if now is None else str(now.version),
+        withdrawn=promotion.withdrawn(chosen),
+        limits=limits,
+    )
+
+
+def _folder_of(root: Path, version: ModelVersion) -> Path:
+    """The weights of a version: of this workspace, from DVC's cache, or MLflow's own copy."""
+    digest = version.tags.get(HASH_TAG, "")
+    here = root / (version.tags.get("dvc.path") or policy_path(str(version.tags["rlhf.round"])))
+    if here.is_dir() and output_hash(here) == digest:
+        return here
+    if is_cached(cache_folder(root), digest):
+        return _from_cache(root, digest)
+    if (kept := promotion.production_folder(root)) is not None:
+        return kept[0]
+    raise PromotionError(
+        f"the weights of version {version.version}, which is in production, are not on this "
+        "machine: neither in DVC's cache nor in a local MLflow store; `dvc fetch --all-commits` "
+        "brings what was pushed"
+    )
+
+
+def _from_cache(root: Path, digest: str) -> Path:
+    folder = root / FOLDER / digest.removesuffix(".dir")
+    contents = Contents(root)
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, md5 in contents.files("", digest).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(contents.file("", md5), folder / name)
+    return folder
+
+
+def _key(root: Path, task: Task) -> str:
+    params = load_params(root / "params.yaml")
+    lock = read_lock(root).get("prepare")
+    parts = [
+        asdict(task),
+        {name: section(params, name) for name in MEASURED_WITH},
+        dict(lock.outs) if lock else {},
+    ]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return f"{task.round_key}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _measure(root: Path, task: Task, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # -P: the modules of this code, though the workspace may hold those of another revision.
+    command = [sys.executable, "-P", "-m", "tasks.promoting.measuring", str(kept)]
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(CODE)},
+        input=json.dumps(asdict(task)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise PromotionError(f"round {task.round_key} cannot be compared: {lines[-1]}")

@@ -1,0 +1,46 @@
+"""What the guards of a round's reward model said, read from `results/reward/<round>`.
+
+A round goes on in spite of them where `reward.probes` and `reward.over_optimisation` say `report`;
+its policy then still has to pass the gate before production.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+from rlhf.intervals import Interval
+from tasks.params.loading import Params
+from tasks.running.outcome import StageEnd
+from tasks.scoring.over_optimisation import Signals, alarms
+
+
+def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
+    """One line for each probe that failed and each warning; None without a reward model.
+
+    Raises:
+        StageEnd: the files of the round are missing.
+    """
+    if params.reward.model == "none":
+        return None
+    folder = root / "results" / "reward" / round_key
+    probes, signals = folder / "probes.csv", folder / "signals.json"
+    for path in (probes, signals):
+        if not path.is_file():
+            text = f"{path}: missing; `dvc checkout` or `dvc pull` brings it"
+            raise StageEnd("bad_input", text)
+    with probes.open(encoding="utf-8", newline="") as file:
+        failed = [
+            f"probe {row['probe']}: {row['won'] or 'no pairs'} of {row['pairs']} pairs, "
+            f"expected {row['demand']} {row['limit']}"
+            for row in csv.DictReader(file)
+            if row["passed"] != "true"
+        ]
+    said = {
+        name: None if share is None else Interval(**share)
+        for name, share in json.loads(signals.read_text(encoding="utf-8")).items()
+    }
+    return failed + alarms(
+        Signals(**said),
+        min_accuracy=params.reward.min_fresh_accuracy,
+        of_sft=params.rounds[round_key].policy == "models/sft",
+    )

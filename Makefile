@@ -2,9 +2,11 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/ready
+# What servers of a team need besides: it lies over .venv, which stays without it.
+TEAM := .work/team
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
+.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -20,6 +22,9 @@ test: $(READY)  ## all tests that fit in ten minutes
 
 test-long: $(READY)  ## the tests of whole pipelines that do not fit
 	@python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need
+	@$(TEAM)/bin/python -m pytest -m team -rs
 
 check: $(READY)  ## formatting, lint, strict types, floors
 	@ruff format --check .
@@ -117,3 +122,14 @@ $(READY): pyproject.toml constraints.txt
 		test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"; \
 		touch $(READY)'
+
+$(TEAM)/ready: $(READY) constraints-team.txt
+	@echo "Setting up $(TEAM) (a minute, once)"
+	@$(BIN)/python -m venv $(TEAM)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(TEAM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	@$(BIN)/python -c 'import tomllib; groups = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*groups["team"], *groups["team-tests"], sep="\n")' \
+		> $(TEAM)/requirements.txt
+	@$(TEAM)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -c constraints-team.txt -r $(TEAM)/requirements.txt
+	@touch $@

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from feedback import commands
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.store.accounts import RIGHTS, TOKEN_DAYS
+from feedback.store.database import shown
 from preferences.records import JudgmentError
 
 _STORE_HELP = "database of the page: a file or a SQLAlchemy URL (default: %(default)s)"
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     except SQLAlchemyError as error:
-        sys.stderr.write(f"store {given.store}: {str(error).splitlines()[0]}\n")
+        sys.stderr.write(f"store {shown(given.store)}: {str(error).splitlines()[0]}\n")
         return 2
 
 

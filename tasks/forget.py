@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from feedback.store.database import shown
 from preferences.withdrawals import WithdrawalsError
 from tasks.forgetting.plan import Plan, make_plan
 from tasks.forgetting.removal import carry_out
@@ -76,7 +77,8 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
         return
     for url, found in plan.stores:
         rows = ", ".join(f"{number:,} {name}" for name, number in found.counts.items())
-        yield f"labelling store {relative_to(Path(url), root)}: {rows}"
+        name = shown(url) if "://" in url else relative_to(Path(url), root)
+        yield f"labelling store {name}: {rows}"
     yield from _files(root, plan)
     for path in plan.by_hand:
         yield f"for you to edit (not JSON Lines, pinned, or all of it): {relative_to(path, root)}"

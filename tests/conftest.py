@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from rlhf.bits import choose
+from tests import postgres as postgresql
 
 MAX_TOLERANCE = 1e-3
 
@@ -29,6 +30,13 @@ def denormals() -> Iterator[None]:
     """A stage that ran in this process leaves it without denormals, which hypothesis refuses."""
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgresql.Postgres]:
+    """A PostgreSQL server; the test is skipped where none is installed."""
+    with postgresql.running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

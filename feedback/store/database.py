@@ -74,11 +74,20 @@ class Database:
             yield connection
 
     def compact(self) -> None:
-        """Rewrites SQLite's file, so that nothing deleted stays in its free pages or its log."""
-        if self._file is not None:
-            with closing(self._engine.raw_connection()) as connection:
-                connection.cursor().execute("VACUUM")
-                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Rewrites SQLite's file or PostgreSQL's tables, so that nothing deleted stays in them.
+
+        SQLite's log is emptied too; PostgreSQL's stays until it is recycled.
+        """
+        if self._file is None:
+            with self._engine.connect() as connection:
+                # Refused within a transaction.
+                alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+                for table in schema.metadata.tables:
+                    alone.exec_driver_sql(f"VACUUM (FULL) {table}")
+            return
+        with closing(self._engine.raw_connection()) as raw:
+            raw.cursor().execute("VACUUM")
+            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Closes all connections; SQLite's file is then complete without its log."""
@@ -96,6 +105,11 @@ def sqlite_file(url: str) -> Path | None:
     if not url.startswith("sqlite"):
         return None
     return Path(make_url(url).database or "").absolute()
+
+
+def shown(store: str) -> str:
+    """The store as messages name it: a path, or an address without the password."""
+    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:***@", store)
 
 
 def beside(path: Path) -> list[Path]:

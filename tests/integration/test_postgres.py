@@ -1,11 +1,7 @@
 """The labelling store on PostgreSQL, for teams: a server of the test's own on 127.0.0.1."""
 
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,34 +15,16 @@ from feedback.judgments import read_judgments
 from feedback.page import notify
 from feedback.people import PeopleAnnotator
 from feedback.store import accounts, rounds
+from tests.postgres import Postgres
 from tests.unit.feedback.conftest import Desk, some_pairs
 
-BIN = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """An empty database; PostgreSQL does not run as root, so then its own user has to be there."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgres]'")
-    if BIN is None:
-        pytest.skip("no PostgreSQL server: apt-get install postgresql")
-    user = "postgres" if os.getuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    if user is not None:
-        shutil.chown(folder, user)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data, log = folder / "data", folder / "log"
-    shared = {"user": user, "check": True, "cwd": folder, "stdout": subprocess.DEVNULL}
-    subprocess.run([BIN / "initdb", "-D", data, "-U", "team", "-A", "trust", "-N"], **shared)
-    options = f"-p {port} -h 127.0.0.1 -k {folder} -c fsync=off"
-    pg_ctl = [BIN / "pg_ctl", "-D", data, "-l", log, "-w", "-t", "300"]
-    subprocess.run([*pg_ctl, "-o", options, "start"], **shared)
-    yield f"postgresql://team@127.0.0.1:{port}/postgres"
-    subprocess.run([*pg_ctl, "-m", "immediate", "stop"], **shared)
-    shutil.rmtree(folder)
+def url(postgres: Postgres) -> Iterator[str]:
+    with postgres.database("labels") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,16 @@ def test_a_store_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
+def test_a_store_that_does_not_answer_is_named_without_its_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("psycopg")
+    assert main(["status", "--store", "postgresql://labels:secret@127.0.0.1:1/labels"]) == 2
+    error = capsys.readouterr().err
+    assert "store postgresql://labels:***@127.0.0.1:1/labels: " in error
+    assert "secret" not in error
+
+
 @pytest.mark.parametrize(
     "command", ["serve", "publish", "token", "status", "export", "import", "backup", "restore"]
 )

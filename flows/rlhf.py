@@ -33,12 +33,12 @@ from flows.run_branch import RunBranch
 from flows.stages import Ending, How, run_stage
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
+from tasks.promoting.registration import tag_and_register
 from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_end, record_start
-from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipping import Shipper
 from tasks.tracking.spool import Status
@@ -287,7 +287,7 @@ def _execution(
             save_execution(root, execution)
         summary = write_summary(root, params)
     if arrived:
-        tag_outputs(root)
+        tag_and_register(root)
     else:
         get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
     share_outputs(root)

@@ -21,13 +21,13 @@ from typing import Any
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
+from tasks.promoting.registration import tag_and_register
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import result_table, time_lines
 from tasks.reporting.run_page import write_run_page
 from tasks.reporting.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
 from tasks.running.provenance import wrong_entries
 from tasks.tracking.execution_record import record_end, record_start
-from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipping import Shipper, tracking_uri
 from tasks.tracking.spool import Status
@@ -173,7 +173,7 @@ def _run(
         results=read_results(workspace, params),
     )
     if shipper.close(SHIPPING_DEADLINE_SECONDS):
-        tag_outputs(workspace)
+        tag_and_register(workspace)
     else:
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
     share_outputs(workspace)

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.tracking.output_tags import tag_outputs
+from tasks.promoting.registration import tag_and_register
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.worktrees import workspaces
@@ -24,7 +24,7 @@ def sync(root: Path) -> tuple[list[ShipResult], int]:
     tagged = 0
     for workspace in (root, *workspaces(root)):
         results += ship_all(workspace)
-        tagged += tag_outputs(workspace)
+        tagged += tag_and_register(workspace)
         share_outputs(workspace)
     return results, tagged
 

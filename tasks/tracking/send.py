@@ -60,7 +60,7 @@ def send(folder: Path, *, uri: str, models: bool) -> None:
     Raises:
         TrackingError: MLflow could not be reached, or refused it.
     """
-    with _named_errors():
+    with named_errors():
         _Sender(folder, connect(uri), load_sent(folder, uri)).send(models=models)
 
 
@@ -71,7 +71,7 @@ def send_execution(folder: Path, *, uri: str) -> None:
         TrackingError: MLflow could not be reached, or refused it.
     """
     root = folder.parents[2]
-    with _named_errors(), _runs_lock(root):
+    with named_errors(), _runs_lock(root):
         send_end(connect(uri), root, folder, load_sent(folder, uri))
 
 
@@ -82,7 +82,7 @@ def parent_run(root: Path, execution: str, *, uri: str) -> str:
         TrackingError: MLflow could not be reached, or refused it.
     """
     start = json.loads((root / EXECUTIONS_FOLDER / execution / "start.json").read_text("utf-8"))
-    with _named_errors(), _runs_lock(root):
+    with named_errors(), _runs_lock(root):
         return str(execution_run(connect(uri), root, execution, start).info.run_id)
 
 
@@ -103,7 +103,7 @@ def send_output_tags(
     Raises:
         TrackingError: MLflow could not be reached, or refused it.
     """
-    with _named_errors():
+    with named_errors():
         store = connect(uri)
         client = store.client
         tags = [RunTag(mlflow_key(f"dvc.out.{path}"), digest) for path, digest in outs.items()]
@@ -280,7 +280,8 @@ def _runs_lock(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _named_errors() -> Iterator[None]:
+def named_errors() -> Iterator[None]:
+    """Raises a `TrackingError` for whatever MLflow, the network or a disk says."""
     try:
         yield
     except MlflowException as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
@@ -16,6 +16,7 @@ from dvc.lock import LockError
 from dvc.output import Output
 from dvc.repo import Repo, lock_repo
 from dvc.stage import Stage
+from dvc.stage.cache import RunCacheNotFoundError
 
 from tasks.params.loading import flatten
 from tasks.workspace.files import relative_to
@@ -78,6 +79,29 @@ def changes(root: Path) -> Changes:
     """
     with _stages(root) as (_, stages):
         return _changes(root, stages)
+
+
+def need(root: Path, stage: str) -> Literal["nothing", "restoring", "running"]:
+    """What it takes to bring a stage up to date, once those before it are.
+
+    Restoring: it has run with these inputs before, and DVC's cache here has its outputs.
+
+    Raises:
+        GraphError: there is no such stage, or something that it reads is missing.
+        DvcBusyError: another DVC command works here.
+    """
+    with _stages(root) as (repo, stages):
+        found = next((each for each in stages if each.name == stage), None)
+        if found is None:
+            raise GraphError(f"{root}: dvc.yaml has no stage {stage}")
+        if not found.status():
+            return "nothing"
+        try:
+            found.save_deps()
+            repo.stage_cache.restore(found, dry=True)
+        except RunCacheNotFoundError:
+            return "running"
+        return "restoring"
 
 
 def with_dependents(names: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:

@@ -50,6 +50,33 @@ def only(text: str, stages: Collection[str]) -> str:
     return "".join(kept) if found else ""
 
 
+def with_entry(text: str, stage: str, source: str) -> str:
+    """The text of a dvc.lock with the entry of `stage` as another one has it.
+
+    Where DVC would write it: in the place of the old one, else at the end.
+
+    Raises:
+        KeyError: `source` has no entry of that stage.
+    """
+    if not (entry := _entry(source, stage)):
+        raise KeyError(stage)
+    if not text:
+        return only(source, [stage])
+    old = _entry(text, stage)
+    return text.replace(old, entry, 1) if old else text + entry
+
+
 def hashes(entries: list[dict[str, str]] | None) -> dict[str, str]:
     """Path -> md5 of a list of dependencies or outputs."""
     return {entry["path"]: entry["md5"] for entry in entries or [] if "md5" in entry}
+
+
+def _entry(text: str, stage: str) -> str:
+    """The lines of a stage's entry; empty where there is none."""
+    lines, inside = [], False
+    for line in text.splitlines(keepends=True):
+        if not line.startswith("    "):
+            inside = line.rstrip() == f"  {stage}:"
+        if inside:
+            lines.append(line)
+    return "".join(lines)

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -11,7 +11,11 @@ class GitError(Exception):
 
 
 def git(
-    folder: Path, *arguments: str, settings: Sequence[str] = (), stdin: str | None = None
+    folder: Path,
+    *arguments: str,
+    settings: Sequence[str] = (),
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> str:
     """What git prints.
 
@@ -20,6 +24,7 @@ def git(
         arguments: the command and what follows it.
         settings: for this call only, such as `user.name=somebody`.
         stdin: what git reads.
+        variables: of the environment, for this call, such as `GIT_INDEX_FILE`.
 
     Raises:
         GitError: git failed.
@@ -35,7 +40,7 @@ def git(
         text=True,
         check=False,
         input=stdin or "",
-        env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        env={**os.environ, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]

@@ -1,10 +1,12 @@
 """Workspaces of their own: git worktrees below `.work/` that share DVC's cache with the checkout.
 
-A variant has one (`tasks.workspace.variants`), and so has a run of the deployed flow
-(`tasks.workspace.runs`). The checkout that they come from is read, never written.
+A variant has one (`tasks.workspace.variants`), and so have a run of the deployed flow
+(`tasks.workspace.runs`) and a stage that another machine has ordered (`tasks.workspace.orders`).
+The checkout that they come from is read, never written.
 """
 
 import os
+from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tasks.workspace.git import GitError, git
 WORK = ".work"
 VARIANTS_FOLDER = Path(WORK) / "variants"
 RUNS_FOLDER = Path(WORK) / "runs"
+STAGES_FOLDER = Path(WORK) / "stages"
 SETTINGS = (
     "user.name=rlhf-rounds", "user.email=rlhf-rounds@localhost",
     "commit.gpgSign=false", "tag.gpgSign=false",
@@ -28,8 +31,8 @@ class WorkspaceError(Exception):
 
 
 def workspaces(root: Path) -> list[Path]:
-    """Workspaces of the variants and runs that have been prepared."""
-    folders = (VARIANTS_FOLDER, RUNS_FOLDER)
+    """Workspaces of the variants, runs and ordered stages that have been prepared."""
+    folders = (VARIANTS_FOLDER, RUNS_FOLDER, STAGES_FOLDER)
     return [
         path.parent for folder in folders for path in sorted((root / folder).glob("*/dvc.yaml"))
     ]
@@ -76,14 +79,19 @@ def share_cache(root: Path, workspace: Path) -> None:
         local.write(file)
 
 
-def worktree_git(folder: Path, *arguments: str, stdin: str | None = None) -> str:
+def worktree_git(
+    folder: Path,
+    *arguments: str,
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
     """What git prints; commits and tags are in the project's name.
 
     Raises:
         WorkspaceError: git failed.
     """
     try:
-        return git(folder, *arguments, settings=SETTINGS, stdin=stdin)
+        return git(folder, *arguments, settings=SETTINGS, stdin=stdin, variables=variables)
     except GitError as error:
         raise WorkspaceError(str(error)) from None
 

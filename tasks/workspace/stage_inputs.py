@@ -1,0 +1,54 @@
+"""Where what a stage reads comes from: an earlier stage, git, or this machine alone."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.params.loading import read_yaml
+from tasks.workspace.dvc_definition import DefinitionError, read_definition
+from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.git import git
+
+
+@dataclass(frozen=True, slots=True)
+class StageInputs:
+    """The files and folders that a stage reads."""
+
+    outputs: tuple[str, ...]
+    """Those that earlier stages have made, and DVC keeps."""
+    makers: tuple[str, ...]
+    """These stages."""
+    private: tuple[str, ...]
+    """Those that neither DVC nor git has."""
+
+
+def stage_inputs(root: Path, stage: str) -> StageInputs:
+    """What a stage of `root` reads, by dvc.yaml, dvc.lock and git.
+
+    Raises:
+        DefinitionError: dvc.yaml cannot be read, or has no such stage.
+        ParamsError: params.yaml cannot be read.
+    """
+    definition = read_definition(root, stage, read_yaml(root / "params.yaml"))
+    if definition is None:
+        raise DefinitionError(f"dvc.yaml has no stage {stage}")
+    lock = read_lock(root)
+    made = {
+        dep: [name for name, locked in lock.items() if _any_overlaps(dep, locked.outs)]
+        for dep in definition.deps
+    }
+    return StageInputs(
+        outputs=tuple(dep for dep, names in made.items() if names),
+        makers=tuple(dict.fromkeys(name for names in made.values() for name in names)),
+        private=tuple(
+            dep for dep, names in made.items() if not names and not _is_in_git(root, dep)
+        ),
+    )
+
+
+def _is_in_git(root: Path, dep: str) -> bool:
+    return not Path(dep).is_absolute() and bool(git(root, "ls-files", "--", dep))
+
+
+def _any_overlaps(dep: str, outs: Iterable[str]) -> bool:
+    return any(dep == out or dep.startswith(f"{out}/") or out.startswith(f"{dep}/") for out in outs)

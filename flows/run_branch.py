@@ -4,8 +4,6 @@ A commit holds dvc.lock with the entries of the stages that have run, params.yam
 and `metrics/`. A clone of it gets the same outputs by `dvc pull`, or makes them by `dvc repro`.
 """
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +13,8 @@ from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows import processes
 from flows.artifacts import results_until
-from flows.environment import stage_environment
+from flows.remotes import dvc, dvc_remote, git_remote
 from tasks.reporting.headline import write_headline
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.git import GitError, git
@@ -99,12 +96,13 @@ class RunBranch:
 
     def _push(self, references: Sequence[str]) -> None:
         """Push data, then the commits that name them: nobody gets a commit without its data."""
-        if not _dvc_remote(self._workspace):
+        if not dvc_remote(self._workspace):
             return
-        if self._dvc("push", "--quiet", *self._stages):
+        arguments = ("push", "--quiet", *self._stages)
+        if dvc(self._workspace, self._flow_run, *arguments, logger=get_run_logger()):
             raise PushError(f"`dvc push` failed; {self._by_hand(references)}.")
         try:
-            if remote := _git_remote(self._workspace):
+            if remote := git_remote(self._workspace):
                 git(self._workspace, "push", "--quiet", remote, *references)
         except GitError as error:
             raise PushError(f"{error}; {self._by_hand(references)}.") from None
@@ -114,34 +112,6 @@ class RunBranch:
             f"by hand, in {self._workspace}: `dvc push {' '.join(self._stages)}`, then "
             f"`git push REMOTE {' '.join(references)}`"
         )
-
-    def _dvc(self, *arguments: str) -> int:
-        """Exit code of a command of DVC's, which ends when we do; its errors go to the log."""
-        process = processes.start(
-            [sys.executable, "-m", "dvc", *arguments],
-            cwd=self._workspace,
-            env=stage_environment(self._workspace, self._flow_run),
-            output=subprocess.PIPE,
-        )
-        for line in processes.lines(process):
-            get_run_logger().info("%s", line.decode("utf-8", "replace"))
-        return process.wait()
-
-
-def _dvc_remote(workspace: Path) -> str:
-    """DVC's default remote, empty where there is none."""
-    command = [sys.executable, "-m", "dvc", "config", "core.remote"]
-    done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _git_remote(workspace: Path) -> str | None:
-    """Where git pushes to by itself; None where there is no remote, or nothing says which."""
-    names = git(workspace, "remote").splitlines()
-    configured = git(workspace, "config", "--default", "", "--get", "remote.pushDefault")
-    if configured:
-        return configured
-    return "origin" if "origin" in names else names[0] if len(names) == 1 else None
 
 
 def _headline(results: Mapping[str, Any]) -> dict[str, str]:

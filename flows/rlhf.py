@@ -29,8 +29,10 @@ from flows.artifacts import (
 )
 from flows.crashed import report_crash
 from flows.graph import PlannedStage, plan
+from flows.placing import pool_of, run_in_pool
 from flows.run_branch import RunBranch
-from flows.stages import Ending, How, run_stage
+from flows.stages import Ending, run_stage
+from flows.states import task_state
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.promoting.registration import tag_and_register
@@ -52,20 +54,6 @@ from tasks.workspace.shared_weights import share_outputs
 SHIPPING_SECONDS = 60.0
 INTERRUPTED_SHIPPING_SECONDS = 3.0
 """Prefect kills a cancelled flow after 30 seconds; most of them are for the stage's checkpoint."""
-STATE_NAMES: dict[How, str] = {
-    "ran": "Completed",
-    "unchanged": "Unchanged",
-    "cached": "Cached",
-    "waiting": "Waiting",
-    "blocked": "Blocked",
-    "stopped": "Stopped",
-    "bad_input": "BadInput",
-    "failed": "Failed",
-    "killed": "Killed",
-    "refused": "Refused",
-}
-"""How a stage ended -> the name of its task's state. The flow ends in the state of the stage that
-did not go through; `Completed` by type up to `Waiting`, `Failed` below."""
 WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
 WORTH_A_RETRY = {"Failed", "Killed"}
 """A crash or a lack of memory may not come twice, and the stage resumes from its checkpoint.
@@ -155,7 +143,10 @@ def run_all(
     get_run_logger().info("%s", plan_line(stages))
     went_through: list[str] = []
     for planned in stages:
-        state = stage(planned.name, root, execution, stale=planned.stale, return_state=True)
+        pool = pool_of(planned)
+        state = stage(
+            planned.name, root, execution, stale=planned.stale, pool=pool, return_state=True
+        )
         publish_stage(root, planned.name, state.name or "", state.message or "")
         if state.name not in WENT_THROUGH:
             message = f"{planned.name}: {state.message or 'gave no reason'}"
@@ -220,20 +211,15 @@ def second_try_can_help(_task: Task[..., Any], _run: TaskRun, state: State[Any])
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def stage(name: str, root: Path, execution: str, *, stale: bool) -> State[None]:
-    """One DVC stage; how it ended becomes the name of the state."""
+def stage(
+    name: str, root: Path, execution: str, *, stale: bool, pool: str | None = None
+) -> State[None]:
+    """One DVC stage, here or in a work pool; how it ended becomes the name of the state."""
     if not stale:
         return task_state(Ending("unchanged"))
-    ending = run_stage(name, root, execution=execution, logger=get_run_logger())
-    return task_state(ending)
-
-
-def task_state(ending: Ending) -> State[None]:
-    """The Prefect state that shows how a stage ended."""
-    well = ending.how in ("ran", "unchanged", "cached", "waiting")
-    return (Completed if well else Failed)(
-        name=STATE_NAMES[ending.how], message=ending.message or None
-    )
+    if pool is not None:
+        return task_state(run_in_pool(name, root, pool, execution=execution))
+    return task_state(run_stage(name, root, execution=execution, logger=get_run_logger()))
 
 
 def ask_for_promotion(root: Path, params: Params) -> None:

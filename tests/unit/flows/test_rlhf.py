@@ -3,8 +3,9 @@
 import pytest
 
 from flows.graph import PlannedStage
-from flows.rlhf import STATE_NAMES, plan_line, second_try_can_help, stage, task_state
+from flows.rlhf import plan_line, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
+from flows.states import STATE_NAMES, task_state
 from tasks.running.outcome import EXIT_CODES
 
 WELL = ["ran", "unchanged", "cached", "waiting"]

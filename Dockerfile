@@ -1,7 +1,8 @@
-# The pipeline on a CPU, as `make repro` runs it:
+# The pipeline, as `make repro` runs it, on a CPU (the default target) or on NVIDIA GPUs:
 #   docker build -t rlhf-rounds . && docker run --init --name rounds rlhf-rounds
+#   docker build --target cuda -t rlhf-rounds:cuda . && docker run --init --gpus all rlhf-rounds:cuda
 #   docker cp rounds:/home/rlhf/rounds/reports .
-FROM python:3.11.15-slim-bookworm
+FROM python:3.11.15-slim-bookworm AS system
 
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
@@ -17,27 +18,43 @@ RUN apt-get update \
 USER 1000:1000
 WORKDIR /home/rlhf/rounds
 
-# PATH: what `make` would have set up.
+# PATH: what `make` would have set up. RLHF_CLONE and PYTHONPATH: for a stage that a worker starts
+# in a container of its own (docs/how-to/kubernetes.md).
 ENV PATH="/home/rlhf/rounds/.venv/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     DO_NOT_TRACK=1 \
     DVC_NO_ANALYTICS=1 \
-    DVC_SITE_CACHE_DIR=/home/rlhf/.cache/dvc
+    DVC_SITE_CACHE_DIR=/home/rlhf/.cache/dvc \
+    RLHF_CLONE=/home/rlhf/rounds \
+    PYTHONPATH=/home/rlhf/rounds
 
-# Where torch comes from: PyTorch's own wheels for the CPU are a tenth of those on PyPI.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-
-# The packages, in a layer that only other versions make stale. `ready` tells make that they are.
+# What the packages follow from, in a layer that only other versions make stale.
 COPY --chown=1000:1000 pyproject.toml constraints.txt ./
 RUN python -m venv .venv \
-    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > .venv/requirements.txt \
-    && python -m pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
-        --constraint constraints.txt --requirement .venv/requirements.txt \
-    && touch .venv/ready
+    && python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *project['optional-dependencies']['s3'], sep='\n')" > .venv/requirements.txt
 
+# PyPI's torch brings CUDA's libraries along; the host needs the driver and its container toolkit.
+FROM system AS cuda
+RUN python -m pip install --no-cache-dir --constraint constraints.txt \
+        --requirement .venv/requirements.txt \
+    && touch .venv/ready
 COPY --chown=1000:1000 . .
 # What is worth keeping when the container goes: volumes take over the owner from here.
 RUN mkdir -p .work .dvc/cache
+# A volume of another owner, or a disk that is full, shows here.
+HEALTHCHECK --interval=60s --timeout=20s \
+    CMD touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD
+CMD ["python", "-m", "tasks.repro"]
 
+FROM system AS cpu
+# Where torch comes from: PyTorch's own wheels for the CPU are a tenth of those on PyPI.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN python -m pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
+        --constraint constraints.txt --requirement .venv/requirements.txt \
+    && touch .venv/ready
+COPY --chown=1000:1000 . .
+RUN mkdir -p .work .dvc/cache
+HEALTHCHECK --interval=60s --timeout=20s \
+    CMD touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD
 CMD ["python", "-m", "tasks.repro"]

@@ -27,7 +27,10 @@ class Step(NamedTuple):
     rest: str
 
 
-def steps() -> list[Step]:
+TARGETS = ("cpu", "cuda")
+
+
+def all_steps() -> list[Step]:
     """The instructions, comments dropped and continued lines joined."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
@@ -36,9 +39,21 @@ def steps() -> list[Step]:
     return [Step(verb, re.sub(r"\s{2,}", " ", rest.strip())) for verb, _, rest in parts]
 
 
-def position(verb: str, part: str) -> int:
+def steps(target: str = "cpu") -> list[Step]:
+    """Those of one target, with the ones that it is built on."""
+    found: list[Step] = []
+    name = ""
+    for step in all_steps():
+        if step.verb == "FROM":
+            name = step.rest.partition(" AS ")[2]
+        if name in ("system", target):
+            found.append(step)
+    return found
+
+
+def position(verb: str, part: str, target: str = "cpu") -> int:
     """Where the one step is that has `part` in it."""
-    found = [n for n, step in enumerate(steps()) if step.verb == verb and part in step.rest]
+    found = [n for n, step in enumerate(steps(target)) if step.verb == verb and part in step.rest]
     assert len(found) == 1, f"{verb} ... {part} ...: {len(found)} times"
     return found[0]
 
@@ -61,15 +76,20 @@ def ignored(path: str) -> bool:
 
 
 def test_the_base_is_pinned_to_a_patch_release_of_the_python_that_we_need():
-    (base,) = [step.rest for step in steps() if step.verb == "FROM"]
-    found = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
+    base, *targets = [step.rest for step in all_steps() if step.verb == "FROM"]
+    found = re.fullmatch(
+        r"python:(3\.\d+)\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})? AS system", base
+    )
     assert found, base
+    # The last is what `docker build` makes by itself, and what compose asks for.
+    assert targets == ["system AS cuda", "system AS cpu"]
+    assert load("compose.yaml")["x-image"]["build"]["target"] == "cpu"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"].startswith(f">={found[1]},")
 
 
 def test_only_the_system_packages_are_installed_as_root():
-    users = [step.rest for step in steps() if step.verb == "USER"]
+    users = [step.rest for step in all_steps() if step.verb == "USER"]
     assert users == ["1000:1000"]
     as_root = [step.rest for step in steps()[: position("USER", "1000")] if step.verb == "RUN"]
     assert len(as_root) == 1
@@ -79,29 +99,68 @@ def test_only_the_system_packages_are_installed_as_root():
     assert "--uid 1000" in as_root[0]
 
 
-def test_packages_come_from_our_constraints_in_a_layer_that_code_does_not_touch():
-    copied = position("COPY", "pyproject.toml constraints.txt")
-    installed = position("RUN", "pip install")
-    assert copied < installed < position("COPY", ". .")
-    assert "--constraint constraints.txt" in steps()[installed].rest
-    assert "--no-cache-dir" in steps()[installed].rest
+@pytest.mark.parametrize("target", TARGETS)
+def test_packages_come_from_our_constraints_in_a_layer_that_code_does_not_touch(target: str):
+    copied = position("COPY", "pyproject.toml constraints.txt", target)
+    installed = position("RUN", "pip install", target)
+    assert copied < installed < position("COPY", ". .", target)
+    assert "--constraint constraints.txt" in steps(target)[installed].rest
+    assert "--no-cache-dir" in steps(target)[installed].rest
+
+
+def test_the_targets_differ_in_where_torch_comes_from_alone():
+    def rest(target: str) -> list[Step]:
+        own = steps(target)[len(steps("")) + 1 :]
+        return [step for step in own if "pip install" not in step.rest and step.verb != "ARG"]
+
+    assert rest("cpu") == rest("cuda")
+    cpu, cuda = (steps(t)[position("RUN", "pip install", t)].rest for t in TARGETS)
+    assert cpu.replace('--extra-index-url "$TORCH_INDEX" ', "") == cuda
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_health_check_asks_for_what_a_wrong_volume_breaks(target: str, tmp_path: Path):
+    (check,) = [step.rest for step in steps(target) if step.verb == "HEALTHCHECK"]
+    command = check.partition(" CMD ")[2]
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+    commit = ("commit", "--quiet", "--allow-empty", "-m", "one")
+    subprocess.run(["git", *identity, *commit], cwd=tmp_path, check=True)
+
+    def healthy() -> bool:
+        return subprocess.run(["bash", "-c", command], cwd=tmp_path).returncode == 0
+
+    assert not healthy(), "there is no .work yet"
+    (tmp_path / ".work").mkdir()
+    (tmp_path / ".dvc/cache").mkdir(parents=True)
+    assert healthy()
+    (tmp_path / ".dvc/cache").rmdir()
+    assert not healthy()
+
+
+def test_a_stage_in_a_container_of_its_own_finds_the_clone():
+    (text,) = [step.rest for step in steps() if step.verb == "ENV"]
+    (home,) = [step.rest for step in steps() if step.verb == "WORKDIR"]
+    assert f"RLHF_CLONE={home} " in f"{text} "
+    assert f"PYTHONPATH={home} " in f"{text} "
 
 
 def test_everything_that_is_copied_belongs_to_the_user_who_runs():
-    assert all(s.rest.startswith("--chown=1000:1000 ") for s in steps() if s.verb == "COPY")
+    assert all(s.rest.startswith("--chown=1000:1000 ") for s in all_steps() if s.verb == "COPY")
 
 
 def test_the_command_does_what_make_repro_does():
-    assert json.loads(steps()[-1].rest) == ["python", "-m", "tasks.repro"]
-    assert steps()[-1].verb == "CMD"
+    for target in TARGETS:
+        assert json.loads(steps(target)[-1].rest) == ["python", "-m", "tasks.repro"]
+        assert steps(target)[-1].verb == "CMD"
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^repro:.*\n\t@?python -m tasks\.repro\b", makefile, re.MULTILINE)
 
 
 def test_nothing_is_fetched_but_by_apt_and_pip():
-    text = " ".join(step.rest for step in steps() if step.verb == "RUN")
+    text = " ".join(step.rest for step in all_steps() if step.verb == "RUN")
     assert not re.search(r"\b(curl|wget|git clone)\b", text)
-    assert not [step for step in steps() if step.verb == "ADD"]
+    assert not [step for step in all_steps() if step.verb == "ADD"]
 
 
 def test_make_in_the_image_finds_its_environment_ready():
@@ -226,9 +285,11 @@ def do(image: Image, step: Step) -> None:
         # The shell expands variables itself.
         command = step.rest.replace(HOME_IN_IMAGE, str(image.home))
         image.run(["bash", "-euo", "pipefail", "-c", command])
+    elif step.verb == "HEALTHCHECK":
+        image.run(["bash", "-c", step.rest.partition(" CMD ")[2]])
     elif step.verb == "CMD":
         image.run([image.here(word) for word in json.loads(step.rest)])
-    else:
+    elif step.verb != "FROM":
         assert step.verb == "WORKDIR", f"{step.verb}: the test does not know it"
         assert image.here(step.rest) == str(image.workdir)
 

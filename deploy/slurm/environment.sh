@@ -1,0 +1,8 @@
+# Read by a job in the folder of the clone: what `python -m flows.worker` sets for its own processes.
+RLHF_CLONE="$PWD"
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+PATH="$PWD/.venv/bin:$PATH"
+# DVC's and Prefect's own files: on the node's disk, since SQLite and locks do not like NFS.
+DVC_SITE_CACHE_DIR="${TMPDIR:-/tmp}/dvc"
+PREFECT_HOME="${TMPDIR:-/tmp}/prefect"
+export RLHF_CLONE PYTHONPATH PATH DVC_SITE_CACHE_DIR PREFECT_HOME

@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -46,7 +48,8 @@ def ask(root: Path, chosen: Candidate, limits: Limits) -> Verdict:
     task = _task(root, chosen, now, limits)
     kept = root / FOLDER / f"{_key(root, task)}.json"
     if not kept.is_file():
-        _measure(root, task, kept)
+        with weights_at(root, task.before, now):
+            _measure(root, task, kept)
     if now is None or now.tags.get(HASH_TAG) != chosen.digest:
         promotion.challenge(root, chosen)
     return VERDICT.validate_json(kept.read_bytes())
@@ -86,7 +89,7 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
             raise PromotionError(
                 f"{root / needed} is not what dvc.lock records; `dvc checkout` restores it"
             )
-    before = SFT if now is None else _folder_of(root, now).as_posix()
+    before = SFT if now is None else folder_of(root, now).as_posix()
     return Task(
         round_key=key,
         digest=chosen.digest,
@@ -101,14 +104,20 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
     )
 
 
-def _folder_of(root: Path, version: ModelVersion) -> Path:
-    """The weights of a version: of this workspace, from DVC's cache, or MLflow's own copy."""
+def folder_of(root: Path, version: ModelVersion) -> Path:
+    """Where the weights of the version in production are, or will be while they are needed.
+
+    Those of this workspace; else a copy of what DVC's cache has; else MLflow's own.
+
+    Raises:
+        PromotionError: they are not on this machine.
+    """
     digest = version.tags.get(HASH_TAG, "")
     here = root / (version.tags.get("dvc.path") or policy_path(str(version.tags["rlhf.round"])))
     if here.is_dir() and output_hash(here) == digest:
         return here
     if is_cached(cache_folder(root), digest):
-        return _from_cache(root, digest)
+        return root / FOLDER / digest.removesuffix(".dir")
     if (kept := promotion.production_folder(root)) is not None:
         return kept[0]
     raise PromotionError(
@@ -118,14 +127,24 @@ def _folder_of(root: Path, version: ModelVersion) -> Path:
     )
 
 
-def _from_cache(root: Path, digest: str) -> Path:
-    folder = root / FOLDER / digest.removesuffix(".dir")
-    contents = Contents(root)
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, md5 in contents.files("", digest).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(contents.file("", md5), folder / name)
-    return folder
+@contextmanager
+def weights_at(root: Path, folder: str, version: ModelVersion | None) -> Iterator[None]:
+    """Copy a version's weights from DVC's cache to where `folder_of` says, for as long as needed.
+
+    Does nothing where they are there anyway.
+    """
+    copy = Path(folder)
+    if version is None or copy.parent != root / FOLDER:
+        yield
+        return
+    contents, digest = Contents(root), version.tags[HASH_TAG]
+    try:
+        for name, md5 in contents.files("", digest).items():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(contents.file("", md5), copy / name)
+        yield
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def _key(root: Path, task: Task) -> str:

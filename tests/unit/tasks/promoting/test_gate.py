@@ -80,7 +80,11 @@ def test_the_share_of_different_word_pairs_may_halve(share: float, refused: list
 
 
 def test_a_policy_without_any_word_pairs_is_measured_too() -> None:
-    assert failed(compared(diversity=0.0, diversity_before=0.0)) == []
+    none = compared(diversity=0.0, diversity_before=0.0)
+    assert failed(none) == []
+    assert "0.000, 1.00 times the 0.000 before" in [
+        check.found for check in checks(none, QUIET, None, Limits())
+    ]
     assert failed(compared(diversity=0.1, diversity_before=0.0)) == []
     assert failed(compared(diversity=0.0)) == ["diversity"]
 

@@ -1,0 +1,79 @@
+"""Where the policy in production is found, so that a candidate can be compared with it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
+
+from tasks.promoting.asking import folder_of, weights_at
+from tasks.tracking import promotion
+from tasks.tracking.promotion import PromotionError
+
+PATH = "models/rounds/r1/policy"
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def put(root: Path, name: str, content: bytes) -> None:
+    place = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+
+
+def production(digest: str) -> ModelVersion:
+    tags = {"dvc.md5": digest, "dvc.path": PATH, "rlhf.round": "r1"}
+    return ModelVersion(
+        "rlhf-policy", "7", 0, tags=[ModelVersionTag(*each) for each in tags.items()]
+    )
+
+
+@pytest.fixture
+def digest(tmp_path: Path) -> str:
+    """The hash of a policy of one file, as DVC makes it, which only DVC's cache has."""
+    listing = json.dumps([{"md5": md5(b"weights"), "relpath": "a/model.safetensors"}]).encode()
+    put(tmp_path, md5(b"weights"), b"weights")
+    put(tmp_path, f"{md5(listing)}.dir", listing)
+    return f"{md5(listing)}.dir"
+
+
+def test_weights_of_the_workspace_come_first_if_they_are_the_same_bytes(
+    tmp_path: Path, digest: str
+) -> None:
+    here = tmp_path / PATH / "a/model.safetensors"
+    here.parent.mkdir(parents=True)
+    here.write_bytes(b"weights")
+    assert folder_of(tmp_path, production(digest)) == tmp_path / PATH
+    here.write_bytes(b"trained anew")
+    assert folder_of(tmp_path, production(digest)) != tmp_path / PATH
+
+
+def test_weights_that_only_dvcs_cache_has_are_copied_for_as_long_as_they_are_needed(
+    tmp_path: Path, digest: str
+) -> None:
+    version = production(digest)
+    folder = folder_of(tmp_path, version)
+    assert not folder.exists()
+    with weights_at(tmp_path, folder.as_posix(), version):
+        assert (folder / "a/model.safetensors").read_bytes() == b"weights"
+    assert not folder.exists()
+
+
+def test_weights_that_are_in_the_workspace_stay_there(tmp_path: Path, digest: str) -> None:
+    here = tmp_path / PATH
+    here.mkdir(parents=True)
+    with weights_at(tmp_path, here.as_posix(), production(digest)):
+        pass
+    assert here.is_dir()
+
+
+def test_weights_that_are_nowhere_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert promotion.in_production(tmp_path) is None
+    with pytest.raises(PromotionError, match=r"version 7, .* `dvc fetch --all-commits`"):
+        folder_of(tmp_path, production("0a1b.dir"))

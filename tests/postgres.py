@@ -24,6 +24,7 @@ class Postgres:
 
     bin: Path
     port: int
+    password: str = PASSWORD
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
         """As people write it, with the password."""

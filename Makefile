@@ -23,7 +23,7 @@ test: $(READY)  ## all tests that fit in ten minutes
 test-long: $(READY)  ## the tests of whole pipelines that do not fit
 	@python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need
+test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need; ten minutes
 	@$(TEAM)/bin/python -m pytest -m team -rs
 
 check: $(READY)  ## formatting, lint, strict types, floors

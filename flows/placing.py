@@ -117,11 +117,13 @@ def _take_in(root: Path, order: Order, answer: Answer, remote: str, execution: s
     """Make the workspace what it would be, had the stage run here."""
     logger = get_run_logger()
     lock = root / "dvc.lock"
-    before = lock.read_bytes() if lock.exists() else b""
+    before = lock.read_bytes() if lock.exists() else None
     adopt_notes(root, order, answer)
     adopt_entry(root, order, answer)
     if remotes.dvc(root, execution, "pull", "--quiet", "--force", order.stage, logger=logger):
-        lock.write_bytes(before)
+        lock.unlink()
+        if before is not None:
+            lock.write_bytes(before)
         return Ending("failed", f"`dvc pull {order.stage}` failed; the log says why")
     try:
         forget_order(root, order, remote)

@@ -66,6 +66,12 @@ def with_entry(text: str, stage: str, source: str) -> str:
     return text.replace(old, entry, 1) if old else text + entry
 
 
+def without_entry(text: str, stage: str) -> str:
+    """The text of a dvc.lock without the entry of `stage`."""
+    entry = _entry(text, stage)
+    return text.replace(entry, "", 1) if entry else text
+
+
 def hashes(entries: list[dict[str, str]] | None) -> dict[str, str]:
     """Path -> md5 of a list of dependencies or outputs."""
     return {entry["path"]: entry["md5"] for entry in entries or [] if "md5" in entry}

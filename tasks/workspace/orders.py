@@ -1,10 +1,11 @@
 """Stages that another machine runs: order and answer are commits, and git alone carries them.
 
 An order is a commit on top of the one that is checked out, with params.yaml, dvc.yaml and dvc.lock
-as they are. The same workspace makes the same commit: who orders again finds the same branch,
-`stages/STAGE-0123456789ab`, and the answer, if it has come meanwhile. The answer is a commit on
-top of the order: the stage's entry of dvc.lock, the outputs that git keeps, and what `.work/STAGE`
-says of its ending. Data travel by DVC's remote, before the commit that names them.
+(but for the stage's own entry) as they are. The same workspace makes the same commit: who orders
+again finds the same branch, `stages/STAGE-0123456789ab`, and the answer, if it has come meanwhile.
+The answer is a commit on top of the order: the stage's entry of dvc.lock, the outputs that git
+keeps, and what `.work/STAGE` says of its ending. Data travel by DVC's remote, before the commit
+that names them.
 """
 
 import json
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.workspace.driver_lock import Driver, sole_use
-from tasks.workspace.dvc_lockfile import with_entry
+from tasks.workspace.dvc_lockfile import with_entry, without_entry
 from tasks.workspace.fresh_clone import uncommitted
 from tasks.workspace.held import held
 from tasks.workspace.work_folder import BLOCKED, STOPPED
@@ -77,6 +78,9 @@ def make_order(workspace: Path, stage: str) -> Order:
         for name in DEFINITION
         if (workspace / name).exists()
     }
+    if "dvc.lock" in files:
+        # What the stage made last time is no part of what it is made from.
+        files["dvc.lock"] = without_entry(files["dvc.lock"], stage)
     return Order(stage, _commit_files(workspace, head, f"{SUBJECT}{stage}", files))
 
 

@@ -1,12 +1,12 @@
 """Where what a stage reads comes from: an earlier stage, git, or this machine alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.params.loading import read_yaml
 from tasks.workspace.dvc_definition import DefinitionError, read_definition
-from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_lockfile import LockedStage, read_lock
 from tasks.workspace.git import git
 
 
@@ -38,12 +38,22 @@ def stage_inputs(root: Path, stage: str) -> StageInputs:
         for dep in definition.deps
     }
     return StageInputs(
-        outputs=tuple(dep for dep, names in made.items() if names),
+        outputs=tuple(
+            # DVC pulls what lies in an output, but knows no folder of several.
+            dict.fromkeys(path for dep, names in made.items() for path in _pulled(dep, names, lock))
+        ),
         makers=tuple(dict.fromkeys(name for names in made.values() for name in names)),
         private=tuple(
             dep for dep, names in made.items() if not names and not _is_in_git(root, dep)
         ),
     )
+
+
+def _pulled(dep: str, makers: Iterable[str], lock: Mapping[str, LockedStage]) -> list[str]:
+    """What DVC has to pull for a dependency: itself, or the outputs below it."""
+    outs = [out for name in makers for out in lock[name].outs]
+    below = [out for out in outs if out.startswith(f"{dep}/")]
+    return below or [dep] * bool(outs)
 
 
 def _is_in_git(root: Path, dep: str) -> bool:

@@ -218,6 +218,8 @@ def test_what_a_stage_reads_comes_from_stages_git_or_this_machine(driver: Path):
     assert (sft.outputs, sft.makers, sft.private) == (("data",), ("prepare",), ())
     assert ppo.outputs == ("models/sft", "results/sft/metrics.json")
     assert ppo.makers == ("sft", "base")
+    (driver / "dvc.yaml").write_text("stages: {test: {cmd: t, deps: [models, data/x], outs: [o]}}")
+    assert stage_inputs(driver, "test").outputs == ("models/sft", "data/x")
     assert ppo.private == ("own/rows.jsonl", "/shared/model")
 
 

@@ -61,7 +61,7 @@ What a stage says of its input, of the data or of the training will be the same 
 
 
 def name_of_this_run() -> str:
-    """What the run differs in, and its commit, such as `kl0.10 r2 6cb38ae`."""
+    """What the run differs in, and its commit, such as `kl 0.10, 2 rounds, 6cb38ae`."""
     root = Path(runtime.flow_run.parameters["workspace"]).resolve()
     try:
         return run_name(root, load_params(root / "params.yaml"))

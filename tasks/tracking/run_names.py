@@ -1,7 +1,8 @@
-"""The name of an execution of the pipeline in Prefect and in MLflow: `kl0.10 r2 6cb38ae`.
+"""The name of an execution of the pipeline in Prefect: `kl 0.10, 2 rounds, 6cb38ae`.
 
 First how it differs from the defaults of the code, then the number of rounds, then the commit, with
-`-dirty` (git's own word) if tracked files differed from it.
+`-dirty` (git's own word) if tracked files differed from it. In MLflow the date stands before it
+(`tasks.tracking.runs`).
 """
 
 import re
@@ -46,10 +47,14 @@ def run_name(root: Path, params: Params) -> str:
     """The name of an execution of `params` in the workspace `root`, as its checkout is now."""
     variant = variant_of(root)
     own = [variant] if variant else []
-    own += [token for token in differences(params) if token not in own][: MOST - len(own)]
+    # A variant `seed1` says all that `seed 1` would.
+    own += [one for one in differences(params) if one.replace(" ", "") not in own][
+        : MOST - len(own)
+    ]
     # A variant's checkout is a temporary snapshot; show the commit of the main checkout.
     checkout = root.resolve().parents[2] if variant else root
-    return " ".join([*(own or ["default"]), f"r{len(params.rounds)}", *_commit(checkout)])
+    rounds = "1 round" if len(params.rounds) == 1 else f"{len(params.rounds)} rounds"
+    return ", ".join([*(own or ["default"]), rounds, *_commit(checkout)])
 
 
 def differences(params: Params) -> list[str]:
@@ -63,7 +68,7 @@ def differences(params: Params) -> list[str]:
 
 
 def _token(key: str, value: Any) -> str:
-    """`kl0.10`, `no-retrain`, `SmolLM2-135M`; in general `ppo.value_model=shared`."""
+    """`kl 0.10`, `no-retrain`, `SmolLM2-135M`; in general `ppo.value_model=shared`."""
     if key == "prepare.files":
         return "own-data"
     if key == "prepare.sources":
@@ -76,7 +81,7 @@ def _token(key: str, value: Any) -> str:
         return label if value else f"no-{label}"
     if isinstance(value, Mapping | list | tuple):
         return plain
-    return f"{SHORT.get(key, f'{plain}=')}{_brief(value)}"
+    return f"{SHORT[key]} {_brief(value)}".lstrip() if key in SHORT else f"{plain}={_brief(value)}"
 
 
 def _unusual_rounds(params: Params) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 Runs are found by their tags (`rlhf.execution` on the parent, `rlhf.spool` on the child), so that a
 run that was created but not noted (a crash, a lost reply) is found instead of created twice. A
-parent is named by how its execution differs from the defaults (`tasks.tracking.run_names`), a child
-by its stage and its parent, so that all names in a legend or list are distinct.
+parent is named by its date and how its execution differs from the defaults
+(`tasks.tracking.run_names`), a child also by its round and stage: `2026-11-22 r2 ppo kl 0.10, 2
+rounds, 6cb38ae`. So names sort by date, and all in a legend or list are distinct.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ def execution_run(store: Store, root: Path, execution: str, started: Mapping[str
     run = store.client.create_run(
         store.experiment,
         start_time=int(described["started_ms"]),
-        run_name=_unused(store, described["name"]),
+        run_name=_unused(store, f"{_day(described['started_ms'])} {described['name']}"),
         tags=tags,
     )
     log_params(store, run.info.run_id, described["params"])
@@ -58,10 +60,13 @@ def stage_run(store: Store, root: Path, start: Mapping[str, Any], tags: Mapping[
     if (run := find_run(store, "rlhf.spool", spool)) is not None:
         return run
     parent = execution_run(store, root, start["execution"], start)
+    stage, _, round_key = start["stage"].partition("@")
+    whole = parent.info.run_name.removeprefix(f"{_day(parent.info.start_time)} ")
+    named = (_day(start["started_ms"]), round_key, stage, whole)
     return store.client.create_run(
         store.experiment,
         start_time=int(start["started_ms"]),
-        run_name=f"{start['stage']} {parent.info.run_name}",
+        run_name=" ".join(part for part in named if part),
         tags={
             **tags,
             "rlhf.spool": spool,
@@ -125,6 +130,11 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     store.client.set_terminated(run, end["status"], int(end["ended_ms"]))
     sent.run, sent.ended_ms = run, end["ended_ms"]
     save_sent(folder, sent)
+
+
+def _day(milliseconds: int | str) -> str:
+    """The date in UTC, so that it does not depend on who sends."""
+    return f"{datetime.fromtimestamp(int(milliseconds) / 1000, UTC):%Y-%m-%d}"
 
 
 def _unused(store: Store, name: str) -> str:

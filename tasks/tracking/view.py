@@ -18,6 +18,7 @@ COLUMNS = (
     "metrics.`gold`",
     "metrics.`win_rate_vs_sft`",
     "metrics.`kl`",
+    "metrics.`reward_accuracy`",
     "metrics.`test/gold`",
     "metrics.`seconds`",
     "params.`ppo.kl_coef`",

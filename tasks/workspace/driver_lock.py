@@ -41,7 +41,7 @@ class Driver:
     """Who brings a workspace up to date."""
 
     name: str
-    """As people know it: `make repro`, `flow run kl0.10 r2 6cb38ae`."""
+    """As people know it: `make repro`, `flow run kl 0.10, 2 rounds, 6cb38ae`."""
     flow_run: str | None = None
     """Prefect's id, None where it is no flow run."""
     pid: int = field(default_factory=os.getpid)

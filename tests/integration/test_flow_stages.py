@@ -446,7 +446,7 @@ def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     assert flow_run is not None
     with get_client(sync_client=True) as client:
         name = client.read_flow_run(flow_run).name
-    assert "kl0.31" in name.split()
+    assert "kl 0.31" in name.split(", ")
     assert name.split()[-1] == "r1", "there is no commit here"
 
 

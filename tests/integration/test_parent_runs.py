@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ def parents() -> list[Run]:
     return [run for run in runs if "rlhf.execution" in run.data.tags]
 
 
+def today(run: Run) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(run.info.start_time / 1000))
+
+
 def child(root: Path, execution: str, kl_coef: float, stage: str = "ppo@r1") -> Run:
     spool = open_spool(root, RunStart(stage, execution, {"ppo.kl_coef": kl_coef}, {}, {}))
     spool.finish("FINISHED", {}, [])
@@ -97,8 +102,8 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
         assert [result.state for result in ship_all(root)] == ["complete"]
 
     (parent,) = parents()
-    assert parent.info.run_name.startswith("kl0.10 ")
-    assert parent.info.run_name.endswith(f" r3 {git(root, 'rev-parse', 'HEAD')[:7]}")
+    commit = git(root, "rev-parse", "HEAD")[:7]
+    assert parent.info.run_name == f"{today(parent)} kl 0.10, 3 rounds, {commit}"
     assert parent.info.status == "FINISHED"
     assert parent.data.params["ppo.kl_coef"] == "0.1"
     assert parent.data.tags["git.dirty"] == "false"
@@ -123,9 +128,9 @@ def test_the_printed_address_opens_the_runs_with_their_results_as_columns(root: 
     assert page.startswith(f"{start}workflowType=machine_learning&viewStateShareKey=")
     view = json.loads(experiment.tags[f"mlflow.sharedViewState.{page.rpartition('=')[2]}"])
     # The names that `record_end` logs, in MLflow's spelling of columns.
-    assert view["selectedColumns"][:3] == [
-        f"metrics.`{key}`" for key in ("gold", "win_rate_vs_sft", "kl")
-    ]
+    logged = ("gold", "win_rate_vs_sft", "kl", "reward_accuracy", "test/gold", "seconds")
+    columns = [f"metrics.`{key}`" for key in logged]
+    assert view["selectedColumns"] == [*columns, "params.`ppo.kl_coef`"]
 
 
 def test_an_execution_that_did_not_finish_says_why_and_has_no_results(
@@ -158,11 +163,12 @@ def test_no_two_runs_have_the_same_name_and_a_dirty_checkout_is_marked(
     (root / "code.py").write_text("changed")
     third = child_after_start(root, "run-3", params)
     names = [run.info.run_name for run in parents()]
-    assert names[0].endswith(f"r3 {commit}")
+    day = today(first)
+    assert names[0] == f"{day} default, 3 rounds, {commit}"
     assert names[1:] == [f"{names[0]} #2", f"{names[0]}-dirty"]
     assert [run.data.tags["git.dirty"] for run in parents()] == ["false", "false", "true"]
     assert [run.info.run_name for run in (first, second, third)] == [
-        f"ppo@r1 {name}" for name in names
+        f"{day} r1 ppo {name.removeprefix(day).strip()}" for name in names
     ]
 
 

@@ -330,10 +330,10 @@ def test_beside_a_running_one_a_second_ends_at_once_with_7(
 
 
 def test_beside_a_flow_run_it_ends_at_once_with_7(root: Path) -> None:
-    with sole_use(root, Driver(name="flow run kl0.10 r1 6cb38ae", flow_run="5d7e")):
+    with sole_use(root, Driver(name="flow run kl 0.10, 1 round, 6cb38ae", flow_run="5d7e")):
         code, out, err = drive(root)
     assert (code, out) == (7, "")
-    assert "flow run kl0.10 r1 6cb38ae works here since 20" in err
+    assert "flow run kl 0.10, 1 round, 6cb38ae works here since 20" in err
 
 
 def test_beside_a_bare_dvc_repro_it_ends_with_7(root: Path) -> None:

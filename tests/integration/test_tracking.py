@@ -124,9 +124,9 @@ def test_stages_of_one_execution_share_a_parent_that_can_be_compared_with_anothe
     for execution, kl_coef in (("run-1", 0.05), ("run-2", 0.0)):
         parent = parents[execution]
         children = runs_of(root, f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
-        assert sorted(run.info.run_name for run in children) == [
-            f"ppo@r1 {execution}",
-            f"sft {execution}",
+        assert sorted(run.info.run_name[10:] for run in children) == [
+            f" r1 ppo {execution}",
+            f" sft {execution}",
         ]
         assert parent.data.params["ppo.kl_coef"] == str(kl_coef)
         assert parent.info.status == "FINISHED"

@@ -79,7 +79,11 @@ def test_a_commit_does_not_differ_from_itself_or_from_its_checkout(
 
 def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None:
     store = connect(tracking_uri(world.root))
-    tags = {"mlflow.runName": "default r1", "rlhf.execution": "20261123-x", "git.commit": "abc"}
+    tags = {
+        "mlflow.runName": "2026-11-23 default, 1 round",
+        "rlhf.execution": "20261123-x",
+        "git.commit": "abc",
+    }
     whole = store.client.create_run(store.experiment, tags=tags)
     store.client.log_param(whole.info.run_id, "ppo.kl_coef", "0.7")
     for digest in ("old.dir", "new.dir"):
@@ -93,7 +97,7 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
             },
         )
 
-    for name in (whole.info.run_id, "default r1", "20261123-x"):
+    for name in (whole.info.run_id, "2026-11-23 default, 1 round", "20261123-x"):
         found = side(world.root, name)
         assert (found.kind, found.commit) == ("run", "abc")
         assert found.params == {"ppo.kl_coef": "0.7"}

@@ -48,13 +48,13 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def page(workspace: Path, summary: dict[str, Any] = SUMMARY) -> str:
     execution = Execution(id="now", key="k", unfinished=False, seconds=93.0)
-    write_run_page(workspace, "kl0.10 r2 1cd83fd", summary, execution)
+    write_run_page(workspace, "kl 0.10, 2 rounds, 1cd83fd", summary, execution)
     return (workspace / "reports" / "run.html").read_text(encoding="utf-8")
 
 
 def test_it_has_name_commit_times_and_machine(workspace: Path) -> None:
     text = page(workspace)
-    assert "kl0.10 r2 1cd83fd" in text
+    assert "kl 0.10, 2 rounds, 1cd83fd" in text
     assert COMMIT in text
     assert "1:33 min" in text
     assert "sft 1:01 min" in text

@@ -78,8 +78,8 @@ def test_a_name_holds_differences_rounds_and_commit(checkout: Path) -> None:
     short = git(checkout, "rev-parse", "HEAD")[:7]
     params = replace(DEFAULT, ppo=replace(DEFAULT.ppo, kl_coef=0.1))
 
-    assert run_name(checkout, DEFAULT) == f"default r2 {short}"
-    assert run_name(checkout, params) == f"kl0.10 r2 {short}"
+    assert run_name(checkout, DEFAULT) == f"default, 2 rounds, {short}"
+    assert run_name(checkout, params) == f"kl 0.10, 2 rounds, {short}"
 
 
 def test_a_changed_tracked_file_marks_the_checkout_dirty(checkout: Path) -> None:
@@ -96,7 +96,7 @@ def test_neither_the_lock_that_a_run_writes_nor_a_new_file_makes_it_dirty(checko
 
 
 def test_outside_of_git_there_is_no_commit_to_name(tmp_path: Path) -> None:
-    assert run_name(tmp_path, DEFAULT) == "default r2"
+    assert run_name(tmp_path, DEFAULT) == "default, 2 rounds"
 
 
 def test_a_variant_is_named_first_and_has_the_commit_of_the_main_line(checkout: Path) -> None:
@@ -109,21 +109,21 @@ def test_a_variant_is_named_first_and_has_the_commit_of_the_main_line(checkout: 
         DEFAULT, run=replace(DEFAULT.run, seed=1), ppo=replace(DEFAULT.ppo, kl_coef=0.0)
     )
 
-    assert run_name(workspace, params) == f"seed1 kl0 r2 {short}"
+    assert run_name(workspace, params) == f"seed1, kl 0, 2 rounds, {short}"
 
 
 @pytest.mark.parametrize(
     ("changed", "token"),
     [
-        ({"ppo": PPOParams(kl_coef=0.025)}, "kl0.025"),
-        ({"ppo": PPOParams(optimiser=replace(PPOParams().optimiser, lr=1.5e-6))}, "lr1.5e-6"),
+        ({"ppo": PPOParams(kl_coef=0.025)}, "kl 0.025"),
+        ({"ppo": PPOParams(optimiser=replace(PPOParams().optimiser, lr=1.5e-6))}, "lr 1.5e-6"),
         ({"ppo": PPOParams(kl_estimator="k3")}, "ppo.kl_estimator=k3"),
         ({"ppo": PPOParams(kl_limit=12.0)}, "ppo.kl_limit=12"),
         ({"ppo": PPOParams(lora=LoraParams())}, "ppo.lora"),
         ({"reward": RewardParams(retrain=False)}, "no-retrain"),
-        ({"reward": RewardParams(optimiser=OptimiserParams(lr=3e-4))}, "reward-lr3e-4"),
+        ({"reward": RewardParams(optimiser=OptimiserParams(lr=3e-4))}, "reward-lr 3e-4"),
         ({"sft": SFTParams(packing=True)}, "sft.packing"),
-        ({"run": RunParams(seed=7)}, "seed7"),
+        ({"run": RunParams(seed=7)}, "seed 7"),
         ({"label": LabelParams(annotators="people")}, "people"),
         ({"base": BaseParams(model="hub/models/SmolLM2-135M/")}, "SmolLM2-135M"),
         (
@@ -152,7 +152,7 @@ def test_a_variant_is_named_first_and_has_the_commit_of_the_main_line(checkout: 
 def test_a_parameter_has_a_short_name(
     tmp_path: Path, changed: dict[str, object], token: str
 ) -> None:
-    assert run_name(tmp_path, replace(DEFAULT, **changed)).split() == [token, "r2"]  # type: ignore[arg-type]
+    assert run_name(tmp_path, replace(DEFAULT, **changed)).split(", ") == [token, "2 rounds"]  # type: ignore[arg-type]
 
 
 def test_the_three_most_telling_differences_are_named(tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_the_three_most_telling_differences_are_named(tmp_path: Path) -> None:
         ppo=PPOParams(kl_coef=0.2, lam=0.9),
     )
 
-    assert run_name(tmp_path, params) == "SmolLM2-135M kl0.20 seed3 r2"
+    assert run_name(tmp_path, params) == "SmolLM2-135M, kl 0.20, seed 3, 2 rounds"

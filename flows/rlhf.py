@@ -236,6 +236,13 @@ def mlflow_status(states: list[State[None]]) -> Status:
     return "FINISHED" if states[0].name in ("Completed", "Stale") else "FAILED"
 
 
+def flow_links() -> dict[str, str]:
+    """Tags that lead from MLflow to the flow run; its page only where a server stays."""
+    page = str(runtime.flow_run.ui_url)
+    tags = {"prefect.flow_run": str(runtime.flow_run.id)}
+    return tags | ({"prefect.page": page} if page.startswith("http") else {})
+
+
 @contextmanager
 def _execution(
     root: Path, flow_run: str, params: Params, links: RunLinks
@@ -245,7 +252,7 @@ def _execution(
     Yields a list for the flow's final state; an interrupted one has none.
     """
     started, lock_before = time.monotonic(), read_lock(root)
-    record_start(root, flow_run, params)
+    record_start(root, flow_run, params, flow_links())
     shipper = Shipper(root)
     patience = INTERRUPTED_SHIPPING_SECONDS
     states: list[State[None]] = []

@@ -21,7 +21,7 @@ from tasks.params.loading import Params, flatten
 from tasks.params.redaction import redact, redact_values
 from tasks.tracking.run_names import run_name
 from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
-from tasks.workspace.files import git_commit, now_ms, read_json, write_json
+from tasks.workspace.files import git_branch, git_commit, now_ms, read_json, write_json
 
 RESULTS = Path("reports/results.json")
 """What `tasks.reporting.summary.build_results` returned when the last stage ran."""
@@ -39,8 +39,17 @@ class Point:
     value: float
 
 
-def record_start(root: Path, execution: str, params: Params) -> None:
-    """Record what the execution starts with; a later call for the same one changes nothing."""
+def record_start(
+    root: Path, execution: str, params: Params, links: Mapping[str, str] | None = None
+) -> None:
+    """Record what the execution starts with; a later call for the same one changes nothing.
+
+    Args:
+        root: the workspace.
+        execution: its id.
+        params: its parameters.
+        links: further tags, that lead to whoever started it.
+    """
     folder = home(root) / EXECUTIONS_FOLDER / execution
     if (folder / "start.json").exists():
         return
@@ -55,7 +64,12 @@ def record_start(root: Path, execution: str, params: Params) -> None:
         "name": name,
         "started_ms": now_ms(),
         "params": {**flatten(values), "rounds": " ".join(rounds), "final": final},
-        "tags": {"git.commit": git_commit(root), "git.dirty": str("-dirty" in name).lower()},
+        "tags": {
+            "git.commit": git_commit(root),
+            "git.branch": git_branch(root),
+            "git.dirty": str("-dirty" in name).lower(),
+            **(links or {}),
+        },
     }
     write_json(folder / "start.json", record)
 

@@ -41,7 +41,11 @@ def execution_run(store: Store, root: Path, execution: str, started: Mapping[str
     record = read_json(root / EXECUTIONS_FOLDER / execution / "start.json")
     described = record or {**started, "name": execution, "params": {}}
     tags = {"rlhf.execution": execution}
-    tags |= {key: value for key, value in described["tags"].items() if key.startswith("git.")}
+    tags |= {
+        key: value
+        for key, value in described["tags"].items()
+        if value and key.startswith(("git.", "prefect."))
+    }
     if commit := tags.get("git.commit"):
         tags["mlflow.source.git.commit"] = commit
     run = store.client.create_run(

@@ -14,6 +14,12 @@ def git_commit(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def git_branch(root: Path) -> str:
+    """The branch that is checked out, empty outside of git and where a commit is checked out."""
+    command = ["git", "-C", str(root), "symbolic-ref", "--short", "--quiet", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def relative_to(path: Path, root: Path) -> str:
     """`path` below `root` with forward slashes, or absolute where it lies elsewhere."""
     absolute, base = path.absolute(), root.absolute()

@@ -93,7 +93,8 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
     root: Path, params: Params
 ) -> None:
     params = replace(params, ppo=replace(params.ppo, kl_coef=0.1))
-    record_start(root, "20260314-run", params)
+    flow = {"prefect.flow_run": "5d7e", "prefect.page": "http://127.0.0.1:4200/runs/5d7e"}
+    record_start(root, "20260314-run", params, flow)
     record_end(
         root, "20260314-run", status="FINISHED", message="", seconds=12.5,
         results=results(4.5, 6.25, 8.0, test="r1"),
@@ -107,6 +108,8 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
     assert parent.info.status == "FINISHED"
     assert parent.data.params["ppo.kl_coef"] == "0.1"
     assert parent.data.tags["git.dirty"] == "false"
+    assert parent.data.tags["git.branch"] == git(root, "branch", "--show-current")
+    assert flow.items() <= parent.data.tags.items()
     # `final` is r1: the last value of the curve, which tables show, is r1's.
     assert parent.data.metrics == {
         "gold": 6.25, "kl": 1.5, "reward_accuracy": 0.75, "seconds": 12.5,

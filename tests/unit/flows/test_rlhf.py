@@ -3,7 +3,7 @@
 import pytest
 
 from flows.graph import PlannedStage
-from flows.rlhf import plan_line, second_try_can_help, stage
+from flows.rlhf import flow_links, plan_line, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
 from flows.states import STATE_NAMES, task_state
 from tasks.running.outcome import EXIT_CODES
@@ -22,6 +22,15 @@ def test_everything_else_is_failed_with_its_own_name_and_message(how):
     assert state.is_failed()
     assert state.message == "because"
     assert state.name == STATE_NAMES[how]
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:4200", "None"])
+def test_the_page_of_a_flow_run_is_named_where_there_is_a_server(server, monkeypatch):
+    page = f"{server}/runs/flow-run/5d7e"
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", "5d7e")
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__UI_URL", page)
+    known = {"prefect.flow_run": "5d7e"}
+    assert flow_links() == known | ({"prefect.page": page} if server != "None" else {})
 
 
 def test_every_ending_has_a_name_of_its_own():

@@ -34,6 +34,7 @@ from tasks.tracking.sent import Sent, load_sent, save_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER, is_live, read_finish
 from tasks.tracking.spools import run_behind
 from tasks.tracking.store import Store, connect, logged_files, mlflow_key
+from tasks.tracking.tables import SAMPLES, log_samples
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
 from tasks.workspace.shared_weights import share_with_cache
@@ -230,6 +231,8 @@ class _Sender:
     def _send_artifact(self, path: Path) -> None:
         if path.is_dir():
             self.client.log_artifacts(self.sent.run, str(path), artifact_path=path.name)
+            if (samples := path / SAMPLES).exists():
+                log_samples(self.client, self.sent.run, samples)
         else:
             self.client.log_artifact(self.sent.run, str(path))
 

@@ -107,6 +107,25 @@ def test_a_finished_stage_arrives_with_curve_params_inputs_tags_and_artifacts(ro
     assert [entry.path for entry in found] == ["metrics.json"]
 
 
+def test_samples_arrive_as_a_table_once(root: Path) -> None:
+    folder = root / "results/evaluate/r1"
+    folder.mkdir(parents=True)
+    rows = [{"prompt": "p", "response": "é"}, {"prompt": "q", "response": "b", "gold": 2.0}]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spool = open_spool(root, start("evaluate@r1"))
+    spool.finish("FINISHED", {}, [Output("artifact", folder)])
+    ship_all(root)
+    (spool.folder / "sent.json").unlink()
+    ship_all(root)
+
+    run = run_of(root, "evaluate@r1")
+    client = MlflowClient(tracking_uri(root))
+    table = client.load_table(run.info.experiment_id, "samples.json", [run.info.run_id])
+    assert table.columns.tolist() == ["prompt", "response", "gold"]
+    assert table["response"].tolist() == ["é", "b"]
+    assert table["gold"].isna().tolist() == [True, False]
+
+
 def test_stages_of_one_execution_share_a_parent_that_can_be_compared_with_another(
     root: Path,
 ) -> None:

@@ -19,6 +19,7 @@ from tasks.params.redaction import redact_values
 from tasks.running.environment import describe_environment
 from tasks.running.fingerprint import Identity, fingerprint, identify
 from tasks.running.inputs import fill_paths, input_hashes
+from tasks.running.machine_use import MachineUse
 from tasks.running.outcome import Cost, Status
 from tasks.running.provenance import entry_digest, forget_note, note_made_from, require_true_entries
 from tasks.running.signals import Signals
@@ -76,6 +77,7 @@ class Stage:
         self._entry_before = ""
         self._published: list[Path] = []
         self._spool: Spool | None = None
+        self._use: MachineUse | None = None
         self._outputs: list[Output] = []
         self._final: dict[str, float] = {}
 
@@ -131,6 +133,7 @@ class Stage:
         record_start(self.root, self.execution, self.params)
         start = RunStart(self.name, self.execution, flatten(self.own_params), self.inputs, tags)
         self._spool = open_spool(self.root, start)
+        self._use = MachineUse(self._spool, gpu=self.environment["device"] == "cuda")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics of one step: into history.csv and, through the spool, to MLflow."""
@@ -197,6 +200,8 @@ class Stage:
 
     def close_spool(self, status: Status, message: str) -> None:
         """Record how it ended, and why."""
+        if self._use is not None:
+            self._use.close()
         if self._spool is not None:
             # Of stages that did not succeed, only the guards have something to show: their reasons.
             outputs = self._outputs if status in ("done", "blocked", "stopped") else []

@@ -30,7 +30,7 @@ from tasks.tracking.runs import (
     send_end,
     stage_run,
 )
-from tasks.tracking.sent import Sent, load_sent, save_sent
+from tasks.tracking.sent import CURVES, Curve, Sent, load_sent, save_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER, is_live, read_finish
 from tasks.tracking.spools import run_behind
 from tasks.tracking.store import Store, connect, logged_files, mlflow_key
@@ -138,7 +138,8 @@ class _Sender:
             self._describe()
         # Read before the metrics: what was logged before the end is sent before the end.
         finish, live = read_finish(self.folder), is_live(self.folder)
-        self._send_metrics()
+        for curve in CURVES:
+            self._send_metrics(curve)
         if finish is None:
             self._set_status("RUNNING" if live else "KILLED")
             return
@@ -160,14 +161,14 @@ class _Sender:
         self.sent.described = True
         self._note()
 
-    def _send_metrics(self) -> None:
+    def _send_metrics(self, curve: Curve) -> None:
         """Send the complete lines after the noted offset."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / f"{curve}.jsonl"
         if not path.exists():
             return
         batch: list[Metric] = []
         with path.open("rb") as lines:
-            lines.seek(self.sent.metrics)
+            lines.seek(getattr(self.sent, curve))
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
@@ -176,7 +177,7 @@ class _Sender:
                     self._send_batch(batch)
                     batch = []
                 batch += new
-                self.sent.metrics += len(line)
+                setattr(self.sent, curve, getattr(self.sent, curve) + len(line))
         if batch:
             self._send_batch(batch)
 

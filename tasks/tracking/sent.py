@@ -4,11 +4,16 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tasks.workspace.files import write_json
 
 DEFAULT_STORE = Path(".work") / "mlflow" / "mlflow.db"
 """Below the main checkout."""
+
+Curve = Literal["metrics", "system"]
+CURVES: tuple[Curve, ...] = ("metrics", "system")
+"""Files of a spool (`metrics.jsonl`), and the fields of `Sent` that say how much has arrived."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +28,8 @@ class Sent:
     """Parameters, tags and data set inputs have arrived."""
     metrics: int = 0
     """Bytes of metrics.jsonl that have arrived."""
+    system: int = 0
+    """Bytes of system.jsonl that have arrived."""
     status: str = ""
     """Last status reported to MLflow."""
     ended_ms: int = 0

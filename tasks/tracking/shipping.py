@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.params.redaction import redact
-from tasks.tracking.sent import DEFAULT_STORE, load_sent
+from tasks.tracking.sent import CURVES, DEFAULT_STORE, load_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER, home, is_live, read_finish
 from tasks.tracking.spools import spools
 from tasks.workspace.files import read_json
@@ -215,13 +215,18 @@ def _only_shipper(folder: Path) -> Iterator[bool]:
 def _news(folder: Path, *, models: bool) -> bool:
     """Whether anything in the spool has not arrived yet. Reads two small files at most."""
     sent = load_sent(folder, tracking_uri(_root_of(folder)))
-    metrics = folder / "metrics.jsonl"
-    if not sent.described or (metrics.exists() and metrics.stat().st_size > sent.metrics):
+    if not sent.described or any(
+        _more(folder / f"{one}.jsonl", getattr(sent, one)) for one in CURVES
+    ):
         return True
     finish = read_finish(folder)
     if finish is None:
         return sent.status != ("RUNNING" if is_live(folder) else "KILLED")
     return finish["ended_ms"] != sent.ended_ms or (models and not sent.models_done)
+
+
+def _more(path: Path, sent: int) -> bool:
+    return path.exists() and path.stat().st_size > sent
 
 
 def _rest(folder: Path) -> State:

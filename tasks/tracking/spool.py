@@ -8,6 +8,7 @@ One spool is one folder, `.work/spool/<stage>/<id>/`:
 
     start.json     who runs, with which parameters and input hashes (written once)
     metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
+    system.jsonl   the same of `log_system`, whose steps are counted
     finish.json    how it ended and why, final metrics, outputs
     outputs/       hard links to the outputs, so that a later run cannot remove them unsent
     lock           held while the stage lives, to distinguish a killed one from a slow one
@@ -36,6 +37,7 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 OutputKind = Literal["policy", "reward_model", "artifact"]
 
 SPOOL_FOLDER = Path(".work") / "spool"
+SYSTEM = "system.jsonl"
 EXECUTIONS_FOLDER = Path(".work") / "executions"
 """The content of the parent runs: see `tasks.tracking.execution_record`."""
 
@@ -77,6 +79,8 @@ class Spool:
         metrics = folder / "metrics.jsonl"
         self._seen = _trim_and_read(metrics)
         self._file = metrics.open("a", encoding="utf-8")
+        before = _trim_and_read(folder / SYSTEM)
+        self._system_step = 1 + max((step for step, _ in before), default=-1)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line and hand it to the kernel; microseconds, no network, no waiting.
@@ -87,9 +91,14 @@ class Spool:
             metrics = {k: v for k, v in metrics.items() if (step, k) not in self._seen}
             if not metrics:
                 return
-        line = {"step": step, "time": now_ms(), "metrics": dict(metrics)}
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._file.write(_line(step, metrics))
         self._file.flush()
+
+    def log_system(self, metrics: Mapping[str, float]) -> None:
+        """Append a line of what the stage uses of the machine; a thread of its own may call it."""
+        with (self.folder / SYSTEM).open("a", encoding="utf-8") as stream:
+            stream.write(_line(self._system_step, metrics))
+        self._system_step += 1
 
     def finish(
         self,
@@ -197,6 +206,11 @@ def _take_lock(folder: Path) -> IO[str] | None:
             return lock
         time.sleep(0.02)
     return None
+
+
+def _line(step: int, metrics: Mapping[str, float]) -> str:
+    line = {"step": step, "time": now_ms(), "metrics": dict(metrics)}
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 def _trim_and_read(metrics: Path) -> set[tuple[int, str]]:

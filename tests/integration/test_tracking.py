@@ -126,6 +126,24 @@ def test_samples_arrive_as_a_table_once(root: Path) -> None:
     assert table["gold"].isna().tolist() == [True, False]
 
 
+def test_the_use_of_the_machine_arrives_beside_the_curves_of_the_stage(root: Path) -> None:
+    key = "system/process_memory_megabytes"
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 3)
+    for value in (10.0, 30.0):
+        spool.log_system({key: value})
+        assert ship(spool.folder).state == "open"
+        assert history(root, run_of(root, "ppo@r1"), key)[-1][1] == value
+    spool.finish("FINISHED", {"gold": 1.0}, [])
+    for _ in range(2):
+        ship_all(root)
+        (spool.folder / "sent.json").unlink()
+
+    run = run_of(root, "ppo@r1")
+    assert history(root, run, key) == [(0, 10.0), (1, 30.0)]
+    assert history(root, run, "gold") == [(2, 1.0)], "at the last step of the stage's own curves"
+
+
 def test_stages_of_one_execution_share_a_parent_that_can_be_compared_with_another(
     root: Path,
 ) -> None:

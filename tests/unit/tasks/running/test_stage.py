@@ -215,6 +215,8 @@ def test_every_logged_step_is_in_history_and_on_its_way_to_mlflow(place: Workpla
     (lines,) = place.root.glob(".work/spool/probe/*/metrics.jsonl")
     spooled = [json.loads(line) for line in lines.read_text().splitlines()]
     assert history == "step,loss\n1,1\n2,0.5\n"
+    (system,) = place.root.glob(".work/spool/probe/*/system.jsonl")
+    assert json.loads(system.read_text())["metrics"]["system/process_memory_megabytes"] > 0
     assert [(row["step"], row["metrics"]) for row in spooled] == [
         (1, {"loss": 1.0}),
         (2, {"loss": 0.5}),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 _START = re.compile(r"\d\d:\d\d:\d\d|\d{4}[-/]\d\d[-/]\d\d|[A-Z]+: |Traceback ")
 """How the first line of an entry begins: Prefect's, MLflow's, uvicorn's, or Python's own."""
-_SERIOUS = re.compile(r"\b(ERROR|CRITICAL)\b|^Traceback ")
+_SERIOUS = re.compile(r"\b(ERROR|CRITICAL)\b|^Traceback |Webhook call failed")
+"""Prefect only warns where nobody could be told how a run has ended (`flows.notices`)."""
 _CHANGING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
 _PASSING = "database is locked"
 """SQLite's writers collide now and then; Prefect's services try again in their next round."""
@@ -63,6 +64,6 @@ def _entries(text: str) -> list[list[str]]:
 def _line(entry: list[str]) -> str:
     """What happened, and what was raised last."""
     raised = [line for line in entry[1:] if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
-    message = re.sub(r"^.*\b(ERROR|CRITICAL)\b[\s|:]*", "", entry[0])
+    message = re.sub(r"^.*\b(ERROR|CRITICAL|WARNING)\b[\s|:]*", "", entry[0])
     parts = [part.strip() for part in (message, raised[-1] if raised else "") if part.strip()]
     return " | ".join(part for part in parts if not part.startswith("Traceback"))[:400]

@@ -1,17 +1,31 @@
 """Flow runs whose process died silently: Prefect would show them as running for ever."""
 
+import os
+import signal
+from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
+from flows import notices
+from tasks.workspace.processes import hear_of_the_parents_death
+
+WORKER = "RLHF_WORKER"
+"""Environment variable with the process id of the worker, for the processes that it starts."""
 MESSAGE = "Its process died silently (killed?). Finished stages and checkpoints are kept."
 
 
 def report_crash(flow_run: str) -> None:
-    """Report to Prefect that `flow_run` and its tasks are no longer running.
+    """Report to Prefect that `flow_run`, its tasks and the runs within it run no longer.
 
     Of a run that Prefect knows to have ended (its runner reported the crash), the tasks may still
     be shown as running. Does nothing for a run that another server knew.
@@ -21,9 +35,35 @@ def report_crash(flow_run: str) -> None:
             known = client.read_flow_run(UUID(flow_run))
         except ObjectNotFound:
             return
-        ours = FlowRunFilter(id=FlowRunFilterId(any_=[known.id]))
-        for task_run in client.read_task_runs(flow_run_filter=ours):
-            if task_run.state is None or not task_run.state.is_final():
-                client.set_task_run_state(task_run.id, Crashed(message=MESSAGE), force=True)
-        if known.state is None or not known.state.is_final():
-            client.set_flow_run_state(known.id, Crashed(message=MESSAGE), force=True)
+        _report(client, known)
+
+
+def what_it_did_has_crashed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """For `on_crashed` of a flow: its worker says so, of the run alone."""
+    report_crash(str(flow_run.id))
+    notices.tell_the_end(flow, flow_run, state)
+
+
+def end_with_the_worker() -> None:
+    """Where a worker has started this process: get SIGTERM when the worker dies.
+
+    Nobody could cancel a run any more whose worker is gone, and a new worker knows nothing of it.
+    """
+    if worker := os.environ.get(WORKER):
+        hear_of_the_parents_death()
+        if os.getppid() != int(worker):  # It died before we could ask.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _report(client: SyncPrefectClient, known: FlowRun) -> None:
+    ours = FlowRunFilter(id=FlowRunFilterId(any_=[known.id]))
+    for task_run in client.read_task_runs(flow_run_filter=ours):
+        if task_run.state is None or not task_run.state.is_final():
+            client.set_task_run_state(task_run.id, Crashed(message=MESSAGE), force=True)
+    if known.state is None or not known.state.is_final():
+        client.set_flow_run_state(known.id, Crashed(message=MESSAGE), force=True)
+        if known.parent_task_run_id is None:
+            notices.tell_once(known, Crashed(message=MESSAGE))
+    within = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[known.id]))
+    for inner in client.read_flow_runs(flow_run_filter=within):
+        _report(client, inner)

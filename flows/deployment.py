@@ -22,8 +22,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
 from feedback.page.notify import EVENT
-from flows import on_feedback, promotion, runs, sweep
-from flows.crashed import report_crash
+from flows import on_feedback, promotion, runs, silent, sweep
+from flows.crashed import WORKER, report_crash
+from flows.environment import HEARTBEAT_SECONDS
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import died_in
 from tasks.workspace.worktrees import workspaces
@@ -52,13 +53,21 @@ def main() -> int:
     root = Path.cwd()
     # Runs have workspaces of their own, and share the MLflow of the checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    os.environ[WORKER] = str(os.getpid())
     # Where this process was started again, a run may have died with the one before.
     for folder in (root, *workspaces(root)):
         for dead in died_in(folder):
             report_crash(dead)
     _remove_former()
-    # Schedules resume when we are back.
-    serve(*deployments(root), pause_on_shutdown=False, limit=AT_ONCE, print_starting_message=False)
+    with get_client(sync_client=True) as client:
+        silent.register(client)
+    serve(
+        *deployments(root),
+        pause_on_shutdown=False,  # Schedules resume when we are back.
+        limit=AT_ONCE,
+        print_starting_message=False,
+        heartbeat_seconds=HEARTBEAT_SECONDS,
+    )
     return 0
 
 

@@ -28,6 +28,14 @@ PATIENT = {
     "PREFECT_CLIENT_MAX_RETRIES": "7",
 }
 
+HEARTBEAT_SECONDS = 30
+"""Between two heartbeats of a flow run, by which Prefect's server knows that it lives."""
+
+PUNCTUAL = {
+    # With Prefect's 180 a run could be called dead between two of its heartbeats.
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+}
+
 SAFE = {
     # A model file must not be able to run code, neither in a stage nor in the MLflow server.
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -44,7 +52,8 @@ def environment(root: Path) -> dict[str, str]:
         "PREFECT_HOME": str(root / ".work" / "prefect"),
         "MLFLOW_TRACKING_URI": tracking_uri(root),
     }
-    return {**PATIENT, **defaults, **os.environ, **_no_proxy_for_loopback(), **QUIET, **SAFE}
+    always = {**_no_proxy_for_loopback(), **QUIET, **PUNCTUAL, **SAFE}
+    return {**PATIENT, **defaults, **os.environ, **always}
 
 
 def stage_environment(root: Path, execution: str) -> dict[str, str]:

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flows import servers
 from flows.access import client_settings, sign_in
 from flows.environment import environment
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
+from tasks.tracking.run_names import run_name
 from tasks.workspace.driver_lock import (
     BUSY_EXIT_CODE,
     STALE_EXIT_CODE,
@@ -33,6 +35,9 @@ EXIT_CODES = {
     "Busy": BUSY_EXIT_CODE,
 }
 """By the name of the flow's final state, as for every entry point; of others 0 or 1."""
+
+
+ENDED = "The process was asked to end; the stage that ran keeps its checkpoint."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,14 +73,21 @@ def _run_flow(root: Path) -> int:
     with prefect_server() as wait_for_server:
         # Imported here: Prefect takes the settings made above when it is imported, and the server
         # starts meanwhile.
+        from prefect.client.schemas.objects import State  # noqa: PLC0415
         from prefect.logging.handlers import APILogHandler  # noqa: PLC0415
+        from prefect.states import Crashed  # noqa: PLC0415
 
+        from flows import notices  # noqa: PLC0415
         from flows.rlhf import rlhf  # noqa: PLC0415
 
         wait_for_server()
+        name = run_name(root, load_params(root / "params.yaml"))
+        state: State[Any] = Crashed(message=ENDED)
         try:
             state = rlhf(workspace=root, return_state=True)
         finally:
+            if problem := notices.tell(name, state):
+                sys.stderr.write(f"{problem}\n")
             # Lines are sent every two seconds; to a server that has gone for a minute.
             APILogHandler().flush()
     _say(f"{state.name}: {state.message}")

@@ -16,7 +16,8 @@ from prefect.deployments import run_deployment
 from prefect.states import Completed, Failed
 from pydantic import Field, JsonValue
 
-from flows.crashed import report_crash
+from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_crashed
+from flows.notices import tell_the_end
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
 from tasks.params.loading import ParamsError, load_params
@@ -43,6 +44,10 @@ def name_of_this_run() -> str:
     name=NAME,
     flow_run_name=name_of_this_run,
     persist_result=False,
+    on_completion=[tell_the_end],
+    on_failure=[tell_the_end],
+    on_cancellation=[tell_the_end],
+    on_crashed=[what_it_did_has_crashed],
     description="SFT, then rounds of feedback and PPO, in a workspace and on a branch of its own.",
 )
 def run(  # noqa: PLR0913 - an argument is a field of the form
@@ -75,6 +80,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         seeds: One seed for this run, or several: then a run is ordered for each, NAME-seed0 and
             so on. Empty: the seed of params.yaml.
     """
+    end_with_the_worker()
     own_name = name or _default_name()
     if len(seeds) > 1:
         return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))

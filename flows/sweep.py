@@ -16,6 +16,8 @@ from pydantic import Field, JsonValue
 
 from flows import runs
 from flows.artifacts import artifact_key
+from flows.crashed import end_with_the_worker, what_it_did_has_crashed
+from flows.notices import tell_the_end
 from rlhf.intervals import MIN_VALUES, mean_interval
 from tasks.params.loading import load_params
 from tasks.repro import read_results
@@ -41,6 +43,10 @@ def name_of_this_sweep() -> str:
     name=NAME,
     flow_run_name=name_of_this_sweep,
     persist_result=False,
+    on_completion=[tell_the_end],
+    on_failure=[tell_the_end],
+    on_cancellation=[tell_the_end],
+    on_crashed=[what_it_did_has_crashed],
     description="Overrides times seeds, a run for each, and a table of paired differences.",
 )
 def sweep(
@@ -65,6 +71,7 @@ def sweep(
         recipe: As for a run.
         rounds: As for a run.
     """
+    end_with_the_worker()
     root, whole, lacking = Path.cwd(), name or _default_name(), []
     figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
     for seed in dict.fromkeys(seeds):

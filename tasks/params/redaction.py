@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_SECRET_NAME = re.compile("TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|_KEY$|CREDENTIAL", re.I)
+_SECRET_NAME = re.compile(
+    "TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_KEY|_KEY$|CREDENTIAL|NOTIFY_URL", re.I
+)
 _USER_INFO = re.compile(r"(\w+://)[^/@\s'\"]+@")
 HIDDEN = "***"
 

@@ -17,7 +17,7 @@ from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Late, Running, Scheduled
 
-from flows import servers
+from flows import automations, servers, silent
 from flows.complaints import Complaints
 from flows.crashed import report_crash
 from flows.deployment import deployments
@@ -115,6 +115,39 @@ def test_no_task_of_a_dead_run_stays_running(server: servers.Server, flow_state:
         )
         assert (known.id, known.state_name) == (task_run.id, "Crashed")
         assert client.read_flow_run(run.id).state_name == "Crashed"
+
+
+def test_our_automations_are_made_once_and_touched_only_where_they_differ(
+    server: servers.Server, monkeypatch: pytest.MonkeyPatch
+):
+    def known(name: str) -> list[dict[str, Any]]:
+        answer = client._client.post("/automations/filter", json={})
+        return [each for each in answer.json() if each["name"] == name]
+
+    monkeypatch.setenv("RLHF_NOTIFY_URL", "http://user:s3cret@127.0.0.1:9/hook")
+    with client_of(server) as client:
+        silent.register(client)
+        first = {name: known(name) for name in (silent.NAME, silent.ALIVE, silent.TOLD)}
+        assert [len(each) for each in first.values()] == [1, 1, 1]
+        assert "s3cret" not in str(first)
+        # A change would make the server forget which runs it waits to hear from.
+        silent.register(client)
+        assert {name: known(name) for name in first} == first
+
+        # Switched off by a person, it stays so when it changes.
+        (mine,) = client.read_automations_by_name(silent.NAME)
+        client.pause_automation(mine.id)
+        automations.register(client, silent.crashed(77))
+        (changed,) = known(silent.NAME)
+        assert (changed["id"], changed["trigger"]["within"]) == (str(mine.id), 77)
+        assert not changed["enabled"]
+        client.create_automation(silent.crashed())
+        silent.register(client)
+        assert [each["trigger"]["within"] for each in known(silent.NAME)] == [150]
+
+        monkeypatch.delenv("RLHF_NOTIFY_URL")
+        silent.register(client)
+        assert known(silent.TOLD) == []
 
 
 def test_ordered_runs_that_nobody_takes_are_counted(server: servers.Server):

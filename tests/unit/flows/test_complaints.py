@@ -33,6 +33,20 @@ def test_an_error_is_said_with_what_was_raised(tmp_path):
     assert watch.new() == []
 
 
+def test_it_is_said_where_nobody_could_be_told_how_a_run_ended(tmp_path):
+    # As Prefect 3.8.8 writes them.
+    found = Complaints(tmp_path / "x").of(
+        "11:48:23.530 | WARNING | prefect.server.events.actions - Action failed: 'Failed to set "
+        "state: Run is already in terminal state FAILED.'\n"
+        "11:48:25.530 | WARNING | prefect.server.events.actions - Action failed: "
+        "\"Webhook call failed: ConnectError('All connection attempts failed')\"\n"
+    )
+    assert found == [
+        "prefect.server.events.actions - Action failed: "
+        "\"Webhook call failed: ConnectError('All connection attempts failed')\""
+    ]
+
+
 def test_the_same_error_is_said_once_whatever_its_numbers(tmp_path):
     log = tmp_path / "server.log"
     log.write_text(

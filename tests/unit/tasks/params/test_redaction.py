@@ -12,6 +12,7 @@ from tasks.params.redaction import redact, redact_values
         ("postgresql+psycopg://u:p%40ss@db:5432/x", "postgresql+psycopg://***@db:5432/x"),
         ("see https://host/a@b and a@b.example", "see https://host/a@b and a@b.example"),
         ("token 8d1f-canary-77 refused", "token *** refused"),
+        ("POST https://hooks.example/T0/x7 failed", "POST *** failed"),
         ("short pw", "short pw"),
         (r"invalid b'Bearer sk-canary-5\n'", r"invalid b'Bearer ***\n'"),
     ],
@@ -22,6 +23,7 @@ def test_passwords_of_addresses_and_secrets_of_the_environment_are_hidden(
     monkeypatch.setenv("HF_TOKEN", "8d1f-canary-77")
     monkeypatch.setenv("DB_PASSWORD", "pw")
     monkeypatch.setenv("RLHF_GENERATION_KEY", "sk-canary-5\n")
+    monkeypatch.setenv("RLHF_NOTIFY_URL", "https://hooks.example/T0/x7")
     assert redact(text) == shown
 
 

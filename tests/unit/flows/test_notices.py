@@ -1,0 +1,153 @@
+"""What is told of the end of a run in this process, and a receiver that does not take it."""
+
+import json
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Cancelling, Completed, Crashed, Failed
+
+from flows import notices, servers
+
+STATE = Completed(name="Waiting", message='sample@r1: "labels" < wanted')
+
+
+class Receiver:
+    """Keeps what it is told; answers only when it may."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.may_answer = threading.Event()
+        self.heard = threading.Event()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.told.append((self.headers["Content-Type"], json.loads(body)))
+                receiver.heard.set()
+                receiver.may_answer.wait(30)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer((servers.HOST, 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.address = f"http://{servers.HOST}:{self.server.server_port}/services/s3cret-path"
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    receiver = Receiver()
+    monkeypatch.setenv("RLHF_NOTIFY_URL", receiver.address)
+    yield receiver
+    receiver.may_answer.set()
+    receiver.server.shutdown()
+    receiver.server.server_close()
+
+
+def test_the_end_of_a_run_is_told_once_in_words_and_in_parts(receiver: Receiver):
+    receiver.may_answer.set()
+    assert notices.tell("kl0.10 r2", STATE) == ""
+    ((kind, told),) = receiver.told
+    assert kind == "application/json"
+    assert told == {
+        "text": 'kl0.10 r2: Waiting. sample@r1: "labels" < wanted',
+        "run": "kl0.10 r2",
+        "state": "Waiting",
+        "type": "COMPLETED",
+        "message": 'sample@r1: "labels" < wanted',
+        "flow_run": "",
+        "page": "",
+    }
+
+
+@flow
+def ordered() -> None:
+    """Never runs here."""
+
+
+def a_run(**changes: Any) -> FlowRun:
+    return FlowRun(flow_id=uuid.uuid4(), name="mine", run_count=1, **changes)
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """No Prefect server, and a folder of a worker."""
+    monkeypatch.chdir(tmp_path)
+    settings = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(settings):
+        yield
+
+
+@pytest.mark.usefixtures("away")
+def test_an_end_that_two_processes_see_is_told_once_and_a_second_try_ends_again(
+    receiver: Receiver,
+):
+    receiver.may_answer.set()
+    run = a_run()
+    for state in (STATE, STATE, Cancelling(), Cancelling()):
+        notices.tell_the_end(ordered, run, state)
+    notices.tell_the_end(ordered, run.model_copy(update={"run_count": 2}), Crashed(message="x"))
+    notices.tell_the_end(ordered, run.model_copy(update={"run_count": 3}), Crashed(message="x"))
+    assert [told["state"] for _, told in receiver.told] == [
+        "Waiting", "Cancelled", "Crashed", "Crashed"
+    ]  # fmt: skip
+    assert {told["page"] for _, told in receiver.told} == {
+        f"http://127.0.0.1:9/runs/flow-run/{run.id}"
+    }
+
+
+@pytest.mark.usefixtures("away")
+def test_a_run_within_a_sweep_and_one_that_ordered_others_are_not_told(receiver: Receiver):
+    receiver.may_answer.set()
+    notices.tell_the_end(ordered, a_run(parent_task_run_id=uuid.uuid4()), STATE)
+    notices.tell_the_end(ordered, a_run(), Completed(name="Ordered"))
+    assert receiver.told == []
+
+
+def test_nobody_is_told_where_no_address_is_named(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    receiver.may_answer.set()
+    monkeypatch.delenv("RLHF_NOTIFY_URL")
+    assert notices.tell("default", STATE) == ""
+    assert receiver.told == []
+
+
+def test_a_slow_receiver_is_left_alone_and_named_without_its_secret_path(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(notices, "PATIENCE_SECONDS", 0.5)
+    problem = notices.tell("default", Failed(message="x"))
+    assert receiver.heard.wait(30)
+    assert not receiver.may_answer.is_set()
+    assert problem.startswith("RLHF_NOTIFY_URL (127.0.0.1) was not told how the run ended: ")
+    assert "s3cret" not in problem
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_receiver_that_is_down_or_refuses_is_named_too(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool
+):
+    if refuses:
+        server = ThreadingHTTPServer((servers.HOST, 0), BaseHTTPRequestHandler)
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        port, why = server.server_port, "501"
+    else:
+        with socket.create_server((servers.HOST, 0)) as probe:
+            port, why = probe.getsockname()[1], "ConnectError"
+    monkeypatch.setenv("RLHF_NOTIFY_URL", f"http://user:pw@{servers.HOST}:{port}/s3cret")
+    problem = notices.tell("default", STATE)
+    assert why in problem
+    assert "s3cret" not in problem
+    assert "pw" not in problem

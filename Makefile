@@ -6,7 +6,7 @@ READY := .venv/ready
 TEAM := .work/team
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune newest clean setup
+.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune newest orchestration clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -94,6 +94,9 @@ prune: $(READY)  ## say what no kept run needs, and how much; YES=1 removes it
 
 newest: $(READY)  ## try the newest Prefect, MLflow, DVC and Great Expectations beside .venv; minutes
 	@python -m benchmarks.newest
+
+orchestration: $(READY)  ## what DVC and Prefect cost beside the stages; minutes
+	@python -m benchmarks.orchestration
 
 clean:  ## remove outputs and working files; DVC's cache and .venv stay
 	@rm -rf .work/*/staging models results reports data/prepared data/rounds

@@ -1,0 +1,265 @@
+"""A stage as two processes: one result, one writer, and nothing left of either when one dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import stage_world
+
+pytestmark = pytest.mark.long
+
+SFT = "sft"
+HOOK = """
+import os, sys
+if os.environ.get("RANK") == "1":
+    def heard(event, found):
+        wrote = event in ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree") or (
+            event == "open" and isinstance(found[1], str) and set(found[1]) & set("wax+"))
+        named = wrote and isinstance(found[0], (str, os.PathLike))
+        place = os.path.abspath(found[0]) if named else ""
+        if place.startswith(os.environ["WATCHED"]):
+            os.write(2, f"{event} {place}\\n".encode())
+            os.kill(os.getpid(), 9)
+    sys.addaudithook(heard)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny world, SFT of two epochs, by one process."""
+    root = tmp_path_factory.mktemp("several") / "world"
+    stage_world.build(root)
+    stage_world.set_params(root, "sft", {"epochs": 30})
+    return root
+
+
+@pytest.fixture
+def world(built: Path) -> Iterator[Path]:
+    stage_world.forget(built, SFT)
+    stage_world.set_params(built, "run", {"processes": 2})
+    yield built
+    assert processes_in(built) == []
+
+
+def start(root: Path, **environment: str) -> subprocess.Popen[str]:
+    outside = {"PYTHONPATH": str(stage_world.ROOT), "RLHF_EXECUTION": "tiny", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tasks.sft"],
+        cwd=root,
+        env=stage_world.environment(root, **outside),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(root: Path, **environment: str) -> tuple[int, str]:
+    process = start(root, **environment)
+    _, said = process.communicate()
+    return process.returncode, said
+
+
+def processes_in(root: Path) -> list[int]:
+    """Those that work in the folder, zombies aside."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if link.readlink() == root:
+                found.append(int(link.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def ranks(root: Path) -> dict[str, int]:
+    """RANK -> process, of those in the folder."""
+    found = {}
+    for pid in processes_in(root):
+        settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found |= {s[5:].decode(): pid for s in settings if s.startswith(b"RANK=")}
+    return found
+
+
+def wait_for_checkpoint(root: Path, process: subprocess.Popen[str]) -> None:
+    while not stage_world.checkpoint_paths(root, SFT):
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def losses(root: Path) -> list[float]:
+    lines = (root / "results/sft/history.csv").read_text().splitlines()
+    return [float(line.split(",")[1]) for line in lines[1:]]
+
+
+def outcome(root: Path) -> dict:
+    return json.loads((root / ".work/sft/outcome.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def digest_of_two(built: Path) -> str:
+    stage_world.forget(built, SFT)
+    stage_world.set_params(built, "run", {"processes": 2})
+    code, said = finish(built)
+    assert code == 0, said
+    return stage_world.digest(built, SFT)
+
+
+def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
+    world: Path, digest_of_two: str, assert_close
+) -> None:
+    assert finish(world)[0] == 0
+    found, digest = losses(world), stage_world.digest(world, SFT)
+    manifest = json.loads((world / "models/sft/manifest.json").read_text())
+
+    stage_world.set_params(world, "run", {"processes": 1})
+    stage_world.forget(world, SFT)
+    assert finish(world)[0] == 0
+
+    assert digest == digest_of_two != stage_world.digest(world, SFT)
+    assert manifest["params"]["run"]["processes"] == 2
+    assert_close(found, losses(world), rtol=1e-4, atol=0)
+
+
+def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
+    """Another one that opens a file of the world to write would kill itself."""
+    (tmp_path / "sitecustomize.py").write_text(HOOK)
+    path = f"{tmp_path}{os.pathsep}{stage_world.ROOT}"
+
+    code, said = finish(world, PYTHONPATH=path, WATCHED=str(world), RLHF_CHECKPOINT_STEPS="40")
+
+    assert code == 0, said
+    assert outcome(world)["checkpoints"] > 0
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
+    world: Path, digest_of_two: str, rank: str
+) -> None:
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+
+    os.kill(ranks(world)[rank], signal.SIGKILL)
+    _, said = process.communicate()
+
+    assert process.returncode == 1, said
+    assert processes_in(world) == []
+    if rank == "1":
+        assert outcome(world)["status"] == "failed"
+        assert "another of the stage's processes has ended" in outcome(world)["message"]
+    code, said = finish(world)
+    assert code == 0
+    assert "sft resumes from its checkpoint at step" in said
+    assert stage_world.digest(world, SFT) == digest_of_two
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_stage_reaches_both_and_the_next_run_has_the_same_bytes(
+    world: Path, digest_of_two: str, number: signal.Signals
+) -> None:
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+
+    process.send_signal(number)
+    _, said = process.communicate()
+
+    assert process.returncode == 143, said
+    assert outcome(world)["status"] == "interrupted"
+    assert "Traceback" not in said
+    assert finish(world)[0] == 0
+    assert stage_world.digest(world, SFT) == digest_of_two
+
+
+def test_the_death_of_the_stage_ends_both(world: Path) -> None:
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+
+    process.kill()
+    process.communicate()  # Until nobody holds its stderr.
+
+    while processes_in(world):
+        time.sleep(0.05)
+
+
+def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_close) -> None:
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+    process.terminate()
+    process.communicate()
+    stage_world.set_params(world, "run", {"processes": 1})
+
+    code, said = finish(world)
+
+    assert code == 0
+    assert "the checkpoint is of a run with 2 processes, this one has 1" in said
+    found = losses(world)
+    stage_world.forget(world, SFT)
+    assert finish(world)[0] == 0
+    assert_close(found, losses(world), rtol=1e-4, atol=0)
+
+
+def test_bad_input_is_said_once_and_ends_as_with_one_process(world: Path) -> None:
+    stage_world.set_params(world, "sft", {"max_tokens": 2})
+    try:
+        code, said = finish(world)
+    finally:
+        stage_world.set_params(world, "sft", {"max_tokens": 1000})
+
+    assert code == 2
+    assert said.count("sft: none of 64 demonstrations has at most 2 tokens") == 1
+    assert "Traceback" not in said
+
+
+def test_another_launcher_may_start_them(world: Path, digest_of_two: str) -> None:
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+
+    assert finish(world, RLHF_LAUNCH=launcher)[0] == 0
+
+    assert stage_world.digest(world, SFT) == digest_of_two
+
+
+def test_a_launcher_that_starts_another_number_is_refused(world: Path) -> None:
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 3"
+
+    code, said = finish(world, RLHF_LAUNCH=launcher)
+
+    assert code == 1
+    assert "run.processes is 2, but WORLD_SIZE is 3" in said
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments],
+        cwd=root,
+        env=stage_world.environment(root.parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_the_whole_pipeline_by_two_processes_repeats_its_bytes(tmp_path: Path) -> None:
+    root = tmp_path / "main"
+    stage_world.copy_tiny_repository(root, rounds=1)
+    stage_world.set_params(root, "run", {"processes": 2})
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+    for command in (["init", "-q"], ["add", "--all"], ["commit", "-qm", "tiny"]):
+        subprocess.run([*git, *command], cwd=root, check=True)
+
+    dvc(root, "repro")
+    first = (root / "dvc.lock").read_text()
+    dvc(root, "repro", "--force", "--no-run-cache")
+
+    assert (root / "dvc.lock").read_text() == first
+    for stage in ("sft", "sample@r1", "reward@r1", "ppo@r1", "evaluate@r1", "test", "best_of_n"):
+        outcome = json.loads((root / ".work" / stage / "outcome.json").read_text())
+        assert outcome["environment"]["processes"] == 2
+    assert processes_in(root) == []

@@ -79,9 +79,8 @@ def test_the_base_is_pinned_to_a_patch_release_of_the_python_that_we_need():
         r"python:(3\.\d+)\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})? AS system", base
     )
     assert found, base
-    # The last is what `docker build` makes by itself, and what compose asks for.
+    # The last is what `docker build` makes by itself.
     assert targets == ["system AS cuda", "system AS cpu"]
-    assert load("compose.yaml")["x-image"]["build"]["target"] == "cpu"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"].startswith(f">={found[1]},")
 

@@ -64,7 +64,8 @@ def tell_once(flow_run: FlowRun, state: State[Any]) -> None:
         return
     if state.is_cancelling():
         state = State(type=StateType.CANCELLED, name="Cancelled", message=state.message)
-    if not _is_first(f"{flow_run.id}.{_tries(flow_run)}.{state.type.value}"):
+    flow_run = _as_it_is(flow_run)
+    if not _is_first(f"{flow_run.id}.{flow_run.run_count}.{state.type.value}"):
         return
     pages = f"{(PREFECT_UI_URL.value() or '').rstrip('/')}/runs/flow-run/"
     if problem := tell(flow_run.name, state, flow_run=str(flow_run.id), pages=pages):
@@ -130,11 +131,11 @@ def _is_first(end: str) -> bool:
     return True
 
 
-def _tries(flow_run: FlowRun) -> int:
-    """How often the run has started: tried again from Prefect's page, it ends again."""
+def _as_it_is(flow_run: FlowRun) -> FlowRun:
+    """The run with its own name and the number of its starts; a worker has it from before both."""
     try:
         with get_client(sync_client=True) as client:
-            return client.read_flow_run(flow_run.id).run_count
+            return client.read_flow_run(flow_run.id)
     except (httpx.HTTPError, RuntimeError, ObjectNotFound):
         # Without a server, what we know of the run has to do.
-        return flow_run.run_count
+        return flow_run

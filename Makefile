@@ -6,7 +6,7 @@ READY := .venv/ready
 TEAM := .work/team
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds documented-commands prune newest orchestration clean setup
+.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -21,7 +21,7 @@ test: $(READY)  ## all tests that fit in ten minutes
 	@python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)  ## the tests of whole pipelines that do not fit
-	@python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@python -m pytest -m 'long and not slow' --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need; ten minutes
 	@$(TEAM)/bin/python -m pytest -m team -rs
@@ -79,6 +79,9 @@ image-steps: $(READY)  ## the Dockerfile's own install and run steps in an empty
 
 people-rounds: $(READY)  ## two rounds by a scripted person: real Prefect, real page, ten minutes
 	@python -m pytest -m slow tests/integration/test_people_rounds.py
+
+two-pools: $(READY)  ## the flow in two work pools, between clones that share only git, S3 and servers; minutes
+	@python -m pytest -m slow tests/integration/test_several_machines.py
 
 documented-commands: $(READY)  ## every command of README and tutorial, in a tiny world; minutes
 	@python -m pytest -m slow tests/integration/test_documented_commands.py

@@ -221,6 +221,7 @@ def worker(machines: Machines, pool: str, settings: dict[str, str]) -> Iterator[
         process.wait(60)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(5400)
 def test_the_flow_with_two_pools_does_the_whole_pipeline_and_makes_the_same_bytes(
     machines: Machines,

@@ -265,7 +265,9 @@ def test_a_long_silent_stage_is_no_crash_and_a_killed_flow_is_one(world: World):
         world.told("killed-by-cancel", "Cancelled")
         assert world.orders.ended(long)["name"] == "Completed"
         assert time.monotonic() - began > SILENT_SECONDS + HEARTBEAT_SECONDS, "not long enough"
-        assert world.states(long) == ["Scheduled", "Pending", "Running", "Completed"]
+        states = world.states(long)
+        assert "Crashed" not in states
+        assert (states.count("Running"), states[-1]) == (1, "Completed")
         world.told("long", "Completed")
         assert world.runs_of_all() == before + 1
 

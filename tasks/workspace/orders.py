@@ -207,7 +207,7 @@ def send_answer(workspace: Path, order: Order, answer: Answer, remote: str) -> s
     ending = {key: value for key, value in asdict(answer).items() if key != "commit"}
     files[f"{_work(order.stage)}/{ENDING}"] = json.dumps(ending) + "\n"
     subject = f"{order.stage}: {answer.how}"
-    commit = _commit_files(workspace, order.commit, subject, files)
+    commit = _commit_files(workspace, order.commit, subject, files, replaced=KEPT_BY_GIT)
     _push(workspace, order, remote, commit, expected=_tip(workspace, order, remote))
     return commit
 
@@ -236,12 +236,27 @@ def _push(workspace: Path, order: Order, remote: str, commit: str, *, expected: 
     )  # fmt: skip
 
 
-def _commit_files(workspace: Path, parent: str, subject: str, files: Mapping[str, str]) -> str:
-    """A commit of `parent` with these files; neither the index nor a branch of ours changes."""
+def _commit_files(
+    workspace: Path, parent: str, subject: str, files: Mapping[str, str], *, replaced: str = ""
+) -> str:
+    """A commit of `parent` with these files; neither the index nor a branch of ours changes.
+
+    Args:
+        workspace: a checkout of the repository.
+        parent: the commit before.
+        subject: the new one's message.
+        files: path -> content.
+        replaced: folder that has no other files afterwards.
+    """
     when = worktree_git(workspace, "show", "--no-patch", "--format=%cI", parent)
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         worktree_git(workspace, "read-tree", parent, variables=index)
+        if replaced:
+            worktree_git(
+                workspace, "rm", "-r", "--quiet", "--cached", "--ignore-unmatch", "--", replaced,
+                variables=index,
+            )  # fmt: skip
         for path, text in files.items():
             blob = worktree_git(workspace, "hash-object", "-w", "--stdin", stdin=text)
             worktree_git(

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from rlhf import distributed
 
 SECONDS = 60
@@ -43,6 +45,8 @@ def _received(ours: Connection) -> Any:
 def _run(work: Callable[[], Any], rank: int, processes: int, port: int, theirs: Connection) -> None:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ.update(address, RANK=str(rank), WORLD_SIZE=str(processes))
+    # OpenMP's threads do not survive a fork; whoever needs them would wait for ever.
+    torch.set_num_threads(1)
     distributed.join(cuda=False)
     try:
         found = work()

@@ -447,7 +447,7 @@ def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     with get_client(sync_client=True) as client:
         name = client.read_flow_run(flow_run).name
     assert "kl 0.31" in name.split(", ")
-    assert name.split()[-1] == "r1", "there is no commit here"
+    assert name.split(", ")[-1] == "1 round", "there is no commit here"
 
 
 @pytest.mark.usefixtures("prefect")

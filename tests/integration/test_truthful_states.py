@@ -136,6 +136,8 @@ class World(Checkout):
 
     @contextmanager
     def worker(self) -> Iterator["subprocess.Popen[bytes]"]:
+        with self.client() as client:
+            automations.remove(client, silent.NAME)
         with (self.folder / "runner.log").open("ab") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "flows.deployment"],
@@ -145,9 +147,10 @@ class World(Checkout):
                 stderr=subprocess.STDOUT,
             )
         try:
-            # What is registered last.
+            # What is registered last by the first worker, and anew by each.
             eventually(lambda: self.orders.deployment("promote/promote"))
             with self.client() as client:
+                eventually(lambda: client.read_automations_by_name(silent.NAME))
                 automations.register(client, silent.crashed(SILENT_SECONDS))
             yield worker
         finally:

@@ -26,6 +26,7 @@ from tasks.workspace.stage_inputs import stage_inputs
 from tasks.workspace.worktrees import WorkspaceError, worktree_git
 
 ME = Driver(name="a test")
+WHEN = "2026-01-02T03:04:05+00:00"
 PARAMS = "rounds: {r1: {policy: models/sft}}\n"
 DEFINITION = """\
 stages:
@@ -63,7 +64,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / name).write_text(text)
     worktree_git(root, "init", "--quiet", "--initial-branch=main")
     worktree_git(root, "add", "--all")
-    worktree_git(root, "commit", "--quiet", "-m", "one")
+    worktree_git(root, "commit", "--quiet", "-m", "one", variables={"GIT_COMMITTER_DATE": WHEN})
     worktree_git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", "origin.git")
     worktree_git(root, "remote", "add", "origin", f"file://{tmp_path}/origin.git")
     worktree_git(root, "push", "--quiet", "origin", "main")
@@ -115,6 +116,8 @@ def test_code_that_is_in_no_commit_is_named_and_not_pushed(driver: Path):
 
 def test_an_order_is_found_opened_and_answered_elsewhere(driver: Path, clone: Path):
     order = make_order(driver, "sft")
+    when = worktree_git(driver, "show", "--no-patch", "--format=%cI", order.commit)
+    assert when == WHEN, "the same order at another time would be another commit"
     send_order(driver, order, "origin")
     send_order(driver, order, "origin")  # A second time changes nothing.
     assert read_answer(driver, order, "origin") is None

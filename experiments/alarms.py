@@ -60,6 +60,10 @@ RULES: Mapping[str, tuple[str, Callable[[Round], bool]]] = {
         "before PPO",
         lambda one: one.accuracy["mean"] < 0.6,
     ),
+    "the whole interval of the accuracy is below 0.6 (the gate before production)": (
+        "before PPO",
+        lambda one: one.accuracy["high"] < 0.6,
+    ),
     "the policy was chosen less often than SFT": (
         "before PPO",
         lambda one: one.wins is not None and one.wins["mean"] < 0.5,

@@ -27,7 +27,10 @@ def policy(name: str, gold: float, kl: float) -> dict[str, Any]:
 
 def record(variant: str, state: str = "Completed") -> dict[str, Any]:
     """Gold rises by 3, rises by 1 and falls by 2."""
-    figures = {"fresh_accuracy": {"mean": 0.55, "low": 0.49}, "policy_wins": {"mean": 0.4}}
+    figures = {
+        "fresh_accuracy": {"mean": 0.55, "low": 0.49, "high": 0.61},
+        "policy_wins": {"mean": 0.4},
+    }
     return {
         "variant": variant, "seed": 0, "state": state,
         "policies": [
@@ -35,8 +38,8 @@ def record(variant: str, state: str = "Completed") -> dict[str, Any]:
             policy("r2", 8.0, 4.0), policy("r3", 6.0, 8.0),
         ],
         "signals": {
-            "r1": {"fresh_accuracy": {"mean": 0.7, "low": 0.6}, "policy_wins": None},
-            "r2": {"fresh_accuracy": {"mean": 0.65, "low": 0.6}, "policy_wins": None},
+            "r1": {"fresh_accuracy": {"mean": 0.7, "low": 0.6, "high": 0.8}, "policy_wins": None},
+            "r2": {"fresh_accuracy": {"mean": 0.65, "low": 0.6, "high": 0.7}, "policy_wins": None},
             "r3": figures,
         },
     }  # fmt: skip

@@ -68,7 +68,7 @@ def _bring_up_to_date(stage: str, root: Path, pool: str, execution: str) -> Endi
     wanted = need(root, stage)
     if wanted == "nothing":
         return Ending("unchanged")
-    reason = _reason_to_stay(root, stage, inputs)
+    reason = reason_to_stay(root, stage, inputs)
     if wanted == "restoring" or reason:
         if reason:
             logger.info("%s runs here and not in the pool %s: %s", stage, pool, reason)
@@ -76,7 +76,7 @@ def _bring_up_to_date(stage: str, root: Path, pool: str, execution: str) -> Endi
     return _order(stage, root, pool, inputs, execution)
 
 
-def _reason_to_stay(root: Path, stage: str, inputs: StageInputs) -> str:
+def reason_to_stay(root: Path, stage: str, inputs: StageInputs) -> str:
     """Why a stage cannot run elsewhere; empty where it can."""
     if inputs.private:
         return f"it reads {', '.join(inputs.private)}, which git does not have"

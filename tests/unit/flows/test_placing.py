@@ -1,12 +1,19 @@
 """Which pool a stage belongs to, and what the ending of its flow run means here."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.graph import PlannedStage
-from flows.placing import pool_of
+from flows.placing import pool_of, reason_to_stay
 from flows.stages import Ending
 from flows.states import STATE_NAMES, ending_of, task_state
+from tasks.params.editing import edit_params
+from tasks.workspace.stage_inputs import StageInputs
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def planned(*, gpu: bool) -> PlannedStage:
@@ -29,6 +36,24 @@ def test_the_environment_names_the_pools(settings, expected, monkeypatch):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     assert (pool_of(planned(gpu=True)), pool_of(planned(gpu=False))) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotators", "stage", "private", "reason"),
+    [
+        ("people", "label@r1", (), "what people have said is in this machine's store"),
+        ("people", "ppo@r1", (), ""),
+        ("rubric", "label@r1", (), ""),
+        ("rubric", "prepare", ("mine.jsonl",), "it reads mine.jsonl, which git does not have"),
+    ],
+)
+def test_a_stage_stays_with_what_only_this_machine_has(
+    tmp_path: Path, annotators: str, stage: str, private: tuple[str, ...], reason: str
+):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    edit_params(tmp_path / "params.yaml", {"label.annotators": annotators})
+    inputs = StageInputs(outputs=(), makers=(), private=private)
+    assert reason_to_stay(tmp_path, stage, inputs) == reason
 
 
 @pytest.mark.parametrize("how", sorted(STATE_NAMES))

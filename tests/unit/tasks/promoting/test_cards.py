@@ -9,14 +9,7 @@ import pytest
 from tasks.promoting.cards import Trained, data_card, model_card, summary
 from tasks.promoting.sources import Sources, Tally
 from tasks.reporting.data import GateVerdict
-from tests.traced_world import World
-
-ROUND = {
-    "policy": "models/sft",
-    "start": "models/sft",
-    "reward_model": "models/sft",
-    "preferences": "data/prepared/preferences",
-}
+from tests.traced_world import START, World
 
 
 def trained(**changes: Any) -> Trained:
@@ -95,7 +88,7 @@ def test_what_formed_a_model_is_counted_once_though_several_stages_read_it(tmp_p
     world = World(tmp_path)
     world.prepare(["one", "two", "three", "four"], ["one", "two"])
     world.start()
-    world.round("r1", ROUND, ["ann", "bob", "ann"], "first")
+    world.round("r1", START, ["ann", "bob", "ann"], "first")
     tally = Tally(tmp_path)
     for path in ("models/sft", "models/rounds/r1/reward", "models/rounds/r1/policy"):
         digest, formed = world.now[path]

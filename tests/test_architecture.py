@@ -228,9 +228,19 @@ def test_every_output_in_dvc_yaml_is_a_path_in_the_stages_module(stage: str) -> 
     assert {as_template(out) for out in outs_of(stage)} <= written
 
 
+def round_params(stage: str) -> set[str]:
+    """The keys of its round that a stage's deps take paths from.
+
+    DVC does not miss a dep of dvc.lock that dvc.yaml no longer has: a round that starts from
+    models/sft, a dep anyway, would be up to date with the policy that it started from before.
+    """
+    keys = re.findall(r"\$\{item\.(\w+)\}", " ".join(STAGES[stage]["deps"]))
+    return {f"rounds.${{key}}.{key}" for key in keys}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_run_and_its_own_section_of_the_params_only(stage: str) -> None:
-    own = {"run", STAGE_MODULES[stage]} | EXTRA_PARAMS.get(stage, set())
+    own = {"run", STAGE_MODULES[stage]} | EXTRA_PARAMS.get(stage, set()) | round_params(stage)
     # The report lists the parameters that differ from their defaults, so it depends on all.
     expected = set(read_yaml("params.yaml")) if stage == "report" else own
 
@@ -257,10 +267,11 @@ def test_every_param_that_dvc_yaml_names_is_in_params_yaml() -> None:
     params = read_yaml("params.yaml")
     for stage, definition in stage_definitions().items():
         for key in definition["params"]:
-            value: Any = params
-            for part in key.split("."):
-                assert part in value, f"{stage}: {key} is not in params.yaml"
-                value = value[part]
+            for name in params["rounds"] if "${key}" in key else [""]:
+                value: Any = params
+                for part in key.replace("${key}", name).split("."):
+                    assert part in value, f"{stage}: {key} is not in params.yaml"
+                    value = value[part]
 
 
 def calls_of_run_stage() -> dict[str, list[ast.Call]]:

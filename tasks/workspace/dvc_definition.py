@@ -63,7 +63,9 @@ def read_definition(root: Path, stage: str, values: Mapping[str, Any]) -> Defini
     return Definition(
         cmd=_text(entry["cmd"], known),
         deps=tuple(_text(dep, known) for dep in entry.get("deps", [])),
-        params=tuple(param for param in entry.get("params", []) if isinstance(param, str)),
+        params=tuple(
+            _text(param, known) for param in entry.get("params", []) if isinstance(param, str)
+        ),
         outs=tuple(_text(out, known) for out in entry.get("outs", []) if isinstance(out, str)),
     )
 

@@ -29,7 +29,7 @@ stages:
     foreach: ${rounds}
     do:
       cmd: exec python -m tasks.ppo --round ${key}
-      params: [run]
+      params: [run, "rounds.${key}.policy"]
       deps: ["${item.policy}", "models/rounds/${key}/reward", "${own.file}"]
       outs: ["models/rounds/${key}/policy"]
 """
@@ -180,6 +180,7 @@ def test_templates_are_filled_in_as_dvc_does(root: Path):
 
     assert found is not None
     assert found.cmd == "exec python -m tasks.ppo --round r2"
+    assert found.params == ("run", "rounds.r2.policy")
     assert found.deps == ("models/rounds/r1/policy", "models/rounds/r2/reward", "data/mine.jsonl")
     with pytest.raises(DefinitionError, match=r"\$\{own.file\} stands for nothing"):
         read_definition(root, "ppo@r1", {"rounds": rounds})

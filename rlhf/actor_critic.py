@@ -78,17 +78,43 @@ class ActorCritic(nn.Module):
         prompt_mask: PromptMask,
         response_ids: ResponseIds,
         response_mask: ResponseMask,
+        *,
+        packing: bool = False,
     ) -> PolicyStates:
         """The same with hidden states in place of logits, which are too many of a large batch."""
         batch = (prompt_ids, prompt_mask, response_ids, response_mask)
-        hidden = before_response(self.lm.base_model, batch)
+        hidden = before_response(self.lm.base_model, batch, packing=packing)
         if self.value_head is None:
             return PolicyStates(hidden, hidden.new_zeros(response_ids.shape, dtype=torch.float32))
-        trunk = self.value_trunk
-        value_hidden = hidden if trunk is None else before_response(trunk, batch)
+        value_hidden = hidden
+        if self.value_trunk is not None:
+            value_hidden = before_response(self.value_trunk, batch, packing=packing)
+        return PolicyStates(hidden, self._read_values(value_hidden))
+
+    def values(
+        self,
+        prompt_ids: PromptIds,
+        prompt_mask: PromptMask,
+        response_ids: ResponseIds,
+        response_mask: ResponseMask,
+        *,
+        packing: bool = False,
+    ) -> PerToken:
+        """The values alone, with a gradient for what belongs to the value function only.
+
+        A separate trunk needs no pass of the policy, a shared one no backward pass.
+        """
+        batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+        with torch.set_grad_enabled(self.value_trunk is not None and torch.is_grad_enabled()):
+            trunk = self.lm.base_model if self.value_trunk is None else self.value_trunk
+            hidden = before_response(trunk, batch, packing=packing)
+        return self._read_values(hidden)
+
+    def _read_values(self, hidden: HiddenStates) -> PerToken:
+        assert self.value_head is not None
         with outside_autocast(hidden.device):
-            values = self.value_head(value_hidden.float()).squeeze(-1)
-        return PolicyStates(hidden, values)
+            values: PerToken = self.value_head(hidden.float()).squeeze(-1)
+        return values
 
 
 def build_actor_critic(

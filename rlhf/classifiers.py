@@ -46,8 +46,10 @@ class Classifier(RewardModel):
         offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
         return None if most is None else int(most) - offset
 
-    def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
-        """Scores before normalisation.
+    def raw_scores(
+        self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False
+    ) -> PerSequence:
+        """Scores before normalisation; only a decoder's rows are ever packed.
 
         Raises:
             ModelFolderError: a row is longer than the model can read.
@@ -57,16 +59,16 @@ class Classifier(RewardModel):
                 f"the reward model ({type(self.classifier).__name__}) reads at most {self.longest} "
                 f"tokens, found {int(mask.sum(dim=1).max())}; limit prompts and responses"
             )
-        logits = self._logits(ids, mask).float()
+        logits = self._logits(ids, mask, packing).float()
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
-    def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def _logits(self, ids: Tensor, mask: Tensor, packing: bool) -> Tensor:
         if not has_score_head(self):
             output = self.classifier(
                 input_ids=torch.where(mask, ids, 0), attention_mask=mask.long()
             )
             return cast(Tensor, output.logits)
-        return self.head_outputs(self.last_hidden(ids, mask))
+        return self.head_outputs(self.last_hidden(ids, mask, packing=packing))
 
 
 class TextEncoder(Encoder):

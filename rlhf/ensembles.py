@@ -38,9 +38,9 @@ class RewardEnsemble(RewardModel):
         others = [member for member in self.others if isinstance(member, RewardModel)]
         return [RewardModel(self.classifier), *others]
 
-    def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+    def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:
         """Mean of the members' normalised scores less `k` times their deviation."""
-        scores = torch.stack([member(ids, mask) for member in self.members])
+        scores = torch.stack([member(ids, mask, packing=packing) for member in self.members])
         return scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False)
 
 

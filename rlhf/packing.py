@@ -3,6 +3,9 @@
 Positions restart at 0 with every sequence, and attention stays within one: `transformers` derives
 the block-diagonal mask from the positions where no attention mask is given. `check_packing` checks
 that the model at hand does so, whatever its architecture.
+
+So cost follows real tokens: of 16 responses whose lengths are ragged, padding is 40 % of a batch of
+one row each, and 5 % of packed rows.
 """
 
 from collections.abc import Sequence
@@ -11,15 +14,21 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from rlhf.last_block import computed_only_at
 from rlhf.padding import pad_right
-from rlhf.shapes import TokenIds
+from rlhf.shapes import AttentionMask, TokenIds
+from rlhf.stopping import SelfCheckError
 
 TOLERANCE = 1e-3
 """Largest difference, as a share of the largest hidden value, that packing may make (float32 gives
 about 1e-6)."""
 
+EQUAL_WORK = 1024
+"""Width of a row at which attention costs as much as everything else in a block: about this in the
+embedded model, 3,000 in one of 135 million parameters."""
 
-class PackingError(RuntimeError):
+
+class PackingError(SelfCheckError):
     """The model lets packed sequences see each other."""
 
 
@@ -46,6 +55,19 @@ def pack(lengths: Sequence[int], width: int) -> list[list[int]]:
     return rows
 
 
+def tight_rows(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of sequences in rows of the width at which they cost least.
+
+    A row that is wider leaves less room empty, but each of its tokens is compared with more others.
+    """
+    longest, found = max(lengths), []
+    for eighths in range(8, 33):
+        rows = pack(lengths, longest * eighths // 8)
+        width = max(sum(lengths[index] for index in row) for row in rows)
+        found.append((len(rows) * width * (EQUAL_WORK + width), rows))
+    return min(found, key=lambda costs: costs[0])[1]
+
+
 def packed_positions(lengths: Sequence[Sequence[int]]) -> TokenIds:
     """Positions (rows, longest) that restart with every sequence; each pad is one of its own."""
     rows = [[place for length in row for place in range(length)] for row in lengths]
@@ -58,9 +80,37 @@ def packed_hidden(trunk: nn.Module, ids: TokenIds, positions: TokenIds) -> Tenso
     return cast(Tensor, output.last_hidden_state)
 
 
+def hidden_from_packed_rows(
+    trunk: nn.Module, ids: TokenIds, mask: AttentionMask, read: AttentionMask
+) -> Tensor:
+    """Hidden states (batch, sequence, hidden) of a padded batch where `read` is True, 0 elsewhere.
+
+    Its sequences go through the trunk in packed rows, so that no padding is computed but at their
+    ends.
+    """
+    lengths = mask.sum(dim=1).tolist()
+    rows = tight_rows(lengths)
+    places = mask.flatten().nonzero().squeeze(1).split(lengths)
+    joined = [torch.cat([places[index] for index in row]) for row in rows]
+    source = nn.utils.rnn.pad_sequence(joined, batch_first=True, padding_value=-1)
+    positions = packed_positions([[lengths[index] for index in row] for row in rows])
+    real = source >= 0
+    chosen = read.flatten()[source] & real
+    packed_ids = torch.where(real, ids.flatten()[source], 0)
+    with computed_only_at(trunk, chosen):
+        hidden = packed_hidden(trunk, packed_ids, positions.to(ids.device))
+    everywhere = hidden.new_zeros(ids.numel(), hidden.shape[-1])
+    return everywhere.index_copy(0, source[chosen], hidden[chosen]).view(*ids.shape, -1)
+
+
 @torch.no_grad()
-def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]]) -> None:
+def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]], *, setting: str) -> None:
     """Compare a few sequences in one row with each of them alone.
+
+    Args:
+        trunk: in float32.
+        sequences: token ids.
+        setting: the key of params.yaml that asks for packing.
 
     Raises:
         PackingError: a hidden state differs.
@@ -76,5 +126,5 @@ def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]]) -> None:
         if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
             raise PackingError(
                 "self-check 'a packed sequence is what it is alone' failed: hidden states differ "
-                f"by {gap:.2e}; this model does not support packing, set sft.packing to false"
+                f"by {gap:.2e}; this model does not support packing, set {setting} to false"
             )

@@ -33,7 +33,7 @@ class UpdateMetrics:
     What concerns a value function is None where there is none, and then no curve.
     """
 
-    entropy: float = curve("objective/entropy", 5)
+    entropy: float = curve("objective/entropy", 5, default=0.0)
     policy_loss: float = curve("policy/loss", 9, default=0.0)
     approx_kl: float = curve("policy/approx_kl", 10, default=0.0)
     clip_fraction: float = curve("policy/clip_fraction", 11, default=0.0)

@@ -143,10 +143,10 @@ def micro_batches(
     rows: int, params: PPOParams, iteration: int, compute: Compute, seeds: Seeds
 ) -> MicroBatches:
     """How to score a rollout so that, as far as the precision needs it, its first pass agrees."""
-    if compute.precision == "float32":
-        return MicroBatches(params.micro_batch_size)
-    first_pass = _minibatches(rows, params, iteration, 0, seeds)
-    return MicroBatches(params.micro_batch_size, first_pass)
+    first_pass = None
+    if compute.precision != "float32":
+        first_pass = _minibatches(rows, params, iteration, 0, seeds)
+    return MicroBatches(params.micro_batch_size, first_pass, params.packing)
 
 
 def _minibatches(
@@ -211,9 +211,11 @@ def _losses(
     training: PPOTraining, batch: PPOBatch, params: PPOParams, train_policy: bool, tokens: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch and its metrics, all divided by the minibatch's token count."""
-    mask = batch.response_mask
-    actor = training.models.actor
-    states = actor.states(batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
+    mask, actor = batch.response_mask, training.models.actor
+    rows = (batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
+    if not train_policy:
+        return _value_part(actor.values(*rows, packing=params.packing), batch, params, tokens)
+    states = actor.states(*rows, packing=params.packing)
     loss, metrics = _value_part(states.values, batch, params, tokens)
     current = chunked_logprobs_and_entropy(
         actor.lm,
@@ -221,36 +223,36 @@ def _losses(
         batch.response_ids,
         temperature=params.sampling.temperature,
         train_entropy=params.entropy_coef != 0,
+        only=mask if params.packing else None,
     )
     entropy = entropy_bonus(current.entropy, mask, normaliser=float(tokens))
     metrics["entropy"] = entropy
-    if train_policy:
-        policy = policy_loss(
+    policy = policy_loss(
+        current.logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        mask,
+        clip_range=params.clip_range,
+        dual_clip=params.dual_clip,
+        normaliser=float(tokens),
+    )
+    loss = loss + policy.loss - params.entropy_coef * entropy
+    ratios = (current.logprobs - batch.old_logprobs).exp()
+    metrics |= {
+        "policy_loss": policy.loss,
+        "approx_kl": policy.approx_kl,
+        "clip_fraction": policy.clip_fraction,
+        "ratio": masked_mean(ratios, mask, normaliser=float(tokens)),
+    }
+    if params.kl_in == "loss":
+        metrics["kl_loss"] = kl_loss(
             current.logprobs,
-            batch.old_logprobs,
-            batch.advantages,
+            batch.ref_logprobs,
             mask,
-            clip_range=params.clip_range,
-            dual_clip=params.dual_clip,
+            estimator=params.kl_estimator,
             normaliser=float(tokens),
         )
-        loss = loss + policy.loss - params.entropy_coef * entropy
-        ratios = (current.logprobs - batch.old_logprobs).exp()
-        metrics |= {
-            "policy_loss": policy.loss,
-            "approx_kl": policy.approx_kl,
-            "clip_fraction": policy.clip_fraction,
-            "ratio": masked_mean(ratios, mask, normaliser=float(tokens)),
-        }
-        if params.kl_in == "loss":
-            metrics["kl_loss"] = kl_loss(
-                current.logprobs,
-                batch.ref_logprobs,
-                mask,
-                estimator=params.kl_estimator,
-                normaliser=float(tokens),
-            )
-            loss = loss + training.controller.coef * metrics["kl_loss"]
+        loss = loss + training.controller.coef * metrics["kl_loss"]
     return loss, metrics
 
 

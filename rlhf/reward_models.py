@@ -55,29 +55,32 @@ class RewardModel(nn.Module):
         """The scalar head, (1, hidden)."""
         return cast(nn.Linear, self.classifier.get_submodule(head_name(self.classifier)))
 
-    def raw_scores(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+    def raw_scores(
+        self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False
+    ) -> PerSequence:
         """Scores before normalisation, read at each row's last real token.
 
         A row without a real token raises `EmptyMaskError`.
         """
-        return self.head_outputs(self.last_hidden(ids, mask)).squeeze(-1)
+        return self.head_outputs(self.last_hidden(ids, mask, packing=packing)).squeeze(-1)
 
-    def last_hidden(self, ids: TokenIds, mask: AttentionMask) -> Tensor:
+    def last_hidden(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> Tensor:
         """Hidden states (batch, hidden) of each row's last real token."""
         last = last_token_index(mask)
         rows = torch.arange(ids.shape[0], device=ids.device)
         read = torch.zeros_like(mask)
         read[rows, last] = True
-        return sequence_hidden(self.classifier.base_model, ids, mask, read=read)[rows, last]
+        hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read, packing=packing)
+        return hidden[rows, last]
 
     def head_outputs(self, hidden: Tensor) -> Tensor:
         """What the head gives in float32 for hidden states (..., hidden)."""
         with outside_autocast(hidden.device):
             return cast(Tensor, self.head(hidden.float()))
 
-    def forward(self, ids: TokenIds, mask: AttentionMask) -> PerSequence:
+    def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:
         """Normalised scores; padding on either side changes nothing."""
-        return (self.raw_scores(ids, mask) - self.mean) / self.std
+        return (self.raw_scores(ids, mask, packing=packing) - self.mean) / self.std
 
 
 def load_reward_model(

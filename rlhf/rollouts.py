@@ -44,6 +44,8 @@ class MicroBatches(NamedTuple):
     size: int
     minibatches: Sequence[torch.Tensor] | None = None
     """Rows that are together in the update; None: all of them."""
+    packing: bool = False
+    """Several sequences in a row, in which no padding is computed."""
 
     def of(self, lengths: torch.Tensor) -> list[torch.Tensor]:
         """Indices of the rows of each micro-batch of this process, from every row's length."""
@@ -87,7 +89,13 @@ def collect_rollout(
         lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
         together = micro_batches.of(lengths)
         parts = [
-            _score(models, ids[rows], mask[rows], _rows(responses, rows), sampling)
+            _score(
+                models,
+                (ids[rows], mask[rows]),
+                _rows(responses, rows),
+                sampling,
+                packing=micro_batches.packing,
+            )
             for rows in together
         ]
     scored = gather(torch.cat(together))
@@ -117,26 +125,33 @@ def _rows(responses: Responses, rows: torch.Tensor) -> Responses:
 
 def _score(
     models: PPOModels,
-    prompt_ids: torch.Tensor,
-    prompt_mask: torch.Tensor,
+    prompts: tuple[torch.Tensor, torch.Tensor],
     responses: Responses,
     sampling: SamplingParams,
+    *,
+    packing: bool,
 ) -> Rollout:
     """All models' outputs for a micro-batch; columns that are padding in every row are left out."""
+    prompt_ids, prompt_mask = prompts
     first = int(prompt_mask.any(dim=0).long().argmax())
     width = int(responses.response_mask.any(dim=0).sum())
-    ids = responses.response_ids[:, :width]
-    batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, responses.response_mask[:, :width])
-    temperature = sampling.temperature
-    states = models.actor.states(*batch)
-    logprobs = chunked_logprobs(models.actor.lm, states.hidden, ids, temperature=temperature)
+    ids, mask = responses.response_ids[:, :width], responses.response_mask[:, :width]
+    batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, mask)
+
+    def logprobs_of(lm: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+        return chunked_logprobs(
+            lm, hidden, ids, temperature=sampling.temperature, only=mask if packing else None
+        )
+
+    states = models.actor.states(*batch, packing=packing)
+    logprobs = logprobs_of(models.actor.lm, states.hidden)
     with adapter_off(models.reference):
-        ref_hidden = before_response(models.reference.base_model, batch)
-        ref_logprobs = chunked_logprobs(models.reference, ref_hidden, ids, temperature=temperature)
+        ref_hidden = before_response(models.reference.base_model, batch, packing=packing)
+        ref_logprobs = logprobs_of(models.reference, ref_hidden)
     scores = states.values.new_zeros(len(prompt_ids))
     if models.reward_model is not None:
         ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
-        scores = models.reward_model(*ids_and_mask)
+        scores = models.reward_model(*ids_and_mask, packing=packing)
 
     def widened(values: torch.Tensor) -> torch.Tensor:
         return functional.pad(values, (0, responses.response_ids.shape[1] - width))

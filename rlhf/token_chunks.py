@@ -5,6 +5,8 @@ They are the largest tensors by far: 256 responses of 512 tokens by a vocabulary
 chunk of tokens, their numbers are kept and their logits dropped; the backward pass computes the
 logits of one chunk after the other again. A batch that is one chunk goes through the head as it is,
 once.
+
+Where a mask is given, the padding goes through no head either.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rlhf.logits import language_model_head
 from rlhf.logprobs import TokenLogprobs, token_logprobs, token_logprobs_and_entropy
-from rlhf.shapes import HiddenStates, PerToken, ResponseIds
+from rlhf.shapes import HiddenStates, PerToken, ResponseIds, ResponseMask
 
 MOST_LOGITS = 2**26
 """Logits at a time: 256 MiB in float32, five times that while their gradient is computed. Every
@@ -50,14 +52,24 @@ def each_chunk(
 
 
 def chunked_logprobs(
-    lm: PreTrainedModel, hidden: HiddenStates, token_ids: ResponseIds, *, temperature: float
+    lm: PreTrainedModel,
+    hidden: HiddenStates,
+    token_ids: ResponseIds,
+    *,
+    temperature: float,
+    only: ResponseMask | None = None,
 ) -> PerToken:
-    """`token_logprobs` of the logits that the model's head gives for these hidden states."""
+    """`token_logprobs` of the logits that the model's head gives for these hidden states.
+
+    With `only`, of the tokens where it is True; elsewhere it is 0.
+    """
 
     def read(hidden: Tensor, ids: Tensor) -> Tensor:
         return token_logprobs(language_model_head(lm, hidden), ids, temperature=temperature)
 
-    return joined(each_chunk(lm, read, hidden, token_ids), token_ids)
+    if only is None:
+        return joined(each_chunk(lm, read, hidden, token_ids), token_ids)
+    return _spread(each_chunk(lm, read, hidden[only][None], token_ids[only][None]), only)
 
 
 def chunked_logprobs_and_entropy(
@@ -67,8 +79,12 @@ def chunked_logprobs_and_entropy(
     *,
     temperature: float,
     train_entropy: bool = True,
+    only: ResponseMask | None = None,
 ) -> TokenLogprobs:
-    """`token_logprobs_and_entropy` of the logits that the head gives for these hidden states."""
+    """`token_logprobs_and_entropy` of the logits that the head gives for these hidden states.
+
+    With `only`, of the tokens where it is True; elsewhere both are 0.
+    """
 
     def read(hidden: Tensor, ids: Tensor) -> TokenLogprobs:
         return token_logprobs_and_entropy(
@@ -78,10 +94,20 @@ def chunked_logprobs_and_entropy(
             train_entropy=train_entropy,
         )
 
-    numbers = zip(*each_chunk(lm, read, hidden, token_ids), strict=True)
-    return TokenLogprobs(*(joined(each, token_ids) for each in numbers))
+    if only is None:
+        numbers = zip(*each_chunk(lm, read, hidden, token_ids), strict=True)
+        return TokenLogprobs(*(joined(each, token_ids) for each in numbers))
+    numbers = zip(*each_chunk(lm, read, hidden[only][None], token_ids[only][None]), strict=True)
+    return TokenLogprobs(*(_spread(each, only) for each in numbers))
 
 
 def joined(chunks: Sequence[Tensor], like: Tensor) -> PerToken:
     """Numbers of each token (batch, tokens, as `like`) from those of its chunks."""
     return chunks[0] if len(chunks) == 1 else torch.cat(list(chunks), dim=1).view(like.shape[:2])
+
+
+def _spread(chunks: Sequence[Tensor], only: ResponseMask) -> PerToken:
+    """Numbers of chosen tokens in their places (batch, tokens), 0 in the others."""
+    numbers = torch.cat(list(chunks), dim=1).squeeze(0)
+    places = only.flatten().nonzero().squeeze(1)
+    return numbers.new_zeros(only.numel()).index_copy(0, places, numbers).view(only.shape)

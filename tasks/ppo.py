@@ -20,11 +20,12 @@ from rlhf.actor_critic import (
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
 from rlhf.compute import Compute
-from rlhf.ensembles import load_scorer
+from rlhf.ensembles import load_scorer, members_of
 from rlhf.frozen import cast_frozen, freeze, load_frozen_policy, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
+from rlhf.packing import check_packing
 from rlhf.ppo import Iteration, train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
@@ -78,16 +79,19 @@ def run(stage: Stage) -> None:
     tokenizer = load_tokenizer(folder)
     tokens = load_special_ids(folder, tokenizer)
     reward_model, by_text = _learned(stage, compute)
+    rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
+    named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
+    kept, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     actor = _actor(stage, folder, reward_model, compute)
+    if params.packing:
+        _check_packing(actor, reward_model, prompts[:4])
+    cast_frozen(actor.lm, compute)
     # The value function may have started from the reward model's weights, in full precision.
     models = PPOModels(
         actor=actor,
         reference=load_frozen_policy(SFT, compute) if params.lora is None else actor.lm,
         reward_model=None if reward_model is None else freeze(reward_model, compute),
     )
-    rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
-    named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
-    kept, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     asked = {tuple(ids): row["prompt"] for row, ids in zip(kept, prompts, strict=True)}
     rules = build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=asked)
     at_first = frozen(models)
@@ -191,8 +195,19 @@ def _actor(stage: Stage, folder: Path, reward_model: Any, compute: Compute) -> A
     elif params.lora is not None:
         load_adapter(actor.lm, folder / ADAPTER, params.lora)
         scale_adapter(actor.lm, 1 - params.start_sft)
-    cast_frozen(actor.lm, compute)
     return actor
+
+
+def _check_packing(
+    actor: ActorCritic, reward_model: RewardModel | None, prompts: Sequence[Sequence[int]]
+) -> None:
+    """Every trunk that will read packed rows can; in full precision, so before weights are cast."""
+    members = [] if reward_model is None else members_of(reward_model)
+    trunks = [actor.lm.base_model, *(member.classifier.base_model for member in members)]
+    if actor.value_trunk is not None:
+        trunks.append(actor.value_trunk)
+    for trunk in trunks:
+        check_packing(trunk, prompts, setting="ppo.packing")
 
 
 def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
-from rlhf.packing import PackingError, check_packing
+from rlhf.packing import check_packing
 from rlhf.params.sft import SFTParams
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.seeding import Seeds
@@ -51,7 +51,8 @@ def run(stage: Stage) -> None:
     if data.heldout:
         before = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
     if params.packing:
-        check_packing(model.base_model, [example.ids for example in examples[:4]])
+        sequences = [example.ids for example in examples[:4]]
+        check_packing(model.base_model, sequences, setting="sft.packing")
     training = _training(model, params, compute, seeds)
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
@@ -132,5 +133,4 @@ def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
 
 
 if __name__ == "__main__":
-    errors = {**ERRORS, PackingError: "stopped"}
-    sys.exit(run_stage("sft", run, inputs=INPUTS, errors=errors))
+    sys.exit(run_stage("sft", run, inputs=INPUTS, errors=ERRORS))

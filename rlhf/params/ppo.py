@@ -41,6 +41,9 @@ class PPOParams:
     recompute_layers: bool = False
     """Compute the activations of each layer again in the backward pass instead of keeping them: a
     fraction of the memory for a third more time; changes no weight."""
+    packing: bool = False
+    """Put several prompts with their responses in a row, none of which sees another, in scoring and
+    in the update; changes speed, never the gradient."""
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)

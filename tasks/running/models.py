@@ -44,7 +44,10 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "run": {"processes": 1},
     "sft": {"heldout_fraction": 0.0},
     "reward": {"model": None},
-    "ppo": {"rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0}},
+    "ppo": {
+        "packing": False,
+        "rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0},
+    },
 }
 """Section -> keys that came after models had been recorded, with their defaults. A manifest has
 them only where they differ: the same training then still writes the same manifest."""

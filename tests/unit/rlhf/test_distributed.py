@@ -195,8 +195,9 @@ def ppo_steps(**changes) -> tuple[list[torch.Tensor], list[float]]:
         ppo_steps,
         lambda: ppo_steps(kl_in="loss", kl_estimator="k2"),
         lambda: ppo_steps(value_warmup_iterations=1),
+        lambda: ppo_steps(packing=True),
     ],
-    ids=["sft", "packed", "micro", "reward", "ppo", "kl", "value"],
+    ids=["sft", "packed", "micro", "reward", "ppo", "kl", "value", "packed-ppo"],
 )
 def test_two_processes_have_the_gradients_and_the_metrics_of_one(steps, assert_close) -> None:
     """The first step's; what follows starts from weights that differ in their last digits."""

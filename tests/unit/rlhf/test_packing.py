@@ -5,9 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.logits import language_model_head
-from rlhf.packing import PackingError, check_packing, pack, packed_hidden, packed_positions
-from tests import tiny
+from rlhf.logits import language_model_head, sequence_hidden
+from rlhf.packing import (
+    PackingError,
+    check_packing,
+    pack,
+    packed_hidden,
+    packed_positions,
+    tight_rows,
+)
+from rlhf.padding import pad_left, pad_right
+from tests import families, tiny
 
 SEQUENCES = [[5, 6, 7, 8, 9, 1], [4, 10, 1], [3], [13, 14, 15, 1], [9, 9, 12, 11, 3, 4, 5, 1]]
 BOTH = pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
@@ -26,6 +34,21 @@ def test_s52_every_sequence_is_in_one_row_and_no_row_is_too_long(lengths, width)
 def test_a_sequence_longer_than_a_row_is_refused():
     with pytest.raises(ValueError, match="expected 9 or more for sequence 1, found 8"):
         pack([3, 9], 8)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20))
+def test_s52_tight_rows_hold_every_sequence_and_are_no_larger_than_a_padded_batch(lengths):
+    rows = tight_rows(lengths)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    width = max(sum(lengths[index] for index in row) for row in rows)
+    assert len(rows) * width * (1024 + width) <= len(lengths) * max(lengths) * (1024 + max(lengths))
+
+
+def test_wider_rows_are_taken_where_they_leave_less_room_than_attention_costs():
+    assert sorted(map(len, tight_rows([30] * 8))) == [1] * 8
+    assert sorted(map(len, tight_rows([30, 20, 20, 20]))) == [4]
+    # 2 rows of 1,600 hold fewer tokens than 3 of 1,200, but attention costs more than it saves.
+    assert sorted(map(len, tight_rows([1000, 600, 600, 600]))) == [1, 1, 2]
 
 
 def test_s52_positions_restart_with_every_sequence():
@@ -63,9 +86,43 @@ def test_s52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
     assert not torch.equal(one[0, :3], other[0, :3])
 
 
+@pytest.mark.parametrize("padded", [pad_left, pad_right])
+@BOTH
+def test_s52_a_padded_batch_has_the_hidden_states_and_gradient_of_its_packed_rows(
+    assert_close, build, padded
+):
+    """Read at some places only; the others, padding among them, are 0."""
+    trunk = build().base_model
+    ids, mask = padded(SEQUENCES, 7)
+    read = mask & (ids % 2 == 1)
+    factors = torch.randn(*ids.shape, 32, generator=torch.Generator().manual_seed(1))
+    results = []
+    for packing in (False, True):
+        hidden = sequence_hidden(trunk, ids, mask, read=read, packing=packing)
+        loss = (hidden * factors)[read].sum()
+        gradients = torch.autograd.grad(loss, list(trunk.parameters()))
+        results.append((hidden, gradients))
+    (plain, expected), (found, gradients) = results
+    assert_close(found[read], plain[read], rtol=0, atol=1e-5)
+    assert not found[~read].any()
+    for mine, theirs in zip(gradients, expected, strict=True):
+        assert_close(mine, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", families.EVERY)
+def test_s52_every_family_packs_or_is_refused(family):
+    """OPT counts positions by its mask; Falcon and Bloom build theirs without positions."""
+    trunk = families.policy(family).base_model
+    if family in ("bloom", "falcon", "falcon with ALiBi", "opt"):
+        with pytest.raises(PackingError, match=r"set ppo\.packing to false"):
+            check_packing(trunk, SEQUENCES, setting="ppo.packing")
+    else:
+        check_packing(trunk, SEQUENCES, setting="ppo.packing")
+
+
 @BOTH
 def test_s52_the_self_check_passes_for_a_model_that_can_be_packed(build):
-    check_packing(build().base_model, SEQUENCES)
+    check_packing(build().base_model, SEQUENCES, setting="sft.packing")
 
 
 def test_s52_the_self_check_stops_a_model_that_looks_across():
@@ -80,5 +137,5 @@ def test_s52_the_self_check_stops_a_model_that_looks_across():
         def forward(self, input_ids, use_cache, attention_mask=None, position_ids=None):
             return self.trunk(input_ids=input_ids, use_cache=use_cache)
 
-    with pytest.raises(PackingError, match="'a packed sequence is what it is alone' failed"):
-        check_packing(Blind(), SEQUENCES)
+    with pytest.raises(PackingError, match=r"it is alone' failed.*set ppo\.packing to false"):
+        check_packing(Blind(), SEQUENCES, setting="ppo.packing")

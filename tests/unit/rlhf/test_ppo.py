@@ -310,7 +310,7 @@ class ScoredByAnother(ActorCritic):
         super().__init__(lm, torch.nn.Linear(32, 1), None)
         self.other = [other]
 
-    def states(self, *batch):
+    def states(self, *batch, **_):
         hidden = before_response(self.other[0].base_model, batch)
         return PolicyStates(hidden, torch.zeros_like(hidden[..., 0]))
 

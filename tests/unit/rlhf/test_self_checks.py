@@ -16,7 +16,7 @@ from tests.tiny import EOS, PROMPTS, TOKENS
 class ReadsTheLastPosition(RewardModel):
     """A reward model with the most common defect: it scores the padding of short rows."""
 
-    def raw_scores(self, ids, mask):
+    def raw_scores(self, ids, mask, **_):
         hidden = sequence_hidden(self.classifier.base_model, ids, mask)
         return self.head(hidden[:, -1]).squeeze(-1)
 
@@ -24,7 +24,7 @@ class ReadsTheLastPosition(RewardModel):
 class CountsPaddingAsPositions(RewardModel):
     """A reward model whose positions start at the edge of the batch, not at the first token."""
 
-    def raw_scores(self, ids, mask):
+    def raw_scores(self, ids, mask, **_):
         hidden = self.classifier.base_model(
             input_ids=torch.where(mask, ids, 0),
             attention_mask=mask.long(),

@@ -6,7 +6,8 @@
 
 A causal model's hidden state depends on what stands before it and nothing else, so each side's
 score is what it is in a row of its own, and the beginning is read once instead of twice: of the
-support desk's pairs, 28 % of all tokens.
+support desk's pairs, 28 % of all tokens. Packed, a row holds several pairs, none of which sees
+another, and next to no padding.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from torch import nn
 
 from rlhf.last_block import FAMILIES, computed_only_at
 from rlhf.masked import EmptyMaskError
+from rlhf.packing import tight_rows
 from rlhf.padding import pad_right
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import PairEnds, PairScores, PairVisible, TokenIds
@@ -28,14 +30,14 @@ BEGINNING, CHOSEN, REJECTED, PADDING = range(4)
 
 
 class PairRows(NamedTuple):
-    """Rows of pairs, padded right."""
+    """Rows of one pair or several, padded right."""
 
     ids: TokenIds
     positions: TokenIds
     visible: PairVisible
     """Which token (last axis) each token sees."""
     ends: PairEnds
-    """Where the chosen and the rejected side end."""
+    """Where the chosen and the rejected side of each pair end, counted over all rows."""
 
 
 def can_join(trunk: nn.Module) -> bool:
@@ -48,17 +50,19 @@ def can_join(trunk: nn.Module) -> bool:
     )
 
 
-def pair_scores(model: RewardModel, sides: Sequence[Sides], *, pad_id: int) -> PairScores:
+def pair_scores(
+    model: RewardModel, sides: Sequence[Sides], *, pad_id: int, packing: bool = False
+) -> PairScores:
     """Raw scores (pairs, 2) of the chosen and the rejected sides.
 
     Raises:
         EmptyMaskError: a side has no token.
     """
     trunk, device = model.classifier.base_model, model.head.weight.device
-    rows = PairRows(*(tensor.to(device) for tensor in join(sides, pad_id=pad_id)))
-    each = torch.arange(len(rows.ids), device=device)[:, None]
+    joined = join(sides, pad_id=pad_id, packing=packing)
+    rows = PairRows(*(tensor.to(device) for tensor in joined))
     read = torch.zeros_like(rows.ids, dtype=torch.bool)
-    read[each, rows.ends] = True
+    read.view(-1)[rows.ends] = True
     with computed_only_at(trunk, read):
         output = trunk(
             input_ids=rows.ids,
@@ -66,31 +70,63 @@ def pair_scores(model: RewardModel, sides: Sequence[Sides], *, pad_id: int) -> P
             position_ids=rows.positions,
             use_cache=False,
         )
-    hidden = output.last_hidden_state[each, rows.ends]
+    hidden = output.last_hidden_state.flatten(0, 1)[rows.ends]
     return model.head_outputs(hidden).squeeze(-1)
 
 
-def join(sides: Sequence[Sides], *, pad_id: int) -> PairRows:
-    """The rows; ids under padding are `pad_id`, which must be legal."""
-    for number, pair in enumerate(sides):
-        if not all(pair):
-            raise EmptyMaskError(f"expected a token on both sides of pair {number}, found none")
-    ids, positions, parts, ends = [], [], [], []
-    for chosen, rejected in sides:
-        shared = _common(chosen, rejected)
-        tails = len(chosen) - shared, len(rejected) - shared
-        ids.append([*chosen, *rejected[shared:]])
-        positions.append([*range(len(chosen)), *range(shared, len(rejected))])
-        parts.append([BEGINNING] * shared + [CHOSEN] * tails[0] + [REJECTED] * tails[1])
-        ends.append([len(chosen) - 1, len(chosen) + tails[1] - 1])
-    part, _ = pad_right(parts, PADDING)
+def join(sides: Sequence[Sides], *, pad_id: int, packing: bool = False) -> PairRows:
+    """The rows, each of one pair or, packed, of several; ids under padding are `pad_id`.
+
+    That id must be legal.
+    """
+    pairs = [_joined(number, pair) for number, pair in enumerate(sides)]
+    lengths = [len(pair.ids) for pair in pairs]
+    rows = tight_rows(lengths) if packing else [[number] for number in range(len(pairs))]
+
+    def padded(field: str, filler: int) -> torch.Tensor:
+        return pad_right(
+            [[each for number in row for each in getattr(pairs[number], field)] for row in rows],
+            filler,
+        )[0]
+
+    part = padded("parts", PADDING)
+    number, _ = pad_right([[n for n in row for _ in range(lengths[n])] for row in rows], -1)
     seen_by, seen = part[:, :, None], part[:, None, :]
     width = part.shape[1]
     visible = torch.ones(width, width, dtype=torch.bool).tril() & (
         (seen == BEGINNING) | (seen == seen_by)
     )
-    return PairRows(
-        pad_right(ids, pad_id)[0], pad_right(positions, 0)[0], visible, torch.tensor(ends)
+    if packing:
+        visible &= number[:, :, None] == number[:, None, :]
+    starts = {
+        number: place * width + sum(lengths[earlier] for earlier in row[:column])
+        for place, row in enumerate(rows)
+        for column, number in enumerate(row)
+    }
+    ends = [[starts[n] + end for end in pair.ends] for n, pair in enumerate(pairs)]
+    return PairRows(padded("ids", pad_id), padded("positions", 0), visible, torch.tensor(ends))
+
+
+class _Joined(NamedTuple):
+    """One pair without its repeated beginning."""
+
+    ids: list[int]
+    positions: list[int]
+    parts: list[int]
+    ends: tuple[int, int]
+
+
+def _joined(number: int, pair: Sides) -> _Joined:
+    if not all(pair):
+        raise EmptyMaskError(f"expected a token on both sides of pair {number}, found none")
+    chosen, rejected = pair
+    shared = _common(chosen, rejected)
+    tails = len(chosen) - shared, len(rejected) - shared
+    return _Joined(
+        ids=[*chosen, *rejected[shared:]],
+        positions=[*range(len(chosen)), *range(shared, len(rejected))],
+        parts=[BEGINNING] * shared + [CHOSEN] * tails[0] + [REJECTED] * tails[1],
+        ends=(len(chosen) - 1, len(chosen) + tails[1] - 1),
     )
 
 

@@ -168,7 +168,8 @@ def pair_loss(
 ) -> PreferenceLoss:
     """Bradley-Terry loss on raw scores; both sides go through the model in one forward pass."""
     device = model.head.weight.device
-    scores = _scores(model, [(pair.chosen, pair.rejected) for pair in pairs], pad_id)
+    sides = [(pair.chosen, pair.rejected) for pair in pairs]
+    scores = _scores(model, sides, pad_id, packing=params.packing)
     return preference_loss(
         scores[:, 0],
         scores[:, 1],
@@ -180,13 +181,16 @@ def pair_loss(
     )
 
 
-def _scores(model: RewardModel, sides: Sequence[Sides], pad_id: int) -> PairScores:
+def _scores(
+    model: RewardModel, sides: Sequence[Sides], pad_id: int, *, packing: bool
+) -> PairScores:
     """Raw scores of both sides, in one row where the model can, else in a row each."""
     if can_join(model.classifier.base_model):
-        return pair_scores(model, sides, pad_id=pad_id)
+        return pair_scores(model, sides, pad_id=pad_id, packing=packing)
     ids, mask = pad_right([*(one for one, _ in sides), *(other for _, other in sides)], pad_id)
     device = model.head.weight.device
-    return torch.stack(model.raw_scores(ids.to(device), mask.to(device)).split(len(sides)), dim=1)
+    scores = model.raw_scores(ids.to(device), mask.to(device), packing=packing)
+    return torch.stack(scores.split(len(sides)), dim=1)
 
 
 def fit_normaliser(

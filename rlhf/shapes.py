@@ -42,10 +42,10 @@ Mask = Bool[Tensor, "*shape"]
 """True at the numbers that count."""
 RowIndex = Int[Tensor, "batch"]
 """One position for each sequence, from 0."""
-PairVisible = Bool[Tensor, "pairs sequence sequence"]
-"""For each token of a row that holds a pair, which tokens (last axis) it sees."""
+PairVisible = Bool[Tensor, "rows sequence sequence"]
+"""For each token of a row that holds a pair or several, which tokens (last axis) it sees."""
 PairEnds = Int[Tensor, "pairs 2"]
-"""Where the chosen and the rejected side of each pair end, from 0."""
+"""Where the chosen and the rejected side of each pair end, from 0 at the start of the first row."""
 PairScores = Float[Tensor, "pairs 2"]
 """A score for the chosen and one for the rejected side of each pair."""
 Rows = Int[Tensor, "rows"] | Bool[Tensor, "rows"]

@@ -43,6 +43,7 @@ from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.model_folders import is_reward_model
 from rlhf.models import load_tokenizer
 from rlhf.optimisers import Optimiser, Training
+from rlhf.packing import check_packing
 from rlhf.params.reward import NO_MODEL
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
@@ -244,6 +245,10 @@ def _train(
         )
     limit = f"a side of more than {params.max_tokens} tokens (reward.max_tokens), or weight 0"
     say_left_out(len(pairs) - len(kept), len(pairs), "preferences", limit)
+    if params.packing:
+        sequences = [pair.chosen for pair in kept[:4]]
+        for member in members:
+            check_packing(member.classifier.base_model, sequences, setting="reward.packing")
     if params.lora is not None:
         for number, member in enumerate(members):
             draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")

@@ -34,6 +34,9 @@ class RewardParams:
     recompute_layers: bool = False
     """Compute the activations of each layer again in the backward pass instead of keeping them: a
     fraction of the memory for a third more time; changes no weight."""
+    packing: bool = False
+    """Put several pairs in a row, none of which sees another; changes speed, never the
+    gradient."""
     max_tokens: Count = 192
     """Pairs with a longer side (prompt and response) are left out and counted."""
     margins: bool = True

@@ -43,7 +43,7 @@ round, and what other files of the folder show (the chat template has its argume
 LATER: Mapping[str, Mapping[str, Any]] = {
     "run": {"processes": 1},
     "sft": {"heldout_fraction": 0.0},
-    "reward": {"model": None},
+    "reward": {"model": None, "packing": False},
     "ppo": {
         "packing": False,
         "rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0},

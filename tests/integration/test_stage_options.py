@@ -64,6 +64,25 @@ def test_packed_demonstrations_train_the_model_that_unpacked_ones_train(world: P
         torch.testing.assert_close(packed[name], weight, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("stage", "curve"), [("reward@r1", "loss"), ("ppo@r1", "value/loss")], ids=["reward", "ppo"]
+)
+def test_packed_rows_train_as_padded_ones_and_to_the_same_bytes_after_a_break(
+    world: Path, stage: str, curve: str, monkeypatch: pytest.MonkeyPatch
+):
+    plain = history(world, stage)
+    set_params(world, stage.partition("@")[0], {"packing": True})
+    forget(world, stage)
+
+    assert run(world, stage) == 0
+
+    found = history(world, stage)
+    assert found != plain
+    for before, packed in zip(plain, found, strict=True):
+        assert float(packed[curve]) == pytest.approx(float(before[curve]), rel=2e-3)
+    assert_resumes(world, stage, monkeypatch)
+
+
 @pytest.mark.long
 def test_recomputed_layers_train_the_same_bytes(tmp_path: Path):
     """All of them, manifests included; each stage does run its first layer more often."""

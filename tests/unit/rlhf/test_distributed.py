@@ -160,9 +160,14 @@ def sft_steps(**changes) -> tuple[list[torch.Tensor], list[float]]:
     return optimiser.noted, losses
 
 
-def reward_steps() -> tuple[list[torch.Tensor], list[float]]:
+def reward_steps(packing: bool = False) -> tuple[list[torch.Tensor], list[float]]:
     params = RewardParams(
-        epochs=1, batch_size=3, label_smoothing=0.1, centring_coef=0.3, optimiser=PLAIN
+        epochs=1,
+        batch_size=3,
+        label_smoothing=0.1,
+        centring_coef=0.3,
+        optimiser=PLAIN,
+        packing=packing,
     )
     model = tiny.reward_model()
     optimiser = Recording(PLAIN, model.named_parameters())
@@ -196,8 +201,9 @@ def ppo_steps(**changes) -> tuple[list[torch.Tensor], list[float]]:
         lambda: ppo_steps(kl_in="loss", kl_estimator="k2"),
         lambda: ppo_steps(value_warmup_iterations=1),
         lambda: ppo_steps(packing=True),
+        lambda: reward_steps(packing=True),
     ],
-    ids=["sft", "packed", "micro", "reward", "ppo", "kl", "value", "packed-ppo"],
+    ids=["sft", "packed", "micro", "reward", "ppo", "kl", "value", "packed-ppo", "packed-reward"],
 )
 def test_two_processes_have_the_gradients_and_the_metrics_of_one(steps, assert_close) -> None:
     """The first step's; what follows starts from weights that differ in their last digits."""

@@ -18,6 +18,8 @@ SIDES = [
     ([6, 7, 1], [8, 1]),  # nothing in common
 ]
 
+PACKED = pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+
 
 def alone(model, row):
     """The library's own pass over one row without padding."""
@@ -25,17 +27,19 @@ def alone(model, row):
     return model.head(hidden[0, -1])[0]
 
 
-def test_s41_both_sides_score_what_they_score_in_rows_of_their_own(assert_close):
+@PACKED
+def test_s41_both_sides_score_what_they_score_in_rows_of_their_own(assert_close, packing):
     model = tiny.reward_model()
     assert can_join(model.classifier.base_model)
     expected = torch.stack([torch.stack([alone(model, side) for side in pair]) for pair in SIDES])
-    found = pair_scores(model, SIDES, pad_id=PAD)
+    found = pair_scores(model, SIDES, pad_id=PAD, packing=packing)
     assert found.shape == (5, 2)
     assert expected.std() > 0.1
     assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_s41_their_gradients_are_the_same_too(assert_close):
+@PACKED
+def test_s41_their_gradients_are_the_same_too(assert_close, packing):
     model = tiny.reward_model()
     factors = torch.randn(5, 2, generator=torch.Generator().manual_seed(1))
     expected = sum(
@@ -43,7 +47,7 @@ def test_s41_their_gradients_are_the_same_too(assert_close):
         for row, pair in enumerate(SIDES)
         for column, side in enumerate(pair)
     )
-    found = (factors * pair_scores(model, SIDES, pad_id=PAD)).sum()
+    found = (factors * pair_scores(model, SIDES, pad_id=PAD, packing=packing)).sum()
     weights = [w for name, w in model.named_parameters() if "lm_head" not in name]
     pairs = zip(
         torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights), strict=True
@@ -64,7 +68,18 @@ def test_the_common_beginning_stands_in_a_row_once():
         [0, 1, 1, 2, 3, 4, 5],
         [0, 1, 2, 1, 0, 0, 0],
     ]
-    assert rows.ends.tolist() == [[4, 6], [1, 6], [2, 3]]
+    # Counted over rows of 7.
+    assert rows.ends.tolist() == [[4, 6], [8, 13], [16, 17]]
+
+
+def test_s52_packed_pairs_share_rows_of_less_room():
+    """Joined pairs of 7, 7, 4, 5 and 5 tokens fill two rows of 14, and five rows of 7 to 80 %."""
+    rows = join(SIDES, pad_id=15, packing=True)
+    single = [join([pair], pad_id=15) for pair in SIDES]
+    for field in ("ids", "positions"):
+        alone = [getattr(row, field)[0].tolist() for row in single]
+        expected = [[*alone[0], *alone[1]], [*alone[3], *alone[4], *alone[2]]]
+        assert getattr(rows, field).tolist() == expected
 
 
 def test_no_token_sees_the_other_side_or_what_follows_it():
@@ -83,15 +98,16 @@ def test_no_token_sees_the_other_side_or_what_follows_it():
 ROW = st.lists(st.integers(2, 4), min_size=1, max_size=12)
 
 
-@given(st.lists(st.tuples(ROW, ROW), min_size=1, max_size=5))
-def test_each_side_is_what_its_end_sees_in_the_order_of_its_positions(sides):
-    rows = join(sides, pad_id=PAD)
+@given(st.lists(st.tuples(ROW, ROW), min_size=1, max_size=5), st.booleans())
+def test_s52_each_side_is_what_its_end_sees_in_the_order_of_its_positions(sides, packing):
+    rows = join(sides, pad_id=PAD, packing=packing)
+    width = rows.ids.shape[1]
     assert bool(rows.visible.diagonal(dim1=1, dim2=2).all())
-    for number, pair in enumerate(sides):
-        for side, end in zip(pair, rows.ends[number], strict=True):
-            seen = rows.visible[number, end]
-            assert rows.ids[number][seen].tolist() == list(side)
-            assert rows.positions[number][seen].tolist() == list(range(len(side)))
+    for pair, ends in zip(sides, rows.ends.tolist(), strict=True):
+        for side, (row, place) in zip(pair, (divmod(end, width) for end in ends), strict=True):
+            seen = rows.visible[row, place]
+            assert rows.ids[row][seen].tolist() == list(side)
+            assert rows.positions[row][seen].tolist() == list(range(len(side)))
 
 
 def test_a_side_without_a_token_is_refused():

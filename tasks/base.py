@@ -16,9 +16,11 @@ from rlhf.family_checks import UnsupportedModelError, check_policy
 from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
+from rlhf.packing import PackingError, check_packing
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
 from tasks.params.embedded_recipe import embedded_recipe
+from tasks.params.loading import Params
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -125,8 +127,12 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         model = load_policy(folder, compute.device)
         end = load_special_ids(folder, tokenizer).eos
         rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))[:TRIED]
-        check_policy(model, [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows])
-    except (ModelFolderError, TokenizerError, UnsupportedModelError) as error:
+        prompts = [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows]
+        check_policy(model, prompts)
+        for setting, asked in _packing(stage.params).items():
+            if asked:
+                check_packing(model.base_model, prompts, setting=setting)
+    except (ModelFolderError, TokenizerError, UnsupportedModelError, PackingError) as error:
         raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
     if problem := embedded_recipe(stage.params, model.num_parameters()):
         raise StageEnd("bad_input", f"base.model {params.model}: {problem}")
@@ -138,6 +144,15 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
             "vocabulary": len(tokenizer),
         },
     )
+
+
+def _packing(params: Params) -> dict[str, bool]:
+    """Which of the later stages are to pack rows, which would end there otherwise."""
+    return {
+        "sft.packing": params.sft.packing,
+        "reward.packing": params.reward.packing,
+        "ppo.packing": params.ppo.packing,
+    }
 
 
 def _fetch(name: str, revision: str | None) -> Path:

@@ -281,6 +281,21 @@ def test_base_refuses_a_model_that_later_stages_could_not_use(place: Place):
     assert "base" not in {path.name for path in (place.root / "models").glob("*")}
 
 
+@pytest.mark.parametrize("section", ["sft", "reward", "ppo"])
+def test_base_refuses_to_pack_a_model_that_cannot_be_packed(place: Place, section: str):
+    """OPT counts positions by its mask, and a packed row has none."""
+    write_model(place.root / "model", "opt", ffn_dim=16, word_embed_proj_dim=16)
+    place.values["base"]["model"] = "model"
+    place.values[section]["packing"] = True
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "this model does not support packing, set" in err
+    assert f"set {section}.packing to false" in err
+
+
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
 def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place, lacking: str):
     write_chat_model(place.root / "model")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed_page import write_page
-from benchmarks.speed_world import SIZES, WORKS, write_world
+from benchmarks.speed_world import SIZES, works_of, write_world
 from benchmarks.trl_parity import VERSION, make_environment
 from tasks.running.environment import processor
 
@@ -50,7 +50,7 @@ def main() -> int:
             world.mkdir(parents=True)
             write_world(world, size, lengths)
             rows: dict[str, dict[str, Any]] = {
-                work: {"size": size, "lengths": lengths, "work": work} for work in WORKS
+                work: {"size": size, "lengths": lengths, "work": work} for work in works_of(size)
             }
             for side, results in _turns(world, size, device, options, trl):
                 for work, result in results.items():

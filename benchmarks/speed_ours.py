@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
         compute, clock = Compute(torch.device(device), "float32"), world.Clock(device)
         found: dict[str, Any]
         if work.startswith("ppo"):
-            iterations = ppo_iterations(folder, rows, size, compute, shared=work == "ppo-shared")
+            iterations = ppo_iterations(folder, rows, size, compute, work)
             found = {"phases": phases(iterations, clock)}
         else:
             steps = (sft_steps if work == "sft" else reward_steps)(folder, rows, compute)
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
             found["flops"] = count(iterations)
         return found | {"ceiling": world.ceiling(size, device)}
 
-    found = {work: world.apart(partial(run, work)) for work in world.WORKS}
+    found = {work: world.apart(partial(run, work)) for work in world.works_of(size)}
     json.dump(found, sys.stdout)
 
 
@@ -116,15 +116,17 @@ def count(iterations: Iterator[ppo.Iteration]) -> int:
 
 
 def ppo_iterations(
-    folder: Path, rows: list[Any], size: str, compute: Compute, *, shared: bool
+    folder: Path, rows: list[Any], size: str, compute: Compute, work: str
 ) -> Iterator[ppo.Iteration]:
     """Iterations of PPO, each of the same work."""
+    shared = work.startswith("ppo-shared")
     settings = PPOParams(
         iterations=1000,
         rollout_size=world.responses_of(size),
         epochs=world.PASSES,
         minibatches=world.MINIBATCHES,
         micro_batch_size=world.BATCH,
+        packing=work not in world.PADDED_WORKS,
         sampling=SamplingParams(temperature=1.0, max_new_tokens=world.ANSWER),
         optimiser=OPTIMISER,
         value_optimiser=OPTIMISER,

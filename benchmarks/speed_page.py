@@ -22,6 +22,8 @@ PHASES = ("rollout", "scoring", "update")
 NAMES = {
     "ppo-separate": "PPO iteration, separate value model",
     "ppo-shared": "PPO iteration, shared trunk",
+    "ppo-separate-padded": "PPO iteration, separate value model, padded rows",
+    "ppo-shared-padded": "PPO iteration, shared trunk, padded rows",
     "sft": "SFT step",
     "reward": "reward-model step",
 }
@@ -38,7 +40,8 @@ INTRODUCTION = (
     f"with chance {ENDING:.3f} (ragged). SFT and reward training: {STEPS - 1} steps of {BATCH} "
     f"examples or pairs with the same prompts and {ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
     "float32, AdamW, models and token ids the same for both. Our side has the portable bits of "
-    "every stage, which confine it to AVX2; TRL takes what the processor has."
+    "every stage, which confine it to AVX2; TRL takes what the processor has. In our PPO several "
+    "responses share a row (`ppo.packing`), except in the lines that say padded rows, the default."
 )
 
 
@@ -96,7 +99,7 @@ def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:
 
 def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     ours = _seconds(row["ours"])
-    work = "ppo-separate" if row["work"] == "ppo-shared" else row["work"]
+    work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
     same = {"size": row["size"], "lengths": row["lengths"], "work": work}
     beside = next(other for other in rows if same.items() <= other.items())
     cells = [NAMES[row["work"]], row["size"], row["lengths"], _spread(ours), "–", "–"]

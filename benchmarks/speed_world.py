@@ -23,6 +23,9 @@ from transformers import (
 )
 
 WORKS = ("ppo-separate", "ppo-shared", "sft", "reward")
+PADDED_WORKS = ("ppo-separate-padded", "ppo-shared-padded")
+"""Ours without packed rows, for the sizes where another iteration takes seconds."""
+PADDED_SIZES = ("tiny", "0.6M", "4M")
 PAD, END = 0, 1
 PROMPT, ANSWER = 32, 64
 """Tokens of a prompt, and most tokens of a response."""
@@ -45,6 +48,11 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """The last two have the shapes of SmolLM2-135M and Llama-3.2-1B, with as many key-value heads as
 heads; all weights are random."""
+
+
+def works_of(size: str) -> tuple[str, ...]:
+    """What our side measures."""
+    return WORKS + PADDED_WORKS if size in PADDED_SIZES else WORKS
 
 
 def responses_of(size: str) -> int:

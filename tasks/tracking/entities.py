@@ -21,18 +21,23 @@ def run_tags(start: Mapping[str, Any]) -> dict[str, str]:
 
 
 def datasets(start: Mapping[str, Any]) -> list[DatasetInput]:
-    """The inputs below data/, each with DVC's hash as its digest.
-
-    Not `mlflow.data.from_pandas`: its digest sees the first 10,000 rows only.
-    """
+    """The inputs of a stage below data/."""
     return [
-        DatasetInput(
-            Dataset(path, digest, source_type="local", source=json.dumps({"uri": path})),
-            tags=[InputTag("mlflow.data.context", start["stage"])],
-        )
+        data_set(path, digest, start["stage"])
         for path, digest in sorted(start["inputs"].items())
         if path.startswith("data/") and digest
     ]
+
+
+def data_set(path: str, digest: str, context: str) -> DatasetInput:
+    """A file or folder, with DVC's hash as its digest and, as its context, who read it.
+
+    Not `mlflow.data.from_pandas`: its digest sees the first 10,000 rows only.
+    """
+    return DatasetInput(
+        Dataset(path, digest, source_type="local", source=json.dumps({"uri": path})),
+        tags=[InputTag("mlflow.data.context", context)],
+    )
 
 
 def points(row: Mapping[str, Any]) -> list[Metric]:

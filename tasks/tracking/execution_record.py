@@ -3,7 +3,8 @@
 `.work/executions/<id>/`:
 
     start.json   name, parameters and commit, as they were when the execution started
-    end.json     how it ended, its results and seconds; rewritten by each call that ends it
+    end.json     how it ended, its results, curves and seconds, and the data sets that were read;
+                 rewritten by each call that ends it
     report.html  the report of the results in end.json
     sent.json    what has arrived where (written by the shipper)
 
@@ -13,12 +14,14 @@ its outputs came from DVC's cache: an execution in which no stage ran has a pare
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from tasks.params.loading import Params, flatten
 from tasks.params.redaction import redact, redact_values
+from tasks.tracking.data_sets import data_sets
+from tasks.tracking.round_curves import Point, round_curves
 from tasks.tracking.run_names import run_name
 from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
 from tasks.workspace.files import git_branch, git_commit, now_ms, read_json, write_json
@@ -28,15 +31,6 @@ RESULTS = Path("reports/results.json")
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
 """The metrics of a policy by which runs are compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One value of a metric."""
-
-    key: str
-    step: int
-    value: float
 
 
 def record_start(
@@ -95,11 +89,14 @@ def record_end(
         results: from `tasks.reporting.summary.build_results`.
     """
     folder = home(root) / EXECUTIONS_FOLDER / execution
-    points = [Point(key="seconds", step=0, value=seconds)]
+    points, inputs = [Point(key="seconds", step=0, value=round(seconds, 1))], []
     report = root / "reports" / "index.html"
     (folder / "report.html").unlink(missing_ok=True)
     if status == "FINISHED":
         points += result_points(results)
+        rounds = [model["round"] for model in results["reward_models"]]
+        points += round_curves(root, rounds)
+        inputs = data_sets(root, rounds)
         if report.exists():
             shutil.copyfile(report, folder / "report.html")
     record = {
@@ -107,6 +104,7 @@ def record_end(
         "ended_ms": now_ms(),
         "message": redact(message),
         "points": [asdict(point) for point in points],
+        "inputs": inputs,
     }
     write_json(folder / "end.json", record)
 

@@ -15,11 +15,13 @@ from typing import Any
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
+from tasks.tracking.entities import data_set
 from tasks.tracking.sent import Sent, save_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER
 from tasks.tracking.store import Store, find_run, mlflow_key
 from tasks.workspace.files import read_json
 
+METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 PARAM_LENGTH = 6000
 CHANGED = "params.changed"
@@ -128,7 +130,11 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     ]
     # The description: empty after success, even if an earlier attempt failed.
     tags = [RunTag(MLFLOW_RUN_NOTE, end["message"][:PARAM_LENGTH])]
-    store.client.log_batch(run, metrics=metrics, tags=tags)
+    for first in range(0, len(metrics), METRICS_PER_BATCH):
+        store.client.log_batch(run, metrics=metrics[first : first + METRICS_PER_BATCH])
+    store.client.log_batch(run, tags=tags)
+    if inputs := [data_set(**entry) for entry in end.get("inputs", [])]:
+        store.client.log_inputs(run, inputs)
     if (folder / "report.html").exists():
         store.client.log_artifact(run, str(folder / "report.html"))
     store.client.set_terminated(run, end["status"], int(end["ended_ms"]))

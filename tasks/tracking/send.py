@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks.tracking.entities import datasets, last_step, points, run_tags
 from tasks.tracking.models import log_model
 from tasks.tracking.runs import (
+    METRICS_PER_BATCH,
     PARAM_LENGTH,
     compare_params,
     execution_run,
@@ -39,7 +40,6 @@ from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
 from tasks.workspace.shared_weights import share_with_cache
 
-METRICS_PER_BATCH = 1000
 GONE = "outputs.gone"
 """Tag of a run that lists the outputs that could not be sent because they no longer exist."""
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}

@@ -122,6 +122,91 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
     assert Path(page).read_text() == "<p>the report</p>"
 
 
+def write_history(root: Path, stage: str, key: str, column: str, values: list[float]) -> None:
+    folder = root / "results" / stage / key
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f"{number},{value},7\n" for number, value in enumerate(values, start=1))
+    (folder / "history.csv").write_text(f"step,{column},other\n{rows}")
+
+
+def test_a_parent_has_the_curves_of_all_rounds_one_after_the_other(
+    root: Path, params: Params
+) -> None:
+    write_history(root, "ppo", "r1", "objective/kl", [0.5, 1.5])
+    write_history(root, "ppo", "r2", "objective/kl", [2.5, float("nan"), 3.5])
+    write_history(root, "reward", "r1", "loss", [0.75])
+    # Of an earlier execution that had more rounds.
+    write_history(root, "ppo", "r3", "objective/kl", [9.0])
+    made = results(4.5, 6.25, 8.0, test="r1")
+    made["reward_models"].append({"round": "r2"})
+    record_start(root, "curves", params)
+    record_end(root, "curves", status="FINISHED", message="", seconds=1.0, results=made)
+    for _ in range(2):
+        ship_all(root)
+        (root / ".work/executions/curves/sent.json").unlink()
+    (parent,) = parents()
+    client = MlflowClient(tracking_uri(root))
+    curve = client.get_metric_history(parent.info.run_id, "ppo/objective/kl")
+    assert [(one.step, one.value) for one in curve] == [(0, 0.5), (1, 1.5), (2, 2.5), (4, 3.5)]
+    assert parent.data.metrics["reward/loss"] == 0.75
+    assert not [key for key in parent.data.metrics if "other" in key]
+
+
+LOCK = """
+schema: '2.0'
+stages:
+  prepare:
+    deps:
+    - {path: mine/pairs.jsonl, md5: 01}
+    - {path: preferences/sources.py, md5: 02}
+    - {path: data/withdrawn/texts.jsonl, md5: 03}
+    outs:
+    - {path: data/prepared, md5: 04.dir}
+  sft:
+    deps:
+    - {path: data/prepared, md5: 04.dir}
+    - {path: models/base, md5: 05.dir}
+  label@r1:
+    deps:
+    - {path: data/support_desk/rubric.py, md5: 06}
+    outs:
+    - {path: data/rounds/r1/judgments.jsonl, md5: 07}
+  validate@r1:
+    deps:
+    - {path: data/prepared, md5: 04.dir}
+    - {path: data/rounds/r1/judgments.jsonl, md5: 07}
+    outs:
+    - {path: data/rounds/r1/preferences, md5: 08.dir}
+  label@r2:
+    outs:
+    - {path: data/rounds/r2/judgments.jsonl, md5: 09}
+  validate@r2:
+    deps:
+    - {path: data/rounds/r2/judgments.jsonl, md5: 09}
+"""
+
+
+def test_a_parent_has_the_data_that_its_stages_read_as_inputs(root: Path, params: Params) -> None:
+    (root / "dvc.lock").write_text(LOCK.replace("md5: 0", "md5: a0"))
+    record_start(root, "data", params)
+    # Its second round has not come to a reward model: what dvc.lock says of it is older.
+    record_end(root, "data", status="FINISHED", message="", seconds=1.0, results=results(4.5, 5.0))
+    for _ in range(2):
+        ship_all(root)
+        (root / ".work/executions/data/sent.json").unlink()
+    (parent,) = parents()
+    found = {
+        one.dataset.name: (one.dataset.digest, one.tags[0].value)
+        for one in parent.inputs.dataset_inputs
+    }
+    assert found == {
+        "mine/pairs.jsonl": ("a01", "prepare"),
+        "data/prepared": ("a04.dir", "2 stages"),
+        "data/rounds/r1/judgments.jsonl": ("a07", "validate"),
+    }
+    assert len(parent.inputs.dataset_inputs) == 3
+
+
 def test_the_printed_address_opens_the_runs_with_their_results_as_columns(root: Path) -> None:
     client = MlflowClient(tracking_uri(root))
     page = runs_page("http://127.0.0.1:5000", root)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import flow, suspend_flow_run
+from prefect import flow, runtime, suspend_flow_run
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.input import RunInput
@@ -22,12 +22,14 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.artifacts import round_rows
+from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.promoting.asking import ask, conclude
 from tasks.promoting.gate import Limits, Verdict
 from tasks.reporting.summary import build_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Choice, PromotionError
+from tasks.workspace.worktrees import RUNS_FOLDER
 
 NAME = "promote"
 PATIENCE_SECONDS = 30 * 24 * 3600
@@ -45,9 +47,21 @@ class Answer(RunInput):
     ] = False
 
 
+def name_of_this_run() -> str:
+    """`promote-kl-010-r2` for round r2 of the run kl-010; `promote-r2` for one of the checkout."""
+    given = runtime.flow_run.parameters
+    return "-".join(filter(None, [NAME, run_in(Path(given["workspace"])), given["round_key"]]))
+
+
+def run_in(workspace: Path) -> str:
+    """Name of the ordered run that works in this folder; empty for any other folder."""
+    ordered = workspace.parts[:-1][-len(RUNS_FOLDER.parts) :] == RUNS_FOLDER.parts
+    return workspace.name if ordered else ""
+
+
 @flow(
     name=NAME,
-    flow_run_name="promote-{round_key}",
+    flow_run_name=name_of_this_run,
     persist_result=False,
     description="A person approves or rejects the policy of a round.",
 )
@@ -60,11 +74,14 @@ def promote(
     """Ask a person about the round's policy, and record what they say.
 
     Args:
-        round_key: the round, such as r1.
-        workspace: folder of the pipeline.
-        policy: DVC's hash of the policy that is meant; none: the one that is there now.
-        limits: of the gate; none: the defaults.
+        round_key: The round whose policy is meant, such as r1.
+        workspace: Folder that has it: .work/runs/NAME for the run NAME, or the checkout.
+        policy: DVC's hash of the policy, for whoever asks by program; the run ends as BadInput if
+            there is another one by now. None: the one that is there.
+        limits: Of the gate, for this decision; docs/how-to/promote.md says what they mean. None:
+            the defaults.
     """
+    leave_out_what_the_state_says()
     root = workspace.resolve()
     try:
         _refuse_if_changed(root, round_key, policy)
@@ -79,7 +96,7 @@ def promote(
     create_markdown_artifact(verdict.table(), key=f"gate-{round_key}")
     answer = suspend_flow_run(
         wait_for_input=Answer.with_initial_data(
-            description=question(round_key, rows[-2:], verdict)
+            description=question(round_key, rows[-2:], verdict, run=run_in(root))
         ),
         timeout=PATIENCE_SECONDS,
         # If either policy changes while people think, the run asks again instead of taking their
@@ -120,17 +137,21 @@ def production_round(root: Path) -> str | None:
     return None if version is None else version.tags.get("rlhf.round")
 
 
-def question(round_key: str, rows: list[dict[str, str]], verdict: Verdict) -> str:
-    """The text above the form: what is asked, what the gate says, and the metrics, one a line."""
+def question(round_key: str, rows: list[dict[str, str]], verdict: Verdict, *, run: str = "") -> str:
+    """The text above the form: what is asked, what the gate says, and the metrics, one a line.
+
+    The form shows four lines of it, and the others when it is scrolled.
+    """
     table = [list(column) for column in zip(*(row.values() for row in rows), strict=True)]
     moments, policies, *metrics = table
     head = [f"{moment}: {policy}" for moment, policy in zip(moments, policies, strict=True)]
     names = list(rows[0])[2:]
     lines = [["", *head], ["---"] * (1 + len(rows))]
     lines += [[name, *values] for name, values in zip(names, metrics, strict=True)]
+    whose = f"round {round_key} of the run {run}" if run else f"round {round_key}"
     return (
-        f"### Shall the policy of round {round_key} replace the one in production?\n\n"
-        f"{gate_words(verdict)}\n\n{verdict.table()}\n\n"
+        f"**Shall the policy of {whose} replace the one in production?** {gate_words(verdict)} "
+        f"All figures are below, and in the *Artifacts* of this run.\n\n{verdict.table()}\n\n"
         + "\n".join(f"| {' | '.join(line)} |" for line in lines)
         + "\n\nHeld-out prompts, 95 % intervals. Approving moves MLflow's alias "
         f"`{promotion.ALIAS}` of `{promotion.MODEL}`; rejecting leaves it where it is."
@@ -138,11 +159,11 @@ def question(round_key: str, rows: list[dict[str, str]], verdict: Verdict) -> st
 
 
 def gate_words(verdict: Verdict) -> str:
-    """Whether the candidate may be promoted, in a sentence."""
+    """Whether the candidate may be promoted, and why not."""
     if verdict.failed:
         return (
-            "It **does not pass the gate**. Approving it is refused, unless *override* is chosen; "
-            "that is recorded with your name and reason."
+            f"It **does not pass the gate**: {'; '.join(verdict.failed)}. Approving it is refused, "
+            "unless *override* is chosen; that is recorded with your name and reason."
         )
     return "It passes the gate."
 

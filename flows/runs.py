@@ -20,6 +20,7 @@ from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_cra
 from flows.notices import tell_the_end
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
+from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
@@ -64,16 +65,18 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
     """Run the pipeline of a revision, and keep what each round has done on the branch runs/NAME.
 
     Args:
-        name: Of the run, its workspace (.work/runs/NAME) and its branch (runs/NAME). The name of
-            a run that exists continues it, with whatever is entered below. Empty: a new run.
+        name: Of the run (once it starts, instead of the Run Name above), its workspace
+            (.work/runs/NAME) and its branch (runs/NAME). The name of a run that exists continues
+            it, with whatever is entered below. Empty: a new run.
         revision: Branch, tag or commit to start from, as committed: unsaved edits are not part of
             it. Empty: the commit that is checked out.
         recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml; it needs
             base.model among the overrides) to lay over params.yaml. Empty: neither.
         overrides: Single parameters by their dotted names, such as {"ppo.kl_coef": 0.1,
             "sft.epochs": 2}; docs/params.md has all of them.
-        rounds: How many rounds. More than params.yaml has go on like its last one; a number above
-            that of a run that is continued adds rounds to it. Empty: as params.yaml has them.
+        rounds: How many rounds, 1 to 100; choose int to enter a number. More than params.yaml has
+            go on like its last one; a number above that of a run that is continued adds rounds to
+            it. None: as params.yaml has them.
         until: The last stage that is wanted, such as sft or ppo@r2. Empty: all.
         wait_for_people: Whether people label each round; the run then ends as Waiting, and goes on
             by itself when they are done. no: the rubric labels where params.yaml asks for people.
@@ -81,6 +84,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
             so on. Empty: the seed of params.yaml.
     """
     end_with_the_worker()
+    leave_out_what_the_state_says()
     own_name = name or _default_name()
     if len(seeds) > 1:
         return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))

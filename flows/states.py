@@ -1,6 +1,9 @@
 """How the ending of a stage shows in Prefect, and what a state says of it."""
 
+import logging
+
 from prefect.client.schemas.objects import State
+from prefect.exceptions import FailedRun
 from prefect.states import Completed, Failed
 
 from flows.stages import Ending, How
@@ -38,3 +41,15 @@ def ending_of(state: State[None]) -> Ending:
         return Ending("refused", "its flow run was cancelled")
     names: dict[str | None, How] = {name: how for how, name in STATE_NAMES.items()}
     return Ending(names.get(state.name, "failed"), message)
+
+
+def leave_out_what_the_state_says() -> None:
+    """Keep Prefect from logging a traceback where a run has ended in a failed state of ours.
+
+    Its engine raises such a state and calls it an unexpected exception.
+    """
+    logging.getLogger("prefect.flow_runs").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], FailedRun)

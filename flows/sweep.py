@@ -18,6 +18,7 @@ from flows import runs
 from flows.artifacts import artifact_key
 from flows.crashed import end_with_the_worker, what_it_did_has_crashed
 from flows.notices import tell_the_end
+from flows.states import leave_out_what_the_state_says
 from rlhf.intervals import MIN_VALUES, mean_interval
 from tasks.params.loading import load_params
 from tasks.repro import read_results
@@ -65,13 +66,18 @@ def sweep(
             {"kl010": {"ppo.kl_coef": 0.1}, "kl002": {"ppo.kl_coef": 0.02}}. Runs without any
             change, called base, are always among them.
         seeds: Each change is run with each of these seeds, and compared with base seed by seed.
-        name: Of the sweep; its runs are called NAME-CHANGE-seed0 and so on. The name of a sweep
-            that exists continues it. Empty: a new one.
-        revision: As for a run; a tag or commit, so that all runs start from the same one.
-        recipe: As for a run.
-        rounds: As for a run.
+        name: Of the sweep (once it starts, instead of the Run Name above); its runs are called
+            NAME-CHANGE-seed0 and so on. The name of a sweep that exists continues it. Empty: a new
+            one.
+        revision: Branch, tag or commit to start from; a branch may move between two runs of the
+            sweep. Empty: the commit that is checked out.
+        recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml) to lay over
+            params.yaml. Empty: neither.
+        rounds: How many rounds, 1 to 100; choose int to enter a number. None: as params.yaml has
+            them.
     """
     end_with_the_worker()
+    leave_out_what_the_state_says()
     root, whole, lacking = Path.cwd(), name or _default_name(), []
     figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
     for seed in dict.fromkeys(seeds):

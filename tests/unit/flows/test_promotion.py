@@ -1,8 +1,10 @@
 """What a person is shown before they decide, and how the decision shows."""
 
+from pathlib import Path
+
 import pytest
 
-from flows.promotion import before_and_after, outcome, question
+from flows.promotion import before_and_after, outcome, question, run_in
 from rlhf.intervals import Interval
 from tasks.promoting.gate import Check, Compared, Limits, Verdict
 from tasks.tracking.promotion import Decision, PromotionError
@@ -64,13 +66,24 @@ def verdict(*, passed: bool) -> Verdict:
 def test_the_form_says_whether_the_gate_lets_the_policy_pass_and_why_not():
     rows = before_and_after(RESULTS, "r2", "r1")
     refused = question("r2", rows, verdict(passed=False))
-    assert "does not pass the gate" in refused
+    # What the form shows without scrolling.
+    first = refused.partition("\n")[0]
+    assert "It **does not pass the gate**: KL to SFT: 12.00 nats, expected at most 10." in first
     assert "| KL to SFT | 12.00 nats | at most 10 | **no** |" in refused
     assert "round r2 against version 1 in production (round r1)" in refused
 
     granted = question("r2", rows, verdict(passed=True))
     assert "It passes the gate." in granted
     assert "| KL to SFT | 12.00 nats | at most 10 | yes |" in granted
+
+
+def test_the_question_says_whose_policy_it_is_about():
+    rows = before_and_after(RESULTS, "r2", "r1")
+    run = run_in(Path("/somewhere/.work/runs/kl-010"))
+    asked = question("r2", rows, verdict(passed=True), run=run)
+    assert "Shall the policy of round r2 of the run kl-010 replace" in asked
+    assert run_in(Path("/somewhere/.work/variants/kl-010")) == run_in(Path("/runs")) == ""
+    assert "Shall the policy of round r2 replace" in question("r2", rows, verdict(passed=True))
 
 
 def test_the_question_has_one_line_for_each_figure():

@@ -97,3 +97,13 @@ def with_sign_in(app: ASGIApp) -> ASGIApp:
         await (page if ours else app)(scope, receive, send)
 
     return serve
+
+
+def without(app: ASGIApp, path: str) -> ASGIApp:
+    """`app`, as if it had nothing at this path and below."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        hidden = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{path}/")
+        await (PlainTextResponse("not served here", 404) if hidden else app)(scope, receive, send)
+
+    return serve

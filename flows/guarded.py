@@ -2,7 +2,8 @@
 
 Prefect's own command lets every page of the web and every host name in; MLflow's lets every port of
 this machine in, whatever `--cors-allowed-origins` says. Prefect also asks for a password here
-(`flows.access`). Files that a server makes are for their owner only.
+(`flows.access`); MLflow does not, and is served without its Assistant. Files that a server makes
+are for their owner only.
 """
 
 import argparse
@@ -16,7 +17,10 @@ from starlette.types import ASGIApp
 
 from flows.access import auth_string, make_private, sign_in
 from flows.environment import environment
-from flows.guard import Guard, with_sign_in
+from flows.guard import Guard, with_sign_in, without
+
+ASSISTANT = "/ajax-api/3.0/mlflow/assistant"
+"""Of MLflow: lets whoever reaches the server choose a model, which may run commands as its user."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,8 +91,7 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     handlers.initialize_backend_stores(store, store, root)
     from mlflow.server.fastapi_app import app  # noqa: PLC0415
 
-    served: ASGIApp = app
-    return served
+    return without(app, ASSISTANT)
 
 
 if __name__ == "__main__":

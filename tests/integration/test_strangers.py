@@ -154,6 +154,15 @@ def test_the_owner_may_change_what_a_deployment_runs(pages: Pages, deployment: s
     assert json.loads(known)["pull_steps"] == [step]
 
 
+def test_mlflows_assistant_is_not_served_to_anybody(pages: Pages):
+    """It would run commands here for whoever may choose its model; MLflow asks for no password."""
+    assistant = "/ajax-api/3.0/mlflow/assistant"
+    for path in ("/config", "/providers", "/message", "/sessions/1/permission", ""):
+        assert ask(pages.mlflow, f"{assistant}{path}")[0] == 404
+        assert ask(pages.mlflow, f"{assistant}{path}", {})[0] == 404
+    assert ask(pages.mlflow, "/health")[0] == 200
+
+
 def test_a_page_of_mlflow_is_another_origin_for_prefect(pages: Pages):
     theirs = {"Origin": pages.mlflow.url, **pages.signed_in}
     assert ask(pages.prefect, DEPLOYMENTS, {}, **theirs)[0] == 403

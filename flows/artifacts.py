@@ -11,11 +11,7 @@ from typing import Any
 
 import httpx
 from prefect import get_run_logger
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from tasks.reporting.caveats import caveats
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
@@ -99,7 +95,8 @@ def _publish_page(report: Path, stage: str, message: str) -> None:
     if report.is_file():
         page, key = report.read_text(encoding="utf-8"), artifact_key(stage)
         with left_out_while_away(f"page {key}"):
-            create_markdown_artifact(page, key=key, description=message or None)
+            words = message or f"What {stage} found."
+            create_markdown_artifact(page, key=key, description=words)
 
 
 def results_until(results: Mapping[str, Any], round_key: str) -> dict[str, Any]:
@@ -132,39 +129,17 @@ def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-class RunLinks:
-    """Links to the MLflow runs of an execution, each published once, when MLflow knows the run.
-
-    They need the address of MLflow's UI (`flows.environment.mlflow_ui`); without, there are none.
-    """
-
-    def __init__(self, root: Path, execution: str) -> None:
-        """Links to the runs of `execution` in the workspace `root`."""
-        self._root = root
-        self._execution = execution
-        self._published: set[str] = set()
-
-    def publish(self) -> None:
-        """Publish those that have come to be known since the last call."""
-        address = mlflow_ui(self._root)
-        if address is None:
-            return
-        for stage, run in mlflow_runs(self._root, self._execution).items():
-            if stage in self._published:
-                continue
-            key = f"mlflow-{artifact_key(stage)}"
-            with left_out_while_away(f"page {key}"):
-                text = f"{stage} in MLflow"
-                create_link_artifact(link=run_link(address, run), link_text=text, key=key)
-                self._published.add(stage)
-
-
 def publish_runs(root: Path, execution: str) -> None:
-    """The page `mlflow-runs`: all MLflow runs of this execution, and how to open them."""
+    """The page `mlflow-runs`: the MLflow runs of this execution so far, and how to open them.
+
+    Links need the address of MLflow's UI (`tasks.tracking.links.mlflow_ui`).
+    """
     if runs := mlflow_runs(root, execution):
         page = runs_in_markdown(runs, tracking_uri(root), mlflow_ui(root))
         with left_out_while_away("page mlflow-runs"):
-            create_markdown_artifact(page, key="mlflow-runs")
+            create_markdown_artifact(
+                page, key="mlflow-runs", description="The stages of this run in MLflow, so far."
+            )
 
 
 def runs_in_markdown(runs: Mapping[str, str], uri: str, address: str | None) -> str:

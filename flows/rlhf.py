@@ -21,7 +21,6 @@ from prefect.states import Completed, Failed
 
 from flows import promotion_request
 from flows.artifacts import (
-    RunLinks,
     left_out_while_away,
     publish_results,
     publish_runs,
@@ -113,9 +112,8 @@ def bring_up_to_date(
     for problem in clear_stale(root):
         get_run_logger().warning("%s; removed", problem)
     stages = plan(root, until)
-    links = RunLinks(root, flow_run)
-    with _execution(root, flow_run, params, links) as states:
-        state, went_through = run_all(stages, root, flow_run, params, links, branch)
+    with _execution(root, flow_run, params) as states:
+        state, went_through = run_all(stages, root, flow_run, params, branch)
         state = as_it_is_now(state, root, went_through)
         states.append(state)
     of_a_sweep = runtime.flow_run.parent_flow_run_id is not None
@@ -130,7 +128,6 @@ def run_all(
     root: Path,
     execution: str,
     params: Params,
-    links: RunLinks,
     branch: RunBranch | None,
 ) -> tuple[State[None], list[str]]:
     """Run the stages in order up to the first that does not go through.
@@ -155,7 +152,7 @@ def run_all(
         if planned.ends_round and planned.round is not None:
             results = read_results(root, params)
             publish_results(results, planned.round)
-            links.publish()
+            publish_runs(root, execution)
             if branch is not None:
                 branch.end_round(planned.round, went_through, results)
     if branch is not None:
@@ -244,9 +241,7 @@ def flow_links() -> dict[str, str]:
 
 
 @contextmanager
-def _execution(
-    root: Path, flow_run: str, params: Params, links: RunLinks
-) -> Iterator[list[State[None]]]:
+def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State[None]]]:
     """Ship to MLflow beside the work; afterwards write the summary, however the work ended.
 
     Yields a list for the flow's final state; an interrupted one has none.
@@ -284,7 +279,6 @@ def _execution(
     else:
         get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
     share_outputs(root)
-    links.publish()
     publish_runs(root, flow_run)
     get_run_logger().info("\n%s", result_table(summary))
 

@@ -558,9 +558,8 @@ def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
 
     flow(workspace)
 
-    link = artifact("mlflow-reward-r1")
-    (run,) = re.findall(r"http://127\.0\.0\.1:5000/#/runs/([0-9a-f]{32})", link)
-    assert f"| reward@r1 | [{run}](" in artifact("mlflow-runs")
+    runs = dict(re.findall(r"\| (\S+) \| \[([0-9a-f]{32})\]\(", artifact("mlflow-runs")))
+    assert f"](http://127.0.0.1:5000/#/runs/{runs['reward@r1']}) |" in artifact("mlflow-runs")
 
 
 # --- make flow -----------------------------------------------------------------------------------

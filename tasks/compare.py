@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         results = [build_results(folder, rounds, seed=0, test_policy="") for folder in folders]
         lines = list(_lines(root, sides, results, folders))
         if any(found["policies"] or found["reward_models"] for found in results):
-            draw(given.out, [given.first, given.second], results, folders)
+            draw(given.out, [f"A: {given.first}", f"B: {given.second}"], results, folders)
             lines.append(f"picture: {relative_to(given.out, root)}")
     if missing:
         lines.append(f"not on this machine (`dvc fetch`): {_few(missing)}")
@@ -76,15 +76,12 @@ def _section(title: str, rows: Sequence[Differing]) -> Iterator[str]:
     if not rows:
         yield f"{title}: no difference"
         return
-    yield f"{title}:"
-    widths = [max(len(text) for text in column) for column in zip(*map(_cells, rows), strict=True)]
-    for row in rows:
-        cells = zip(_cells(row), widths, strict=True)
-        yield f"  {'  '.join(text.ljust(width) for text, width in cells)}".rstrip()
-
-
-def _cells(row: Differing) -> tuple[str, str, str, str]:
-    return row.name, row.first, row.second, row.note
+    lines = [(f"{title}:", "A", "B", "B - A" if any(row.note for row in rows) else "")]
+    lines += [(f"  {row.name}", row.first, row.second, row.note) for row in rows]
+    widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        yield "  ".join(text.ljust(width) for text, width in cells).rstrip()
 
 
 def _rounds(sides: tuple[Side, Side]) -> list[str]:

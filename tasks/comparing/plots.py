@@ -45,6 +45,7 @@ def draw(
         _dots(panel, place, names[place], points)
     for panel, (metric, title) in zip(axes[len(MEASURES) + 1 :], CURVES.items(), strict=True):
         _title(panel, title)
+        panel.set_xlabel("iterations of all rounds", fontsize=9)
         for place, folder in enumerate(folders):
             _curve(panel, place, names[place], folder, metric)
     for panel in axes:

@@ -55,6 +55,8 @@ def test_two_commits_differ_in_params_data_and_results(
     assert main(["first", "second"]) == 0
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["params:", "A", "B"] in lines
+    assert ["policies:", "A", "B", "B", "-", "A"] in lines
     assert ["ppo.kl_coef", "0.04", "0.1"] in lines
     (judged,) = [line for line in lines if line[0] == "data/rounds/r1/judgments.jsonl"]
     assert judged[2:4] + judged[5:7] == ["4", "rows", "4", "rows"]

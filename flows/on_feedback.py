@@ -14,6 +14,8 @@ from prefect.states import Completed
 from flows import runs
 
 NAME = "rlhf-on-feedback"
+TRIGGER = "round-labelled"
+"""Name of the automation, and a tag of the runs that it has ordered."""
 
 
 @flow(
@@ -26,7 +28,11 @@ def on_feedback() -> State[None]:
     waiting = runs.waiting_runs(Path.cwd())
     for name, until in waiting.items():
         run_deployment(
-            runs.DEPLOYMENT, parameters={"name": name, "until": until}, timeout=0, as_subflow=False
+            runs.DEPLOYMENT,
+            parameters={"name": name, "until": until},
+            timeout=0,
+            as_subflow=False,
+            tags=[TRIGGER],
         )
     if not waiting:
         return Completed(name="NothingWaits", message="No run waits for people.")

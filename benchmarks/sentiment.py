@@ -32,7 +32,7 @@ from benchmarks.sentiment_reviews import Review, write_reviews
 from rlhf import pretrain
 from rlhf.chat import check_tokenizer, decode_response
 from rlhf.compute import Compute, choose_device, make_deterministic
-from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
+from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.intervals import mean_interval
 from rlhf.logprobs import token_logprobs
 from rlhf.ppo_actor import build_actor
@@ -43,6 +43,7 @@ from rlhf.padding import pad_left, pad_right
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo import train
 from rlhf.ppo_update import PPOTraining
+from rlhf.responses import respond
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import build_rule_rewards, sentiment_reward
 from rlhf.seeding import Seeds
@@ -169,7 +170,13 @@ def measure(world: World, policy: PreTrainedModel, name: str) -> Measures:
     reviews = _held_out(world.params, world.seeds)
     prompts = world.encode(reviews)
     rows = respond(
-        policy, prompts, params, world.tokens(), compute=world.compute, seeds=world.seeds
+        policy,
+        prompts,
+        params.sampling,
+        world.tokens(),
+        batch_size=params.batch_size,
+        compute=world.compute,
+        seed=world.seeds.named("evaluate", "sampling"),
     )
     texts = [decode_response(world.tokenizer, row).strip() for row in rows]
     values = tuple(sentiment_reward(text, words=rules.words) for text in texts)

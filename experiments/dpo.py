@@ -34,13 +34,14 @@ from rlhf.chat import decode_response, encode_prompt, encode_response
 from rlhf.compute import Compute, make_deterministic
 from rlhf.dpo import PromptedPair, all_logprobs, train
 from rlhf.dpo_loss import dpo_loss
-from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
+from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.dpo import DPOParams
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
+from rlhf.responses import respond
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, load_special_ids
 from tasks.params.loading import load_params, read_yaml
@@ -140,7 +141,15 @@ def measure(world: World, policy: PreTrainedModel) -> dict[str, Any]:
     prompts = [row["prompt"] for row in world.measured]
     encoded = [encode_prompt(world.tokenizer, prompt) for prompt in prompts]
     params, tokens = world.evaluate, world.tokens
-    ids = respond(policy, encoded, params, tokens, compute=COMPUTE, seeds=Seeds(world.seed))
+    ids = respond(
+        policy,
+        encoded,
+        params.sampling,
+        tokens,
+        batch_size=params.batch_size,
+        compute=COMPUTE,
+        seed=Seeds(world.seed).named("evaluate", "sampling"),
+    )
     kl = kl_to_reference(policy, world.sft, encoded, ids, params, tokens, compute=COMPUTE)
     texts = [decode_response(world.tokenizer, row) for row in ids]
     finished = [row[-1] in tokens.stops for row in ids]

@@ -53,6 +53,7 @@ Models
     last_block           the last block of a model, computed only where it is read
     decoding_cache       a key-value cache with room for the tokens to come
     generation           sampling responses with a key-value cache
+    responses            a response to each of many prompts, with draws of its own
     dialogue             responses in pieces, turn by turn, for people who talk to a policy
     pair_rows            both responses of a pair in one row, their common beginning once
     scoring              scores of texts by a reward model
@@ -72,7 +73,7 @@ Loops
     sentiment_words      the word list of one of the rules
     reward_functions     a reward function of the user's own, in a process of its own
     reward_function_child the program of that process
-    evaluation           responses, exact KL and diversity on held-out prompts
+    evaluation           exact KL and diversity on held-out prompts
 
 Safety
     ppo_guards           checks that stop a PPO round before it does harm

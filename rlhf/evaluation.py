@@ -1,4 +1,4 @@
-"""Measuring a policy on held-out prompts: responses, exact KL to the reference, diversity."""
+"""Measuring a policy on held-out prompts: exact KL to the reference, diversity."""
 
 from collections.abc import Sequence
 
@@ -7,45 +7,13 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.distributed import share, totals
-from rlhf.draws import draw_table
-from rlhf.generation import sample_all
 from rlhf.kl import full_kl
 from rlhf.logits import before_response, language_model_head
 from rlhf.masked import sequence_sums
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.evaluate import EvaluateParams
-from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
 from rlhf.token_chunks import each_chunk, joined
-
-
-@torch.no_grad()
-def respond(
-    policy: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    params: EvaluateParams,
-    tokens: SpecialIds,
-    *,
-    compute: Compute,
-    seeds: Seeds,
-) -> list[list[int]]:
-    """One sampled response per prompt as token ids, the end token kept.
-
-    The draws depend on the seeds and the prompts alone: policies that are measured with the same
-    seeds are paired, and equal ones give equal responses.
-    """
-    with compute.autocast():
-        return sample_all(
-            policy,
-            prompts,
-            params.sampling,
-            stop_ids=tokens.stops,
-            pad_id=tokens.pad,
-            batch_size=params.batch_size,
-            draws=draw_table(
-                seeds.named("evaluate", "sampling"), prompts, params.sampling.max_new_tokens
-            ),
-        )
 
 
 @torch.no_grad()

@@ -15,13 +15,12 @@ from typing import Any
 from rlhf.best_of_n import best_of_n, kl_bound
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
-from rlhf.draws import draw_table
 from rlhf.frozen import load_frozen_policy
-from rlhf.generation import sample_all
 from rlhf.intervals import mean_interval, proportion_interval
 from rlhf.models import load_tokenizer
 from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.sampling import SamplingParams
+from rlhf.responses import respond
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
@@ -125,17 +124,15 @@ def _draw(
     tokenizer = load_tokenizer(Path("models/sft"))
     tokens = load_special_ids(Path("models/sft"), tokenizer)
     encoded = [ids for p in prompts for ids in [encode_prompt(tokenizer, p)] * params.samples]
-    seed = seeds.named("best_of_n", "sampling")
-    with compute.autocast():
-        responses = sample_all(
-            load_frozen_policy(Path("models/sft"), compute),
-            encoded,
-            sampling,
-            stop_ids=tokens.stops,
-            pad_id=tokens.pad,
-            batch_size=params.batch_size,
-            draws=draw_table(seed, encoded, sampling.max_new_tokens),
-        )
+    responses = respond(
+        load_frozen_policy(Path("models/sft"), compute),
+        encoded,
+        sampling,
+        tokens,
+        batch_size=params.batch_size,
+        compute=compute,
+        seed=seeds.named("best_of_n", "sampling"),
+    )
     texts = [decode_response(tokenizer, ids) for ids in responses]
     finished = [ids[-1] in tokens.stops for ids in responses]
     gold = gold_scores([p for p in prompts for _ in range(params.samples)], texts, finished)

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.generation import sample_all
 from rlhf.params.sampling import SamplingParams
+from rlhf.responses import respond
 from rlhf.special_ids import SpecialIds
 from tasks.generation.client import Client
 from tasks.generation.same_model import require_same_model
@@ -60,22 +60,20 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
         Raises:
             StageEnd: there is no server, or it has another model.
         """
-        draws = draw_table(seed, prompts, sampling.max_new_tokens)
         if self._stage.params.run.generation == "server":
             client = self._client(folder, lm, prompts)
-            seeds = [int(first * 2**31) for first in draws[:, 0].tolist()]
+            seeds = [int(first * 2**31) for (first,) in draw_table(seed, prompts, 1).tolist()]
             answers = client.complete(prompts, sampling, stop_ids=self._tokens.stops, seeds=seeds)
             return [answer.ids for answer in answers]
-        with self._compute.autocast():
-            return sample_all(
-                lm,
-                prompts,
-                sampling,
-                stop_ids=self._tokens.stops,
-                pad_id=self._tokens.pad,
-                batch_size=batch_size,
-                draws=draws,
-            )
+        return respond(
+            lm,
+            prompts,
+            sampling,
+            self._tokens,
+            batch_size=batch_size,
+            compute=self._compute,
+            seed=seed,
+        )
 
     def _client(
         self, folder: Path, lm: PreTrainedModel, prompts: Sequence[Sequence[int]]

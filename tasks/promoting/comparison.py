@@ -12,10 +12,11 @@ from pathlib import Path
 
 from preferences.records import Prompt
 from rlhf.chat import decode_response, encode_prompt
-from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
+from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.frozen import load_frozen_policy
 from rlhf.intervals import Interval, mean_interval, win_rate
 from rlhf.models import load_tokenizer
+from rlhf.responses import respond
 from rlhf.seeding import Seeds
 from rlhf.special_ids import load_special_ids
 from tasks.params.loading import Params
@@ -91,14 +92,15 @@ class Comparison:
     def _responses(self, folder: Path, prompts: Sequence[Prompt]) -> Responses:
         tokenizer = load_tokenizer(folder)
         tokens = load_special_ids(folder, tokenizer)
-        encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+        encoded, settings = [encode_prompt(tokenizer, p) for p in prompts], self._params.evaluate
         ids = respond(
             load_frozen_policy(folder, self._compute),
             encoded,
-            self._params.evaluate,
+            settings.sampling,
             tokens,
+            batch_size=settings.batch_size,
             compute=self._compute,
-            seeds=self._seeds,
+            seed=self._seeds.named("evaluate", "sampling"),
         )
         return Responses(
             texts=[decode_response(tokenizer, row) for row in ids],

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from rlhf.evaluation import kl_to_reference, respond
+from rlhf.evaluation import kl_to_reference
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
@@ -16,6 +16,7 @@ from rlhf.params.sampling import SamplingParams
 from rlhf.ppo import train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
+from rlhf.responses import respond
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
 from tests import tiny
@@ -63,16 +64,21 @@ def trained(kl_coef: float):
     return run(params(kl_coef))
 
 
+def responses(policy) -> list[list[int]]:
+    """To prompts that no training has seen."""
+    return respond(
+        policy, prompts(256, 1), SAMPLING, TOKENS, batch_size=256, compute=COMPUTE, seed=9
+    )
+
+
 def share_of_liked(policy) -> float:
-    """On prompts that no training has seen."""
-    rows = respond(policy, prompts(256, 1), MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
+    rows = responses(policy)
     tokens = [token for row in rows for token in row]
     return tokens.count(LIKED) / len(tokens)
 
 
 def kl(policy, reference) -> float:
-    held_out = prompts(256, 1)
-    rows = respond(policy, held_out, MEASURE, TOKENS, compute=COMPUTE, seeds=Seeds(9))
+    held_out, rows = prompts(256, 1), responses(policy)
     values = kl_to_reference(policy, reference, held_out, rows, MEASURE, TOKENS, compute=COMPUTE)
     return sum(values) / len(values)
 

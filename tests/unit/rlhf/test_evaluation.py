@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from rlhf.evaluation import distinct_ngrams, kl_to_reference, respond
+from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.sampling import SamplingParams
-from rlhf.seeding import Seeds
+from rlhf.responses import respond
 from tests import tiny
 from tests.tiny import COMPUTE, EOS, PROMPTS, TOKENS
 
@@ -23,6 +23,13 @@ def params(batch_size: int = 3, **sampling) -> EvaluateParams:
 def kl(policy, reference, *, batch_size: int = 3, temperature: float = 1.0) -> list[float]:
     settings = params(batch_size, temperature=temperature)
     return kl_to_reference(policy, reference, PROMPTS, ANSWERS, settings, TOKENS, compute=COMPUTE)
+
+
+def responses(policy, prompts, settings: EvaluateParams, seed: int = 0) -> list[list[int]]:
+    return respond(
+        policy, prompts, settings.sampling, TOKENS,
+        batch_size=settings.batch_size, compute=COMPUTE, seed=seed,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -70,7 +77,7 @@ def test_s12_the_kl_of_sampled_responses_is_the_kl_between_the_distributions_ove
         exact += torch.tensor(log_p).exp().item() * (log_p - log_q)
     settings = params(1000, temperature=1.0, max_new_tokens=2)
     prompts = [prompt] * 2000
-    rows = respond(policy, prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(0))
+    rows = responses(policy, prompts, settings)
     sampled = torch.tensor(
         kl_to_reference(policy, reference, prompts, rows, settings, TOKENS, compute=COMPUTE)
     )
@@ -87,7 +94,7 @@ def all_answers() -> list[list[int]]:
 
 def test_s57_responses_depend_on_the_seed_and_on_nothing_else():
     def rows(seed: int) -> list[list[int]]:
-        return respond(tiny.gpt2(), PROMPTS, params(), TOKENS, compute=COMPUTE, seeds=Seeds(seed))
+        return responses(tiny.gpt2(), PROMPTS, params(), seed)
 
     torch.manual_seed(1)
     first = rows(0)
@@ -101,7 +108,7 @@ def test_s57_policies_that_hardly_differ_hardly_differ_in_their_responses():
 
     def rows(temperature: float, seed: int = 0) -> list[list[int]]:
         settings = params(8, max_new_tokens=6, temperature=temperature)
-        return respond(tiny.gpt2(), prompts, settings, TOKENS, compute=COMPUTE, seeds=Seeds(seed))
+        return responses(tiny.gpt2(), prompts, settings, seed)
 
     def equal(others: list[list[int]]) -> int:
         return sum(one == other for one, other in zip(first, others, strict=True))

@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.batches import Rollout
 from rlhf.chat import Prompt, decode_rows
-from rlhf.distributed import of_first
+from rlhf.distributed import of_first, rank
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.reward_functions import own_function
 from rlhf.sentiment_words import NEGATIVE, POSITIVE
@@ -228,8 +228,11 @@ class RuleRewards:
             if name in functions
         }
         if (function := own_function(self.params)) is not None:
-            given = function.scores(prompts if asked is None else asked, responses)
-            values["function"] = of_first(given)  # It may draw lots.
+            # Once, whatever it costs: of several processes the first one calls it.
+            given = [0.0] * len(rows)
+            if rank() == 0:
+                given = function.scores(prompts if asked is None else asked, responses)
+            values["function"] = of_first(given)
         return values
 
 
@@ -259,7 +262,7 @@ def build_rule_rewards(
     """
     if params.learned == 1.0 and not params.rules() and learned is None:
         return None
-    if (function := own_function(params)) is not None:
+    if rank() == 0 and (function := own_function(params)) is not None:
         function.check()
     words = EMBEDDED_WORDS
     if params.sentiment_words is not None:

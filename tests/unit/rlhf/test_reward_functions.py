@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.distributed import LostProcessError
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.reward_functions import CALL, RewardFunction, RewardFunctionError
 from rlhf.rule_rewards import build_rule_rewards
 from tests import tiny
+from tests.forked import run_together
 
 
 def function(tmp_path: Path, body: str, *, seconds: float = 60.0) -> RewardFunction:
@@ -123,6 +125,34 @@ def test_it_counts_with_its_weight_beside_the_rules_and_gets_the_prompts_of_the_
     assert rules is not None
     found = rules.score(["Where is it?", "What?"], ["It is", "Nobody"], [True, True])
     assert found == pytest.approx([0.5 * 1.0 + 3.0, 0.5 * 0.5])
+
+
+def test_of_several_processes_the_first_calls_it_and_all_have_its_scores(tmp_path: Path):
+    calls = tmp_path / "calls"
+    body = f"open({str(calls)!r}, 'a').write('x'); return [len(r) for r in responses]"
+    params = RewardMixParams(learned=0.0, function=function(tmp_path, body).name)
+
+    def work() -> list[float]:
+        rules = build_rule_rewards(params, tiny.tokenizer())
+        assert rules is not None
+        return rules.score(["p"] * 3, ["a", "abc", ""], [True] * 3)
+
+    assert run_together(work) == [[1.0, 3.0, 0.0]] * 2
+    assert calls.read_text() == "x"
+
+
+def test_what_the_first_process_finds_wrong_with_it_is_its_own_error(tmp_path: Path):
+    """The other sees that the first is gone; the stage says what the first one does."""
+    params = RewardMixParams(learned=0.0, function=function(tmp_path, "return [1]").name)
+
+    def work() -> list[float]:
+        rules = build_rule_rewards(params, tiny.tokenizer())
+        assert rules is not None
+        return rules.score(["p"] * 2, ["a", "b"], [True] * 2)
+
+    ours, theirs = run_together(work)
+    assert isinstance(ours, RewardFunctionError)
+    assert isinstance(theirs, LostProcessError)
 
 
 def test_a_weight_of_the_function_needs_a_function_with_file_and_name():

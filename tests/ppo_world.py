@@ -60,9 +60,11 @@ def fresh(
     return PPOTraining(PPOModels(actor, reference, scorer), params)
 
 
-def run(training, params, *, prompts=PROMPTS, seed=0, stop=None) -> list[Iteration]:
+def run(
+    training, params, *, prompts=PROMPTS, seed=0, stop=None, compute=COMPUTE
+) -> list[Iteration]:
     result = []
-    for iteration in train(training, prompts, params, TOKENS, compute=COMPUTE, seeds=Seeds(seed)):
+    for iteration in train(training, prompts, params, TOKENS, compute=compute, seeds=Seeds(seed)):
         result.append(iteration)
         if training.iteration == stop:
             break

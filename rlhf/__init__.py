@@ -25,6 +25,7 @@ Mathematics
     reward_shaping       from one score per response to one reward per token
     advantages           GAE, RLOO, GRPO and REINFORCE++; explained variance
     ppo_losses           clipped policy loss, value loss, KL as a loss, entropy
+    importance_weights   weights of tokens that another policy has sampled
     preference_loss      Bradley-Terry loss of the reward model
     dpo_loss             the loss of direct preference optimisation
     language_model_loss  next-token loss of pre-training and SFT
@@ -64,6 +65,7 @@ Loops
     sft                  supervised fine-tuning on demonstrations
     reward               reward-model training on pairs
     dpo                  direct preference optimisation on pairs, a baseline of PPO
+    samplers             who samples a rollout in the policy's place: a server of its weights
     rollouts             responses with everything that PPO needs to know about them
     ppo                  one PPO round
     ppo_update           passes of minibatches over one rollout

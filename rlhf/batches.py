@@ -104,7 +104,9 @@ class Rollout(TensorBatch):
     response_ids: ResponseIds
     response_mask: ResponseMask
     logprobs: PerToken
-    """Of the sampled tokens under the policy that sampled them."""
+    """Of the sampled tokens under the policy."""
+    sampler_logprobs: PerToken
+    """The same as who sampled them says: those of the policy itself, or a server's."""
     ref_logprobs: PerToken
     values: PerToken
     scores: PerSequence

@@ -10,7 +10,8 @@ For each rollout (notation of Schulman et al. 2017):
     values     V_t; advantages A_t by GAE, then whitened over the rollout; returns R_t = A_t + V_t
                (advantage: rloo, grpo or reinforce_pp make do without values, rlhf.advantages)
     update     several passes of minibatches on the clipped policy loss and the value loss,
-               rlhf.ppo_update
+               rlhf.ppo_update; where a server has sampled the responses (rlhf.samplers), each
+               token has a truncated importance weight (rlhf.importance_weights)
 
 A rollout has rollout_size responses, samples_per_prompt to each of its prompts, one behind the
 other; they stay a group until their advantages are known.
@@ -32,7 +33,8 @@ from rlhf.advantages import Advantages, explained_variance, gae, grpo, reinforce
 from rlhf.batches import PPOBatch, Rollout
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.masked import rescale, sequence_sums, whiten
+from rlhf.importance_weights import ImportanceWeights, importance_weights
+from rlhf.masked import masked_mean, rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_finite, check_kl, count_flat
 from rlhf.ppo_metrics import PPOMetrics
@@ -110,6 +112,7 @@ def train(
         training.finish_iteration(kl, len(rollout))
         training.end = _budget_used(kl, training.iteration, params)
         metrics = PPOMetrics(
+            **({} if training.models.sampler is None else _sampled_elsewhere(rollout, params)),
             kl=kl,
             kl_coef=kl_coef,
             reward=sequence_sums(rewards, rollout.response_mask).mean().item(),
@@ -133,6 +136,24 @@ def _measured(rollout: Rollout, batch: PPOBatch, params: PPOParams) -> dict[str,
         "explained_variance": explained,
         "tokens": int(mask.sum()),
     }
+
+
+def _sampled_elsewhere(rollout: Rollout, params: PPOParams) -> dict[str, Any]:
+    """How far who sampled the rollout is from the policy."""
+    gaps = (rollout.logprobs - rollout.sampler_logprobs).abs()
+    return {
+        "sampler_gap": masked_mean(gaps, rollout.response_mask).item(),
+        "truncated_weights": _importance(rollout, params).truncated.item(),
+    }
+
+
+def _importance(rollout: Rollout, params: PPOParams) -> ImportanceWeights:
+    return importance_weights(
+        rollout.logprobs,
+        rollout.sampler_logprobs,
+        rollout.response_mask,
+        cap=params.importance_cap,
+    )
 
 
 def compute_rewards(rollout: Rollout, params: PPOParams, *, kl_coef: float) -> tuple[Tensor, float]:
@@ -182,7 +203,8 @@ def build_batch(rollout: Rollout, rewards: Tensor, params: PPOParams) -> PPOBatc
         old_logprobs=rollout.logprobs,
         ref_logprobs=rollout.ref_logprobs,
         old_values=rollout.values,
-        advantages=advantages,
+        # The policy's loss is proportional to them, clipped or not: its tokens get these weights.
+        advantages=advantages * _importance(rollout, params).weights,
         returns=result.returns,
     )
 

@@ -62,6 +62,11 @@ class PPOMetrics(UpdateMetrics):
     clipped_scores: float = curve("objective/clipped_scores", 8)
     explained_variance: float | None = curve("value/explained_variance", 16, default=None)
     tokens: int = curve("tokens", 21)
+    sampler_gap: float | None = curve("policy/sampler_gap", 22, default=None)
+    """Mean difference of a token's log-probability here and at the server that sampled it, in nats;
+    None, and then no curve, where the policy itself samples. So is what follows."""
+    truncated_weights: float | None = curve("policy/truncated_weights", 23, default=None)
+    """Share of tokens whose importance weight was truncated."""
     components: Mapping[str, float]
     """Means of what a mixed score is made of, before the weights; empty for a learned score."""
 

@@ -1,6 +1,7 @@
 """Rollouts: responses of the policy with everything PPO needs to know about them, computed once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from rlhf.lora import adapter_off
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
 from rlhf.reward_models import RewardModel
-from rlhf.shapes import Draws
+from rlhf.samplers import Sampler, ask
+from rlhf.shapes import Draws, PerToken, PromptIds, PromptMask
 from rlhf.special_ids import SpecialIds
 from rlhf.token_chunks import chunked_logprobs
 
@@ -31,6 +33,8 @@ class PPOModels(NamedTuple):
     """The policy that KL is measured to (SFT): with LoRA the policy itself, its adapter off."""
     reward_model: RewardModel | None
     """None where rules alone give the score; the rollout's scores are then 0."""
+    sampler: Sampler | None = None
+    """Who samples in the actor's place, with its weights; None: the actor itself."""
 
 
 class MicroBatches(NamedTuple):
@@ -70,22 +74,13 @@ def collect_rollout(
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
     the first ratio of the update is 1. The reward model reads the ids the policy emitted. `draws`
     has a row for each prompt (`rlhf.draws`). Of several processes each samples and scores its share
-    of the prompts, and has the rollout of all.
+    of the prompts, and has the rollout of all. Another sampler is asked for all of them once.
     """
     ids, mask = pad_left(prompts, tokens.pad)
     ids, mask = ids.to(compute.device), mask.to(compute.device)
     # One context for all of it: within it the policy's weights are cast once.
     with compute.autocast():
-        responses = sample_responses(
-            models.actor.lm,
-            share(ids),
-            share(mask),
-            sampling,
-            stop_ids=tokens.stops,
-            pad_id=tokens.pad,
-            draws=share(draws),
-        )
-        responses = _of_all(responses, len(ids), tokens.pad)
+        responses, told = _sampled(models, prompts, (ids, mask), sampling, tokens, draws)
         lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
         together = micro_batches.of(lengths)
         parts = [
@@ -99,12 +94,35 @@ def collect_rollout(
             for rows in together
         ]
     scored = gather(torch.cat(together))
-    return Rollout.concat(parts).of_all_processes().select(scored.argsort())
+    rollout = Rollout.concat(parts).of_all_processes().select(scored.argsort())
+    if told is None:
+        return rollout
+    known = torch.where(told.isnan(), rollout.logprobs, told)
+    return replace(rollout, sampler_logprobs=known)
 
 
 def each_repeated(prompts: Sequence[Sequence[int]], times: int) -> list[Sequence[int]]:
     """Every prompt as often as it is to be answered, its copies one behind the other."""
     return [prompt for prompt in prompts for _ in range(times)]
+
+
+def _sampled(
+    models: PPOModels,
+    prompts: Sequence[Sequence[int]],
+    padded: tuple[PromptIds, PromptMask],
+    sampling: SamplingParams,
+    tokens: SpecialIds,
+    draws: Draws,
+) -> tuple[Responses, PerToken | None]:
+    """The responses of all processes, and their log-probabilities where another sampler says."""
+    lm, stops, pad = models.actor.lm, tokens.stops, tokens.pad
+    if models.sampler is not None:
+        return ask(models.sampler, lm, prompts, sampling, draws, stop_ids=stops, pad_id=pad)
+    ids, mask = (share(part) for part in padded)
+    responses = sample_responses(
+        lm, ids, mask, sampling, stop_ids=stops, pad_id=pad, draws=share(draws)
+    )
+    return _of_all(responses, len(prompts), pad), None
 
 
 def _of_all(responses: Responses, count: int, pad_id: int) -> Responses:
@@ -162,6 +180,7 @@ def _score(
         response_ids=responses.response_ids,
         response_mask=responses.response_mask,
         logprobs=widened(logprobs),
+        sampler_logprobs=widened(logprobs),
         ref_logprobs=widened(ref_logprobs),
         values=widened(states.values),
         scores=scores,

@@ -47,6 +47,8 @@ class PPOParams:
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    importance_cap: Positive = 2.0
+    """Largest importance weight of a token that a server has sampled (Yao et al. 2025)."""
     lora: LoraParams | None = None
     """Train low-rank adapters of the policy, which with them off is its own reference, and merge
     them in the end; a separate value model is trained whole. null trains all weights."""
@@ -171,6 +173,12 @@ class PPOParams:
                     f"rollout_size {self.rollout_size} cannot be cut into {self.minibatches} equal "
                     "minibatches"
                 ),
+            )
+        if self.importance_cap < 1:
+            yield (
+                "importance_cap",
+                f"must be 1 or more, so that a server that computes as the stage does changes "
+                f"nothing, found {self.importance_cap}",
             )
         if (self.kl_limit or math.inf) <= (self.kl_budget or 0):
             yield (

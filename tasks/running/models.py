@@ -47,6 +47,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "ppo": {
         "packing": False,
         "rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0},
+        "importance_cap": 2.0,
     },
 }
 """Section -> keys that came after models had been recorded, with their defaults. A manifest has

@@ -113,7 +113,8 @@ def test_different_numbers_of_rows_are_refused_in_production_too():
 
 
 def test_a_rollout_says_for_each_row_whether_it_ended():
-    floats = {name: torch.zeros(2, 3) for name in ("logprobs", "ref_logprobs", "values")}
+    names = ("logprobs", "sampler_logprobs", "ref_logprobs", "values")
+    floats = {name: torch.zeros(2, 3) for name in names}
     rollout = Rollout(
         prompt_ids=torch.zeros(2, 1, dtype=torch.long),
         prompt_mask=torch.ones(2, 1, dtype=torch.bool),

@@ -54,6 +54,7 @@ def test_s05_ppo_takes_any_temperature():
         ({"rollout_size": 10, "minibatches": 4}, "minibatches", "10 cannot be cut into 4 equal"),
         ({"rollout_size": 2, "minibatches": 4}, "minibatches", "2 cannot be cut into 4 equal"),
         ({"dual_clip": 1.0}, "dual_clip", r"above 1, found 1\.0"),
+        ({"importance_cap": 0.9}, "importance_cap", r"must be 1 or more, .* found 0\.9"),
         ({"average_decay": 0.8, "lora": LoraParams()}, "average_decay", "impossible with lora"),
         ({"epochs": 3, "value_epochs": 2}, "value_epochs", r"2 is below epochs \(3\)"),
         ({"kl_in": "loss"}, "kl_estimator", "k2 or k3 where kl_in is loss"),

@@ -44,6 +44,7 @@ def rollout() -> Rollout:
         response_ids=torch.tensor([[3, 4, 1, 0], [3, 4, 5, 6]]),
         response_mask=mask,
         logprobs=torch.tensor([[-1.0, -2.0, -0.5, 99.0], [-1.0, -1.0, -3.0, -2.0]]),
+        sampler_logprobs=torch.tensor([[-1.0, -2.0, -0.5, 99.0], [-1.0, -1.0, -3.0, -2.0]]),
         ref_logprobs=torch.tensor([[-1.5, -1.0, -0.6, -99.0], [-1.0, -1.4, -2.0, -2.2]]),
         values=torch.tensor([[0.3, -0.2, 0.5, 77.0], [1.0, 0.0, -1.0, 2.0]]),
         scores=torch.tensor([4.0, -3.0]),

@@ -154,6 +154,7 @@ def rollout() -> Rollout:
         response_ids=ids,
         response_mask=mask,
         logprobs=zeros,
+        sampler_logprobs=zeros,
         ref_logprobs=zeros,
         values=zeros,
         scores=torch.tensor([2.0, -1.0]),

@@ -263,7 +263,8 @@ def scored(scores: list[float]) -> Rollout:
     column = torch.ones(len(scores), 1)
     return Rollout(
         prompt_ids=column.int(), prompt_mask=column.bool(), response_ids=column.int(),
-        response_mask=column.bool(), logprobs=-column, ref_logprobs=-column, values=0 * column,
+        response_mask=column.bool(), logprobs=-column, sampler_logprobs=-column,
+        ref_logprobs=-column, values=0 * column,
         scores=torch.tensor(scores), ended=column[:, 0].bool(),
     )  # fmt: skip
 

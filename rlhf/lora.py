@@ -140,6 +140,22 @@ def take_adapter(model: PreTrainedModel) -> Adapter:
     return Adapter(config, weights)
 
 
+def merged(model: PreTrainedModel, base: PreTrainedModel, params: LoraParams) -> PreTrainedModel:
+    """A plain model with what the adapter adds now; the one that is in training stays as it is.
+
+    Args:
+        model: carries the adapter.
+        base: another copy of the model that it was put on, which becomes the result.
+        params: of the adapter.
+    """
+    add_adapter(base, params, torch.Generator())
+    theirs = adapter_weights(model)
+    for name, weight in adapter_weights(base).items():
+        weight.data.copy_(theirs[name])
+    take_adapter(base)
+    return base
+
+
 def load_adapter(model: PreTrainedModel, folder: Path, params: LoraParams) -> None:
     """Put the adapter of a folder on the model that it was trained on, to train it further.
 

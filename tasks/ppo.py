@@ -34,9 +34,11 @@ from rlhf.reward_functions import RewardFunctionError
 from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
+from rlhf.samplers import Sampler
 from rlhf.self_checks import check_frozen, check_models, frozen
-from rlhf.special_ids import load_special_ids
+from rlhf.special_ids import SpecialIds, load_special_ids
 from rlhf.weight_average import interpolate
+from tasks.generation.rollouts import RolloutServer
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
     ERRORS,
@@ -91,6 +93,7 @@ def run(stage: Stage) -> None:
         actor=actor,
         reference=load_frozen_policy(SFT, compute) if params.lora is None else actor.lm,
         reward_model=None if reward_model is None else freeze(reward_model, compute),
+        sampler=_sampler(stage, tokenizer, tokens, compute),
     )
     asked = {tuple(ids): row["prompt"] for row, ids in zip(kept, prompts, strict=True)}
     rules = build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=asked)
@@ -111,6 +114,8 @@ def run(stage: Stage) -> None:
         samples += _samples(result, training.iteration, tokenizer)
         explained = last.explained_variance
         quality = {} if explained is None else {"ev": explained}
+        if last.truncated_weights is not None:
+            quality |= {"truncated": last.truncated_weights}
         progress.step(1, score=last.score, kl=last.kl, clip=last.clip_fraction, **quality)
     progress.close()
     if training.end is not None:
@@ -122,6 +127,7 @@ def run(stage: Stage) -> None:
     metrics = {
         "round": key,
         "iterations": training.iteration,
+        **({} if params.rollouts == "local" else {"rollouts": params.rollouts}),
         **({} if training.end is None else {"ended_early": training.end}),
         "too_long": too_long,
         **_last_curves(stage.history),
@@ -143,6 +149,15 @@ def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, Learne
             "tokenizer or a head of its own, so no value model can start from it; take zero",
         )
     return None, by_text
+
+
+def _sampler(
+    stage: Stage, tokenizer: PreTrainedTokenizerBase, tokens: SpecialIds, compute: Compute
+) -> Sampler | None:
+    """Who samples in the policy's place (`ppo.rollouts`)."""
+    if stage.params.ppo.rollouts == "local":
+        return None
+    return RolloutServer(stage, tokenizer, tokens, compute, sft=SFT)
 
 
 def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:

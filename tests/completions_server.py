@@ -35,6 +35,8 @@ class CompletionsServer(ThreadingHTTPServer):
         """So many completions are refused with 503 first."""
         self.change: Callable[[Any], Any] = lambda reply: reply
         """Applied to each reply of /v1/completions."""
+        self.after_temperature = False
+        """Its log-probabilities are of what it draws from; else of the model, as vLLM's are."""
         self.keys: set[str | None] = set()
         """The `Authorization` of the requests."""
         self.one_at_a_time = Lock()
@@ -73,7 +75,8 @@ class CompletionsServer(ThreadingHTTPServer):
                 drawn[drawn < drawn.topk(body["top_k"]).values[-1]] = -torch.inf
             token = int(torch.multinomial(drawn.softmax(-1), 1, generator=generator))
             ids.append(token)
-            logprobs.append(float(logits.log_softmax(-1)[token]))
+            told = drawn if self.after_temperature else logits
+            logprobs.append(float(told.log_softmax(-1)[token]))
             if token in body["stop_token_ids"]:
                 why = "stop"
                 break
@@ -113,8 +116,12 @@ if __name__ == "__main__":
     parser.add_argument("--served-model-name")
     for name in ("--host", "--dtype", "--seed", "--generation-config"):
         parser.add_argument(name)
+    parser.add_argument("--logprobs-mode", default="raw_logprobs")
+    parser.add_argument("--instead", type=Path, help="serve this folder, whatever is asked for")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    server = CompletionsServer(options.folder, options.served_model_name, options.port)
+    folder = options.instead or options.folder
+    server = CompletionsServer(folder, options.served_model_name, options.port)
+    server.after_temperature = options.logprobs_mode == "processed_logprobs"
     sys.stdout.write("ready\n")
     server.serve_forever()

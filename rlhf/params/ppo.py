@@ -47,6 +47,9 @@ class PPOParams:
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    rollouts: Literal["local", "server"] = "local"
+    """Who samples: the stage itself, exactly repeatable, or a server that it starts anew with the
+    policy's weights for each rollout (vLLM; docs/how-to/answers-from-a-server.md)."""
     importance_cap: Positive = 2.0
     """Largest importance weight of a token that a server has sampled (Yao et al. 2025)."""
     lora: LoraParams | None = None

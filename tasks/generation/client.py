@@ -7,6 +7,7 @@ to (`return_tokens_as_token_ids`).
 
 import http.client
 import json
+import math
 import os
 import re
 import urllib.error
@@ -20,8 +21,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rlhf.params.sampling import SamplingParams
+from rlhf.shapes import Draws
 from tasks.running.outcome import StageEnd
 
+GENERATION = "run.generation"
+"""Key of params.yaml that asks for a server outside PPO."""
 KEY_VARIABLE = "RLHF_GENERATION_KEY"
 """Environment variable with the server's API key, if it wants one."""
 AT_ONCE = 64
@@ -45,13 +49,25 @@ class Completion(NamedTuple):
     """The server's own, in nats, for each id but a stop id that it left out."""
 
 
+def seeds_of_responses(draws: Draws) -> list[int]:
+    """A seed for each response, from the number that its first token is drawn with locally."""
+    return [int(first * 2**31) for first in draws[:, 0].tolist()]
+
+
 class Client:
     """One model of one server."""
 
-    def __init__(self, address: str, model: str) -> None:
-        """`address`: base of the API, such as http://127.0.0.1:8000/v1."""
+    def __init__(self, address: str, model: str, *, key: str = GENERATION) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            address: base of the API, such as http://127.0.0.1:8000/v1.
+            model: its name there.
+            key: of params.yaml that asks for a server; errors begin with it.
+        """
         self.address = address.rstrip("/")
         self.model = model
+        self.key = key
         self._given_up = Event()
 
     def models(self) -> dict[str, str]:
@@ -123,6 +139,8 @@ class Client:
             )
         if len(logprobs) != len(tokens):
             raise self._error("expected a log-probability for each token", logprobs)
+        if not all(map(math.isfinite, logprobs)):
+            raise self._error("expected finite log-probabilities", logprobs)
         ids = [int(match[1]) for match in matches if match]
         if why not in ("stop", "length"):
             raise self._error("expected finish_reason stop or length", why)
@@ -161,9 +179,7 @@ class Client:
             return json.load(answer)
 
     def _error(self, expected: str, found: object, *, status: Any = "bad_input") -> StageEnd:
-        return StageEnd(
-            status, f"run.generation: {self.address}: {expected}; found {str(found)[:300]}"
-        )
+        return StageEnd(status, f"{self.key}: {self.address}: {expected}; found {str(found)[:300]}")
 
 
 def open_directly(request: urllib.request.Request, seconds: float) -> Any:

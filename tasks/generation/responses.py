@@ -11,8 +11,8 @@ from rlhf.draws import draw_table
 from rlhf.params.sampling import SamplingParams
 from rlhf.responses import respond
 from rlhf.special_ids import SpecialIds
-from tasks.generation.client import Client
-from tasks.generation.same_model import require_same_model
+from tasks.generation.client import Client, seeds_of_responses
+from tasks.generation.same_model import require_known_ids, require_same_model
 from tasks.generation.servers import serving
 from tasks.running.stage import Stage
 
@@ -62,8 +62,9 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
         """
         if self._stage.params.run.generation == "server":
             client = self._client(folder, lm, prompts)
-            seeds = [int(first * 2**31) for (first,) in draw_table(seed, prompts, 1).tolist()]
+            seeds = seeds_of_responses(draw_table(seed, prompts, 1))
             answers = client.complete(prompts, sampling, stop_ids=self._tokens.stops, seeds=seeds)
+            require_known_ids(client, lm, answers)
             return [answer.ids for answer in answers]
         return respond(
             lm,

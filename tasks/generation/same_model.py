@@ -12,7 +12,7 @@ from rlhf.logprobs import token_logprobs
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.sampling import SamplingParams
 from rlhf.special_ids import SpecialIds
-from tasks.generation.client import Client
+from tasks.generation.client import Client, Completion
 from tasks.running.outcome import StageEnd
 
 PROMPTS = 4
@@ -32,17 +32,21 @@ def require_same_model(
     prompts: Sequence[Sequence[int]],
     tokens: SpecialIds,
     compute: Compute,
+    *,
+    temperature: float = 1.0,
 ) -> float:
     """Mean difference between the server's log-probabilities and ours, in nats per token.
 
-    Sampled at temperature 1, so that log-probabilities before and after it are the same.
+    At temperature 1 log-probabilities before and after it are the same; at another one the server
+    has to give those after it.
 
     Raises:
         StageEnd: it is above the limit of the precision.
     """
     few = prompts[:PROMPTS]
-    plain = SamplingParams(temperature=1.0, max_new_tokens=TOKENS)
+    plain = SamplingParams(temperature=temperature, max_new_tokens=TOKENS)
     answers = client.complete(few, plain, stop_ids=tokens.stops, seeds=range(len(few)))
+    require_known_ids(client, lm, answers)
     batch = [
         tensor.to(compute.device)
         for tensor in (
@@ -52,7 +56,7 @@ def require_same_model(
     ]
     with compute.autocast():
         logits = response_logits(lm, *batch)
-    ours = token_logprobs(logits, batch[2], temperature=1.0).tolist()
+    ours = token_logprobs(logits, batch[2], temperature=temperature).tolist()
     differences = [
         abs(own - theirs)
         for row, answer in zip(ours, answers, strict=True)
@@ -63,8 +67,20 @@ def require_same_model(
     if not mean <= limit:
         raise StageEnd(
             "bad_input",
-            f"run.generation: {client.address} serves another model as {client.model!r}: "
+            f"{client.key}: {client.address} serves another model as {client.model!r}: "
             f"log-probabilities of {len(differences)} tokens differ by {mean:.3g} nats in the "
-            f"mean, expected at most {limit:g} in {compute.precision} (run.precision)",
+            f"mean, expected at most {limit:g} in {compute.precision} (run.precision)"
+            + ("" if temperature == 1 else "; or it gives them before the temperature"),
         )
     return mean
+
+
+def require_known_ids(client: Client, lm: PreTrainedModel, answers: Sequence[Completion]) -> None:
+    """Raise StageEnd where a server gave an id that is not in the model's vocabulary."""
+    size = lm.get_input_embeddings().weight.shape[0]
+    largest = max(max(answer.ids) for answer in answers)
+    if largest >= size:
+        raise StageEnd(
+            "bad_input",
+            f"{client.key}: {client.address}: expected token ids below {size}, found {largest}",
+        )

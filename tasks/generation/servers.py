@@ -10,11 +10,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.generation.client import Client, open_directly
+from tasks.generation.client import GENERATION, Client, open_directly
 from tasks.params.loading import RunParams
 from tasks.running.outcome import StageEnd
 from tasks.running.staging import model_hash
@@ -48,7 +48,7 @@ def serving(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
     if addresses:
         yield _named(addresses, folder)
         return
-    with _started(folder, run, log) as client:
+    with started(folder, run, log) as client:
         yield client
 
 
@@ -70,16 +70,35 @@ def _named(addresses: list[str], folder: Path) -> Client:
 
 
 @contextlib.contextmanager
-def _started(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
+def started(
+    folder: Path,
+    run: RunParams,
+    log: Path,
+    *,
+    key: str = GENERATION,
+    options: Sequence[str] = (),
+) -> Iterator[Client]:
+    """A client of a server that is started here and ends with the context.
+
+    Args:
+        folder: the model folder, relative to the repository.
+        run: its precision and its seed are the server's.
+        log: file for what it prints.
+        key: of params.yaml that asks for a server.
+        options: further ones of its command.
+
+    Raises:
+        StageEnd: it cannot be started, or ends by itself.
+    """
     command = shlex.split(os.environ.get(COMMAND_VARIABLE, COMMAND))
     if not command or shutil.which(command[0]) is None:
         raise StageEnd(
             "bad_input",
-            f"run.generation is server, but {URL_VARIABLE} names none "
-            f"and there is no command {' '.join(command)!r} ({COMMAND_VARIABLE}) to start one",
+            f"{key} is server, but there is no command {' '.join(command)!r} to start one "
+            f"({COMMAND_VARIABLE}{f'; {URL_VARIABLE} names none' if key == GENERATION else ''})",
         )
     port = _free_port()
-    options = {
+    own = {
         "--host": "127.0.0.1",
         "--port": str(port),
         "--served-model-name": folder.as_posix(),
@@ -88,7 +107,7 @@ def _started(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
         # Not the sampling settings that some folders bring along.
         "--generation-config": "vllm",
     }
-    arguments = [text for pair in options.items() for text in pair]
+    arguments = [*(text for pair in own.items() for text in pair), *options]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -101,7 +120,13 @@ def _started(folder: Path, run: RunParams, log: Path) -> Iterator[Client]:
         )
     try:
         _wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
-        yield Client(f"http://127.0.0.1:{port}/v1", folder.as_posix())
+        try:
+            yield Client(f"http://127.0.0.1:{port}/v1", folder.as_posix(), key=key)
+        except StageEnd as end:
+            if process.poll() is None:
+                raise
+            # Its own last words say more than what a client has seen.
+            raise _died(process, log) from end
     finally:
         _end(process)
 
@@ -110,16 +135,20 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", health: str, log: Path
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise StageEnd(
-                "failed",
-                f"the server ended with {process.returncode} before it was ready; "
-                f"{log}: {lines[-1] if lines else 'empty'}",
-            )
+            raise _died(process, log, " before it was ready")
         with contextlib.suppress(OSError), open_directly(urllib.request.Request(health), 5):
             return
         time.sleep(0.2)
     raise StageEnd("failed", f"the server was not ready within {START_SECONDS:g} s; see {log}")
+
+
+def _died(process: "subprocess.Popen[bytes]", log: Path, when: str = "") -> StageEnd:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return StageEnd(
+        "failed",
+        f"the server ended with {process.returncode}{when}; "
+        f"{log}: {lines[-1] if lines else 'empty'}",
+    )
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

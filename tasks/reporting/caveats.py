@@ -22,6 +22,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *rounds_without_gain(results).values(),
         *undistinguished([*results["policies"], *tested]).values(),
         *answers_of_servers([*results["policies"], *tested]),
+        *rollouts_of_servers(results.get("served_rollouts", [])),
         *at_chance(results["reward_models"]),
     ]
 
@@ -74,6 +75,16 @@ def answers_of_servers(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "Responses came from a server (run.generation), so the same run may give others. Its "
         f"log-probabilities differ from this machine's by up to {largest:.2g} nats per token."
+    ]
+
+
+def rollouts_of_servers(rounds: Sequence[str]) -> list[str]:
+    """A sentence if policies were trained on a server's responses."""
+    if not rounds:
+        return []
+    return [
+        f"A server sampled the rollouts of {', '.join(rounds)} (ppo.rollouts), so the same run may "
+        "give other policies."
     ]
 
 

@@ -70,11 +70,17 @@ def build_results(
         for name, folder in policies
         if (metrics := read_metrics(folder)) is not None
     ]
+    served = [
+        key
+        for key in rounds
+        if (read_metrics(results / "ppo" / key) or {}).get("rollouts") == "server"
+    ]
     no_gold = any(policy["gold"] is None for policy in measured)
     return {
         "schema": SCHEMA,
         "seed": seed,
         **_heldout_loss(results / "sft"),
+        **({"served_rollouts": served} if served else {}),
         "policies": measured,
         "reward_models": [
             {
@@ -125,7 +131,7 @@ def build_summary(
             "stages": {outcome["stage"]: round(outcome["seconds"], 1) for outcome in ran},
         },
         "peak_rss_bytes": {outcome["stage"]: outcome["peak_rss_bytes"] for outcome in ran},
-        **({"sft": results["sft"]} if "sft" in results else {}),
+        **{name: results[name] for name in ("sft", "served_rollouts") if name in results},
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "test": results["test"],

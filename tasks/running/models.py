@@ -47,6 +47,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "ppo": {
         "packing": False,
         "rewards": {"function": None, "function_weight": 1.0, "function_seconds": 60.0},
+        "rollouts": "local",
         "importance_cap": 2.0,
     },
 }

@@ -238,7 +238,8 @@ def test_without_a_server_there_is_one_clear_error(
 ):
     monkeypatch.setenv("RLHF_GENERATION_COMMAND", "no-such-vllm serve")
     assert baseline(root, monkeypatch) == 2
-    assert "RLHF_GENERATION_URL names none and there is no command" in outcome(root, "baseline")
+    assert "there is no command 'no-such-vllm serve'" in outcome(root, "baseline")
+    assert "RLHF_GENERATION_URL names none" in outcome(root, "baseline")
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL="127.0.0.1:8000") == 2
     assert "'127.0.0.1:8000', expected an http(s) address" in outcome(root, "baseline")
     served.name = served.root = "a-model"

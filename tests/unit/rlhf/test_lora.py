@@ -19,6 +19,7 @@ from rlhf.lora import (
     add_adapter,
     has_adapter,
     load_adapter,
+    merged,
     take_adapter,
 )
 from rlhf.model_folders import ModelFolderError
@@ -156,6 +157,19 @@ def test_s38_merged_equals_unmerged_and_is_a_plain_model(assert_close, build):
     assert set(model.state_dict()) == set(build().state_dict())
     assert not has_adapter(model)
     assert all(weight.requires_grad for weight in model.parameters())
+
+
+@BOTH
+@torch.no_grad()
+def test_s38_a_merged_copy_is_what_the_model_is_now_which_stays_in_training(assert_close, build):
+    model = adapted(build)
+    expected, before = model(IDS).logits, copy.deepcopy(model.state_dict())
+    plain = merged(model, build(), LORA)
+    assert_close(plain(IDS).logits, expected, rtol=1e-4, atol=1e-4)
+    assert set(plain.state_dict()) == set(build().state_dict())
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+    assert torch.equal(model(IDS).logits, expected)
 
 
 @BOTH

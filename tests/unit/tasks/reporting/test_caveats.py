@@ -99,3 +99,9 @@ def test_responses_of_a_server_are_said_to_need_not_repeat() -> None:
     (sentence,) = caveats(found)
     assert "came from a server" in sentence
     assert "by up to 0.00031 nats per token" in sentence
+
+
+def test_rollouts_of_a_server_are_said_to_need_not_repeat() -> None:
+    found = results(held_out=estimate(7.8, 8.07, 8.3)) | {"served_rollouts": ["r1", "r3"]}
+    (sentence,) = caveats(found)
+    assert sentence.startswith("A server sampled the rollouts of r1, r3 (ppo.rollouts)")

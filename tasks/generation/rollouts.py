@@ -105,6 +105,7 @@ class RolloutServer:
             lm = merged(lm, load_policy(self._sft, torch.device("cpu")), lora)
         save_model(lm, folder)
         self._tokenizer.save_pretrained(folder)
+        torch.cuda.empty_cache()  # What the update no longer needs; nothing without a GPU.
 
 
 def _padded(answer: Completion) -> list[float]:

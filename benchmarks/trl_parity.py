@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,14 +37,23 @@ def make_environment(folder: Path) -> Path:
     """An environment with TRL alone on top of this one's packages; its interpreter."""
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+        where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = Path(
             subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
         )
         borrowed = Path(sysconfig.get_path("purelib")).resolve()
         (site / "borrowed.pth").write_text(f"{borrowed}\n", encoding="utf-8")
-        pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            "--no-deps",
+        ]
         subprocess.run([*pip, f"trl=={VERSION}"], check=True)
         (folder / "ready").touch()
     return python
@@ -90,7 +100,8 @@ def main() -> int:
     python = make_environment(ROOT / ".work" / "trl")
     models, classifier = make_models()
     rollout, given = make_inputs(models, classifier, FOLDER)
-    np.savez(FOLDER / "inputs.npz", **{name: value.numpy() for name, value in given.items()})
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in given.items()}
+    np.savez(FOLDER / "inputs.npz", **arrays)
     subprocess.run([python, ROOT / "benchmarks" / "trl_side.py", FOLDER], check=True)
     with np.load(FOLDER / "outputs.npz") as file:
         trl = {name: torch.from_numpy(file[name]) for name in file.files}

@@ -26,66 +26,41 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from torch import device
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from experiments.measuring import COMPUTE, FinishedRun, interval, measure, read_run, say
 from preferences.loading import load_preferences
-from rlhf.chat import decode_response, encode_prompt, encode_response
-from rlhf.compute import Compute, make_deterministic
+from rlhf.chat import encode_prompt, encode_response
+from rlhf.compute import make_deterministic
 from rlhf.dpo import PromptedPair, all_logprobs, train
 from rlhf.dpo_loss import dpo_loss
-from rlhf.evaluation import distinct_ngrams, kl_to_reference
-from rlhf.intervals import mean_interval, win_rate
-from rlhf.models import load_policy, load_tokenizer
+from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.dpo import DPOParams
-from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.responses import respond
 from rlhf.seeding import Seeds
-from rlhf.special_ids import SpecialIds, load_special_ids
-from tasks.params.loading import load_params, read_yaml
-from tasks.scoring.gold import gold_scores
+from tasks.params.loading import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-COMPUTE = Compute(device("cpu"), "float32")
 
 
 @dataclass(frozen=True)
 class World:
-    """A finished run: what DPO takes from it, and what it is compared with."""
+    """A finished run, and its preferences."""
 
-    root: Path
-    seed: int
-    evaluate: EvaluateParams
-    tokenizer: PreTrainedTokenizerBase
-    tokens: SpecialIds
-    sft: PreTrainedModel
+    run: FinishedRun
     pairs: Sequence[PromptedPair]
     heldout: Sequence[PromptedPair]
-    measured: Sequence[Mapping[str, Any]]
-    """`results/evaluate/<final>/samples.jsonl`: SFT and PPO's last policy, prompt by prompt."""
-    ppo: Mapping[str, Any]
 
 
 def start(root: Path) -> World:
     """Read what a run has left."""
-    params = load_params(root / "params.yaml")
-    tokenizer = load_tokenizer(root / "models/sft")
-    preferences = root / "data/rounds" / params.final / "preferences"
-    results = root / "results/evaluate" / params.final
-    lines = (results / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    run = read_run(root)
+    preferences = root / "data/rounds" / run.final / "preferences"
     return World(
-        root=root,
-        seed=params.run.seed,
-        evaluate=params.evaluate,
-        tokenizer=tokenizer,
-        tokens=load_special_ids(root / "models/sft", tokenizer),
-        sft=load_policy(root / "models/sft", COMPUTE.device),
-        pairs=encode_pairs(tokenizer, preferences / "train.jsonl"),
-        heldout=encode_pairs(tokenizer, preferences / "heldout.jsonl"),
-        measured=[json.loads(line) for line in lines],
-        ppo=json.loads((results / "metrics.json").read_text(encoding="utf-8")),
+        run,
+        encode_pairs(run.tokenizer, preferences / "train.jsonl"),
+        encode_pairs(run.tokenizer, preferences / "heldout.jsonl"),
     )
 
 
@@ -119,73 +94,37 @@ def settings(raw: Mapping[str, Any]) -> list[DPOParams]:
 
 def trained(world: World, params: DPOParams) -> tuple[PreTrainedModel, float]:
     """The policy, and the share of the held-out pairs that it orders as labelled."""
-    policy = load_policy(world.root / "models/sft", COMPUTE.device)
+    policy = load_policy(world.run.root / "models/sft", COMPUTE.device)
     training = Training(policy, Optimiser(params.optimiser, policy.named_parameters()))
     pairs = [pair for pair in world.pairs if len(pair) <= params.max_tokens and pair.weight > 0]
-    pad_id = world.tokens.pad
-    reference = all_logprobs(world.sft, pairs, pad_id=pad_id, compute=COMPUTE)
-    seeds = Seeds(world.seed)
+    pad_id = world.run.tokens.pad
+    reference = all_logprobs(world.run.sft, pairs, pad_id=pad_id, compute=COMPUTE)
+    seeds = Seeds(world.run.seed)
     steps = train(training, pairs, reference, params, pad_id=pad_id, compute=COMPUTE, seeds=seeds)
     for step in steps:
         if training.step % 25 == 0:
             say(f"  step {training.step}: loss {step.loss:.3f}, accuracy {step.accuracy:.2f}")
     ours, theirs = (
         all_logprobs(model, world.heldout, pad_id=pad_id, compute=COMPUTE)
-        for model in (policy, world.sft)
+        for model in (policy, world.run.sft)
     )
     return policy, dpo_loss(ours, theirs, beta=params.beta).accuracy.item()
-
-
-def measure(world: World, policy: PreTrainedModel) -> dict[str, Any]:
-    """As `tasks/evaluate.py` does, with the same draws; PPO's and SFT's numbers are the run's."""
-    prompts = [row["prompt"] for row in world.measured]
-    encoded = [encode_prompt(world.tokenizer, prompt) for prompt in prompts]
-    params, tokens = world.evaluate, world.tokens
-    ids = respond(
-        policy,
-        encoded,
-        params.sampling,
-        tokens,
-        batch_size=params.batch_size,
-        compute=COMPUTE,
-        seed=Seeds(world.seed).named("evaluate", "sampling"),
-    )
-    kl = kl_to_reference(policy, world.sft, encoded, ids, params, tokens, compute=COMPUTE)
-    texts = [decode_response(world.tokenizer, row) for row in ids]
-    finished = [row[-1] in tokens.stops for row in ids]
-    gold = gold_scores(prompts, texts, finished)
-    assert gold is not None, "the runs of this experiment are of the embedded prompts"
-    gold = [round(score, 4) for score in gold]  # As in the samples that it is compared with.
-    sft, ppo = ([row[name] for row in world.measured] for name in ("gold_sft", "gold"))
-    return {
-        "gold": mean_interval(gold).as_dict(),
-        "win_rate_vs_sft": win_rate(gold, sft).as_dict(),
-        "kl": mean_interval(kl).as_dict(),
-        "length": sum(map(len, ids)) / len(ids),
-        "finished": sum(finished) / len(finished),
-        "distinct_2": distinct_ngrams(texts, 2),
-        "less_ppo": mean_interval([a - b for a, b in zip(gold, ppo, strict=True)]).as_dict(),
-        "samples": [
-            {"prompt": prompt, "dpo": text, "gold": round(score, 2)}
-            for prompt, text, score in list(zip(prompts, texts, gold, strict=True))[:6]
-        ],
-    }
 
 
 def attempt(world: World, params: DPOParams) -> dict[str, Any]:
     """One training, measured."""
     began = time.monotonic()
-    say(f"seed {world.seed}, beta {params.beta:g}, rate {params.optimiser.lr:g}")
+    say(f"seed {world.run.seed}, beta {params.beta:g}, rate {params.optimiser.lr:g}")
     policy, accuracy = trained(world, params)
-    found = measure(world, policy)
+    found = measure(world.run, policy)
     say(f"  held-out labels {accuracy:.3f}, gold {interval(found['gold'], 2)}")
     return {
-        "seed": world.seed,
+        "seed": world.run.seed,
         "params": asdict(params),
         "pairs": len(world.pairs),
         "heldout_accuracy": accuracy,
         "dpo": found,
-        "ppo": {name: world.ppo[name] for name in ("gold", "win_rate_vs_sft", "kl")},
+        "ppo": {name: world.run.ppo[name] for name in ("gold", "win_rate_vs_sft", "kl")},
         "seconds": round(time.monotonic() - began),
     }
 
@@ -227,17 +166,6 @@ def page(found: Mapping[str, Any]) -> str:
     seconds = sum(row["seconds"] for row in found["attempts"])
     lines += ["", f"{len(found['attempts'])} trainings, {seconds / 60:.0f} minutes on one thread."]
     return "\n".join(lines) + "\n"
-
-
-def interval(estimate: Mapping[str, float], digits: int) -> str:
-    """`8.70 [8.55, 8.85]`."""
-    mean, low, high = (f"{estimate[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    sys.stderr.write(f"{text}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

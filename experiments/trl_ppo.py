@@ -1,0 +1,182 @@
+"""TRL's PPO beside ours on the same models, prompts and number of responses; writes docs/results.
+
+    python -m experiments.trl_ppo RUN [RUN ...]      # folders in which `make repro` has finished
+
+Question: does the last PPO that TRL had reach, from the same SFT model with the same reward model,
+prompts and number of responses, what our first round reaches, and for how many processor seconds?
+TRL gets our recipe as far as its options express it, and each policy rate of
+`experiments/trl_ppo.yaml` on each run, ours the one of the run. Both sides are one command with one
+thread each; its processor seconds include all imports. Ours is stage `ppo` of r1, run again in a
+copy of the folder; it must give the policy that the run has.
+
+Writes `docs/results/trl_ppo.json` and, from it, `docs/results/trl_ppo.md`; nothing in the runs.
+"""
+# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
+
+import tasks  # noqa: F401
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from benchmarks.trl_parity import VERSION, make_environment
+from experiments.measuring import COMPUTE, FinishedRun, interval, measure, read_run, say
+from rlhf.compute import make_deterministic
+from rlhf.models import load_policy
+from rlhf.named_seeds import named_random
+from tasks.params.loading import load_params, read_yaml
+from tasks.running.models import encode_prompts, load_prompts
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROUND = "r1"
+REWARD = Path(f"models/rounds/{ROUND}/reward")
+POLICY = Path(f"models/rounds/{ROUND}/policy")
+
+
+def order(run: FinishedRun, rate: float) -> dict[str, Any]:
+    """What TRL is told: the run's recipe of a round, and the prompts that ours has taken."""
+    params = load_params(run.root / "params.yaml").ppo
+    rows = load_prompts(run.root / "data/prepared/prompts/train.jsonl")
+    named_random(run.seed, "ppo", ROUND).shuffle(rows)
+    _, prompts, _ = encode_prompts(rows, run.tokenizer, params.max_prompt_tokens)
+    return {
+        "seed": run.seed,
+        "sft": str((run.root / "models/sft").resolve()),
+        "reward": str((run.root / REWARD).resolve()),
+        "prompts": prompts[: params.iterations * params.rollout_size],
+        "rollout_size": params.rollout_size,
+        "minibatches": params.minibatches,
+        "epochs": params.epochs,
+        "rate": rate,
+        "value_rate": params.value_optimiser.lr,
+        "beta2": params.optimiser.beta2,
+        "warmup_rollouts": params.optimiser.warmup_steps // (params.minibatches * params.epochs),
+        "options": {
+            "response_length": params.sampling.max_new_tokens,
+            "temperature": params.sampling.temperature,
+            "missing_eos_penalty": params.missing_end_penalty,
+            "kl_coef": params.kl_coef,
+            "kl_estimator": params.kl_estimator,
+            "cliprange": params.clip_range,
+            "vf_coef": params.value_coef,
+            "gamma": params.gamma,
+            "lam": params.lam,
+            "whiten_rewards": params.whiten_rewards,
+        },
+    }
+
+
+def by_trl(run: FinishedRun, rate: float, python: Path) -> dict[str, Any]:
+    """One training by TRL, measured."""
+    say(f"seed {run.seed}, TRL, rate {rate:g}")
+    with tempfile.TemporaryDirectory() as temporary:
+        told = Path(temporary) / "order.json"
+        told.write_text(json.dumps(order(run, rate)), encoding="utf-8")
+        # -P: Python would look in the script's folder first, where `statistics` is another.
+        script = REPOSITORY / "experiments/trl_ppo_side.py"
+        command = [str(python), "-P", str(script), str(told)]
+        seconds = processor_seconds(command, REPOSITORY)
+        policy = load_policy(told.parent / "policy", COMPUTE.device)
+    found = measure(run, policy)
+    return {"side": "TRL", "seed": run.seed, "rate": rate, "seconds": seconds, **found}
+
+
+def by_us(run: FinishedRun) -> dict[str, Any]:
+    """The run's own first round, trained again for its processor seconds.
+
+    Raises:
+        SystemExit: it gave another policy than the run has.
+    """
+    say(f"seed {run.seed}, ours")
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "run"
+        shutil.copytree(run.root, copy, ignore=shutil.ignore_patterns(".git", ".work", ".venv"))
+        command = [sys.executable, "-m", "tasks.ppo", "--round", ROUND]
+        seconds = processor_seconds(command, copy)
+        weights = POLICY / "model.safetensors"
+        if (copy / weights).read_bytes() != (run.root / weights).read_bytes():
+            raise SystemExit(f"{run.root / weights} is not what its run would give here")
+    rate = load_params(run.root / "params.yaml").ppo.optimiser.lr
+    found = measure(run, load_policy(run.root / POLICY, COMPUTE.device))
+    return {"side": "ours", "seed": run.seed, "rate": rate, "seconds": seconds, **found}
+
+
+def processor_seconds(command: Sequence[str], folder: Path) -> float:
+    """Of a command with one thread."""
+    alone = {**os.environ, "OMP_THREAD_LIMIT": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, env=alone, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
+
+
+def page(found: Sequence[Mapping[str, Any]]) -> str:
+    """`docs/results/trl_ppo.md`."""
+    lines = [
+        f"# PPO by TRL {VERSION} on the same models",
+        "",
+        "Written by `python -m experiments.trl_ppo RUN ...` from finished default runs; all",
+        "numbers are in `trl_ppo.json`. Both sides start from the run's SFT model with its first",
+        "reward model, take the same prompts, once each, and sample as many responses in rollouts",
+        "of the same size. TRL has our recipe as far as its options express it, and several policy",
+        "rates; ours has the one rate that was chosen for our side, on seeds 0 to 3, so the",
+        "comparison is kinder to ours. TRL has no limit on the gradient's norm, clips values, and",
+        "places the score behind the end ([parity](../trl-parity.md)). 512 held-out prompts, the",
+        "same draws; intervals are of 95 % over the prompts, differences are paired by prompt.",
+        "Seconds are of processors, of the whole command on one thread.",
+        "",
+        "| seed | side | rate | gold | win rate vs SFT | KL | seconds | less ours, gold |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        cells = [
+            str(row["seed"]),
+            row["side"],
+            f"{row['rate']:g}",
+            interval(row["gold"], 2),
+            interval(row["win_rate_vs_sft"], 3),
+            interval(row["kl"], 2),
+            f"{row['seconds']:.0f}",
+            "" if row["side"] == "ours" else interval(row["less_ppo"], 2),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.trl_ppo", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--params", type=Path, default=REPOSITORY / "experiments/trl_ppo.yaml")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs/results")
+    options = parser.parse_args(arguments)
+    make_deterministic(1)
+    transformers.utils.logging.disable_progress_bar()
+    python = make_environment(REPOSITORY / ".work" / "trl")
+    rates = read_yaml(options.params)["rates"]
+    options.out.mkdir(parents=True, exist_ok=True)
+    found: list[dict[str, Any]] = []
+    for root in options.runs:
+        run = read_run(root, key=ROUND)
+        found += [by_us(run), *(by_trl(run, rate, python) for rate in rates)]
+        # After each run: hours of work are behind it.
+        text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+        (options.out / "trl_ppo.json").write_text(text, encoding="utf-8")
+        (options.out / "trl_ppo.md").write_text(page(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

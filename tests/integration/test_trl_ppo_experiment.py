@@ -1,0 +1,53 @@
+"""`python -m experiments.trl_ppo` without TRL: what it is told, our side, and the page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import trl_ppo
+from experiments.measuring import FinishedRun, read_run
+from tests import stage_world
+from tests.integration.test_best_of_n import evaluate
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    root = tmp_path_factory.mktemp("trl") / "run"
+    stage_world.build(root)
+    evaluate(root)
+    estimate = {"mean": 9.5, "low": 9.0, "high": 10.0, "n": 10}
+    measured = dict.fromkeys(("gold", "win_rate_vs_sft", "kl"), estimate)
+    (root / "results/evaluate/r1/metrics.json").write_text(json.dumps(measured))
+    return read_run(root, key="r1")
+
+
+def test_trl_gets_as_many_prompts_as_ours_takes_each_of_them_one_of_the_runs(
+    run: FinishedRun,
+) -> None:
+    found = trl_ppo.order(run, 2e-4)
+
+    lines = (run.root / "data/prepared/prompts/train.jsonl").read_text().splitlines()
+    known = {json.loads(line)["prompt"] for line in lines}
+    texts = [run.tokenizer.decode(ids, skip_special_tokens=True) for ids in found["prompts"]]
+    assert len(set(texts)) == len(texts) <= len(known)
+    assert all(any(prompt in text for prompt in known) for text in texts)
+    assert found["rate"] == 2e-4
+    assert Path(found["reward"], "model.safetensors").is_file()
+
+
+def test_a_page_row_for_each_training_with_the_difference_of_trl_alone() -> None:
+    def row(side: str, rate: float, gold: float, less: float) -> dict[str, object]:
+        def estimate(mean: float) -> dict[str, float]:
+            return {"mean": mean, "low": mean - 1, "high": mean + 1, "n": 10}
+
+        measured = {"gold": gold, "win_rate_vs_sft": 0.5, "kl": 3.0, "less_ppo": less}
+        named = {name: estimate(value) for name, value in measured.items()}
+        return {"side": side, "seed": 4, "rate": rate, "seconds": 12.4, **named}
+
+    page = trl_ppo.page([row("ours", 4e-4, 8.0, 0.0), row("TRL", 2e-4, 7.5, -0.5)])
+
+    ours, trl = page.strip().splitlines()[-2:]
+    assert ours.startswith("| 4 | ours | 0.0004 | 8.00 [7.00, 9.00] |")
+    assert ours.endswith("| 12 |  |")
+    assert trl.endswith("| 12 | -0.50 [-1.50, 0.50] |")

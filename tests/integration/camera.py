@@ -39,6 +39,13 @@ class Camera:
         self.wait(lambda: self.sees(*words))
         self.keep(name)
 
+    def take_whole(self, name: str, address: str, *words: str) -> None:
+        """The same of a page that is longer than the window."""
+        size = self.browser.get_window_size()
+        self.browser.set_window_size(size["width"], 2 * size["height"])
+        self.take(name, address, *words)
+        self.browser.set_window_size(size["width"], size["height"])
+
     def keep(self, name: str) -> None:
         time.sleep(3)  # what is drawn last has no word to wait for
         self.browser.save_screenshot(str(self._folder / f"{name}.png"))
@@ -77,6 +84,9 @@ def camera() -> Iterator[Camera | None]:
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(argument)
+    # Chromium asks for nothing by itself.
+    for name in ("quic", "background-networking", "component-update", "sync"):
+        options.add_argument(f"--disable-{name}")
     options.add_argument("--window-size=1200,860")
     service = webdriver.ChromeService(executable_path=DRIVER)
     browser = webdriver.Chrome(options=options, service=service)

@@ -176,6 +176,13 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         eventually(lambda: deployed(prefect))
         token = world.run(sys.executable, "-m", "feedback", "token", "ana").strip()
 
+        if pictures:
+            deployment = prefect._ask("GET", "/deployments/name/rlhf/rlhf")["id"]
+            order = (
+                f"{prefect.address}/deployments/deployment/{deployment}/run?parameters=%257B%257D"
+            )
+            pictures.take_whole("order", order, "wait_for_people", "seeds")
+
         # A run goes as far as it can without people, and holds nothing.
         prefect.order("rlhf/rlhf", name="ours")
         run = ended(prefect, "rlhf", 1)
@@ -234,7 +241,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         if pictures:
             pictures.take("promoted", prefect.page(asked["id"]), "Promoted")
 
-        # The second round, rejected.
+        # The second round: approving is refused, since it passes no gate either; then rejected.
         assert label(page, token, 1000) == 0
         run = ended(prefect, "rlhf", 3)
         assert run["state"]["message"] == (
@@ -244,6 +251,15 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert [row["policy"] for row in json.loads(prefect.artifact("promotion-r2"))] == [
             "sft", "r1", "r2"
         ]  # fmt: skip
+        prefect.fill_in(asked["id"], decision="approve", who="Lea", why="it is newer")
+        eventually(lambda: prefect.runs("promote")[0]["state_name"] == "NotPromoted")
+        refused = prefect.runs("promote")[0]["state"]
+        assert refused["type"] == "FAILED"
+        assert refused["message"].startswith("round r2 does not pass the gate. win rate: 0.")
+        assert production(world) == ("r1", "approved", "Lea", "better on all counts")
+        prefect.order("promote/promote", round_key="r2", workspace=".work/runs/ours")
+        asked = ended(prefect, "promote", 3)
+        assert asked["state_name"] == "Suspended"
         prefect.fill_in(asked["id"], decision="reject", who="Lea", why="no better")
         eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Rejected")
         assert production(world)[0] == "r1"
@@ -252,7 +268,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         prefect.order("rlhf/rlhf", name="ours")
         run = ended(prefect, "rlhf", 4)
         assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
-        assert len(prefect.runs("promote")) == 2
+        assert len(prefect.runs("promote")) == 3
 
 
 def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -> None:

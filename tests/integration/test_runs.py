@@ -382,9 +382,33 @@ def test_a_run_that_waits_goes_on_when_the_page_says_that_its_labels_are_there(
     (checkout.folder / "common/labelled").touch()
     orders.ask("POST", "/events", [event_of("r1", "http://127.0.0.1:1")]).raise_for_status()
     eventually(lambda: len(orders.runs("people")) == 2)
-    state = orders.ended(orders.runs("people")[1])
+    again = orders.runs("people")[1]
+    state = orders.ended(again)
     assert state["name"] == "Completed", state["message"]
+    assert orders.ask("GET", f"/flow_runs/{again}").json()["tags"] == ["round-labelled"]
     assert checkout.git("log", "-1", "--format=%s", "done/people") == "End of the run people"
+
+
+def test_a_schedule_that_a_person_switches_on_starts_runs(checkout: Checkout, orders: Orders):
+    deployment = orders.deployment("rlhf/rlhf")
+    assert deployment is not None
+    (weekly,) = deployment["schedules"]
+    assert not weekly["active"]
+    path = f"/deployments/{deployment['id']}/schedules"
+    each_minute = {
+        "schedule": {"interval": 60},
+        "active": True,
+        "parameters": {"name": "scheduled", "until": "sft", "seeds": [30]},
+    }
+    (made,) = orders.ask("POST", path, [each_minute]).raise_for_status().json()
+    try:
+        flow_run = eventually(lambda: orders.runs("scheduled"))[0]
+        state = orders.ended(flow_run)
+        assert state["name"] == "Completed", state["message"]
+        assert orders.ask("GET", f"/flow_runs/{flow_run}").json()["auto_scheduled"]
+        assert show(checkout, "done/scheduled", "params.yaml")["run"]["seed"] == 30
+    finally:
+        orders.ask("DELETE", f"{path}/{made['id']}").raise_for_status()
 
 
 def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):

@@ -16,6 +16,8 @@ Foundations
     bits                 which instructions the libraries may use; portable or native
     compute              device, threads, precision
     distributed          several processes that compute one result, each a share of the rows
+    divided              tensors of which each process holds its rows
+    sharding             a model in training, whole in every process or divided among them
     thread_order         results that do not depend on the number of threads
     params               the settings of each algorithm, with the recipe as defaults
 

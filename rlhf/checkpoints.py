@@ -3,8 +3,12 @@
 A checkpoint is a folder `step-00000012`:
 
     tensors.safetensors   every tensor of the state, tied ones once
+    parts-0.safetensors   the first process's rows of the tensors that are divided, if any are
+    parts-1.safetensors   those of the second, and so on
     state.json            the rest of the state, with the names of the tensors in their places
-    manifest.json         sizes and sha256 of the two, the step, and the caller's facts
+    manifest.json         sizes and sha256 of all these, the step, and the caller's facts
+
+Every process of a computation saves, and writes its own parts; all else is the first's.
 
 It is written as `.staging`, flushed, described by its manifest, flushed again and renamed. A kill
 at any moment leaves the older checkpoints and at most a `.staging`, which the next save replaces.
@@ -13,10 +17,11 @@ older ones may go is read off names and sizes.
 Nothing is pickled: a checkpoint can hold numbers, strings and tensors, and no code.
 """
 
+import itertools
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlhf import distributed
+from rlhf.divided import Parts, is_divided, part
 from rlhf.manifests import (
     MANIFEST,
     DamagedError,
@@ -41,6 +48,9 @@ KEPT = 2
 """Whole checkpoints that a save leaves in place, its own included."""
 
 TENSORS, STATE, STAGING = "tensors.safetensors", "state.json", ".staging"
+PARTS = "parts-{}.safetensors"
+PART = "part-"
+"""What the name of a divided tensor begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the state of a training run after `step` steps; returns the checkpoint's folder.
 
-    Older checkpoints go once `KEPT` whole ones are newer than they are.
+    Every process calls it, and returns when the checkpoint is there. Older checkpoints go once
+    `KEPT` whole ones are newer than they are.
 
     Args:
         folder: where the checkpoints of one training are, and no other's.
@@ -68,26 +79,43 @@ def save_checkpoint(
         TypeError: the state holds something else.
         OSError, SafetensorError: it could not be written; older checkpoints are as they were.
     """
-    target = folder / f"step-{step:08d}"
-    if target.exists():
-        try:
-            return _verified(target)
-        except DamagedError:
-            shutil.rmtree(target)
-    staging = folder / STAGING
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    target, staging = folder / f"step-{step:08d}", folder / STAGING
+    first = distributed.rank() == 0
+    if distributed.any_of(first and _is_there(target)):
+        return target
+    if first:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+    distributed.meet()
     try:
         _write(staging, state)
-        write_manifest(staging, {"step": step, "files": describe_files(staging), **facts})
-        flush_all(staging)
+        distributed.meet()
+        if first:
+            facts = {"step": step, "files": describe_files(staging), **facts}
+            write_manifest(staging, facts)
+            flush_all(staging)
     except (OSError, SafetensorError):
-        shutil.rmtree(staging, ignore_errors=True)
+        if first:
+            shutil.rmtree(staging, ignore_errors=True)
         raise
-    staging.replace(target)
-    flush(folder)
-    _rotate(folder)
+    if first:
+        staging.replace(target)
+        flush(folder)
+        _rotate(folder)
+    distributed.meet()
     return target
+
+
+def _is_there(target: Path) -> bool:
+    """Whether it has been written before; a damaged one goes."""
+    if target.exists():
+        try:
+            _verified(target)
+        except DamagedError:
+            shutil.rmtree(target)
+            return False
+        return True
+    return False
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -140,14 +168,23 @@ def _rotate(folder: Path) -> None:
 def _verified(path: Path, *, hashes: bool = True) -> Path:
     manifest = read_manifest(path)
     files, step = manifest["files"], manifest["step"]
-    if path.name != f"step-{step:08d}" or set(files) != {TENSORS, STATE}:
+    if path.name != f"step-{step:08d}" or set(files) != {TENSORS, STATE, *_parts_in(files)}:
         raise DamagedError(f"{path / MANIFEST}: describes step {step} with {sorted(files)}")
     verify_files(path, files, hashes=hashes)
     return path
 
 
+def _parts_in(files: Container[str]) -> list[str]:
+    """The files of the processes, in their order; none where nothing was divided."""
+    return list(itertools.takewhile(files.__contains__, map(PARTS.format, itertools.count())))
+
+
 def _read(path: Path) -> Checkpoint:
-    tensors = load_file(path / TENSORS)
+    files = {file.name for file in path.iterdir()}
+    tensors: dict[str, Tensor | Parts] = dict(load_file(path / TENSORS))
+    processes = [load_file(path / name) for name in _parts_in(files)]
+    for name in processes[0] if processes else ():
+        tensors[name] = Parts(tuple(parts[name] for parts in processes))
     packed = json.loads((path / STATE).read_text(encoding="utf-8"))
     return Checkpoint(int(path.name.removeprefix("step-")), _unpack(packed, tensors))
 
@@ -155,8 +192,13 @@ def _read(path: Path) -> Checkpoint:
 def _write(folder: Path, state: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     packed = _pack(state, tensors, {})
-    save_file(tensors, folder / TENSORS)
-    (folder / STATE).write_text(json.dumps(packed) + "\n", encoding="utf-8")
+    parts = {name: tensor for name, tensor in tensors.items() if name.startswith(PART)}
+    if parts:
+        save_file(parts, folder / PARTS.format(distributed.rank()))
+        flush(folder / PARTS.format(distributed.rank()))
+    if distributed.rank() == 0:
+        save_file({k: v for k, v in tensors.items() if k not in parts}, folder / TENSORS)
+        (folder / STATE).write_text(json.dumps(packed) + "\n", encoding="utf-8")
 
 
 def _pack(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
@@ -170,16 +212,26 @@ def _pack(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_pack(inner, tensors, names) for inner in value]}
     if isinstance(value, Tensor):
-        memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-        if memory not in names or value.numel() == 0:
-            names[memory] = str(len(tensors))
-            own = value.untyped_storage().nbytes() == value.nbytes
-            tensors[names[memory]] = (value if own else value.clone()).detach().cpu().contiguous()
-        return {"tensor": names[memory]}
+        return {"tensor": _pack_tensor(value, tensors, names)}
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__}: {value!r:.100}")
 
 
-def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _pack_tensor(value: Tensor, tensors: dict[str, Tensor], names: dict[Any, str]) -> str:
+    """The tensor's name, which is the same in every process although each has other rows."""
+    mine, storage = part(value), part(value).untyped_storage()
+    place = storage.data_ptr(), mine.storage_offset()
+    memory = (mine.device, *place, mine.dtype, mine.shape, mine.stride())
+    if memory not in names or storage.data_ptr() == 0:
+        names[memory] = f"{PART if is_divided(value) else ''}{len(tensors)}"
+        if distributed.rank() > 0 and not is_divided(value):
+            mine = mine.new_empty(0)
+        elif storage.nbytes() != mine.nbytes:
+            mine = mine.clone()
+        tensors[names[memory]] = mine.detach().cpu().contiguous()
+    return names[memory]
+
+
+def _unpack(value: Any, tensors: Mapping[str, Tensor | Parts]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

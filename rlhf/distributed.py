@@ -1,9 +1,10 @@
 """Several processes that compute one result, each a share of the rows; alone, nothing is done.
 
-Every process has all weights and makes every optimiser step. What it computes is the forward and
-backward passes of its rows: every loss here is divided by what the whole step holds, so gradients
-and metrics of the shares add up. Responses and scores are put together, so that whatever follows
-is computed from all rows, by every process, as if it were alone.
+Every process has all weights, or its part of them (`rlhf.sharding`), and makes every optimiser
+step. What it computes is the forward and backward passes of its rows: every loss here is divided by
+what the whole step holds, so gradients and metrics of the shares add up. Responses and scores are
+put together, so that whatever follows is computed from all rows, by every process, as if it were
+alone.
 
 Sums are in the order of the processes, whatever carries the numbers: each process gets an equal
 part of the numbers of all, adds it up, and gives it to the others. So two runs give the same bytes,
@@ -71,14 +72,34 @@ def total(values: Tensor) -> Tensor:
     flat = values.flatten().to(_device())
     size = -(-len(flat) // world())
     padded = functional.pad(flat, (0, size * world() - len(flat)))
-    parts, found = torch.empty_like(padded), torch.empty_like(padded)
+    found = torch.empty_like(padded)
+    mine = part_of_total(padded)
     with _heard():
-        dist.all_to_all_single(parts, padded)
-        first, *others = parts.view(world(), size)
-        for other in others:
-            first += other
-        dist.all_gather(list(found.view(world(), size)), first)
+        dist.all_gather(list(found.view(world(), size)), mine)
     return found[: len(flat)].view(values.shape).to(values.device)
+
+
+def part_of_total(values: Tensor) -> Tensor:
+    """This process's of the equal parts of that sum of flat tensors, each as long as another."""
+    parts = torch.empty_like(values)
+    with _heard():
+        dist.all_to_all_single(parts, values)
+    first: Tensor
+    first, *others = parts.view(world(), -1)
+    for other in others:
+        first += other
+    return first
+
+
+def gather_parts(part: Tensor, found: Tensor) -> None:
+    """Fill a flat tensor with the equal parts of all processes, of which `part` may be a view."""
+    with _heard():
+        dist.all_gather_into_tensor(found, part)
+
+
+def meet() -> None:
+    """Wait until all processes are here."""
+    totals([0.0])
 
 
 def totals(numbers: Sequence[float]) -> list[float]:

@@ -35,7 +35,7 @@ def freeze(model: Model, compute: Compute) -> Model:
     multiply, so it may change a result's last digits.
     """
     if compute.precision != "float32":
-        for _, layer in _layers(model):
+        for _, layer in linear_layers(model):
             layer.requires_grad_(False).to(torch.bfloat16)
     return model.to(compute.device)
 
@@ -49,7 +49,7 @@ def cast_frozen(model: nn.Module, compute: Compute) -> None:
     """Cast what an adapter leaves untrained below the heads; in float32 nothing changes."""
     if compute.precision == "float32":
         return
-    for _, layer in _layers(model):
+    for _, layer in linear_layers(model):
         if not any(weight.requires_grad for weight in layer.parameters(recurse=False)):
             layer.to(torch.bfloat16)
 
@@ -59,7 +59,9 @@ def restore_frozen(model: nn.Module, load: Callable[[], nn.Module]) -> None:
 
     An adapter is merged into these weights, and its changes are small beside bfloat16's steps.
     """
-    cast = [(name, layer) for name, layer in _layers(model) if layer.weight.dtype != torch.float32]
+    cast = [
+        (name, layer) for name, layer in linear_layers(model) if layer.weight.dtype != torch.float32
+    ]
     if not cast:
         return
     whole = load()
@@ -68,7 +70,7 @@ def restore_frozen(model: nn.Module, load: Callable[[], nn.Module]) -> None:
         layer.load_state_dict(source.state_dict(), assign=True)
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The linear layers of every trunk in the model, by their names in it; heads are none."""
     inner = {
         part

@@ -8,13 +8,18 @@ The last factor brings an update to the root mean square of AdamW's (Liu et al. 
 learning rate suits both. Same as `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, but matrices
 of one shape go through the iteration together, and in float32 where there is no fast bfloat16: on
 a CPU and a small model, torch's takes longer than the forward and backward pass.
+
+The matrices of a divided model (`rlhf.sharding`) are put together one after the other, and every
+process computes the whole update of each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from rlhf.divided import is_divided, part, rows_of, whole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
@@ -52,11 +57,20 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is not None:
                     by_shape.setdefault(weight.shape, []).append(weight)
             for shape, weights in by_shape.items():
-                updates = orthogonalise(torch.stack([self._direction(w) for w in weights]))
                 scale = 0.2 * max(shape) ** 0.5 * group["lr"]
-                for weight, update in zip(weights, updates, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(update, alpha=-scale)
+                for weight, update in self._updates(weights):
+                    part(weight).mul_(1 - group["lr"] * group["weight_decay"])
+                    part(weight).add_(update, alpha=-scale)
+
+    def _updates(self, weights: Sequence[nn.Parameter]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Weights of one shape with their updates; of divided ones a process has one whole."""
+        if not any(is_divided(weight) for weight in weights):
+            updates = orthogonalise(torch.stack([self._direction(w) for w in weights]))
+            yield from zip(weights, updates, strict=True)
+            return
+        for weight in weights:
+            update = orthogonalise(whole(self._direction(weight))[None])[0]
+            yield weight, rows_of(update, weight)
 
     def _direction(self, weight: nn.Parameter) -> Tensor:
         assert weight.grad is not None

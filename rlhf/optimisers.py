@@ -1,16 +1,21 @@
 """The small training step that every loop shares: schedule, clipping, finite check, optimisers."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rlhf.distributed import sum_gradients
+from rlhf.distributed import sum_gradients, totals
+from rlhf.divided import held_as, is_divided, part
 from rlhf.muon import Muon
 from rlhf.params.optimiser import OptimiserParams
+from rlhf.sharding import Held
 from rlhf.stopping import NonFiniteError
+
+STEP = "step"
+"""What torch's optimisers call their count of steps among the moments of a weight."""
 
 
 def schedule_factor(params: OptimiserParams, step: int, total: int) -> float:
@@ -45,6 +50,7 @@ class Optimiser:
         self.params = params
         named = [(name, weight) for name, weight in weights if weight.requires_grad]
         self.weights = [weight for _, weight in named]
+        self._divided = any(is_divided(weight) for weight in self.weights)
         matrices = [w for name, w in named if params.name == "muon" and _is_hidden(name, w)]
         chosen = {id(weight) for weight in matrices}
         rest = [(name, weight) for name, weight in named if id(weight) not in chosen]
@@ -78,13 +84,17 @@ class Optimiser:
     def clip(self) -> float:
         """Scale the gradients down to the largest global norm; returns the norm before.
 
-        Of several processes, each has computed the gradients of its rows; they are added up first.
+        Of several processes, each has computed the gradients of its rows; they are added up first,
+        unless the weights are divided, whose gradients are sums already.
 
         Raises:
             NonFiniteError: the norm is not finite; no weight has changed.
         """
-        sum_gradients(self.weights)
-        norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
+        if self._divided:
+            norm = _clip_parts(self.weights, self.params.max_grad_norm)
+        else:
+            sum_gradients(self.weights)
+            norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
         if not math.isfinite(norm):
             raise NonFiniteError(
                 f"the global gradient norm is {norm}; no weight was changed. Try a lower learning "
@@ -107,7 +117,8 @@ class Optimiser:
 
     def require_finite_weights(self) -> None:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
-        size = float(nn.utils.get_total_norm([weight.detach() for weight in self.weights]))
+        weights = [weight.detach() for weight in self.weights]
+        size = _norm_of_parts(weights) if self._divided else float(nn.utils.get_total_norm(weights))
         if not math.isfinite(size):
             raise NonFiniteError(
                 f"the global norm of the weights is {size} after a step: this model is "
@@ -126,12 +137,46 @@ class Optimiser:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         for index, (optimiser, _) in enumerate(self._optimisers):
-            optimiser.load_state_dict(state[str(index)])
+            saved = state[str(index)]
+            weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+            moments = {
+                number: {
+                    name: held_as(value, weights[number]) if name != STEP else value
+                    for name, value in moments.items()
+                }
+                for number, moments in saved["state"].items()
+            }
+            optimiser.load_state_dict({**saved, "state": moments})
+
+
+def _clip_parts(weights: Sequence[nn.Parameter], limit: float) -> float:
+    """Scale divided gradients down to a global norm of at most `limit`; the norm before."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    norm = _norm_of_parts(gradients)
+    # As torch's clip_grad_norm_, which does not take parts of several processes on a CPU.
+    scale = min(1.0, limit / (norm + 1e-6))
+    for gradient in gradients:
+        part(gradient).mul_(scale)
+    return norm
+
+
+def _norm_of_parts(tensors: Sequence[Tensor]) -> float:
+    """The global norm of divided tensors, the same in every process."""
+    squares = [part(tensor).square().sum(dtype=torch.float64) for tensor in tensors]
+    return math.sqrt(totals([float(sum(squares))])[0])
 
 
 def _is_hidden(name: str, weight: nn.Parameter) -> bool:
     outside = ("embed", "lm_head", "wte", "wpe", "score", "value_head", "lora_")
     return weight.ndim == 2 and not any(part in name for part in outside)
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Give a model the weights of a checkpoint, divided as the model's are."""
+    own = model.state_dict()
+    model.load_state_dict(
+        {name: held_as(value, own.get(name, value)) for name, value in state.items()}
+    )
 
 
 class Training:
@@ -140,10 +185,11 @@ class Training:
     Every loop derives its data order from named seeds, so that these three are its whole state.
     """
 
-    def __init__(self, model: nn.Module, optimiser: Optimiser):
-        """Start at step 0."""
+    def __init__(self, model: nn.Module, optimiser: Optimiser, held: Held | None = None):
+        """Start at step 0; `held` divides the model, whole in every process without it."""
         self.model = model
         self.optimiser = optimiser
+        self.held = Held(model) if held is None else held
         self.step = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,7 +202,7 @@ class Training:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.model.load_state_dict(state["model"])
+        load_weights(self.model, state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.step = state["step"]
 

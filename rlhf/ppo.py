@@ -88,7 +88,7 @@ def train(
             _choose_prompts(prompts, asked, iteration, seeds), params.samples_per_prompt
         )
         rollout = collect_rollout(
-            training.models,
+            training.sampling_models(compute),
             chosen,
             params.sampling,
             tokens,

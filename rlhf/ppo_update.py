@@ -7,6 +7,7 @@ size of the micro-batches changes neither, nor does the number of processes.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from torch import Tensor
 from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
-from rlhf.distributed import share, totals
+from rlhf.distributed import totals
 from rlhf.kl import KLController
 from rlhf.masked import masked_mean
-from rlhf.optimisers import Optimiser, schedule_factor
+from rlhf.optimisers import Optimiser, load_weights, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
@@ -26,6 +27,7 @@ from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.rollouts import MicroBatches, PPOModels
 from rlhf.seeding import Seeds
+from rlhf.sharding import Held
 from rlhf.token_chunks import chunked_logprobs_and_entropy
 from rlhf.weight_average import WeightAverage
 
@@ -33,10 +35,14 @@ from rlhf.weight_average import WeightAverage
 class PPOTraining:
     """Models, optimisers and KL controller of a round, and its progress."""
 
-    def __init__(self, models: PPOModels, params: PPOParams):
-        """Fresh optimisers: each round starts without the moments of the one before."""
+    def __init__(self, models: PPOModels, params: PPOParams, held: Held | None = None):
+        """Fresh optimisers: each round starts without the moments of the one before.
+
+        `held` divides the actor, which every process has whole without it.
+        """
         actor = models.actor
         self.models = models
+        self.held = Held(actor) if held is None else held
         self.optimiser = Optimiser(params.optimiser, actor.lm.named_parameters())
         self.value_optimiser = _value_optimiser(actor, params)
         self.controller = KLController(coef=params.kl_coef, adaptive=params.kl_adaptive)
@@ -64,7 +70,7 @@ class PPOTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.models.actor.load_state_dict(state["actor"])
+        load_weights(self.models.actor, state["actor"])
         self.optimiser.load_state_dict(state["optimiser"])
         if self.value_optimiser is not None:
             self.value_optimiser.load_state_dict(state["value_optimiser"])
@@ -74,6 +80,10 @@ class PPOTraining:
         self.iteration = state["iteration"]
         self.flat_rollouts = state["flat_rollouts"]
         self.end = state["end"]
+
+    def sampling_models(self, compute: Compute) -> PPOModels:
+        """The models with an actor that responds and scores without the other processes."""
+        return self.models._replace(actor=self.held.whole(compute))
 
     def require_finite_weights(self) -> None:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
@@ -176,14 +186,16 @@ def _optimise(
     """
     tokens = int(minibatch.response_mask.sum())
     lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
-    by_length = minibatch.select(share(lengths.argsort(stable=True)))
+    by_length = lengths.argsort(stable=True)
     sums: dict[str, float] = {}
-    for micro in by_length.split(params.micro_batch_size):
+    for micro in training.held.micro_batches(by_length, params.micro_batch_size):
+        part = minibatch.select(micro.rows).trimmed()
+        work = partial(_losses, training, part, params, train_policy, tokens)
         with compute.autocast():
-            loss, parts = _losses(training, micro.trimmed(), params, train_policy, tokens)
-        loss.backward()
+            loss, parts = training.held.compute(work)
+        micro.counted(loss).backward()
         for name, value in parts.items():
-            sums[name] = sums.get(name, 0.0) + value.item()
+            sums[name] = sums.get(name, 0.0) + micro.counted(value).item()
     sums = dict(zip(sums, totals(list(sums.values())), strict=True))
     check_losses(sums, iteration)
     # Both gradients are checked before either model is updated.

@@ -26,12 +26,20 @@ def recompute_layers(*models: nn.Module) -> None:
 
 def recomputable(model: nn.Module) -> list[nn.Module]:
     """The layers of every trunk within a model, without the last of each."""
-    stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList))
+    return [layer for stack in _stacks(model) for layer in list(stack)[:-1]]
+
+
+def stacked_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers of every trunk within a model."""
+    return [layer for stack in _stacks(model) for layer in stack]
+
+
+def _stacks(model: nn.Module) -> list[nn.ModuleList]:
     return [
-        layer
-        for stack in stacks
-        if all(isinstance(layer, GradientCheckpointingLayer) for layer in stack)
-        for layer in list(stack)[:-1]
+        part
+        for part in model.modules()
+        if isinstance(part, nn.ModuleList)
+        and all(isinstance(layer, GradientCheckpointingLayer) for layer in part)
     ]
 
 

@@ -12,6 +12,7 @@ is stored with the weights and is part of every score from then on.
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,14 +149,15 @@ def _backward(
     compute: Compute,
 ) -> tuple[float, float, float]:
     """Backward over micro-batches; each counts by its share of the step's label weight."""
-    assert isinstance(training.model, RewardModel)
+    model = training.model
+    assert isinstance(model, RewardModel)
     total_weight = sum(pair.weight for pair in pairs)
-    sums, ours = [0.0, 0.0, 0.0], distributed.share(pairs)
-    for start in range(0, len(ours), params.micro_batch_size):
-        micro = ours[start : start + params.micro_batch_size]
-        share = sum(pair.weight for pair in micro) / total_weight
+    sums = [0.0, 0.0, 0.0]
+    for micro in training.held.micro_batches(pairs, params.micro_batch_size):
+        share = micro.counts * sum(pair.weight for pair in micro.rows) / total_weight
+        work = partial(pair_loss, model, micro.rows, params, pad_id=pad_id)
         with compute.autocast():
-            result = pair_loss(training.model, micro, params, pad_id=pad_id)
+            result = training.held.compute(work)
         (result.loss * share).backward()
         for index, value in enumerate(result):
             sums[index] += value.item() * share

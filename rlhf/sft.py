@@ -8,6 +8,7 @@ nor padding nor packing changes a gradient, nor the number of processes (`rlhf.d
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -24,6 +25,7 @@ from rlhf.packing import pack, packed_hidden, packed_positions
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
+from rlhf.sharding import MicroBatch
 from rlhf.templates import Message
 from rlhf.token_chunks import each_chunk
 
@@ -113,9 +115,8 @@ def train(
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [examples[row] for row in batch]
             tokens = sum(sum(example.trained) for example in chosen)
-            loss, ours = 0.0, share(chosen)
-            for start in range(0, len(ours), params.micro_batch_size):
-                micro = ours[start : start + params.micro_batch_size]
+            loss = 0.0
+            for micro in training.held.micro_batches(chosen, params.micro_batch_size):
                 loss += _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
             (loss,) = totals([loss])
             require_finite_loss(loss, training.step)
@@ -201,7 +202,7 @@ def _loss_of_trained(
 
 def _backward(
     training: Training,
-    examples: Sequence[Example],
+    micro: MicroBatch[list[Example]],
     tokens: int,
     params: SFTParams,
     *,
@@ -210,10 +211,12 @@ def _backward(
 ) -> float:
     model = training.model
     assert isinstance(model, PreTrainedModel)
+
+    if params.packing:
+        work = partial(packed_response_loss, tokens=tokens, width=params.max_tokens)
+    else:
+        work = partial(response_loss, tokens=tokens, pad_id=pad_id)
     with compute.autocast():
-        if params.packing:
-            loss = packed_response_loss(model, examples, tokens=tokens, width=params.max_tokens)
-        else:
-            loss = response_loss(model, examples, tokens=tokens, pad_id=pad_id)
+        loss = micro.counted(training.held.compute(partial(work, model, micro.rows)))
     loss.backward()
     return loss.item()

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlhf.divided import held_as
+
 
 class WeightAverage:
     """The running average of a model's trained weights; empty until the first `add`."""
@@ -51,7 +53,7 @@ class WeightAverage:
         """Restore what `state_dict` gave."""
         self._share = state["share"]
         for name, mean in self._means.items():
-            mean.copy_(state["means"][name])
+            mean.copy_(held_as(state["means"][name], mean))
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
 from rlhf.samplers import Sampler
 from rlhf.self_checks import check_frozen, check_models, frozen
+from rlhf.sharding import Held
 from rlhf.special_ids import SpecialIds, load_special_ids
 from rlhf.weight_average import interpolate
 from tasks.generation.rollouts import RolloutServer
@@ -101,9 +102,10 @@ def run(stage: Stage) -> None:
     at_start = folder == SFT
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
+    held = Held(actor, divided=stage.params.run.sharded)
     if params.recompute_layers:
         recompute_layers(actor)
-    training = PPOTraining(models, params)
+    training = PPOTraining(models, params, held)
     samples: list[dict[str, Any]] = []
     checkpoints = Checkpoints(stage, training, samples)
     progress = Progress(stage.name, params.iterations, "iterations", done=training.iteration)
@@ -123,7 +125,7 @@ def run(stage: Stage) -> None:
     check_frozen(models, at_first)
     if training.average is not None:
         training.average.publish()
-    _write_policy(stage, actor, tokenizer)
+    _write_policy(stage, held.whole(), tokenizer)
     metrics = {
         "round": key,
         "iterations": training.iteration,

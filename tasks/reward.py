@@ -48,6 +48,7 @@ from rlhf.params.reward import NO_MODEL
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
+from rlhf.sharding import Held
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import ERRORS, seal_model, seeds_of, start_compute, write_model
 from tasks.running.outcome import StageEnd
@@ -132,7 +133,7 @@ def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Mad
     metrics: dict[str, Any] = {}
     adapters: list[Adapter] = []
     if retrain:
-        metrics = _train(stage, members, encoder, train, compute)
+        members, metrics = _train(stage, members, encoder, train, compute)
         if params.lora is not None:
             restore_frozen(
                 nn.ModuleList(members), lambda: nn.ModuleList(_fresh(stage, start, compute))
@@ -224,7 +225,7 @@ def _train(
     encoder: Encoder,
     rows: Sequence[Preference],
     compute: Compute,
-) -> dict[str, Any]:
+) -> tuple[list[RewardModel], dict[str, Any]]:
     params = stage.params.reward
     pairs = [
         reward.EncodedPair(
@@ -254,10 +255,14 @@ def _train(
             draws = reward.member_seeds(seeds_of(stage), number).torch("reward", "lora")
             add_adapter(member.classifier, params.lora, draws, head=member.head)
             cast_frozen(member, compute)
+    divided = [Held(member, divided=stage.params.run.sharded) for member in members]
     if params.recompute_layers:
         recompute_layers(*members)
     training = reward.EnsembleTraining(
-        [Training(m, Optimiser(params.optimiser, m.named_parameters())) for m in members]
+        [
+            Training(m, Optimiser(params.optimiser, m.named_parameters()), held)
+            for m, held in zip(members, divided, strict=True)
+        ]
     )
     checkpoints = Checkpoints(stage, training)
     total = len(members) * reward.total_steps(len(kept), params)
@@ -270,7 +275,7 @@ def _train(
         stage.log(training.step, {f"{prefix}{name}": value for name, value in asdict(step).items()})
         progress.step(loss=step.loss, accuracy=step.accuracy)
     progress.close()
-    return {"too_long": len(pairs) - len(kept)}
+    return [held.whole() for held in divided], {"too_long": len(pairs) - len(kept)}
 
 
 if __name__ == "__main__":

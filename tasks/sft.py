@@ -16,9 +16,9 @@ from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import check_packing
-from rlhf.params.sft import SFTParams
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.seeding import Seeds
+from rlhf.sharding import Held
 from rlhf.special_ids import special_ids
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
@@ -53,7 +53,7 @@ def run(stage: Stage) -> None:
     if params.packing:
         sequences = [example.ids for example in examples[:4]]
         check_packing(model.base_model, sequences, setting="sft.packing")
-    training = _training(model, params, compute, seeds)
+    training = _training(stage, model, compute, seeds)
     checkpoints = Checkpoints(stage, training)
     total = sft.total_steps(len(examples), params)
     progress = Progress(stage.name, total, "steps", done=training.step)
@@ -67,7 +67,7 @@ def run(stage: Stage) -> None:
         "demonstrations": len(examples),
         "too_long": data.too_long,
     }
-    adapter = None
+    model, adapter = training.held.whole(), None
     if params.lora is not None:
         restore_frozen(model, lambda: load_policy(base, compute.device))
         adapter = take_adapter(model)
@@ -85,16 +85,16 @@ def run(stage: Stage) -> None:
     stage.keep(Output("policy", Path("models/sft")), Output("artifact", Path("results/sft")))
 
 
-def _training(
-    model: PreTrainedModel, params: SFTParams, compute: Compute, seeds: Seeds
-) -> Training:
+def _training(stage: Stage, model: PreTrainedModel, compute: Compute, seeds: Seeds) -> Training:
     """The model with what trains it: all of its weights, or an adapter."""
+    params = stage.params.sft
     if params.lora is not None:
         add_adapter(model, params.lora, seeds.torch("sft", "lora"))
         cast_frozen(model, compute)
+    held = Held(model, divided=stage.params.run.sharded)
     if params.recompute_layers:
         recompute_layers(model)
-    return Training(model, Optimiser(params.optimiser, model.named_parameters()))
+    return Training(model, Optimiser(params.optimiser, model.named_parameters()), held)
 
 
 class Data(NamedTuple):

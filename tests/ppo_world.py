@@ -10,6 +10,7 @@ from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
+from rlhf.sharding import Held
 from tests import tiny
 from tests.tiny import COMPUTE, PROMPTS, TOKENS
 
@@ -52,12 +53,14 @@ def fresh(
     seed: int = 0,
     reference_seed: int = 0,
     vocabulary: int = tiny.VOCABULARY,
+    divided: bool = False,
 ) -> PPOTraining:
     scorer = tiny.reward_model(vocabulary=vocabulary)
     scorer.set_normaliser(0.1, 0.5)
     actor = build_actor(policy(seed, vocabulary), params)
     reference = policy(reference_seed, vocabulary)
-    return PPOTraining(PPOModels(actor, reference, scorer), params)
+    held = Held(actor, divided=divided)
+    return PPOTraining(PPOModels(actor, reference, scorer), params, held)
 
 
 def run(

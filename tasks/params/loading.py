@@ -46,6 +46,9 @@ class RunParams:
     processes: Count = 1
     """Of a stage that trains or samples: each has its share of every batch, and a GPU of its own if
     there are any (docs/how-to/several-gpus.md). The results are the same within rounding."""
+    sharded: bool = False
+    """Whether the processes divide the weights that they train, with their gradients and moments,
+    among them; a model of which a GPU cannot hold all of that needs it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"

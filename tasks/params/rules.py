@@ -46,6 +46,7 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
     """
     if (run := sections.get("run")) is not None:
         yield from _run_problems(run, sections.get("ppo"))
+        yield from _sharding_problems(run, sections)
     if (ppo := sections.get("ppo")) is not None:
         yield from ((f"ppo.{key}", text) for key, text in ppo.problems())
     if (base := sections.get("base")) is not None:
@@ -75,6 +76,23 @@ def _run_problems(run: Any, ppo: PPOParams | None) -> Iterator[Problem]:
             f"{run.processes}, but a minibatch of ppo has {rows} responses, and each process needs "
             "one; lower it or ppo.minibatches",
         )
+
+
+def _sharding_problems(run: Any, sections: Mapping[str, Any]) -> Iterator[Problem]:
+    if not run.sharded:
+        return
+    if run.processes == 1:
+        yield (
+            "run.sharded",
+            "true, but run.processes is 1: weights are divided among processes; expected 2 or more",
+        )
+    for name in ("sft", "reward", "ppo"):
+        if getattr(sections.get(name), "lora", None) is not None:
+            yield (
+                "run.sharded",
+                f"true, but {name}.lora is set: an adapter's moments take next to nothing, and "
+                "what it lies on is not divided; take one of the two",
+            )
 
 
 def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:

@@ -31,6 +31,7 @@ def describe_environment(run: RunParams, bits: BitsInEffect) -> dict[str, Any]:
         **{name: version(name) for name in PACKAGES},
         "threads": run.threads,
         "processes": run.processes,
+        **({"sharded": True} if run.sharded else {}),
         "precision": run.precision,
         **_device(run),
     }
@@ -39,9 +40,11 @@ def describe_environment(run: RunParams, bits: BitsInEffect) -> dict[str, Any]:
 def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part that decides the bytes: with portable bits on a CPU any processor gives the same.
 
-    The number of processes decides them too, but a checkpoint of another number may be used.
+    So do the number of processes and how they hold weights, but a checkpoint of others may be used.
     """
-    spared = {"processes"} | ({"processor"} if environment["bits"] == "portable" else set())
+    spared = {"processes", "sharded"} | (
+        {"processor"} if environment["bits"] == "portable" else set()
+    )
     return {name: value for name, value in environment.items() if name not in spared}
 
 

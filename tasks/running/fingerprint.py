@@ -18,6 +18,9 @@ whole environment, for people to read."""
 
 _DECIDING = ("params", "inputs", "code", "environment")
 
+_WHAT_IT_IS_MADE_ON = {"run.processes", "run.sharded"}
+"""Parameters in which a checkpoint may be another's (`resuming`)."""
+
 
 def identify(
     root: Path,
@@ -33,8 +36,7 @@ def identify(
     dvc.lock says. Code is what `dvc.yaml` names for the stage.
     """
     return {
-        # As what it was made on, for a checkpoint of another number may be used (`resuming`).
-        "params": {k: v for k, v in flatten(params).items() if k != "run.processes"},
+        "params": {k: v for k, v in flatten(params).items() if k not in _WHAT_IT_IS_MADE_ON},
         "inputs": {path: _content(root / path) for path in inputs},
         "code": {path: _content(root / path) for path in _code(root, stage)},
         "environment": deciding(environment),

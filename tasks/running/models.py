@@ -41,7 +41,7 @@ NO_WEIGHT: Mapping[str, frozenset[str]] = {
 round, and what other files of the folder show (the chat template has its arguments)."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
-    "run": {"processes": 1},
+    "run": {"processes": 1, "sharded": False},
     "sft": {"heldout_fraction": 0.0},
     "reward": {"model": None, "packing": False},
     "ppo": {

@@ -93,7 +93,7 @@ class Checkpoints:
     def after_each(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Pass steps on; once the stage has logged one, write a checkpoint if it is due.
 
-        Of several processes the first writes, and what one is asked all are.
+        Several processes write together when it is due to the first, and what one is asked all are.
 
         Raises:
             KeyboardInterrupt: a signal asked the stage to end; a checkpoint has been written.
@@ -104,8 +104,9 @@ class Checkpoints:
             for step in steps:
                 yield step
                 self._steps += 1
-                asked = distributed.any_of(self._stage.signals.asked)
-                if asked or self._due(time.monotonic() - began):
+                due = self._due(time.monotonic() - began)
+                asked, due = _any_asked_and_due_to_the_first(self._stage.signals.asked, due)
+                if asked or due:
                     self._save()
                 began = time.monotonic()
                 if asked:
@@ -123,8 +124,6 @@ class Checkpoints:
         return time.monotonic() - self._saved_at >= pause
 
     def _save(self) -> None:
-        if distributed.rank() > 0:
-            return
         started = time.monotonic()
         self._training.require_finite_weights()
         state = {
@@ -154,10 +153,10 @@ class Checkpoints:
         self._steps = self._saved_steps = found.step
         log.info("%s resumes from its checkpoint at step %d", self._stage.name, found.step)
         facts = _facts(self._folder / f"step-{found.step:08d}") or {}
-        before = facts.get("made_on", {}).get("processes", 1)
-        if before != (now := self._stage.params.run.processes):
+        before, now = _held(facts.get("made_on", {})), _held(self._stage.environment)
+        if before != now:
             log.warning(
-                "%s: the checkpoint is of a run with %d processes, this one has %d: the result is "
+                "%s: the checkpoint is of a run with %s, this one has %s: the result is "
                 "that of either within rounding, and bit for bit that of neither",
                 self._stage.name,
                 before,
@@ -194,6 +193,20 @@ class Checkpoints:
                         differences(facts, self._stage.identity),
                     )
                     return
+
+
+def _any_asked_and_due_to_the_first(asked: bool, due: bool) -> tuple[bool, bool]:
+    """Whether any process is asked to end, and whether the first wants a checkpoint."""
+    first = distributed.rank() == 0
+    asked_of, due_to_first = distributed.totals([float(asked), float(due and first)])
+    return asked_of > 0, due_to_first > 0
+
+
+def _held(environment: Mapping[str, Any]) -> str:
+    """How many processes a run has, and how they hold the weights, in words."""
+    count = environment.get("processes", 1)
+    processes = f"{count} process" if count == 1 else f"{count} processes"
+    return f"{processes} and divided weights" if environment.get("sharded") else processes
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:

@@ -8,14 +8,11 @@ from itertools import chain
 import pytest
 import torch
 
-from rlhf import distributed, ppo_update, reward, sft
+from rlhf import distributed, ppo_update, sft
 from rlhf.draws import draw_table
 from rlhf.evaluation import kl_to_reference
 from rlhf.generation import sample_all
-from rlhf.optimisers import Optimiser, Training
 from rlhf.params.evaluate import EvaluateParams
-from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.reward import RewardParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
 from rlhf.scoring import score_rows
@@ -23,21 +20,8 @@ from rlhf.seeding import Seeds
 from tests import ppo_world, tiny
 from tests.forked import run_together
 from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
+from tests.training_steps import EXAMPLES, ppo_steps, reward_steps, sft_steps
 
-EXAMPLES = [
-    sft.Example([5, 6, 7], [8, 9, EOS]),
-    sft.Example([4], [10, EOS]),
-    sft.Example([3, 2, 13, 14], [EOS]),
-    sft.Example([9, 9], [12, 11, 3, 4, 5, EOS]),
-    sft.Example([6, 7], [6, 7, EOS]),
-]
-PAIRS = [
-    reward.EncodedPair([5, 6, 7, EOS], [5, 6, 8, 9, EOS], 0.0, 1.0),
-    reward.EncodedPair([4, EOS], [4, 10, 11, 12, 13, EOS], 0.5, 2.0),
-    reward.EncodedPair([3, 2, 13, EOS], [3, 2, EOS], 0.0, 0.25),
-    reward.EncodedPair([9, 9, 3, 4, 5, EOS], [9, 9, 12, EOS], 1.0, 1.0),
-    reward.EncodedPair([6, 7, EOS], [6, 8, EOS], 0.0, 3.0),
-]
 LARGEST_GAP = 2e-6
 """Of the gradient of two processes, as a share of the gradient of one."""
 BFLOAT16 = replace(COMPUTE, precision="bfloat16")
@@ -136,62 +120,6 @@ def test_the_death_of_another_is_an_error_that_says_so() -> None:
 
 
 # --- gradients of whole optimiser steps --------------------------------------------------------
-
-
-class Recording(Optimiser):
-    """Notes the gradient of every step, after it has been added up."""
-
-    def apply(self, factor: float) -> None:
-        self.noted = [*getattr(self, "noted", []), self.gradient()]
-        super().apply(factor)
-
-    def gradient(self) -> torch.Tensor:
-        parts = [w.grad.flatten() for w in self.weights if w.grad is not None]
-        return torch.cat(parts).double()
-
-
-PLAIN = OptimiserParams(max_grad_norm=1e9, warmup_steps=0, lr=1e-3)
-
-
-def sft_steps(compute=COMPUTE, **changes) -> tuple[list[torch.Tensor], list[float]]:
-    params = SFTParams(epochs=1, batch_size=3, optimiser=PLAIN, **changes)
-    model = tiny.llama()
-    optimiser = Recording(PLAIN, model.named_parameters())
-    steps = sft.train(
-        Training(model, optimiser), EXAMPLES, params, pad_id=PAD, compute=compute, seeds=Seeds(0)
-    )
-    losses = [step.loss for step in steps]
-    return optimiser.noted, losses
-
-
-def reward_steps(compute=COMPUTE, packing: bool = False) -> tuple[list[torch.Tensor], list[float]]:
-    params = RewardParams(
-        epochs=1,
-        batch_size=3,
-        label_smoothing=0.1,
-        centring_coef=0.3,
-        optimiser=PLAIN,
-        packing=packing,
-    )
-    model = tiny.reward_model()
-    optimiser = Recording(PLAIN, model.named_parameters())
-    steps = reward.train(
-        Training(model, optimiser), PAIRS, params, pad_id=PAD, compute=compute, seeds=Seeds(0)
-    )
-    numbers = [number for s in steps for number in (s.loss, s.accuracy, s.margin)]
-    return optimiser.noted, numbers
-
-
-def ppo_steps(compute=COMPUTE, **changes) -> tuple[list[torch.Tensor], list[float]]:
-    settings = {"iterations": 1, "epochs": 1, "micro_batch_size": 3, **changes}
-    params = ppo_world.params(optimiser=PLAIN, value_optimiser=PLAIN, **settings)
-    training = ppo_world.fresh(params, reference_seed=1)
-    for name in ("optimiser", "value_optimiser"):
-        getattr(training, name).__class__ = Recording
-    (only,) = ppo_world.metrics_of(ppo_world.run(training, params, compute=compute))
-    both = (training.optimiser, training.value_optimiser)
-    noted = [gradient for optimiser in both for gradient in getattr(optimiser, "noted", [])]
-    return noted, list(only.curves().values())
 
 
 @pytest.mark.parametrize(

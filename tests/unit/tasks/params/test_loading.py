@@ -150,7 +150,7 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str):
         ("rounds.r2.polcy", "rounds.r2.polcy: unknown key; did you mean rounds.r2.policy?"),
         (
             "run.zzz",
-            "run.zzz: unknown key; known: seed, threads, processes, device, precision, "
+            "run.zzz: unknown key; known: seed, threads, processes, sharded, device, precision, "
             "generation, bits",
         ),
     ],
@@ -266,6 +266,11 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
         (
             {"run.processes": 65},
             "run.processes: 65, but a minibatch of ppo has 64 responses, and each process",
+        ),
+        ({"run.sharded": True}, "run.sharded: true, but run.processes is 1"),
+        (
+            {"run.sharded": True, "run.processes": 2, "reward.lora": {"rank": 4}},
+            "run.sharded: true, but reward.lora is set",
         ),
         ({"ppo.minibatches": 3}, "ppo.minibatches: rollout_size 128 cannot be cut into 3"),
         ({"ppo.dual_clip": 0.5}, "ppo.dual_clip: must be above 1, found 0.5"),

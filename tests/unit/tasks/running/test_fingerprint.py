@@ -55,6 +55,18 @@ def test_another_number_of_processes_may_go_on_from_the_same_checkpoint() -> Non
     assert of(2)["made_on"]["processes"] == 2
 
 
+def test_weights_that_are_divided_may_go_on_from_the_same_checkpoint() -> None:
+    def of(sharded: bool) -> Identity:
+        params = {"run": {"sharded": sharded, "seed": 0}}
+        environment = HERE | ({"sharded": True} if sharded else {})
+        return identify(
+            Path("/nowhere"), "ppo@r1", params=params, inputs=(), environment=environment
+        )
+
+    assert fingerprint(of(True)) == fingerprint(of(False))
+    assert of(True)["made_on"]["sharded"]
+
+
 def test_another_driver_of_the_gpu_is_another_run() -> None:
     gpu = {"device": "cuda", "gpu": "X", "driver": "550.54.15", "cuda": "12.4"}
 

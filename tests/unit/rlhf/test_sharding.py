@@ -1,0 +1,221 @@
+"""Two processes that divide a model's weights compute what one does that has them all."""
+
+import os
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf import distributed, sft
+from rlhf.checkpoints import load_newest, save_checkpoint
+from rlhf.compute import Compute
+from rlhf.divided import part
+from rlhf.optimisers import Optimiser, Training
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.params.sft import SFTParams
+from rlhf.seeding import Seeds
+from rlhf.sharding import Held
+from tests import ppo_world, tiny
+from tests.forked import run_together
+from tests.tiny import COMPUTE, PAD
+from tests.training_steps import EXAMPLES, ppo_steps, reward_steps, sft_steps
+
+LARGEST_GAP = 2e-6
+"""Of the gradient of two processes, as a share of the gradient of one."""
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "processes"),
+    [
+        (sft_steps, 2),
+        (partial(sft_steps, packing=True), 2),
+        (partial(sft_steps, micro_batch_size=1), 3),
+        (reward_steps, 2),
+        (ppo_steps, 3),
+        (partial(ppo_steps, value_model="shared"), 2),
+        (partial(ppo_steps, value_warmup_iterations=1), 2),
+    ],
+    ids=["sft", "packed", "micro", "reward", "ppo", "shared", "value"],
+)
+def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
+    steps, processes, assert_close
+) -> None:
+    """The first step's; what follows starts from weights that differ in their last digits."""
+    expected, numbers = steps()
+
+    (ours, found), (theirs, _), *_ = run_together(partial(steps, divided=True), processes)
+
+    gap = (ours[0] - expected[0]).norm() / expected[0].norm()
+    assert gap.item() <= LARGEST_GAP
+    assert len(ours) == len(expected)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert_close(found, numbers, rtol=1e-3, atol=1e-4)
+
+
+def test_every_process_makes_as_many_passes_as_the_others() -> None:
+    """Rows 0, 2 and 4 are the first one's, 1 and 3 the second's."""
+
+    def work():
+        held = Held(tiny.llama(), divided=True)
+        whole = Held(tiny.llama())
+        return [
+            [(micro.rows, micro.counts) for micro in each.micro_batches([10, 11, 12, 13, 14], 1)]
+            for each in (held, whole)
+        ]
+
+    first, second = run_together(work)
+    assert first == [[([10], True), ([12], True), ([14], True)]] * 2
+    assert second[0] == [([11], True), ([13], True), ([10], False)]
+    assert second[1] == second[0][:2]
+
+
+# --- weights -----------------------------------------------------------------------------------
+
+
+def test_a_process_holds_its_rows_and_a_copy_has_all_of_them() -> None:
+    """16 rows of embeddings among 3 processes: 6, 6 and 4."""
+
+    def work():
+        held = Held(tiny.llama(), divided=True)
+        embeddings = held.model.get_input_embeddings().weight
+        copy = held.whole()
+        assert copy.get_input_embeddings().weight is copy.get_output_embeddings().weight
+        assert held.whole().get_input_embeddings().weight is not copy.get_input_embeddings().weight
+        rows = [len(part(weight)) for weight in held.model.parameters()]
+        return len(part(embeddings)), sum(rows), copy.state_dict()
+
+    plain = tiny.llama().state_dict()
+    found = run_together(work, processes=3)
+    assert [count for count, _, _ in found] == [6, 6, 4]
+    rows = sum(len(weight) for weight in tiny.llama().parameters())
+    assert sum(count for _, count, _ in found) == rows
+    for _, _, copy in found:
+        assert copy.keys() == plain.keys()
+        assert all(torch.equal(copy[name], plain[name]) for name in plain)
+
+
+def test_a_copy_to_compute_with_has_linear_layers_in_the_computes_precision() -> None:
+    def work():
+        bfloat16 = Compute(torch.device("cpu"), "bfloat16")
+        lm = Held(tiny.llama(), divided=True).whole(bfloat16)
+        layer = lm.base_model.layers[0]
+        weights = layer.mlp.up_proj.weight, layer.input_layernorm.weight, lm.lm_head.weight
+        return [weight.dtype for weight in weights]
+
+    assert run_together(work) == [[torch.bfloat16, torch.float32, torch.float32]] * 2
+
+
+# --- whole trainings, and checkpoints of them ---------------------------------------------------
+
+Weights = dict[str, Tensor]
+
+
+def ppo_weights(*, divided: bool = False, folder: Path | None = None, stop: int = 2) -> Weights:
+    """The actor after `stop` iterations, their average; goes on from a checkpoint in `folder`."""
+    rate = OptimiserParams(lr=1e-3, warmup_steps=0)
+    params = ppo_world.params(
+        optimiser=rate, value_optimiser=rate, average_decay=0.5, iterations=2, micro_batch_size=3
+    )
+    training = ppo_world.fresh(params, reference_seed=1, divided=divided)
+    found = load_newest(folder)[0] if folder is not None else None
+    if found is not None:
+        training.load_state_dict(found.state)
+    ppo_world.run(training, params, stop=stop)
+    if folder is not None:
+        save_checkpoint(folder, training.iteration, training.state_dict(), {})
+    training.average.publish()
+    return training.held.whole().state_dict()
+
+
+def sft_weights(folder: Path, *, divided: bool = False, epochs: int = 2) -> Weights:
+    """A policy after SFT by Muon, which has AdamW for embeddings; goes on from a checkpoint."""
+    rate = OptimiserParams(name="muon", lr=1e-3, muon_lr=1e-3, warmup_steps=0, schedule="constant")
+    params = SFTParams(epochs=epochs, batch_size=3, optimiser=rate)
+    model = tiny.llama()
+    held = Held(model, divided=divided)
+    training = Training(model, Optimiser(rate, model.named_parameters()), held)
+    if (found := load_newest(folder)[0]) is not None:
+        training.load_state_dict(found.state)
+    list(sft.train(training, EXAMPLES, params, pad_id=PAD, compute=COMPUTE, seeds=Seeds(0)))
+    save_checkpoint(folder, training.step, training.state_dict(), {})
+    return held.whole().state_dict()
+
+
+def assert_same(found: Weights, expected: Weights) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def assert_near(found: Weights, expected: Weights) -> None:
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=0, atol=2e-6, msg=name)
+
+
+def test_a_round_resumes_to_the_bits_of_one_without_a_stop_and_near_those_of_one_process(
+    tmp_path: Path,
+) -> None:
+    straight = partial(ppo_weights, divided=True)
+    with_folder = partial(straight, folder=tmp_path)
+
+    first, second = run_together(straight)
+    run_together(partial(with_folder, stop=1))
+    resumed, _ = run_together(with_folder)
+
+    assert_same(second, first)
+    assert_same(resumed, first)
+    assert_near(first, ppo_weights())
+
+
+def test_a_checkpoint_loads_however_weights_were_held_and_are(tmp_path: Path) -> None:
+    def run(folder: str, processes: int, **changes) -> Weights:
+        return run_together(partial(sft_weights, tmp_path / folder, **changes), processes)[-1]
+
+    straight = sft_weights(tmp_path / "alone")
+    run("two", 2, divided=True, epochs=1)
+    run("whole", 2, epochs=1)
+    for folder in ("one", "three"):
+        shutil.copytree(tmp_path / "two", tmp_path / folder)
+
+    assert_near(run("two", 2, divided=True), straight)
+    assert_near(run("one", 1), straight)
+    assert_near(run("three", 3, divided=True), straight)
+    assert_near(run("whole", 2, divided=True), straight)
+
+
+def test_each_process_writes_its_rows_and_all_are_verified(tmp_path: Path) -> None:
+    run_together(partial(sft_weights, tmp_path, divided=True, epochs=1))
+    (path,) = tmp_path.iterdir()
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+
+    assert sizes.keys() == {
+        "manifest.json", "parts-0.safetensors", "parts-1.safetensors", "state.json",
+        "tensors.safetensors",
+    }  # fmt: skip
+    assert abs(sizes["parts-0.safetensors"] / sizes["parts-1.safetensors"] - 1) < 0.05
+    assert sizes["tensors.safetensors"] < 0.1 * sizes["parts-0.safetensors"]
+    (path / "parts-1.safetensors").unlink()
+    found, (line,) = load_newest(tmp_path)
+    assert found is None
+    assert line.endswith("parts-1.safetensors: missing; its manifest lists it")
+
+
+def test_the_death_of_another_is_an_error_that_says_so() -> None:
+    """Where it is noticed first: while a layer's weights are put together."""
+
+    def work() -> None:
+        held = Held(tiny.llama(), divided=True)
+        if distributed.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ids = torch.tensor([[4, 5, 6]])
+        held.compute(lambda: held.model(input_ids=ids).logits.sum()).backward()
+
+    found, nothing = run_together(work)
+    assert nothing is None
+    assert isinstance(found, distributed.LostProcessError)

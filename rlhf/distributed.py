@@ -94,7 +94,7 @@ def part_of_total(values: Tensor) -> Tensor:
 def gather_parts(part: Tensor, found: Tensor) -> None:
     """Fill a flat tensor with the equal parts of all processes, of which `part` may be a view."""
     with _heard():
-        dist.all_gather_into_tensor(found, part)
+        dist.all_gather_single(found, part)
 
 
 def meet() -> None:

@@ -43,15 +43,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(built: Path) -> Iterator[Path]:
     stage_world.forget(built, SFT)
-    stage_world.set_params(built, "run", {"processes": 2})
+    stage_world.set_params(built, "run", {"processes": 2, "sharded": False})
     yield built
     assert processes_in(built) == []
 
 
-def start(root: Path, **environment: str) -> subprocess.Popen[str]:
+def start(root: Path, stage: str = SFT, **environment: str) -> subprocess.Popen[str]:
+    section, _, key = stage.partition("@")
     outside = {"PYTHONPATH": str(stage_world.ROOT), "RLHF_EXECUTION": "tiny", **environment}
     return subprocess.Popen(
-        [sys.executable, "-m", "tasks.sft"],
+        [sys.executable, "-m", f"tasks.{section}", *(["--round", key] if key else [])],
         cwd=root,
         env=stage_world.environment(root, **outside),
         stderr=subprocess.PIPE,
@@ -59,8 +60,8 @@ def start(root: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(root: Path, **environment: str) -> tuple[int, str]:
-    process = start(root, **environment)
+def finish(root: Path, stage: str = SFT, **environment: str) -> tuple[int, str]:
+    process = start(root, stage, **environment)
     _, said = process.communicate()
     return process.returncode, said
 
@@ -104,7 +105,7 @@ def outcome(root: Path) -> dict:
 @pytest.fixture(scope="module")
 def digest_of_two(built: Path) -> str:
     stage_world.forget(built, SFT)
-    stage_world.set_params(built, "run", {"processes": 2})
+    stage_world.set_params(built, "run", {"processes": 2, "sharded": False})
     code, said = finish(built)
     assert code == 0, said
     return stage_world.digest(built, SFT)
@@ -201,6 +202,49 @@ def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_clos
     stage_world.forget(world, SFT)
     assert finish(world)[0] == 0
     assert_close(found, losses(world), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward@r1", "ppo@r1"])
+def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
+    built: Path, assert_close, stage: str
+) -> None:
+    folder = built / stage_world.OUTPUTS[stage][1]
+
+    def run(processes: int, sharded: bool) -> tuple[str, list[list[float]]]:
+        stage_world.set_params(built, "run", {"processes": processes, "sharded": sharded})
+        stage_world.forget(built, stage)
+        code, said = finish(built, stage)
+        assert code == 0, said
+        lines = (folder / "history.csv").read_text().splitlines()[1:]
+        rows = [[float(number or 0) for number in line.split(",")] for line in lines]
+        return stage_world.digest(built, stage), rows
+
+    digest, rows = run(2, True)
+
+    assert run(2, True)[0] == digest
+    assert_close(rows, run(1, False)[1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_divided_weights_resume_to_the_same_bytes_when_one_process_has_died(
+    world: Path, rank: str
+) -> None:
+    stage_world.set_params(world, "run", {"sharded": True})
+    assert finish(world)[0] == 0
+    straight = stage_world.digest(world, SFT)
+    stage_world.forget(world, SFT)
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+
+    os.kill(ranks(world)[rank], signal.SIGKILL)
+    _, said = process.communicate()
+
+    assert process.returncode == 1, said
+    assert processes_in(world) == []
+    code, said = finish(world)
+    assert code == 0
+    assert "sft resumes from its checkpoint at step" in said
+    assert stage_world.digest(world, SFT) == straight
 
 
 def test_bad_input_is_said_once_and_ends_as_with_one_process(world: Path) -> None:

@@ -40,6 +40,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def with_round(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny world as it was built: another SFT would not be that of the round's responses."""
+    root = tmp_path_factory.mktemp("round") / "world"
+    stage_world.build(root)
+    return root
+
+
 @pytest.fixture
 def world(built: Path) -> Iterator[Path]:
     stage_world.forget(built, SFT)
@@ -204,20 +212,20 @@ def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_clos
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("stage", ["sft", "reward@r1", "ppo@r1"])
+@pytest.mark.parametrize("stage", ["ppo@r1", "reward@r1"])
 def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
-    built: Path, assert_close, stage: str
+    with_round: Path, assert_close, stage: str
 ) -> None:
-    folder = built / stage_world.OUTPUTS[stage][1]
+    folder = with_round / stage_world.OUTPUTS[stage][1]
 
     def run(processes: int, sharded: bool) -> tuple[str, list[list[float]]]:
-        stage_world.set_params(built, "run", {"processes": processes, "sharded": sharded})
-        stage_world.forget(built, stage)
-        code, said = finish(built, stage)
+        stage_world.set_params(with_round, "run", {"processes": processes, "sharded": sharded})
+        stage_world.forget(with_round, stage)
+        code, said = finish(with_round, stage)
         assert code == 0, said
         lines = (folder / "history.csv").read_text().splitlines()[1:]
         rows = [[float(number or 0) for number in line.split(",")] for line in lines]
-        return stage_world.digest(built, stage), rows
+        return stage_world.digest(with_round, stage), rows
 
     digest, rows = run(2, True)
 

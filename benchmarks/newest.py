@@ -24,6 +24,7 @@ FOLDER = ROOT / ".work" / "newest"
 PACKAGES = ("prefect", "mlflow", "dvc", "great-expectations")
 TESTS = (
     "tests/unit/flows",
+    "tests/unit/tasks/workspace/test_quick_dvc.py",
     "tests/integration/test_flow_stages.py",
     "tests/integration/test_prefect_server.py",
     "tests/integration/test_tracking.py",

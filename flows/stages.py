@@ -10,7 +10,6 @@ import logging
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 from flows import processes
 from flows.environment import stage_environment
+from tasks.workspace.dvc_process import DVC
 
 GRACE_SECONDS = 8.0
 """For a stage to take its step to the end and write a checkpoint: ten seconds after a cancel it has
@@ -74,7 +74,7 @@ def run_stage(
     process = processes.start(
         # A stage waits a moment for a `dvc status` in another terminal; two runs of one stage
         # never wait for each other: DVC refuses the second.
-        [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage],
+        [*DVC, "--wait-for-lock", "repro", "--single-item", stage],
         cwd=root,
         env=stage_environment(root, execution),
         output=subprocess.PIPE,

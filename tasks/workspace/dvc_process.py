@@ -18,12 +18,15 @@ from types import FrameType
 
 from tasks.workspace.processes import adopt_orphans, die_with
 
+DVC = (sys.executable, "-P", str(Path(__file__).with_name("quick_dvc.py")))
+"""DVC as our drivers run it, in a workspace of any revision."""
+
 GRACE_SECONDS = 60.0
 """A stage that was asked to stop has this long to write its checkpoint."""
 
 
 class DvcProcess:
-    """A running `python -m dvc ...` with everything that it started. Output is inherited."""
+    """A running `dvc ...` with everything that it started. Output is inherited."""
 
     def __init__(
         self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str]
@@ -32,7 +35,7 @@ class DvcProcess:
         # Stages may outlive dvc.
         adopt_orphans()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dvc", *arguments],
+            [*DVC, *arguments],
             cwd=folder,
             env=dict(environment),
             start_new_session=True,

@@ -14,6 +14,7 @@ from typing import Any
 from tasks.workspace.held import take
 
 RWLOCK = Path(".dvc") / "tmp" / "rwlock"
+_NAMES = (b"/dvc", b"/quick_dvc.py")
 
 
 def clear_stale(root: Path, *, remove: bool = True) -> list[str]:
@@ -69,7 +70,7 @@ def _dvc_commands(root: Path) -> Iterator[tuple[int, list[bytes]]]:
             here = (folder / "cwd").readlink() == root.resolve()
         except OSError:  # It ended meanwhile, or belongs to somebody else.
             continue
-        if here and any(word == b"dvc" or word.endswith(b"/dvc") for word in words[:3]):
+        if here and any(word == b"dvc" or word.endswith(_NAMES) for word in words[:3]):
             yield int(folder.name), words
 
 

@@ -1,6 +1,6 @@
 """TRL's side of experiments/trl_ppo.py, run in the environment that has TRL.
 
-    python experiments/trl_ppo_side.py ORDER.json
+    python benchmarks/trl_ppo_side.py ORDER.json
 
 The order names the folders of the models and what TRL's options can express of our recipe. Writes
 the policy to the folder `policy` beside the order.

@@ -20,6 +20,7 @@ import json
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ import transformers
 from benchmarks.trl_parity import VERSION, make_environment
 from experiments.measuring import COMPUTE, FinishedRun, interval, measure, read_run, say
 from rlhf.compute import make_deterministic
+from rlhf.intervals import mean_interval
 from rlhf.models import load_policy
 from rlhf.named_seeds import named_random
 from tasks.params.loading import load_params, read_yaml
@@ -82,9 +84,8 @@ def by_trl(run: FinishedRun, rate: float, python: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         told = Path(temporary) / "order.json"
         told.write_text(json.dumps(order(run, rate)), encoding="utf-8")
-        # -P: Python would look in the script's folder first, where `statistics` is another.
-        script = REPOSITORY / "experiments/trl_ppo_side.py"
-        command = [str(python), "-P", str(script), str(told)]
+        script = REPOSITORY / "benchmarks/trl_ppo_side.py"
+        command = [str(python), str(script), str(told)]
         seconds = processor_seconds(command, REPOSITORY)
         policy = load_policy(told.parent / "policy", COMPUTE.device)
     found = measure(run, policy)
@@ -135,6 +136,8 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         "same draws; intervals are of 95 % over the prompts, differences are paired by prompt.",
         "Seconds are of processors, of the whole command on one thread.",
         "",
+        *_over_runs(found),
+        "",
         "| seed | side | rate | gold | win rate vs SFT | KL | seconds | less ours, gold |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -151,6 +154,32 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _over_runs(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Means over the runs, and of TRL the difference to ours with the interval of its mean."""
+    sides: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for row in found:
+        sides.setdefault((row["side"], row["rate"]), []).append(row)
+    lines = [
+        "| side | rate | runs | mean gold | mean KL | mean seconds | less ours, mean gold |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (side, rate), rows in sides.items():
+        gold, kl = (statistics.fmean(row[name]["mean"] for row in rows) for name in ("gold", "kl"))
+        less = [row["less_ppo"]["mean"] for row in rows]
+        compared = side != "ours" and len(rows) > 1
+        cells = [
+            side,
+            f"{rate:g}",
+            str(len(rows)),
+            f"{gold:.2f}",
+            f"{kl:.2f}",
+            f"{statistics.fmean(row['seconds'] for row in rows):.0f}",
+            interval(mean_interval(less).as_dict(), 2) if compared else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -126,15 +126,7 @@ def run(stage: Stage) -> None:
     if training.average is not None:
         training.average.publish()
     _write_policy(stage, held.whole(), tokenizer)
-    metrics = {
-        "round": key,
-        "iterations": training.iteration,
-        **({} if params.rollouts == "local" else {"rollouts": params.rollouts}),
-        **({} if training.end is None else {"ended_early": training.end}),
-        "too_long": too_long,
-        **_last_curves(stage.history),
-    }
-    _write_results(stage, metrics, samples)
+    _write_results(stage, training, too_long, samples)
 
 
 def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, LearnedScore | None]:
@@ -177,10 +169,18 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
 
 
 def _write_results(
-    stage: Stage, metrics: dict[str, Any], samples: Sequence[dict[str, Any]]
+    stage: Stage, training: PPOTraining, too_long: int, samples: Sequence[dict[str, Any]]
 ) -> None:
     """Writes metrics, curves and samples, and gives them to MLflow with the policy."""
-    key = stage.round_key
+    key, params = stage.round_key, stage.params.ppo
+    metrics = {
+        "round": key,
+        "iterations": training.iteration,
+        **({} if params.rollouts == "local" else {"rollouts": params.rollouts}),
+        **({} if training.end is None else {"ended_early": training.end}),
+        "too_long": too_long,
+        **_last_curves(stage.history),
+    }
     results = stage.staging.directory(f"results/ppo/{key}")
     write_metrics(results, metrics)
     stage.write_history(results)

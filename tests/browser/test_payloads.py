@@ -37,7 +37,7 @@ FIND_ACTIVE = f"""
     const handlers = (node) => [...node.attributes].some((one) => one.name.startsWith("on"));
     return boxes.flatMap((box) => [...box.querySelectorAll("*")])
       .filter((node) => node.matches(`{ACTIVE}`) || handlers(node))
-      .filter((node) => !node.matches("button[data-person]"))
+      .filter((node) => !node.matches("button[data-person], button[data-export]"))
       .map((node) => node.outerHTML);
 """
 

@@ -5,7 +5,7 @@ Writes `docs/results/alarms.md`.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -99,13 +99,21 @@ def rounds_of(experiment: Experiment, record: Record) -> Iterator[Round]:
 
 
 def all_rounds(root: Path) -> list[Round]:
-    """Those of all experiments, by name."""
-    found: list[Round] = []
-    for name in available(root):
-        experiment = load_experiment(root, name)
-        for record in read_records(root, name):
-            found += rounds_of(experiment, record)
-    return found
+    """Those of all experiments, by name; what two experiments have in common counts once."""
+    return once(
+        one
+        for name in available(root)
+        for record in read_records(root, name)
+        for one in rounds_of(load_experiment(root, name), record)
+    )
+
+
+def once(rounds: Iterable[Round]) -> list[Round]:
+    """The rounds without those that are another's by every figure: DVC restored them."""
+    found: dict[tuple[float, ...], Round] = {}
+    for one in rounds:
+        found.setdefault((one.gold_change, one.accuracy["mean"], one.kl, one.proxy), one)
+    return list(found.values())
 
 
 def area_under_curve(fell: Sequence[float], rose: Sequence[float]) -> float | None:

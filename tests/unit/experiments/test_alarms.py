@@ -1,12 +1,13 @@
 """Rules without gold, judged over the rounds of records."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.alarms import Round, area_under_curve, page, rounds_of
+from experiments.alarms import Round, area_under_curve, once, page, rounds_of
 from experiments.descriptions import Experiment
 from experiments.records import signals
 
@@ -82,3 +83,13 @@ def test_the_signals_of_rounds_that_have_them_are_kept(tmp_path: Path):
     folder.mkdir(parents=True)
     (folder / "signals.json").write_text(json.dumps({"policy_wins": None}))
     assert signals(tmp_path, ["r1", "r2"]) == {"r2": {"policy_wins": None}}
+
+
+def test_a_round_that_another_experiment_has_too_counts_once() -> None:
+    def rounds_named(name: str) -> list[Round]:
+        return list(rounds_of(replace(EXPERIMENT, name=name), record("default")))
+
+    (rise, fall), same = rounds_named("mine"), rounds_named("theirs")
+    other = replace(fall, kl=fall.kl + 1)
+
+    assert once([rise, fall, *same, other]) == [rise, fall, other]

@@ -89,8 +89,14 @@ def blocks() -> list[str]:
 
 
 def test_the_page_takes_a_reader_from_a_folder_to_a_conversation(world: World):
-    take, show, again, chat = blocks()
+    take, show, again, chat, *without_downloads = blocks()
     assert take == f"make repro PRESET=smollm2-135m MODEL={MODEL}"
+    # Half an hour of training; tests/unit/test_grown_model.py grows smaller ones.
+    assert without_downloads == [
+        "make repro",
+        "python -m benchmarks.grown_model models/base mine/grown-135m",
+        "python -m tasks.params.presets smollm2-135m --model mine/grown-135m",
+    ]
 
     taken = world.run("bash", "-c", take)
     assert "3, your own, stays (preset: 8)" in taken

@@ -14,7 +14,9 @@ import sqlalchemy
 
 from flows.servers import any_free_port
 
-INSTALLED = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
+SERVERS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+"""Of each version that is installed as a server; a client alone has no initdb."""
+INSTALLED = SERVERS[0].parent if SERVERS else None
 PASSWORD = "only-of-this-test"
 
 

@@ -15,9 +15,7 @@ Writes `docs/results/dpo.json` and, from it, `docs/results/dpo.md`; nothing in t
 
 import tasks  # noqa: F401
 
-import argparse
 import itertools
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +26,16 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from experiments.measuring import COMPUTE, FinishedRun, interval, measure, read_run, say
+from experiments.measuring import (
+    COMPUTE,
+    FinishedRun,
+    interval,
+    measure,
+    options_of,
+    read_run,
+    say,
+    write_results,
+)
 from preferences.loading import load_preferences
 from rlhf.chat import encode_prompt, encode_response
 from rlhf.compute import make_deterministic
@@ -40,8 +47,6 @@ from rlhf.params.dpo import DPOParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.seeding import Seeds
 from tasks.params.loading import read_yaml
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -170,13 +175,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.dpo", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--params", type=Path, default=REPOSITORY / "experiments/dpo.yaml")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs/results")
-    options = parser.parse_args(arguments)
+    options = options_of("dpo", __doc__.partition("\n")[0], arguments)
     make_deterministic(1)
     transformers.utils.logging.disable_progress_bar()
     worlds = [start(root) for root in options.runs]
@@ -185,10 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = DPOParams(**{**best, "optimiser": OptimiserParams(**best["optimiser"])})
     attempts += [attempt(world, chosen) for world in worlds[1:]]
     found = {"chosen": {"beta": chosen.beta, "lr": chosen.optimiser.lr}, "attempts": attempts}
-    options.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
-    (options.out / "dpo.json").write_text(text, encoding="utf-8")
-    (options.out / "dpo.md").write_text(page(found), encoding="utf-8")
+    write_results(options.out, "dpo", found, page(found))
     return 0
 
 

@@ -3,6 +3,7 @@
 
 import tasks  # noqa: F401
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from rlhf.special_ids import SpecialIds, load_special_ids
 from tasks.params.loading import load_params
 from tasks.scoring.gold import gold_scores
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 COMPUTE = Compute(device("cpu"), "float32")
 
 
@@ -103,6 +105,23 @@ def measure(run: FinishedRun, policy: PreTrainedModel) -> dict[str, Any]:
             for prompt, text, score in list(zip(prompts, texts, gold, strict=True))[:6]
         ],
     }
+
+
+def options_of(name: str, description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of an experiment on finished runs: `runs`, `params` and `out`."""
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=description)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--params", type=Path, default=REPOSITORY / f"experiments/{name}.yaml")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs/results")
+    return parser.parse_args(arguments)
+
+
+def write_results(out: Path, name: str, found: object, page: str) -> None:
+    """Write `NAME.json` and `NAME.md`."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    (out / f"{name}.json").write_text(text, encoding="utf-8")
+    (out / f"{name}.md").write_text(page, encoding="utf-8")
 
 
 def interval(estimate: Mapping[str, float], digits: int) -> str:

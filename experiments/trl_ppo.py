@@ -15,7 +15,6 @@ Writes `docs/results/trl_ppo.json` and, from it, `docs/results/trl_ppo.md`; noth
 
 import tasks  # noqa: F401
 
-import argparse
 import json
 import os
 import resource
@@ -31,7 +30,17 @@ from typing import Any
 import transformers
 
 from benchmarks.trl_parity import VERSION, make_environment
-from experiments.measuring import COMPUTE, FinishedRun, interval, measure, read_run, say
+from experiments.measuring import (
+    COMPUTE,
+    REPOSITORY,
+    FinishedRun,
+    interval,
+    measure,
+    options_of,
+    read_run,
+    say,
+    write_results,
+)
 from rlhf.compute import make_deterministic
 from rlhf.intervals import mean_interval
 from rlhf.models import load_policy
@@ -39,7 +48,6 @@ from rlhf.named_seeds import named_random
 from tasks.params.loading import load_params, read_yaml
 from tasks.running.models import encode_prompts, load_prompts
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 ROUND = "r1"
 REWARD = Path(f"models/rounds/{ROUND}/reward")
 POLICY = Path(f"models/rounds/{ROUND}/policy")
@@ -184,26 +192,17 @@ def _over_runs(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.trl_ppo", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--params", type=Path, default=REPOSITORY / "experiments/trl_ppo.yaml")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs/results")
-    options = parser.parse_args(arguments)
+    options = options_of("trl_ppo", __doc__.partition("\n")[0], arguments)
     make_deterministic(1)
     transformers.utils.logging.disable_progress_bar()
     python = make_environment(REPOSITORY / ".work" / "trl")
     rates = read_yaml(options.params)["rates"]
-    options.out.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
     for root in options.runs:
         run = read_run(root, key=ROUND)
         found += [by_us(run), *(by_trl(run, rate, python) for rate in rates)]
         # After each run: hours of work are behind it.
-        text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
-        (options.out / "trl_ppo.json").write_text(text, encoding="utf-8")
-        (options.out / "trl_ppo.md").write_text(page(found), encoding="utf-8")
+        write_results(options.out, "trl_ppo", found, page(found))
     return 0
 
 

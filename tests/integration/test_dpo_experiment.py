@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import dpo
-from tests import stage_world
-from tests.integration.test_best_of_n import evaluate
+from tests.measured_run import measured_run
 
 SETTINGS = "betas: [0.1, 5.0]\nrates: [5e-3]\nepochs: 1\nbatch_size: 8\n"
 
@@ -23,13 +22,7 @@ def digest(root: Path) -> str:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("dpo") / "run"
-    stage_world.build(root)
-    evaluate(root)
-    estimate = {"mean": 9.5, "low": 9.0, "high": 10.0, "n": 10}
-    measured = dict.fromkeys(("gold", "win_rate_vs_sft", "kl"), estimate)
-    (root / "results/evaluate/r1/metrics.json").write_text(json.dumps(measured))
-    return root
+    return measured_run(tmp_path_factory.mktemp("dpo") / "run")
 
 
 def test_each_setting_is_measured_beside_ppo_and_the_run_stays_as_it_is(

@@ -7,19 +7,12 @@ import pytest
 
 from experiments import trl_ppo
 from experiments.measuring import FinishedRun, read_run
-from tests import stage_world
-from tests.integration.test_best_of_n import evaluate
+from tests.measured_run import measured_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    root = tmp_path_factory.mktemp("trl") / "run"
-    stage_world.build(root)
-    evaluate(root)
-    estimate = {"mean": 9.5, "low": 9.0, "high": 10.0, "n": 10}
-    measured = dict.fromkeys(("gold", "win_rate_vs_sft", "kl"), estimate)
-    (root / "results/evaluate/r1/metrics.json").write_text(json.dumps(measured))
-    return read_run(root, key="r1")
+    return read_run(measured_run(tmp_path_factory.mktemp("trl_ppo") / "run"), key="r1")
 
 
 def test_trl_gets_as_many_prompts_as_ours_takes_each_of_them_one_of_the_runs(

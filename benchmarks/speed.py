@@ -7,7 +7,8 @@ Both sides get the same models, token ids, lengths, precision and numbers of opt
 take turns, each in a process of its own. TRL lives in an environment that this makes (`.work/trl`,
 see benchmarks/trl_parity.py); `--without-trl` measures us alone. On a CPU seconds are CPU seconds
 of all threads, so that other work on the machine disturbs little; on a GPU they are by the wall.
-Writes `docs/benchmarks/DEVICE.json` and, from those, `docs/benchmarks.md`.
+Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured and, from all of those,
+`docs/benchmarks.md`.
 """
 
 import argparse
@@ -33,35 +34,37 @@ LENGTHS = ("uniform", "ragged")
 
 
 def main() -> int:
-    """Measure, keep what was found so far after each turn, write the page."""
+    """Measure, keep what was found of a size when it is done, write the page."""
     options = _options()
     device, sizes, keep = options.device, options.sizes, True
     if device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU: a tiny model on the CPU shows that it runs; nothing is written")
         device, sizes, keep = "cpu", ["tiny"], False
     trl = None if options.without_trl else make_environment(ROOT / ".work" / "trl")
-    found: dict[str, Any] = {
-        "machine": _machine(device), "threads": options.threads, "runs": options.runs,
-        "trl": VERSION, "load": [os.getloadavg()[0]], "rows": [],
-    }  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
-        for size, lengths in [(size, lengths) for size in sizes for lengths in LENGTHS]:
-            world = Path(place) / size / lengths
-            world.mkdir(parents=True)
-            write_world(world, size, lengths)
-            rows: dict[str, dict[str, Any]] = {
-                work: {"size": size, "lengths": lengths, "work": work} for work in works_of(size)
-            }
-            for side, results in _turns(world, size, device, options, trl):
-                for work, result in results.items():
-                    rows[work].setdefault(side, []).append(result)
-                    print(size, lengths, side, work, result, flush=True)
-                found["load"].append(os.getloadavg()[0])
-            found["rows"] += rows.values()
+        for size in sizes:
+            found: dict[str, Any] = {
+                "machine": _machine(device), "threads": options.threads, "runs": options.runs,
+                "trl": VERSION, "load": [os.getloadavg()[0]], "rows": [],
+            }  # fmt: skip
+            for lengths in LENGTHS:
+                world = Path(place) / size / lengths
+                world.mkdir(parents=True)
+                write_world(world, size, lengths)
+                rows: dict[str, dict[str, Any]] = {
+                    work: {"size": size, "lengths": lengths, "work": work}
+                    for work in works_of(size)
+                }
+                for side, results in _turns(world, size, device, options, trl):
+                    for work, result in results.items():
+                        rows[work].setdefault(side, []).append(result)
+                        print(size, lengths, side, work, result, flush=True)
+                    found["load"].append(os.getloadavg()[0])
+                found["rows"] += rows.values()
             if keep:
                 RESULTS.mkdir(exist_ok=True)
                 text = json.dumps(found, indent=1) + "\n"
-                (RESULTS / f"{device}.json").write_text(text, encoding="utf-8")
+                (RESULTS / f"{device}-{size}.json").write_text(text, encoding="utf-8")
                 write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
     return 0
 

@@ -50,31 +50,30 @@ def write_page(path: Path, results: Path) -> None:
     lines = ["# Benchmarks", "", INTRODUCTION, ""]
     for device, (title, unit) in DEVICES.items():
         lines += [f"## {title}", ""]
-        file = results / f"{device}.json"
-        if not file.is_file():
+        files = [results / f"{device}-{size}.json" for size in SIZES]
+        found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+        if not found:
             lines += ["**Not measured**: no such device was at hand. The script is complete.", ""]
             continue
-        lines += _section(json.loads(file.read_text(encoding="utf-8")), unit)
+        lines += _section(found, unit)
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
-def _section(found: dict[str, Any], unit: str) -> list[str]:
-    load, rows, runs = found["load"], found["rows"], found["runs"]
-    ours_alone = not any("trl" in row for row in rows)
+def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
+    """What one device did, each size in a measurement of its own."""
+    rows = [row for found in measured for row in found["rows"]]
     left_out = [size for size in SIZES if size not in ("tiny", *(row["size"] for row in rows))]
-    many = f"medians of {runs} runs in turns, in brackets the least and the most"
     return [
-        f"{found['machine']}, {found['threads']} thread(s), {unit}; "
-        f"{many if runs > 1 else 'one run of each side, so no spread is known'}. Load average of "
-        f"the machine meanwhile {min(load):.1f} to {max(load):.1f}: above the number of cores, "
-        "caches and memory are shared with other work, which lengthens the CPU seconds of both "
-        f"sides. Not measured here: {', '.join(left_out) or 'nothing'}.",
+        *(_conditions(found, unit) for found in measured),
         "",
-        "| work | size | lengths | ours | TRL " + found["trl"] + " | TRL / ours |",
+        "Above as many as there are cores, the load average says that other work had its share of "
+        "caches and memory, which lengthens the seconds of both sides. Not measured here: "
+        f"{', '.join(left_out) or 'nothing'}.",
+        "",
+        "| work | size | lengths | ours | TRL " + measured[0]["trl"] + " | TRL / ours |",
         "|---|---|---|---:|---:|---:|",
         *(_comparison(row, rows) for row in rows),
         "",
-        *(["TRL was left out of this run.", ""] if ours_alone else []),
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
         "| PPO iteration | size | lengths | side | rollout | scoring | update | tokens sampled | "
@@ -87,6 +86,17 @@ def _section(found: dict[str, Any], unit: str) -> list[str]:
         "Peak memory is that of the whole process, imports included.",
         "",
     ]
+
+
+def _conditions(found: dict[str, Any], unit: str) -> str:
+    runs, load = found["runs"], found["load"]
+    many = f"medians of {runs} runs in turns, in brackets the least and the most"
+    return (
+        f"- {found['rows'][0]['size']}: {found['machine']}, {found['threads']} thread(s), {unit}; "
+        f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
+        f"{min(load):.1f} to {max(load):.1f}"
+        f"{'' if any('trl' in row for row in found['rows']) else '; without TRL'}."
+    )
 
 
 def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:

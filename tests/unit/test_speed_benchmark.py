@@ -58,7 +58,13 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         },
     ]
     found = {"machine": "M", "threads": 1, "runs": 3, "trl": "1", "load": [1.0, 7.5], "rows": rows}
-    (tmp_path / "cpu.json").write_text(json.dumps(found))
+    (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
+    # Another size, measured on another day.
+    small = [
+        {"size": "0.6M", "lengths": "ragged", "work": "ppo-separate", "ours": [iteration(7.0, 2)]}
+    ]
+    other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small}
+    (tmp_path / "cpu-0.6M.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
     separate = "| PPO iteration, separate value model | 4M | ragged | 3.000 [2.000, 4.000] | "
@@ -75,6 +81,10 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
     assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
     assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
-    assert "1.0 to 7.5" in page
-    assert "Not measured here: 0.6M, 135M, 1B." in page
+    assert "- 4M: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs" in page
+    assert "load average 1.0 to 7.5." in page
+    assert "- 0.6M: N, 1 thread(s)" in page
+    assert "load average 0.5 to 0.5; without TRL." in page
+    assert "| PPO iteration, separate value model | 0.6M | ragged | 7.000 | – | – |" in page
+    assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1

@@ -4,8 +4,9 @@
     make bench-gpu             # --device cuda; without a GPU a tiny model runs, nothing is written
 
 Both sides get the same models, token ids, lengths, precision and numbers of optimiser steps, and
-take turns, each in a process of its own. TRL lives in an environment that this makes (`.work/trl`,
-see benchmarks/trl_parity.py); `--without-trl` measures us alone. On a CPU seconds are CPU seconds
+take turns, each in a process of its own. TRL lives in environments that this makes
+(benchmarks/trl_environment.py): PPO in the last release that had it, SFT and reward training in
+the current one; `--without-trl` measures us alone. On a CPU seconds are CPU seconds
 of all threads, so that other work on the machine disturbs little; on a GPU they are by the wall.
 Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured and, from all of those,
 `docs/benchmarks.md`.
@@ -25,7 +26,7 @@ import torch
 
 from benchmarks.speed_page import write_page
 from benchmarks.speed_world import SIZES, works_of, write_world
-from benchmarks.trl_parity import VERSION, make_environment
+from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
 from tasks.running.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,12 +41,16 @@ def main() -> int:
     if device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU: a tiny model on the CPU shows that it runs; nothing is written")
         device, sizes, keep = "cpu", ["tiny"], False
-    trl = None if options.without_trl else make_environment(ROOT / ".work" / "trl")
+    trl = {}
+    if not options.without_trl:
+        scripts = {WITH_PPO: "speed_trl_ppo.py", CURRENT: "speed_trl.py"}
+        trl = {make_environment(ROOT / ".work", one): scripts[one] for one in scripts}
     with tempfile.TemporaryDirectory() as place:
         for size in sizes:
             found: dict[str, Any] = {
                 "machine": _machine(device), "threads": options.threads, "runs": options.runs,
-                "trl": VERSION, "load": [os.getloadavg()[0]], "rows": [],
+                "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
+                "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
             for lengths in LENGTHS:
                 world = Path(place) / size / lengths
@@ -80,16 +85,16 @@ def _options() -> argparse.Namespace:
 
 
 def _turns(
-    world: Path, size: str, device: str, options: argparse.Namespace, trl: Path | None
+    world: Path, size: str, device: str, options: argparse.Namespace, trl: dict[Path, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Ours and TRL's, in turns; TRL has no PPO with a shared trunk."""
     settings = [str(world), size, device, str(options.threads)]
     ours = [sys.executable, "-m", "benchmarks.speed_ours", *settings]
     for run in range(options.runs):
         yield "ours", _run(ours if run else [*ours, "--count"], options.threads)
-        if trl is not None:
-            script = str(ROOT / "benchmarks" / "speed_trl.py")
-            yield "trl", _run([str(trl), script, *settings], options.threads)
+        for python, script in trl.items():
+            command = [str(python), str(ROOT / "benchmarks" / script), *settings]
+            yield "trl", _run(command, options.threads)
 
 
 def _run(command: list[str], threads: int) -> dict[str, Any]:

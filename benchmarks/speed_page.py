@@ -70,7 +70,7 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "caches and memory, which lengthens the seconds of both sides. Not measured here: "
         f"{', '.join(left_out) or 'nothing'}.",
         "",
-        "| work | size | lengths | ours | TRL " + measured[0]["trl"] + " | TRL / ours |",
+        "| work | size | lengths | ours | TRL | TRL / ours |",
         "|---|---|---|---:|---:|---:|",
         *(_comparison(row, rows) for row in rows),
         "",
@@ -94,9 +94,14 @@ def _conditions(found: dict[str, Any], unit: str) -> str:
     return (
         f"- {found['rows'][0]['size']}: {found['machine']}, {found['threads']} thread(s), {unit}; "
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
-        f"{min(load):.1f} to {max(load):.1f}"
-        f"{'' if any('trl' in row for row in found['rows']) else '; without TRL'}."
+        f"{min(load):.1f} to {max(load):.1f}; "
+        f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
     )
+
+
+def _versions(found: dict[str, Any]) -> str:
+    trl = found["trl"]
+    return f"TRL {trl['ppo']} for PPO, {trl['sft']} for SFT, {trl['reward']} for reward training"
 
 
 def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:

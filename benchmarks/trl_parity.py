@@ -2,15 +2,15 @@
 
     make trl-parity            # or: python -m benchmarks.trl_parity
 
-TRL gets an environment of its own, `.work/trl`: it holds TRL alone and borrows the pinned torch
-and transformers of `.venv`, so both sides compute with the same ones. Both read the same models
-and arrays; TRL runs its own code (benchmarks/trl_side.py), we ours; `docs/trl-parity.md` is
-written from the differences. Exit code 1 if one is larger than its row allows.
+TRL gets an environment of its own (benchmarks/trl_environment.py): it holds TRL alone and borrows
+the pinned torch and transformers of `.venv`, so both sides compute with the same ones. Both read
+the same models and arrays; TRL runs its own code (benchmarks/trl_side.py), we ours;
+`docs/trl-parity.md` is written from the differences. Exit code 1 if one is larger than its row
+allows.
 """
 
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,44 +25,18 @@ from benchmarks.trl_comparisons import (
     compare_models,
     compare_rewards,
 )
+from benchmarks.trl_environment import WITH_PPO, make_environment
 from benchmarks.trl_inputs import RESPONSES, make_inputs, make_models
 
-VERSION = "1.12.0"
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".work" / "trl-parity"
 PAGE = ROOT / "docs" / "trl-parity.md"
 
 
-def make_environment(folder: Path) -> Path:
-    """An environment with TRL alone on top of this one's packages; its interpreter."""
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        site = Path(
-            subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
-        )
-        borrowed = Path(sysconfig.get_path("purelib")).resolve()
-        (site / "borrowed.pth").write_text(f"{borrowed}\n", encoding="utf-8")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--no-deps",
-        ]
-        subprocess.run([*pip, f"trl=={VERSION}"], check=True)
-        (folder / "ready").touch()
-    return python
-
-
 def page(rows: Sequence[Row]) -> str:
     """docs/trl-parity.md."""
     lines = [
-        f"# Parity with the PPO of TRL {VERSION}",
+        f"# Parity with the PPO of TRL {WITH_PPO}",
         "",
         "Written by `make trl-parity` (`python -m benchmarks.trl_parity`). TRL 1.12.0 is the last",
         "release with a PPO trainer (`trl.experimental.ppo`); 1.13.0 has none. It runs in an",
@@ -97,7 +71,7 @@ def page(rows: Sequence[Row]) -> str:
 def main() -> int:
     """Run both sides, write the page; 1 if a difference is too large."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    python = make_environment(ROOT / ".work" / "trl")
+    python = make_environment(ROOT / ".work", WITH_PPO)
     models, classifier = make_models()
     rollout, given = make_inputs(models, classifier, FOLDER)
     arrays: dict[str, Any] = {name: value.numpy() for name, value in given.items()}

@@ -29,7 +29,7 @@ from typing import Any
 
 import transformers
 
-from benchmarks.trl_parity import VERSION, make_environment
+from benchmarks.trl_environment import WITH_PPO, make_environment
 from experiments.measuring import (
     COMPUTE,
     REPOSITORY,
@@ -132,7 +132,7 @@ def processor_seconds(command: Sequence[str], folder: Path) -> float:
 def page(found: Sequence[Mapping[str, Any]]) -> str:
     """`docs/results/trl_ppo.md`."""
     lines = [
-        f"# PPO by TRL {VERSION} on the same models",
+        f"# PPO by TRL {WITH_PPO} on the same models",
         "",
         "Written by `python -m experiments.trl_ppo RUN ...` from finished default runs; all",
         "numbers are in `trl_ppo.json`. Both sides start from the run's SFT model with its first",
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of("trl_ppo", __doc__.partition("\n")[0], arguments)
     make_deterministic(1)
     transformers.utils.logging.disable_progress_bar()
-    python = make_environment(REPOSITORY / ".work" / "trl")
+    python = make_environment(REPOSITORY / ".work", WITH_PPO)
     rates = read_yaml(options.params)["rates"]
     found: list[dict[str, Any]] = []
     for root in options.runs:

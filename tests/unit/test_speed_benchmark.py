@@ -57,7 +57,10 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
             "trl": [{"steps": [0.3, 0.5, 0.1], "peak": 4e8}] * 3,
         },
     ]
-    found = {"machine": "M", "threads": 1, "runs": 3, "trl": "1", "load": [1.0, 7.5], "rows": rows}
+    versions = {"ppo": "1", "sft": "2", "reward": "3"}
+    found = {
+        "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows
+    }  # fmt: skip
     (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
     # Another size, measured on another day.
     small = [
@@ -82,7 +85,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
     assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
     assert "- 4M: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs" in page
-    assert "load average 1.0 to 7.5." in page
+    assert "load average 1.0 to 7.5; TRL 1 for PPO, 2 for SFT, 3 for reward training." in page
     assert "- 0.6M: N, 1 thread(s)" in page
     assert "load average 0.5 to 0.5; without TRL." in page
     assert "| PPO iteration, separate value model | 0.6M | ragged | 7.000 | – | – |" in page

@@ -1,0 +1,98 @@
+"""The PPO of TRL's last release that has one, run by benchmarks/speed.py in that environment.
+
+    python benchmarks/speed_trl_ppo.py FOLDER SIZE DEVICE THREADS
+
+Prints one JSON object. TRL runs its own trainer as it is; what is read are the times at which it
+generates, begins and ends its update.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import speed_trl_side as side
+import speed_world as world
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
+
+
+def ppo(
+    folder: Path, rows: list[Any], size: str, clock: world.Clock, common: dict[str, Any]
+) -> dict[str, Any]:
+    """One iteration, its sampling and its update."""
+    count = world.responses_of(size)
+    config = PPOConfig(
+        **common,
+        total_episodes=count,
+        per_device_train_batch_size=count,
+        gradient_accumulation_steps=1,
+        num_mini_batches=world.MINIBATCHES,
+        num_ppo_epochs=world.PASSES,
+        local_rollout_forward_batch_size=world.BATCH,
+        num_sample_generations=0,
+        response_length=world.ANSWER,
+        stop_token="eos",
+        temperature=1.0,
+        missing_eos_penalty=1.0,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder / "policy", padding_side="left")
+    model, ref = (side.causal(folder) for _ in range(2))
+    scorer, critic = (side.classifier(folder) for _ in range(2))
+    data = Dataset.from_list([{"input_ids": row["prompt"]} for row in rows[:count]])
+    trainer = PPOTrainer(
+        config, tokenizer, model, ref, scorer, train_dataset=data, value_model=critic,
+        eval_dataset=data,
+    )  # fmt: skip
+    watch = Watch(trainer, clock)
+    trainer.train()
+    assert watch.steps == world.PASSES * world.MINIBATCHES, watch.steps
+    return {"phases": watch.phases()}
+
+
+class Watch:
+    """When the trainer generates, begins its update and ends its last step."""
+
+    def __init__(self, trainer: Any, clock: world.Clock) -> None:
+        self.steps = 0
+        self._clock, self._marks, self._tokens = clock, dict[str, float](), 0
+        self._generate = ppo_trainer.batch_generation
+        self._accumulate = trainer.accelerator.accumulate
+        self._step = trainer.optimizer.step
+        ppo_trainer.batch_generation = self._generating
+        trainer.accelerator.accumulate = self._accumulating
+        trainer.optimizer.step = self._stepping
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, and the tokens up to the end of each response."""
+        marks = self._marks
+        return {
+            "total": marks["updated"] - marks["began"],
+            "rollout": marks["generated"] - marks["began"],
+            "scoring": marks["updating"] - marks["generated"],
+            "update": marks["updated"] - marks["updating"],
+            "tokens": float(self._tokens),
+        }
+
+    def _generating(self, *args: Any, **kwargs: Any) -> Any:
+        self._marks["began"] = self._clock.now()
+        made = self._generate(*args, **kwargs)
+        self._marks["generated"] = self._clock.now()
+        ended = (made[0][:, world.PROMPT :] == world.END).int()
+        behind = (ended.cumsum(dim=1) - ended).bool()
+        self._tokens += int((~behind).sum())
+        return made
+
+    def _accumulating(self, *args: Any) -> Any:
+        self._marks.setdefault("updating", self._clock.now())
+        return self._accumulate(*args)
+
+    def _stepping(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        result = self._step(*args, **kwargs)
+        self._marks["updated"] = self._clock.now()
+        return result
+
+
+if __name__ == "__main__":
+    side.measure(sys.argv[1:], {"ppo-separate": ppo})

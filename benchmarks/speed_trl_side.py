@@ -1,0 +1,54 @@
+"""What the scripts that run TRL's trainers share: settings, models, a process for each work."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import speed_world as world
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+Work = Callable[[Path, list[Any], str, world.Clock, dict[str, Any]], dict[str, Any]]
+
+
+def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
+    """Do the works, each in a process of its own, and print what they found as one JSON object."""
+    folder, (size, device, threads) = Path(arguments[0]), arguments[1:4]
+    rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+    common = {
+        "output_dir": str(folder / "trl"),
+        "learning_rate": world.RATE,
+        "lr_scheduler_type": "constant",
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": device == "cpu",
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "max_grad_norm": 1.0,
+    }
+
+    def run(work: Work) -> dict[str, Any]:
+        torch.set_num_threads(int(threads))
+        torch.set_flush_denormal(True)
+        with contextlib.redirect_stdout(sys.stderr):
+            found = work(folder, rows, size, world.Clock(device), common)
+        return found | {"peak": world.peak_bytes(device), "ceiling": world.ceiling(size, device)}
+
+    json.dump({name: world.apart(partial(run, work)) for name, work in works.items()}, sys.stdout)
+
+
+def causal(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32)
+
+
+def classifier(folder: Path) -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(
+        folder / "reward", dtype=torch.float32
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scaling_page
 from benchmarks.speed_world import (
     ANSWER,
     BATCH,
@@ -46,7 +47,7 @@ INTRODUCTION = (
 
 
 def write_page(path: Path, results: Path) -> None:
-    """The page, from the results of every device that has been measured."""
+    """The page, from what has been measured so far."""
     lines = ["# Benchmarks", "", INTRODUCTION, ""]
     for device, (title, unit) in DEVICES.items():
         lines += [f"## {title}", ""]
@@ -56,6 +57,8 @@ def write_page(path: Path, results: Path) -> None:
             lines += ["**Not measured**: no such device was at hand. The script is complete.", ""]
             continue
         lines += _section(found, unit)
+    if (file := results / "scaling.json").is_file():
+        lines += scaling_page.section(json.loads(file.read_text(encoding="utf-8")))
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 

@@ -97,7 +97,7 @@ def _configuration(size: str) -> LlamaConfig:
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["heads"],
-        max_position_embeddings=256,
+        max_position_embeddings=512,
         tie_word_embeddings=shape.get("tied", True),
         num_labels=1,
         pad_token_id=PAD,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import speed_page, speed_world
+from benchmarks import scaling_page, speed_page, speed_world
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -91,3 +91,15 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     assert "| PPO iteration, separate value model | 0.6M | ragged | 7.000 | – | – |" in page
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
+
+
+def test_the_exponents_are_those_of_the_power_laws_that_made_the_points():
+    # Runs of three, median in the middle: 2 n^1.5; and 5 n^0.25, given out of order.
+    points = [
+        {"axis": "tokens", "value": n, "seconds": [0.5 * n**1.5, 2 * n**1.5, 9 * n**1.5]}
+        for n in (4, 16, 64)
+    ] + [{"axis": "rounds", "value": n, "seconds": [5 * n**0.25] * 3} for n in (4, 1, 2)]
+    found = {"machine": "M", "runs": 3, "load": [0.0, 1.0], "points": points}
+    text = "\n".join(scaling_page.section(found))
+    assert "| tokens | 4 | 64 | 16.00 to 1024.00 | 1.50 | 1.50 |" in text
+    assert "| rounds | 1 | 4 | 5.00 to 7.07 | 0.25 | 0.25 |" in text

@@ -72,6 +72,10 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             panel.minorticks_off()
             panel.spines[["top", "right"]].set_visible(False)
         panels[0].set_ylabel("CPU seconds")
+        low, high = panels[0].get_ylim()
+        ticks = [n * 10.0**power for power in range(-2, 6) for n in (1, 2, 5)]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        panels[0].set_yticks(shown, [f"{tick:g}" for tick in shown])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 

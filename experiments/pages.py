@@ -43,6 +43,8 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
 }
 """Title -> figure of the final policy of a run; None where it has none."""
 BETTER_LOW = {"KL to SFT, nats"}
+RANGES = {"win rate against SFT": (0.0, 1.0)}
+"""Where a figure cannot leave a range, its intervals end there: they cover what they did before."""
 
 
 def write_page(root: Path, experiment: Experiment) -> Path:
@@ -85,6 +87,7 @@ def page(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
         "Figures of the final policy over the seeds. Mean: with the 95 % interval of the mean.",
         "Next seed: where a new seed lands with 95 % probability, m ± t s √(1 + 1/n).",
+        "A win rate is a number from 0 to 1, so its intervals end there.",
         "",
         "| figure | variant | seeds | mean | worst | best | next seed |",
         "|---|---|---|---|---|---|---|",
@@ -115,11 +118,17 @@ def _cells(title: str, over: Spread) -> list[str]:
     low_is_good = title in BETTER_LOW
     worst, best = (over.best, over.worst) if low_is_good else (over.worst, over.best)
     return [
-        f"{over.mean.mean:.2f} [{over.mean.low:.2f}, {over.mean.high:.2f}]",
+        f"{over.mean.mean:.2f} {_within(title, over.mean.low, over.mean.high)}",
         f"{worst:.2f}",
         f"{best:.2f}",
-        f"[{over.next_low:.2f}, {over.next_high:.2f}]",
+        _within(title, over.next_low, over.next_high),
     ]
+
+
+def _within(title: str, low: float, high: float) -> str:
+    """The interval as far as it lies in the figure's range."""
+    least, most = RANGES.get(title, (-math.inf, math.inf))
+    return f"[{max(least, low):.2f}, {min(most, high):.2f}]"
 
 
 def _unfinished(experiment: Experiment, records: Sequence[Record]) -> list[str]:

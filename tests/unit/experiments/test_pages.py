@@ -57,6 +57,21 @@ def test_a_row_has_mean_extremes_and_the_interval_of_a_new_seed():
     ]  # fmt: skip
 
 
+def test_the_intervals_of_a_win_rate_end_at_0_and_1():
+    # 0.2 and 0.9: mean 0.55, s 0.495, t 12.7062; both intervals reach beyond either end. Of 0.5
+    # and 0.52 the mean's is 0.51 ± 0.1271, and the next seed's 0.51 ± 0.2201, well inside.
+    def rates(*found: float) -> list[str]:
+        records = [record("default", seed, 8.0, 1.0) for seed in range(len(found))]
+        for one, rate in zip(records, found, strict=True):
+            one["policies"][-1]["win_rate_vs_sft"] = interval(rate)
+        text = page(EXPERIMENT, records)
+        assert "A win rate is a number from 0 to 1, so its intervals end there." in text
+        return row(text, "win rate against SFT", "default")[3:]
+
+    assert rates(0.2, 0.9) == ["0.55 [0.00, 1.00]", "0.20", "0.90", "[0.00, 1.00]"]
+    assert rates(0.5, 0.52) == ["0.51 [0.38, 0.64]", "0.50", "0.52", "[0.29, 0.73]"]
+
+
 def test_the_worst_kl_is_the_largest():
     assert row(page(EXPERIMENT, RECORDS), "KL to SFT, nats", "default")[4:6] == ["4.00", "1.00"]
 

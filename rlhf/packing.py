@@ -27,6 +27,10 @@ EQUAL_WORK = 1024
 """Width of a row at which attention costs as much as everything else in a block: about this in the
 embedded model, 3,000 in one of 135 million parameters."""
 
+LONGEST = 256
+"""Tokens of a sequence that `check_packing` reads, from its end: enough to see, and little to
+compute."""
+
 
 class PackingError(SelfCheckError):
     """The model lets packed sequences see each other."""
@@ -55,14 +59,18 @@ def pack(lengths: Sequence[int], width: int) -> list[list[int]]:
     return rows
 
 
-def tight_rows(lengths: Sequence[int]) -> list[list[int]]:
+def tight_rows(lengths: Sequence[int], *, most: int | None = None) -> list[list[int]]:
     """Indices of sequences in rows of the width at which they cost least.
 
     A row that is wider leaves less room empty, but each of its tokens is compared with more others.
+    None has more tokens than `most`, but where a sequence has by itself.
     """
     longest, found = max(lengths), []
     for eighths in range(8, 33):
-        rows = pack(lengths, longest * eighths // 8)
+        room = longest * eighths // 8
+        if most is not None and room > max(longest, most):
+            break
+        rows = pack(lengths, room)
         width = max(sum(lengths[index] for index in row) for row in rows)
         found.append((len(rows) * width * (EQUAL_WORK + width), rows))
     return min(found, key=lambda costs: costs[0])[1]
@@ -89,7 +97,8 @@ def hidden_from_packed_rows(
     ends.
     """
     lengths = mask.sum(dim=1).tolist()
-    rows = tight_rows(lengths)
+    # Positions restart, but GPT-Neo cannot read a row of more tokens than it has positions.
+    rows = tight_rows(lengths, most=_positions(trunk))
     places = mask.flatten().nonzero().squeeze(1).split(lengths)
     joined = [torch.cat([places[index] for index in row]) for row in rows]
     source = nn.utils.rnn.pad_sequence(joined, batch_first=True, padding_value=-1)
@@ -103,19 +112,29 @@ def hidden_from_packed_rows(
     return everywhere.index_copy(0, source[chosen], hidden[chosen]).view(*ids.shape, -1)
 
 
+def _positions(trunk: nn.Module) -> int | None:
+    """How many tokens a sequence of the model may have; None where its config does not say."""
+    config = getattr(trunk, "config", None)
+    if config is None:
+        return None
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
 @torch.no_grad()
 def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]], *, setting: str) -> None:
     """Compare a few sequences in one row with each of them alone.
 
     Args:
         trunk: in float32.
-        sequences: token ids.
+        sequences: token ids; of long ones the end is read.
         setting: the key of params.yaml that asks for packing.
 
     Raises:
         PackingError: a hidden state differs.
     """
     device = next(trunk.parameters()).device
+    share = (_positions(trunk) or LONGEST * len(sequences)) // len(sequences)
+    sequences = [row[-min(LONGEST, share) :] for row in sequences]
     ids = torch.tensor([[token for row in sequences for token in row]], device=device)
     positions = packed_positions([[len(row) for row in sequences]]).to(device)
     packed = packed_hidden(trunk, ids, positions)[0].split([len(row) for row in sequences])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModel
 
 from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.packing import (
@@ -49,6 +50,18 @@ def test_wider_rows_are_taken_where_they_leave_less_room_than_attention_costs():
     assert sorted(map(len, tight_rows([30, 20, 20, 20]))) == [4]
     # 2 rows of 1,600 hold fewer tokens than 3 of 1,200, but attention costs more than it saves.
     assert sorted(map(len, tight_rows([1000, 600, 600, 600]))) == [1, 1, 2]
+
+
+def test_no_row_has_more_tokens_than_the_model_has_positions_but_where_a_sequence_has():
+    lengths = [30, 20, 20, 20]  # All 90 in one row cost least.
+    assert sorted(map(sum, rows_of_lengths(lengths, most=60))) == [40, 50]
+    # 4 rows of 30 or 3 of 40: 4 * 30 * 1054 = 126,480 is less than 3 * 40 * 1064 = 127,680.
+    assert sorted(map(sum, rows_of_lengths(lengths, most=49))) == [20, 20, 20, 30]
+    assert max(map(sum, rows_of_lengths(lengths, most=10))) == 30
+
+
+def rows_of_lengths(lengths, most):
+    return [[lengths[index] for index in row] for row in tight_rows(lengths, most=most)]
 
 
 def test_s52_positions_restart_with_every_sequence():
@@ -118,6 +131,25 @@ def test_s52_every_family_packs_or_is_refused(family):
             check_packing(trunk, SEQUENCES, setting="ppo.packing")
     else:
         check_packing(trunk, SEQUENCES, setting="ppo.packing")
+
+
+@torch.no_grad()
+def test_a_model_whose_rows_are_limited_packs_what_is_as_long_as_it_has_positions(assert_close):
+    """GPT-Neo's causal mask is as wide as it has positions; 128 here."""
+    settings = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}
+    sizes = families.SIZES | settings | {"window_size": 8}
+    trunk = AutoModel.from_config(AutoConfig.for_model("gpt_neo", **sizes)).eval()
+    long = [[(7 * place + n) % 13 + 3 for place in range(66)] for n in range(4)]
+    check_packing(trunk, long, setting="ppo.packing")
+    ids, mask = pad_left([[4, 10] * 62, *long], 0)  # Rows of 132 would cost least.
+    plain, packed = (sequence_hidden(trunk, ids, mask, packing=on) for on in (False, True))
+    assert_close(packed[mask], plain[mask], rtol=0, atol=1e-5)
+
+
+@BOTH
+def test_the_self_check_reads_the_end_of_what_is_longer_than_the_model_has_positions(build):
+    """A prompt that long is left out later; GPT-2 here has 128 positions."""
+    check_packing(build().base_model, [[*range(2, 14)] * 30, *SEQUENCES], setting="ppo.packing")
 
 
 @BOTH

@@ -17,9 +17,12 @@ older ones may go is read off names and sizes.
 Nothing is pickled: a checkpoint can hold numbers, strings and tensors, and no code.
 """
 
+import errno
 import itertools
 import json
+import os
 import random
+import re
 import shutil
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -77,7 +80,8 @@ def save_checkpoint(
 
     Raises:
         TypeError: the state holds something else.
-        OSError, SafetensorError: it could not be written; older checkpoints are as they were.
+        OSError, SafetensorError: it could not be written; older checkpoints are as they were. The
+            first process raises it where another could not write, and the others end.
     """
     target, staging = folder / f"step-{step:08d}", folder / STAGING
     first = distributed.rank() == 0
@@ -88,8 +92,7 @@ def save_checkpoint(
         staging.mkdir(parents=True)
     distributed.meet()
     try:
-        _write(staging, state)
-        distributed.meet()
+        _write_together(staging, state)
         if first:
             facts = {"step": step, "files": describe_files(staging), **facts}
             write_manifest(staging, facts)
@@ -187,6 +190,33 @@ def _read(path: Path) -> Checkpoint:
         tensors[name] = Parts(tuple(parts[name] for parts in processes))
     packed = json.loads((path / STATE).read_text(encoding="utf-8"))
     return Checkpoint(int(path.name.removeprefix("step-")), _unpack(packed, tensors))
+
+
+def _write_together(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write, and return once all processes have; the first knows why one of them could not."""
+    failed: OSError | SafetensorError | None = None
+    try:
+        _write(folder, state)
+    except (OSError, SafetensorError) as error:
+        failed = error
+    numbers = distributed.gather(torch.tensor([_error_number(failed)])).tolist()
+    if not any(numbers):
+        return
+    if distributed.rank() > 0:
+        raise distributed.LostProcessError(f"{folder}: could not be written") from failed
+    if failed is not None:
+        raise failed
+    place = next(place for place, number in enumerate(numbers) if number)
+    path = folder / PARTS.format(place)
+    raise OSError(numbers[place], os.strerror(numbers[place]), str(path))
+
+
+def _error_number(error: OSError | SafetensorError | None) -> int:
+    """What the system calls the error, 0 for none; safetensors says it in words."""
+    if error is None:
+        return 0
+    said = re.search(r"os error (\d+)", str(error))
+    return getattr(error, "errno", None) or (int(said[1]) if said else errno.EIO)
 
 
 def _write(folder: Path, state: Mapping[str, Any]) -> None:

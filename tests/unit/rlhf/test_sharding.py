@@ -1,6 +1,8 @@
 """Two processes that divide a model's weights compute what one does that has them all."""
 
+import errno
 import os
+import resource
 import shutil
 import signal
 from functools import partial
@@ -204,6 +206,26 @@ def test_each_process_writes_its_rows_and_all_are_verified(tmp_path: Path) -> No
     found, (line,) = load_newest(tmp_path)
     assert found is None
     assert line.endswith("parts-1.safetensors: missing; its manifest lists it")
+
+
+def test_the_first_process_says_why_another_could_not_write_its_rows(tmp_path: Path) -> None:
+    """Files of the second may have 1,000 bytes."""
+
+    def work() -> None:
+        state = Held(tiny.llama(), divided=True).model.state_dict()
+        save_checkpoint(tmp_path, 1, state, {})
+        if distributed.rank() == 1:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        save_checkpoint(tmp_path, 2, state, {})
+
+    first, second = run_together(work)
+    assert isinstance(first, OSError)
+    assert first.errno == errno.EFBIG
+    assert first.filename == str(tmp_path / ".staging/parts-1.safetensors")
+    # It ends without a word, so that the first one's are read.
+    assert isinstance(second, distributed.LostProcessError)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_the_death_of_another_is_an_error_that_says_so() -> None:

@@ -21,7 +21,8 @@ from dvc.stage.serialize import to_lockfile
 from dvc.utils.serialize import dumps_yaml
 
 HEAD = "schema: '2.0'\nstages:\n"
-_FIRST_LINE = re.compile(r"  [^\s#].*:\n")
+_FIRST_LINE = re.compile(r"  [A-Za-z_][\w@.-]*:\n")
+"""A name that DVC writes as it is; one in quotes may be the same as one without."""
 _ALIAS = re.compile(r"[&*]id\d{3}")
 """One list or mapping in two places: DVC numbers these throughout the file."""
 
@@ -58,7 +59,7 @@ def with_entry(text: str, entry: str) -> str | None:
         None where only DVC itself can write it: the file, or the entry, has another layout.
     """
     old, new = _entries(text), _entries(entry)
-    if old is None or new is None or len(new) != 1 or _ALIAS.search(entry):
+    if old is None or new is None or len(new) != 1 or _ALIAS.search(text + entry):
         return None
     return HEAD + "".join((old | new).values())
 

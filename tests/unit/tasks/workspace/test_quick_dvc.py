@@ -79,6 +79,17 @@ def test_entries_of_other_stages_are_not_written_again(tmp_path: Path) -> None:
     assert lock(root) == quoted  # DVC itself would leave the quotes out.
 
 
+def test_a_name_in_quotes_is_the_stage_of_that_name(tmp_path: Path) -> None:
+    """Somebody has edited the file; with the name twice, DVC would never read it again."""
+    root = build(tmp_path / "root")
+    run(root, *PLAIN, "repro", "--quiet")
+    quoted = lock(root).replace("each@r2:", "'each@r2':")
+    (root / "dvc.lock").write_text(quoted, encoding="utf-8")
+    run(root, *DVC, "repro", "--quiet", "--single-item", "--force", "each@r2")
+    assert list(YAML(typ="safe").load(lock(root))["stages"]) == ["first", "each@r1", "each@r2"]
+    assert "up to date" in run(root, *PLAIN, "status")
+
+
 def test_only_the_entry_is_exchanged_or_added() -> None:
     text = f"{HEAD}  a:\n    cmd: x\n  b@r1:\n    cmd: y\n    outs:\n    - path: z\n"
     assert with_entry(text, f"{HEAD}  a:\n    cmd: new\n") == text.replace("cmd: x", "cmd: new")
@@ -96,6 +107,9 @@ def test_only_the_entry_is_exchanged_or_added() -> None:
         f"{HEAD}  a:\n    cmd: x",
         f"{HEAD}  a: {{cmd: x}}\n",
         f"{HEAD}  a:\n    cmd: x\n  a:\n    cmd: y\n",
+        f"{HEAD}  'a':\n    cmd: x\n",
+        f'{HEAD}  "a":\n    cmd: x\n',
+        f"{HEAD}  a:\n    cmd: x\n    params: &id001 [1]\n  b:\n    params: *id001\n",
     ],
 )
 def test_a_file_of_another_layout_is_left_to_dvc(text: str) -> None:

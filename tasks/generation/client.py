@@ -142,15 +142,22 @@ class Client:
         if not all(map(math.isfinite, logprobs)):
             raise self._error("expected finite log-probabilities", logprobs)
         ids = [int(match[1]) for match in matches if match]
-        if why not in ("stop", "length"):
+        ids = self._with_its_end(ids, choice, stop_ids)
+        if not ids or len(ids) > sampling.max_new_tokens + (why == "stop"):
+            raise self._error(f"expected 1 to {sampling.max_new_tokens} tokens", len(ids))
+        return Completion(ids[: sampling.max_new_tokens], logprobs[: len(ids)])
+
+    def _with_its_end(self, ids: list[int], choice: Any, stop_ids: Sequence[int]) -> list[int]:
+        """The ids of a response with the stop id that ended it, if one did; nothing follows it."""
+        if (why := choice["finish_reason"]) not in ("stop", "length"):
             raise self._error("expected finish_reason stop or length", why)
         if why == "stop" and (not ids or ids[-1] not in stop_ids):
             # Servers differ in whether they show the stop id itself.
             reason = choice.get("stop_reason")
-            ids.append(reason if reason in stop_ids else stop_ids[0])
-        if not ids or len(ids) > sampling.max_new_tokens + (why == "stop"):
-            raise self._error(f"expected 1 to {sampling.max_new_tokens} tokens", len(ids))
-        return Completion(ids[: sampling.max_new_tokens], logprobs[: len(ids)])
+            ids = [*ids, reason if reason in stop_ids else stop_ids[0]]
+        if any(token in stop_ids for token in ids[:-1]):
+            raise self._error(f"expected nothing after a stop id {list(stop_ids)}", ids)
+        return ids
 
     def _request(self, path: str, body: dict[str, Any] | None) -> Any:
         for pause in (*PAUSES_SECONDS, None):

@@ -16,8 +16,10 @@ import pytest
 
 from rlhf.chat import decode_response
 from rlhf.models import load_tokenizer
+from rlhf.params.sampling import SamplingParams
 from tasks import evaluate
 from tasks.generation.client import Client
+from tasks.running.outcome import StageEnd
 from tasks.running.runner import run_stage
 from tasks.running.staging import write_json_lines
 from tests import stage_world
@@ -165,6 +167,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from rlhf.params.sampling import SamplingParams
 from tasks.generation.client import Client
+from tasks.running.outcome import StageEnd
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         seed = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["seed"]
@@ -184,6 +187,21 @@ client.complete([[1]] * 3, SamplingParams(), stop_ids=[0], seeds=range(3))
     )
     assert "StageEnd: run.generation: http://127.0.0.1:" in done.stderr
     assert "/completions failed; found 400" in done.stderr
+
+
+def test_a_server_that_does_not_know_the_stop_ids_is_found_out(served: CompletionsServer):
+    """What it goes on to say would be part of the response."""
+
+    def going_on(reply: Any) -> Any:
+        found = {"tokens": ["token_id:5", "token_id:9", "token_id:5"], "token_logprobs": [-1.0] * 3}
+        return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "length"}]}
+
+    client, sampling = Client(served.address, "models/sft"), SamplingParams(max_new_tokens=3)
+    served.change = going_on
+    (answer,) = client.complete([[4]], sampling, stop_ids=[7], seeds=[0])
+    assert answer.ids == [5, 9, 5]
+    with pytest.raises(StageEnd, match=r"nothing after a stop id \[7, 9\]; found \[5, 9, 5\]"):
+        client.complete([[4]], sampling, stop_ids=[7, 9], seeds=[0])
 
 
 def of_another_protocol(reply: Any) -> Any:

@@ -38,7 +38,7 @@ WEEKLY = DeploymentScheduleCreate(
 )
 """Mondays at three, switched off: an example to switch on or to change in the UI."""
 LABELLED = DeploymentEventTrigger(
-    name=on_feedback.TRIGGER,
+    name=runs.TRIGGER,
     description="People have labelled a round: continue with it.",
     expect={EVENT},
     match={"prefect.resource.id": "rlhf.feedback.*"},

@@ -5,6 +5,7 @@ branch and a tag (`tasks.workspace.runs`, `flows.run_branch`). Several may work 
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,10 @@ NAME = "rlhf"
 DEPLOYMENT = f"{NAME}/{NAME}"
 NOTE = Path(".work") / "run.json"
 """In a run's workspace: the last stage that was wanted, and the state the run ended in."""
+LABELLED = NOTE.with_name("labelled.json")
+"""Beside it, where people have labelled a round since the run started working: when that was."""
+TRIGGER = "round-labelled"
+"""Name of the automation, and a tag of the runs that are ordered because of it."""
 PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
 
 
@@ -103,7 +108,9 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         ):
             for died in died_here:
                 report_crash(died)
-            return _work(workspace, choices.until)
+            state = _work(workspace, choices.until)
+        continue_if_labelled(workspace)  # Now that it is free.
+        return state
     except (ParamsError, WorkspaceError, GraphError) as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
@@ -128,6 +135,41 @@ def order_for_each(
     return Completed(name="Ordered", message=f"{len(names)} runs: {', '.join(names)}")
 
 
+def order_waiting(root: Path) -> list[str]:
+    """Order each run that waits for people once more, since a round is labelled; their names.
+
+    A run that is at work now may have looked for labels before and end as `Waiting` after this: it
+    finds a note, and orders itself (`continue_if_labelled`).
+    """
+    now = str(time.time_ns())
+    for note in (root / RUNS_FOLDER).glob(f"*/{NOTE}"):
+        write_json(note.with_name(LABELLED.name), {"labelled": now})
+    # Only now: a run first writes that it waits, and then looks for our note.
+    waiting = waiting_runs(root)
+    for name, until in waiting.items():
+        _order_again(name, until, now)
+    return list(waiting)
+
+
+def continue_if_labelled(workspace: Path) -> None:
+    """Order the run that has worked here once more, if it waits for what was labelled meanwhile."""
+    note, labelled = read_json(workspace / NOTE), read_json(workspace / LABELLED)
+    if note and note["waits"] and labelled:
+        _order_again(workspace.name, note["until"] or "", labelled["labelled"])
+
+
+def _order_again(name: str, until: str, labelled: str) -> None:
+    run_deployment(
+        DEPLOYMENT,
+        parameters={"name": name, "until": until},
+        timeout=0,
+        as_subflow=False,
+        tags=[TRIGGER],
+        # Where both of the above order it, one of the two counts.
+        idempotency_key=f"{name}-{labelled}",
+    )
+
+
 def waiting_runs(root: Path) -> dict[str, str]:
     """Name of each run that waits for people -> the last stage wanted of it, empty for all."""
     notes = {
@@ -146,6 +188,7 @@ def _default_name() -> str:
 def _work(workspace: Path, until: str | None) -> State[None]:
     """Bring the workspace up to date, with a commit for each round."""
     flow_run = str(runtime.flow_run.id)
+    (workspace / LABELLED).unlink(missing_ok=True)
     write_json(workspace / NOTE, {"until": until, "waits": False})
     params = load_params(workspace / "params.yaml")
     branch = RunBranch(workspace, flow_run)

@@ -1,0 +1,69 @@
+"""Which runs are ordered again once people have labelled a round, as Prefect is asked for them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import runs
+from tasks.workspace.files import write_json
+
+Ordered = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def ordered(monkeypatch: pytest.MonkeyPatch) -> Ordered:
+    """Name, last stage and idempotency key of each order; no server is there."""
+    found: Ordered = []
+
+    def order(deployment: str, *, parameters: dict[str, str], **options: Any) -> None:
+        assert (deployment, options["tags"]) == ("rlhf/rlhf", ["round-labelled"])
+        found.append((parameters["name"], parameters["until"], options["idempotency_key"]))
+
+    monkeypatch.setattr(runs, "run_deployment", order)
+    return found
+
+
+def note(root: Path, name: str, waits: bool, until: str | None = None) -> Path:
+    workspace = root / ".work/runs" / name
+    (workspace / ".work").mkdir(parents=True, exist_ok=True)
+    write_json(workspace / runs.NOTE, {"until": until, "waits": waits})
+    return workspace
+
+
+def test_runs_that_wait_are_ordered_and_no_others(tmp_path: Path, ordered: Ordered) -> None:
+    note(tmp_path, "ends", waits=False)
+    note(tmp_path, "waits", waits=True, until="ppo@r2")
+    assert runs.order_waiting(tmp_path) == ["waits"]
+    assert [order[:2] for order in ordered] == [("waits", "ppo@r2")]
+
+
+def test_a_run_that_looked_before_the_round_was_done_orders_itself(
+    tmp_path: Path, ordered: Ordered
+) -> None:
+    workspace = note(tmp_path, "looks", waits=False)  # It works, and has found a label missing.
+    assert runs.order_waiting(tmp_path) == []
+    note(tmp_path, "looks", waits=True)
+    runs.continue_if_labelled(workspace)
+    assert [order[:2] for order in ordered] == [("looks", "")]
+
+
+def test_a_run_that_waits_for_labels_that_nobody_gave_meanwhile_does_not(
+    tmp_path: Path, ordered: Ordered
+) -> None:
+    runs.continue_if_labelled(note(tmp_path, "waits", waits=True))
+    runs.order_waiting(tmp_path)
+    ordered.clear()
+    runs.continue_if_labelled(note(tmp_path, "waits", waits=False))
+    assert ordered == []
+
+
+def test_a_run_that_is_ordered_from_both_sides_is_ordered_once(
+    tmp_path: Path, ordered: Ordered
+) -> None:
+    workspace = note(tmp_path, "waits", waits=True)
+    runs.order_waiting(tmp_path)
+    runs.continue_if_labelled(workspace)
+    runs.order_waiting(tmp_path)
+    first, same, later = (key for _, _, key in ordered)
+    assert first == same != later

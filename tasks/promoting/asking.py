@@ -27,6 +27,7 @@ from tasks.tracking.promotion import Candidate, Decision, PromotionError, policy
 from tasks.tracking.withdrawn import HASH_TAG
 from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
 from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.held import held
 
 FOLDER = Path(".work") / "promotion"
 CODE = Path(__file__).resolve().parents[2]
@@ -138,13 +139,16 @@ def weights_at(root: Path, folder: str, version: ModelVersion | None) -> Iterato
         yield
         return
     contents, digest = Contents(root), version.tags[HASH_TAG]
-    try:
-        for name, md5 in contents.files("", digest).items():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(contents.file("", md5), copy / name)
-        yield
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    # Another round may be put to the gate now: whoever came first would take the copy away.
+    with held(copy.with_suffix(".lock")):
+        try:
+            for name, md5 in contents.files("", digest).items():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(contents.file("", md5), copy / name)
+            yield
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
 
 
 def _key(root: Path, task: Task) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
@@ -60,6 +61,28 @@ def test_weights_that_only_dvcs_cache_has_are_copied_for_as_long_as_they_are_nee
     with weights_at(tmp_path, folder.as_posix(), version):
         assert (folder / "a/model.safetensors").read_bytes() == b"weights"
     assert not folder.exists()
+
+
+def test_two_rounds_at_the_gate_do_not_take_the_weights_from_each_other(
+    tmp_path: Path, digest: str
+) -> None:
+    version, found = production(digest), []
+    folder = folder_of(tmp_path, version)
+    inside, left = Event(), Event()
+
+    def other() -> None:
+        with weights_at(tmp_path, folder.as_posix(), version):
+            inside.set()
+            left.wait()
+            found.extend(path.read_bytes() for path in folder.rglob("*.safetensors"))
+
+    with weights_at(tmp_path, folder.as_posix(), version):
+        thread = Thread(target=other)
+        thread.start()
+        inside.wait(0.5)  # Where it does not wait for us, it has begun by then.
+    left.set()
+    thread.join()
+    assert found == [b"weights"]
 
 
 def test_weights_that_are_in_the_workspace_stay_there(tmp_path: Path, digest: str) -> None:

@@ -6,27 +6,15 @@ Everything is computed from the records, so that writing a page again gives the 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
 
 from experiments.descriptions import Experiment
-from experiments.records import Record, read_records
+from experiments.pictures import draw
+from experiments.records import Figures, Record, mean_of, read_records
 from experiments.statistics import Fit, Spread, fit_log, fit_square, spread
 from rlhf.intervals import MIN_VALUES, mean_interval
 
 FOLDER = Path("docs") / "results"
 START, END = "<!-- results -->", "<!-- /results -->"
-
-Figures = Mapping[str, Mapping[int, Record]]
-"""Variant -> seed -> the record of a run that ran to its end."""
-
-
-def _mean(policy: Mapping[str, Any] | None, name: str) -> float | None:
-    """The mean of a policy's figure; None where nothing was measured."""
-    value = (policy or {}).get(name)
-    return None if value is None else float(value["mean"])
 
 
 def _least_explained(record: Record) -> float | None:
@@ -34,16 +22,24 @@ def _least_explained(record: Record) -> float | None:
 
 
 FIGURES: Mapping[str, Callable[[Record], float | None]] = {
-    "gold": lambda record: _mean(record["policies"][-1], "gold"),
-    "gold on the test prompts": lambda record: _mean(record["test"], "gold"),
-    "win rate against SFT": lambda record: _mean(record["policies"][-1], "win_rate_vs_sft"),
-    "KL to SFT, nats": lambda record: _mean(record["policies"][-1], "kl"),
-    "gold of SFT": lambda record: _mean(record["policies"][0], "gold"),
+    "gold": lambda record: mean_of(record["policies"][-1], "gold"),
+    "gold on the test prompts": lambda record: mean_of(record["test"], "gold"),
+    "win rate against SFT": lambda record: mean_of(record["policies"][-1], "win_rate_vs_sft"),
+    "KL to SFT, nats": lambda record: mean_of(record["policies"][-1], "kl"),
+    "gold of SFT": lambda record: mean_of(record["policies"][0], "gold"),
     "explained variance at the end of a round, the least": _least_explained,
 }
 """Title -> figure of the final policy of a run; None where it has none."""
 BETTER_LOW = {"KL to SFT, nats"}
-RANGES = {"win rate against SFT": (0.0, 1.0)}
+GOLD = (-math.inf, 10.0)
+RANGES = {
+    "gold": GOLD,
+    "gold on the test prompts": GOLD,
+    "win rate against SFT": (0.0, 1.0),
+    "KL to SFT, nats": (0.0, math.inf),
+    "gold of SFT": GOLD,
+    "explained variance at the end of a round, the least": (-math.inf, 1.0),
+}
 """Where a figure cannot leave a range, its intervals end there: they cover what they did before."""
 
 
@@ -87,7 +83,8 @@ def page(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
         "Figures of the final policy over the seeds. Mean: with the 95 % interval of the mean.",
         "Next seed: where a new seed lands with 95 % probability, m ± t s √(1 + 1/n).",
-        "A win rate is a number from 0 to 1, so its intervals end there.",
+        "No interval goes on where a figure cannot be: gold is at most 10, a win rate from 0 to 1,",
+        "KL at least 0, explained variance at most 1.",
         "",
         "| figure | variant | seeds | mean | worst | best | next seed |",
         "|---|---|---|---|---|---|---|",
@@ -127,7 +124,7 @@ def _cells(title: str, over: Spread) -> list[str]:
 
 def _within(title: str, low: float, high: float) -> str:
     """The interval as far as it lies in the figure's range."""
-    least, most = RANGES.get(title, (-math.inf, math.inf))
+    least, most = RANGES[title]
     return f"[{max(least, low):.2f}, {min(most, high):.2f}]"
 
 
@@ -195,8 +192,8 @@ def _points(figures: Figures) -> list[tuple[float, float]]:
     points = []
     for runs in figures.values():
         for record in runs.values():
-            kl = _mean(record["policies"][-1], "kl")
-            gold, before = (_mean(record["policies"][place], "gold") for place in (-1, 0))
+            kl = mean_of(record["policies"][-1], "kl")
+            gold, before = (mean_of(record["policies"][place], "gold") for place in (-1, 0))
             if kl and kl > 0 and gold is not None and before is not None:
                 points.append((kl, gold - before))
     return sorted(points)
@@ -222,48 +219,6 @@ def _fits(figures: Figures) -> list[str]:
 
 def _fit_row(form: str, fit: Fit) -> str:
     return f"| {form} | {fit.alpha:.3f} | {fit.beta:.3f} | {fit.residual:.3f} |"
-
-
-def draw(experiment: Experiment, figures: Figures, path: Path) -> None:
-    """Gold by round, a line for each seed; final policies over √KL where they are fitted."""
-    fitted = experiment.fit == "gold_over_kl"
-    settings: Any = {"svg.hashsalt": experiment.name, "font.size": 9}
-    with mpl.rc_context(settings):
-        figure = Figure(figsize=(10 if fitted else 6.4, 3.2), layout="constrained")
-        axes = figure.subplots(1, 2 if fitted else 1, squeeze=False)[0]
-        colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-        for number, (name, runs) in enumerate(figures.items()):
-            colour = colours[number % len(colours)]
-            _draw_variant(axes, name, list(runs.values()), colour)
-        axes[0].set_ylabel("gold score (10 is ideal)")
-        if fitted:
-            axes[1].set_xlabel("√KL to SFT, final policies")
-        for axis in axes:
-            axis.spines[["top", "right"]].set_visible(False)
-        axes[0].legend(frameon=False, fontsize=7)
-        figure.savefig(path, format="svg", metadata={"Date": None})
-
-
-def _draw_variant(axes: Any, name: str, runs: Sequence[Record], colour: Any) -> None:
-    for number, record in enumerate(runs):
-        policies = [policy for policy in record["policies"] if policy["gold"]]
-        gold = [policy["gold"]["mean"] for policy in policies]
-        bars = [
-            [policy["gold"]["mean"] - policy["gold"]["low"] for policy in policies],
-            [policy["gold"]["high"] - policy["gold"]["mean"] for policy in policies],
-        ]
-        axes[0].errorbar(
-            [policy["name"] for policy in policies],
-            gold,
-            yerr=bars,
-            color=colour,
-            linewidth=1,
-            elinewidth=0.5,
-            label=name if number == 0 else None,
-        )
-        kl = _mean(record["policies"][-1], "kl")
-        if len(axes) > 1 and gold and kl is not None:
-            axes[1].plot(math.sqrt(max(0.0, kl)), gold[-1], "o", color=colour)
 
 
 def readme_table(root: Path, experiment: Experiment) -> str:

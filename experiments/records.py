@@ -18,6 +18,8 @@ FOLDER = Path("docs") / "results" / "data"
 DIGITS = 4
 
 Record = Mapping[str, Any]
+Figures = Mapping[str, Mapping[int, Record]]
+"""Variant -> seed -> the record of a run that ran to its end."""
 
 
 def record_path(root: Path, experiment: str, variant: str, seed: int) -> Path:
@@ -54,6 +56,12 @@ def read_records(root: Path, experiment: str) -> list[Record]:
     """The records of all runs so far, by file name."""
     paths = sorted((root / FOLDER / experiment).glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def mean_of(policy: Mapping[str, Any] | None, name: str) -> float | None:
+    """The mean of a policy's figure; None where nothing was measured."""
+    value = (policy or {}).get(name)
+    return None if value is None else float(value["mean"])
 
 
 def signals(workspace: Path, rounds: Iterable[str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def require_same_model(
     has to give those after it.
 
     Raises:
-        StageEnd: it is above the limit of the precision.
+        StageEnd: it is above the limit of the precision, or there is none.
     """
     few = prompts[:PROMPTS]
     plain = SamplingParams(temperature=temperature, max_new_tokens=TOKENS)
@@ -63,6 +63,12 @@ def require_same_model(
         # A stop id that the server left out has no log-probability, and comes last.
         for own, theirs in zip(row, answer.logprobs, strict=False)
     ]
+    if not differences:
+        raise StageEnd(
+            "bad_input",
+            f"{client.key}: {client.address}: nothing to know the model by: all {len(few)} "
+            "responses are a stop id alone, of which it gives no log-probability",
+        )
     mean, limit = statistics.fmean(differences), LIMITS[compute.precision]
     if not mean <= limit:
         raise StageEnd(

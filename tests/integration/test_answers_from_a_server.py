@@ -214,6 +214,11 @@ def without_figures(reply: Any) -> Any:
     return reply
 
 
+def saying_nothing(reply: Any) -> Any:
+    found = {"tokens": [], "token_logprobs": []}
+    return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "stop"}]}
+
+
 def less_likely(reply: Any) -> Any:
     found = reply["choices"][0]["logprobs"]
     found["token_logprobs"] = [number - 0.006 for number in found["token_logprobs"]]
@@ -225,6 +230,7 @@ def less_likely(reply: Any) -> Any:
     [
         (of_another_protocol, 2, "expected token ids as `token_id:17`"),
         (without_figures, 2, "expected a log-probability for each token; found []"),
+        (saying_nothing, 2, "nothing to know the model by: all 4 responses are a stop id alone"),
         (less_likely, 2, "serves another model as 'models/sft': log-probabilities of"),
         (lambda _: {"error": "?"}, 2, "expected choices[0].logprobs.tokens; found {'error'"),
         (lambda reply: {"choices": [reply["choices"][0] | {"finish_reason": "content_filter"}]},

@@ -18,6 +18,7 @@ Foundations
     distributed          several processes that compute one result, each a share of the rows
     divided              tensors of which each process holds its rows
     sharding             a model in training, whole in every process or divided among them
+    silent_hosts         the end of connections to hosts that no longer answer
     thread_order         results that do not depend on the number of threads
     params               the settings of each algorithm, with the recipe as defaults
 

@@ -21,10 +21,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlhf.silent_hosts import end_connections_to_silent_hosts
+
 Rows = TypeVar("Rows", bound=Sequence[Any] | Tensor)
 
 PATIENCE = timedelta(days=7)
-"""How long a process waits for another, which may wait for a lock; the death of one is noticed."""
+"""How long a process waits for another, which may wait for a lock; the death of one is noticed, and
+so is a host that falls silent."""
 
 BUCKET = 2**25
 """Gradients added up at a time: 128 MiB in float32."""
@@ -42,6 +45,7 @@ def join(*, cuda: bool) -> None:
     """
     with _heard():
         dist.init_process_group("nccl" if cuda else "gloo", timeout=PATIENCE)
+    end_connections_to_silent_hosts()
 
 
 def leave() -> None:

@@ -61,6 +61,31 @@ def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
     assert_close(found, numbers, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("steps", "processes"),
+    [
+        (sft_steps, 2),
+        (partial(sft_steps, micro_batch_size=1), 2),
+        (reward_steps, 3),
+        (ppo_steps, 2),
+    ],
+    ids=["sft", "micro", "reward", "ppo"],
+)
+def test_divided_weights_in_bfloat16_train_as_whole_ones_do(steps, processes, assert_close) -> None:
+    """In every step: a process has the same rows in the same batches, and so the same roundings."""
+    bfloat16 = Compute(torch.device("cpu"), "bfloat16")
+
+    expected, numbers = run_together(partial(steps, bfloat16), processes)[0]
+    found, others = run_together(partial(steps, bfloat16, divided=True), processes)[0]
+    exact, _ = run_together(partial(steps, COMPUTE), processes)[0]
+
+    assert len(found) == len(expected) > 1
+    for one, other, not_rounded in zip(found, expected, exact, strict=True):
+        assert ((one - other).norm() / other.norm()).item() <= LARGEST_GAP
+        assert not torch.equal(other, not_rounded), "it is bfloat16"
+    assert_close(others, numbers, rtol=1e-5, atol=1e-6)
+
+
 def test_every_process_makes_as_many_passes_as_the_others() -> None:
     """Rows 0, 2 and 4 are the first one's, 1 and 3 the second's."""
 

@@ -11,7 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from rlhf.chat import TokenizerError, encode_prompt
-from rlhf.compute import Compute, choose_device, keep_freed_memory, make_deterministic
+from rlhf.compute import (
+    Compute,
+    choose_device,
+    give_back_freed_memory,
+    keep_freed_memory,
+    make_deterministic,
+)
 from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
@@ -65,7 +71,10 @@ def start_compute(run: RunParams) -> Compute:
     except ValueError as error:
         raise StageEnd("bad_input", str(error)) from None
     make_deterministic(run.threads)
-    keep_freed_memory()
+    if run.sharded:
+        give_back_freed_memory()
+    else:
+        keep_freed_memory()
     return Compute(device, run.precision)
 
 

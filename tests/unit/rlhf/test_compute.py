@@ -51,3 +51,33 @@ def test_the_memory_of_a_step_stays_for_the_next():
 
     assert left("kept") > 80
     assert left("given back") < 20
+
+
+LAYERS = """
+import resource, sys, torch
+from rlhf import compute
+getattr(compute, sys.argv[1])()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+torch.ones(1)
+before = resident()
+layers, parts = [], []
+for _ in range(20):
+    layers.append(torch.ones(2 * 2**20))
+    parts.append(torch.ones(2**18))
+layers.clear()
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
+def test_layers_leave_no_holes_between_the_parts_that_stay():
+    """20 layers of 8 MiB that go, and as many parts of 1 MiB that stay."""
+
+    def left(how: str) -> float:
+        command = [sys.executable, "-c", LAYERS, how]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+        return int(done.stdout) / 2**20
+
+    assert left("keep_freed_memory") > 160
+    assert left("give_back_freed_memory") < 40

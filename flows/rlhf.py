@@ -39,7 +39,7 @@ from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
-from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipping import Shipper
 from tasks.tracking.spool import Status
@@ -139,6 +139,7 @@ def run_all(
     """
     get_run_logger().info("%s", plan_line(stages))
     went_through: list[str] = []
+    ended: list[str] = []
     for planned in stages:
         pool = pool_of(planned)
         state = stage(
@@ -146,11 +147,16 @@ def run_all(
         )
         publish_stage(root, planned.name, state.name or "", state.message or "")
         if state.name not in WENT_THROUGH:
+            if ended and has_worked(root, execution):
+                record_rounds(root, execution, ended, params.final, read_results(root, params))
             message = f"{planned.name}: {state.message or 'gave no reason'}"
             return State(type=state.type, name=state.name, message=message), went_through
         went_through.append(planned.name)
         if planned.ends_round and planned.round is not None:
             results = read_results(root, params)
+            ended.append(planned.round)
+            if has_worked(root, execution):
+                record_rounds(root, execution, ended, params.final, results)
             publish_results(results, planned.round)
             publish_runs(root, execution)
             if branch is not None:
@@ -158,6 +164,11 @@ def run_all(
     if branch is not None:
         branch.end(went_through, read_results(root, params))
     return Completed(message=f"All {len(stages)} stages are up to date."), went_through
+
+
+def has_worked(root: Path, execution: str) -> bool:
+    """Whether a stage has run in the execution: where none has, MLflow has nothing to show."""
+    return any(outcome["execution"] == execution for outcome in read_outcomes(root))
 
 
 def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> State[None]:
@@ -255,7 +266,7 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
         yield states
         patience = SHIPPING_SECONDS
     finally:
-        ran = any(outcome["execution"] == flow_run for outcome in read_outcomes(root))
+        ran = has_worked(root, flow_run)
         # Where nothing was to be done there is nothing to compare. DVC notes what it restores.
         if ran or read_lock(root) != lock_before:
             status = mlflow_status(states)

@@ -3,6 +3,7 @@
 `.work/executions/<id>/`:
 
     start.json   name, parameters and commit, as they were when the execution started
+    rounds.json  results and curves of the rounds that have ended so far; replaced after each
     end.json     how it ended, its results, curves and seconds, and the data sets that were read;
                  rewritten by each call that ends it
     report.html  the report of the results in end.json
@@ -13,7 +14,7 @@ its outputs came from DVC's cache: an execution in which no stage ran has a pare
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,32 @@ def record_start(
         },
     }
     write_json(folder / "start.json", record)
+
+
+def record_rounds(
+    root: Path, execution: str, rounds: Sequence[str], final: str, results: Mapping[str, Any]
+) -> None:
+    """Record what the rounds of a started execution have come to, while it goes on.
+
+    An execution that stops before its end (people have to label, the data was blocked) keeps this.
+
+    Args:
+        root: the workspace.
+        execution: its id.
+        rounds: those that have ended, in their order.
+        final: the one whose policy the test looks at; results end with it, as in `result_points`.
+        results: from `tasks.reporting.summary.build_results`; of further rounds they may hold those
+            of an earlier execution.
+    """
+    shown = rounds[: rounds.index(final) + 1] if final in rounds else rounds
+    so_far = {
+        "policies": [one for one in results["policies"] if one["name"] in ("sft", *shown)],
+        "reward_models": [one for one in results["reward_models"] if one["round"] in shown],
+        "test": None,
+    }
+    points = [*result_points(so_far), *round_curves(root, rounds)]
+    record = {"recorded_ms": now_ms(), "points": [asdict(point) for point in points]}
+    write_json(home(root) / EXECUTIONS_FOLDER / execution / "rounds.json", record)
 
 
 def record_end(

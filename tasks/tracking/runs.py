@@ -7,7 +7,7 @@ parent is named by its date and how its execution differs from the defaults
 rounds, 6cb38ae`. So names sort by date, and all in a legend or list are distinct.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from tasks.tracking.entities import data_set
-from tasks.tracking.sent import Sent, save_sent
+from tasks.tracking.sent import Sent, end_is_new, rounds_are_new, save_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER
 from tasks.tracking.store import Store, find_run, mlflow_key
 from tasks.workspace.files import read_json
@@ -110,19 +110,32 @@ def compare_params(store: Store, parent: Run, stage: str, params: Mapping[str, s
     log_params(store, parent.info.run_id, missing)
 
 
-def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
-    """Send an execution's end.json and report to its parent run."""
+def send_news(store: Store, root: Path, folder: Path, sent: Sent) -> None:
+    """Send what is new in an execution's rounds.json and end.json to its parent run."""
+    if rounds_are_new(folder, sent):
+        _send_rounds(store, root, folder, sent)
+    if end_is_new(folder, sent):
+        _send_end(store, root, folder, sent)
+
+
+def _send_rounds(store: Store, root: Path, folder: Path, sent: Sent) -> None:
+    start, rounds = read_json(folder / "start.json"), read_json(folder / "rounds.json")
+    assert start is not None
+    assert rounds is not None
+    run = execution_run(store, root, start["execution"], start).info.run_id
+    _log_metrics(store, run, _metrics(rounds["points"], int(start["started_ms"])))
+    sent.run, sent.rounds_ms = run, rounds["recorded_ms"]
+    save_sent(folder, sent)
+
+
+def _send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     start, end = read_json(folder / "start.json"), read_json(folder / "end.json")
     assert start is not None
     assert end is not None
-    parent = execution_run(store, root, start["execution"], start)
-    run, started = parent.info.run_id, int(start["started_ms"])
-    # Timestamps do not depend on when they are sent, so a point sent twice is the same point.
-    metrics = [
-        Metric(mlflow_key(point["key"]), point["value"], started + point["step"], point["step"])
-        for point in end["points"]
-        if point["key"] != "seconds"
-    ]
+    run = execution_run(store, root, start["execution"], start).info.run_id
+    metrics = _metrics(
+        [point for point in end["points"] if point["key"] != "seconds"], int(start["started_ms"])
+    )
     metrics += [
         Metric(point["key"], point["value"], int(end["ended_ms"]), 0)
         for point in end["points"]
@@ -130,8 +143,7 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     ]
     # The description: empty after success, even if an earlier attempt failed.
     tags = [RunTag(MLFLOW_RUN_NOTE, end["message"][:PARAM_LENGTH])]
-    for first in range(0, len(metrics), METRICS_PER_BATCH):
-        store.client.log_batch(run, metrics=metrics[first : first + METRICS_PER_BATCH])
+    _log_metrics(store, run, metrics)
     store.client.log_batch(run, tags=tags)
     if inputs := [data_set(**entry) for entry in end.get("inputs", [])]:
         store.client.log_inputs(run, inputs)
@@ -140,6 +152,19 @@ def send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     store.client.set_terminated(run, end["status"], int(end["ended_ms"]))
     sent.run, sent.ended_ms = run, end["ended_ms"]
     save_sent(folder, sent)
+
+
+def _metrics(points: Sequence[Mapping[str, Any]], started_ms: int) -> list[Metric]:
+    """Timestamps do not depend on when they are sent, so a point sent twice is the same point."""
+    return [
+        Metric(mlflow_key(point["key"]), point["value"], started_ms + point["step"], point["step"])
+        for point in points
+    ]
+
+
+def _log_metrics(store: Store, run: str, metrics: Sequence[Metric]) -> None:
+    for first in range(0, len(metrics), METRICS_PER_BATCH):
+        store.client.log_batch(run, metrics=metrics[first : first + METRICS_PER_BATCH])
 
 
 def _day(milliseconds: int | str) -> str:

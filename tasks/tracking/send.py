@@ -28,7 +28,7 @@ from tasks.tracking.runs import (
     compare_params,
     execution_run,
     log_params,
-    send_end,
+    send_news,
     stage_run,
 )
 from tasks.tracking.sent import CURVES, Curve, Sent, load_sent, save_sent
@@ -66,14 +66,14 @@ def send(folder: Path, *, uri: str, models: bool) -> None:
 
 
 def send_execution(folder: Path, *, uri: str) -> None:
-    """Send how the execution in `folder` ended, with its results and report.
+    """Send what the execution in `folder` has come to, or how it ended with results and report.
 
     Raises:
         TrackingError: MLflow could not be reached, or refused it.
     """
     root = folder.parents[2]
     with named_errors(), _runs_lock(root):
-        send_end(connect(uri), root, folder, load_sent(folder, uri))
+        send_news(connect(uri), root, folder, load_sent(folder, uri))
 
 
 def parent_run(root: Path, execution: str, *, uri: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tasks.workspace.files import write_json
+from tasks.workspace.files import read_json, write_json
 
 DEFAULT_STORE = Path(".work") / "mlflow" / "mlflow.db"
 """Below the main checkout."""
@@ -34,6 +34,8 @@ class Sent:
     """Last status reported to MLflow."""
     ended_ms: int = 0
     """`ended_ms` of the finish.json whose metrics and artifacts have arrived; 0 for none."""
+    rounds_ms: int = 0
+    """`recorded_ms` of the rounds.json that has arrived; 0 for none."""
     models: dict[str, str] = field(default_factory=dict)
     """Path of a model that has arrived -> id of the logged model."""
     models_done: bool = False
@@ -55,6 +57,18 @@ def load_sent(folder: Path, uri: str) -> Sent:
 def save_sent(folder: Path, sent: Sent) -> None:
     """Replace the spool's `sent.json`."""
     write_json(folder / "sent.json", asdict(sent))
+
+
+def rounds_are_new(folder: Path, sent: Sent) -> bool:
+    """Whether an execution has a rounds.json that has not arrived."""
+    rounds = read_json(folder / "rounds.json")
+    return rounds is not None and rounds["recorded_ms"] != sent.rounds_ms
+
+
+def end_is_new(folder: Path, sent: Sent) -> bool:
+    """Whether an execution has an end.json that has not arrived."""
+    end = read_json(folder / "end.json")
+    return end is not None and end["ended_ms"] != sent.ended_ms
 
 
 def store_digest(folder: Path, uri: str) -> str:

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.params.redaction import redact
-from tasks.tracking.sent import CURVES, DEFAULT_STORE, load_sent
+from tasks.tracking.sent import CURVES, DEFAULT_STORE, end_is_new, load_sent, rounds_are_new
 from tasks.tracking.spool import EXECUTIONS_FOLDER, home, is_live, read_finish
 from tasks.tracking.spools import spools
-from tasks.workspace.files import read_json
 from tasks.workspace.held import take
 
 logger = logging.getLogger(__name__)
@@ -97,26 +96,27 @@ def ship(folder: Path, *, models: bool = True) -> ShipResult:
 
 
 def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
-    """Ship all spools, then all executions that ended; stop where MLflow is unreachable."""
+    """Ship all spools, then all executions; stop where MLflow is unreachable."""
     results = []
     for folder in spools(root):
         results.append(ship(folder, models=models))
         if results[-1].state == "unreachable":
             return results
     # After their stages: the last word on how a parent run ended is the execution's.
-    for end in sorted((home(root) / EXECUTIONS_FOLDER).glob("*/end.json")):
-        results.append(ship_execution(end.parent))
+    executions = home(root) / EXECUTIONS_FOLDER
+    records = [*executions.glob("*/rounds.json"), *executions.glob("*/end.json")]
+    for folder in sorted({record.parent for record in records}):
+        results.append(ship_execution(folder))
         if results[-1].state == "unreachable":
             return results
     return results
 
 
 def ship_execution(folder: Path) -> ShipResult:
-    """Send how the execution in `.work/executions/<id>` ended, if that is new."""
+    """Send what the execution in `.work/executions/<id>` has come to, if that is new."""
     uri = tracking_uri(folder.parents[2])
-    end = read_json(folder / "end.json")
-    assert end is not None
-    if load_sent(folder, uri).ended_ms == end["ended_ms"]:
+    sent = load_sent(folder, uri)
+    if not rounds_are_new(folder, sent) and not end_is_new(folder, sent):
         return ShipResult(folder, "complete")
     with _only_shipper(folder) as mine:
         if not mine:

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tasks.params.loading import Params, load_params
-from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.shipping import ship_all, tracking_uri
 from tasks.tracking.spool import RunStart, open_spool
 from tasks.tracking.view import runs_page
@@ -150,6 +150,44 @@ def test_a_parent_has_the_curves_of_all_rounds_one_after_the_other(
     assert [(one.step, one.value) for one in curve] == [(0, 0.5), (1, 1.5), (2, 2.5), (4, 3.5)]
     assert parent.data.metrics["reward/loss"] == 0.75
     assert not [key for key in parent.data.metrics if "other" in key]
+
+
+def test_a_parent_has_what_its_rounds_have_come_to_before_the_execution_ends(
+    root: Path, params: Params
+) -> None:
+    made = results(4.5, 6.25, 8.0)
+    made["reward_models"].append({"round": "r2", "accuracy_after": estimate(0.5)})
+    write_history(root, "ppo", "r1", "objective/kl", [0.5, 1.5])
+    # Of an earlier execution, as the second round's results are: only one round has ended.
+    write_history(root, "ppo", "r2", "objective/kl", [9.0])
+    first = {"gold": 6.25, "kl": 1.5, "reward_accuracy": 0.75, "ppo/objective/kl": 1.5}
+    record_start(root, "rounds", params)
+    record_rounds(root, "rounds", ["r1"], "r2", made)
+    ship_all(root)
+    (parent,) = parents()
+    assert parent.data.metrics == first
+
+    # It waits for people.
+    record_end(root, "rounds", status="FAILED", message="waits", seconds=3.0, results=made)
+    ship_all(root)
+    (parent,) = parents()
+    assert (parent.info.status, parent.data.metrics) == ("FAILED", {**first, "seconds": 3.0})
+
+    # The same execution goes on: nothing is there twice, and it has not ended again.
+    client = MlflowClient(tracking_uri(root))
+    client.update_run(parent.info.run_id, status="RUNNING")
+    write_history(root, "ppo", "r2", "objective/kl", [2.5])
+    record_rounds(root, "rounds", ["r1", "r2"], "r1", made)
+    for _ in range(2):
+        ship_all(root)
+    (parent,) = parents()
+    assert parent.info.status == "RUNNING"
+    curve = client.get_metric_history(parent.info.run_id, "ppo/objective/kl")
+    assert [(one.step, one.value) for one in curve] == [(0, 0.5), (1, 1.5), (2, 2.5)]
+    # The last value is that of the final policy.
+    assert parent.data.metrics["gold"] == 6.25
+    gold = client.get_metric_history(parent.info.run_id, "gold")
+    assert [(one.step, one.value) for one in gold] == [(0, 4.5), (1, 6.25)]
 
 
 LOCK = """

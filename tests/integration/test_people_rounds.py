@@ -226,7 +226,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         if pictures:
             pictures.take("asked", prefect.page(asked["id"]), "Suspended", "Resume")
             pictures.press("Resume")
-            pictures.wait(lambda: pictures.sees("Shall the policy of round r1 replace"))
+            pictures.wait(lambda: pictures.sees("Shall the policy of round r1 of the run ours"))
             pictures.keep("form")
         # A policy this small passes no gate.
         prefect.fill_in(

@@ -135,9 +135,9 @@ def _difference(base: Mapping[int, Figures], other: Mapping[int, Figures], figur
         if figure in found and figure in base.get(seed, {})
     ]
     if len(pairs) < MIN_VALUES:
-        return f"{pairs[0]:+.3f}" if pairs else "-"
+        return f"{pairs[0]:+z.3f}" if pairs else "-"
     mean = mean_interval(pairs)
-    return f"{mean.mean:+.3f} [{mean.low:+.3f}, {mean.high:+.3f}]"
+    return f"{mean.mean:+z.3f} [{mean.low:+z.3f}, {mean.high:+z.3f}]"
 
 
 def _figures(workspace: Path) -> dict[str, float]:

@@ -30,3 +30,9 @@ def row(change: str, seeds: str, **cells: str) -> dict[str, str]:
         "KL to SFT": cells.get("kl", "-"),
         "KL to SFT, difference": cells.get("kl_from", "-"),
     }
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_minus():
+    base, other = {0: {"gold": 8.0}}, {0: {"gold": 8.0 - 1e-5}}
+    (_, same) = paired_rows({"base": base, "same": other})
+    assert same["gold score (of 10), difference"] == "+0.000"

@@ -22,6 +22,7 @@ VARIANTS = {"defaults": "default", "no KL penalty": "no KL penalty"}
 CONTROLS = read("docs/controls.md")
 SEEDS = read("docs/results/loop_works.md")
 LABELS = read("docs/results/fresh_labels.md")
+STARTS = read("docs/results/round_start.md")
 DEFAULT_RUN = ROOT / "docs" / "default-run.json"
 
 RESULT = re.compile(r"(?<![\w.])\d+\.\d{2,}(?![\w.]*\d)")
@@ -37,7 +38,7 @@ def numbers(text: str) -> set[str]:
 
 def written() -> set[str]:
     """All numbers that commands wrote for the documents."""
-    found = numbers(CONTROLS) | numbers(SEEDS) | numbers(LABELS)
+    found = numbers(CONTROLS) | numbers(SEEDS) | numbers(LABELS) | numbers(STARTS)
     if DEFAULT_RUN.exists():
         found |= numbers(DEFAULT_RUN.read_text(encoding="utf-8"))
     return found

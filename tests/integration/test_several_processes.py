@@ -106,8 +106,8 @@ def losses(root: Path) -> list[float]:
     return [float(line.split(",")[1]) for line in lines[1:]]
 
 
-def outcome(root: Path) -> dict:
-    return json.loads((root / ".work/sft/outcome.json").read_text())
+def outcome(root: Path, stage: str = SFT) -> dict:
+    return json.loads((root / ".work" / stage / "outcome.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -298,20 +298,55 @@ def dvc(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_whole_pipeline_by_two_processes_repeats_its_bytes(tmp_path: Path) -> None:
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The tiny pipeline, not run yet."""
     root = tmp_path / "main"
     stage_world.copy_tiny_repository(root, rounds=1)
-    stage_world.set_params(root, "run", {"processes": 2})
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
     for command in (["init", "-q"], ["add", "--all"], ["commit", "-qm", "tiny"]):
         subprocess.run([*git, *command], cwd=root, check=True)
+    return root
 
-    dvc(root, "repro")
-    first = (root / "dvc.lock").read_text()
-    dvc(root, "repro", "--force", "--no-run-cache")
 
-    assert (root / "dvc.lock").read_text() == first
+def test_the_whole_pipeline_by_two_processes_repeats_its_bytes(repository: Path) -> None:
+    stage_world.set_params(repository, "run", {"processes": 2})
+
+    dvc(repository, "repro")
+    first = (repository / "dvc.lock").read_text()
+    dvc(repository, "repro", "--force", "--no-run-cache")
+
+    assert (repository / "dvc.lock").read_text() == first
     for stage in ("sft", "sample@r1", "reward@r1", "ppo@r1", "evaluate@r1", "test", "best_of_n"):
-        outcome = json.loads((root / ".work" / stage / "outcome.json").read_text())
-        assert outcome["environment"]["processes"] == 2
-    assert processes_in(root) == []
+        environment = outcome(repository, stage)["environment"]
+        assert environment["processes"] == 2
+    assert processes_in(repository) == []
+
+
+def test_the_whole_pipeline_with_divided_weights_repeats_its_bytes_and_comes_near_one_process(
+    repository: Path, assert_close
+) -> None:
+    def curves() -> dict[str, list[list[float]]]:
+        found = {}
+        for path in sorted(repository.glob("results/**/history.csv")):
+            lines = path.read_text().splitlines()[1:]
+            rows = [[float(number or 0) for number in line.split(",")] for line in lines]
+            found[path.relative_to(repository).as_posix()] = rows
+        return found
+
+    dvc(repository, "repro")
+    of_one = curves()
+    stage_world.set_params(repository, "run", {"processes": 2, "sharded": True})
+
+    dvc(repository, "repro")
+    first, found = (repository / "dvc.lock").read_text(), curves()
+    dvc(repository, "repro", "--force", "--no-run-cache")
+
+    assert (repository / "dvc.lock").read_text() == first
+    assert (
+        {"results/sft/history.csv", "results/ppo/r1/history.csv"} <= found.keys() == of_one.keys()
+    )
+    for name, rows in found.items():
+        assert_close(rows, of_one[name], rtol=1e-3, atol=1e-3)
+    for stage in ("sft", "reward@r1", "ppo@r1"):
+        assert outcome(repository, stage)["environment"]["sharded"]

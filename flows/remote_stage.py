@@ -25,6 +25,7 @@ from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.shipping import Shipper
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_definition import DefinitionError
+from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.git import GitError
 from tasks.workspace.orders import (
     Answer,
@@ -140,6 +141,8 @@ def _remotes(clone: Path) -> str:
 
 def _run(workspace: Path, stage: str, execution: str, logger: Logger) -> tuple[Ending, bool]:
     """Pull, run, push; how it ended, and whether MLflow has all of it."""
+    for problem in clear_stale(workspace):
+        logger.warning("%s; removed", problem)
     inputs = stage_inputs(workspace, stage)
     # A path outside of the repository may be the same disk here.
     if missing := [path for path in inputs.private if not (workspace / path).exists()]:

@@ -4,6 +4,7 @@ The remote of DVC is a local S3 server (moto's), git's a bare repository. A thir
 same commit by itself; whatever a worker has made must have the same hashes.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -160,6 +161,16 @@ def test_a_stage_in_another_clone_comes_back_with_the_hashes_of_a_run_here(machi
     assert "answered before" in machines.remote_stage("sft", "main")
 
 
+@pytest.fixture
+def no_init() -> Iterator[None]:
+    """As in a container without an init: orphans that have ended stay zombies (they are ours)."""
+    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
+    assert prctl(set_child_subreaper, 1, 0, 0, 0) == 0
+    yield
+    prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("no_init")
 def test_a_stage_that_is_killed_there_resumes_there_and_makes_the_same_bytes(machines: Machines):
     driver, worker = machines.folder / "driver", machines.clone("worker")
     waiting = worker / ".work/stages"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.descriptions import Experiment
+from experiments.gold_over_kl import fits, texts_at_each_end
 from experiments.pictures import draw
 from experiments.records import Figures, Record, mean_of, read_records
-from experiments.statistics import Fit, Spread, fit_log, fit_square, spread
+from experiments.statistics import Spread, spread
 from rlhf.intervals import MIN_VALUES, mean_interval
 
 FOLDER = Path("docs") / "results"
@@ -93,7 +94,7 @@ def page(experiment: Experiment, records: Sequence[Record]) -> str:
         lines += [_row(title, name, values(runs, title)) for name, runs in figures.items()]
     lines += [*_differences(figures), *_retraining(figures)]
     if experiment.fit == "gold_over_kl":
-        lines += _fits(figures)
+        lines += [*fits(figures), *texts_at_each_end(figures)]
     return "\n".join(lines) + "\n"
 
 
@@ -185,40 +186,6 @@ def _retraining(figures: Figures) -> list[str]:
         better = sum(after > before for before, after in pairs)
         lines.append(f"| {name} | {better} of {len(pairs)} |")
     return lines
-
-
-def _points(figures: Figures) -> list[tuple[float, float]]:
-    """KL and gold gained over SFT, of the final policy of each run."""
-    points = []
-    for runs in figures.values():
-        for record in runs.values():
-            kl = mean_of(record["policies"][-1], "kl")
-            gold, before = (mean_of(record["policies"][place], "gold") for place in (-1, 0))
-            if kl and kl > 0 and gold is not None and before is not None:
-                points.append((kl, gold - before))
-    return sorted(points)
-
-
-def _fits(figures: Figures) -> list[str]:
-    points = _points(figures)
-    if len({kl for kl, _ in points}) <= MIN_VALUES:
-        return []
-    kl, gain = zip(*points, strict=True)
-    square, log = fit_square(kl, gain), fit_log(kl, gain)
-    return [
-        "",
-        "Gold gained over SFT against d = √KL, of the final policies of all runs, in the two forms",
-        "of Gao et al. (2023), by least squares.",
-        "",
-        "| form | α | β | residual (root mean square) |",
-        "|---|---|---|---|",
-        _fit_row("d (α − β d)", square),
-        _fit_row("d (α − β log d)", log),
-    ]
-
-
-def _fit_row(form: str, fit: Fit) -> str:
-    return f"| {form} | {fit.alpha:.3f} | {fit.beta:.3f} | {fit.residual:.3f} |"
 
 
 def readme_table(root: Path, experiment: Experiment) -> str:

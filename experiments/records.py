@@ -6,6 +6,7 @@ chosen afterwards: a run that stopped itself is there with its message.
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tasks.workspace.files import git_commit, write_json
 
 FOLDER = Path("docs") / "results" / "data"
 DIGITS = 4
+SAMPLES = 3
 
 Record = Mapping[str, Any]
 Figures = Mapping[str, Mapping[int, Record]]
@@ -47,6 +49,7 @@ def keep_record(
         "explained_variance": _explained_variance(workspace, params),
         "signals": signals(workspace, params.rounds),
         "test": results["test"],
+        "samples": samples(workspace, params),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, _rounded(record))
@@ -72,6 +75,16 @@ def signals(workspace: Path, rounds: Iterable[str]) -> dict[str, Any]:
         if path.exists():
             found[key] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def samples(workspace: Path, params: Params) -> list[dict[str, Any]]:
+    """Responses of the final policy to the first `SAMPLES` held-out prompts; empty without one."""
+    path = workspace / "results" / "evaluate" / params.final / "samples.jsonl"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, SAMPLES)]
+    return [{name: row[name] for name in ("prompt", "response", "gold")} for row in rows]
 
 
 def _explained_variance(workspace: Path, params: Params) -> dict[str, float]:

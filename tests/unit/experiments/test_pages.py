@@ -95,6 +95,25 @@ def test_retrainings_that_helped_are_counted():
     assert row(page(EXPERIMENT, RECORDS), "default")[1] == "2 of 3"
 
 
+def test_the_text_of_the_runs_nearest_to_and_farthest_from_sft_is_shown_side_by_side():
+    said = {"other": ("near", 9.0), "default": ("far,\n  far", None)}
+    found = [record("default", 0, 8.0, 6.5), record("other", 0, 9.0, 0.25)]
+    found += [record("default", 1, 8.0, 0.0), record("other", 1, 8.0, 99.0)]  # Of another seed.
+    for one in found[:2]:
+        text, gold = said[one["variant"]]
+        one["samples"] = [
+            {"prompt": "How\nare you?", "response": text, "gold": gold},
+            {"prompt": "And now?", "response": text, "gold": gold},
+        ]
+    text = page(EXPERIMENT, found)
+    shown = text.partition("at each end")[2]
+    assert "seed 0" in shown
+    prompt = "> **How are you?**\n>\n> other, KL 0.25: near (gold 9.0)\n>\n"
+    assert prompt + "> default, KL 6.50: far, far\n" in shown
+    assert shown.count("far, far") == 2
+    assert "at each end" not in page(EXPERIMENT, RECORDS)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "docs/results/data/mine"

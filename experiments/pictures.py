@@ -22,7 +22,8 @@ def draw(experiment: Experiment, figures: Figures, path: Path) -> None:
         colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
         for number, (name, runs) in enumerate(figures.items()):
             colour = colours[number % len(colours)]
-            _draw_variant(axes, name, list(runs.values()), colour)
+            style = ("-", "--", ":")[number // len(colours) % 3]
+            _draw_variant(axes, name, list(runs.values()), colour, style)
         axes[0].set_ylabel("gold score (10 is ideal)")
         if fitted:
             axes[1].set_xlabel("√KL to SFT, final policies")
@@ -32,7 +33,7 @@ def draw(experiment: Experiment, figures: Figures, path: Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _draw_variant(axes: Any, name: str, runs: Sequence[Record], colour: Any) -> None:
+def _draw_variant(axes: Any, name: str, runs: Sequence[Record], colour: Any, style: str) -> None:
     for number, record in enumerate(runs):
         policies = [policy for policy in record["policies"] if policy["gold"]]
         gold = [policy["gold"]["mean"] for policy in policies]
@@ -45,6 +46,7 @@ def _draw_variant(axes: Any, name: str, runs: Sequence[Record], colour: Any) -> 
             gold,
             yerr=bars,
             color=colour,
+            linestyle=style,
             linewidth=1,
             elinewidth=0.5,
             label=name if number == 0 else None,

@@ -8,6 +8,7 @@ Foundations
     shapes               names for the tensor shapes, checked in every test
     masked               sums, means and standardisation over real tokens
     padding              lists of ids to rectangular tensors, and positions
+    positions            how many tokens a row may have where positions are a table
     packing              several sequences in one row, none of which sees another
     special_ids          the ids of the end of a response, of other ends, and of padding
     batches              a rollout and a PPO batch: tensors that belong together

@@ -148,21 +148,30 @@ def _backward(
     pad_id: int,
     compute: Compute,
 ) -> tuple[float, float, float]:
-    """Backward over micro-batches; each counts by its share of the step's label weight."""
+    """Backward over micro-batches; each counts by its share of the step's label weight.
+
+    Ties have no accuracy: there a micro-batch counts by its share of the decided pairs' weight.
+    """
     model = training.model
     assert isinstance(model, RewardModel)
-    total_weight = sum(pair.weight for pair in pairs)
+    total_weight, total_decided = sum(pair.weight for pair in pairs), _decided(pairs)
     sums = [0.0, 0.0, 0.0]
     for micro in training.held.micro_batches(pairs, params.micro_batch_size):
         share = micro.counts * sum(pair.weight for pair in micro.rows) / total_weight
+        decided = micro.counts * _decided(micro.rows) / (total_decided or 1.0)
         work = partial(pair_loss, model, micro.rows, params, pad_id=pad_id)
         with compute.autocast():
             result = training.held.compute(work)
         (result.loss * share).backward()
-        for index, value in enumerate(result):
-            sums[index] += value.item() * share
+        for index, (value, part) in enumerate(zip(result, (share, decided, share), strict=True)):
+            sums[index] += value.item() * part
     loss, accuracy, margin = distributed.totals(sums)
-    return loss, accuracy, margin
+    return loss, accuracy if total_decided else 0.5, margin
+
+
+def _decided(pairs: Sequence[EncodedPair]) -> float:
+    """Label weight of the pairs that are no ties."""
+    return sum((pair.weight for pair in pairs if pair.label != 0.5), 0.0)
 
 
 def pair_loss(

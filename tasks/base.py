@@ -1,5 +1,6 @@
 """Stage `base`: the model everything starts from, pre-trained here or used as it is."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
+from rlhf.positions import PositionsError, check_positions, longest_row
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
 from tasks.params.embedded_recipe import embedded_recipe
@@ -39,6 +41,8 @@ from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared",)
 
+DEMONSTRATIONS = Path("data/prepared/demonstrations.jsonl")
+
 READ = [
     "*.json",
     "*.jinja",
@@ -54,6 +58,11 @@ BELOW = ["*/*"]
 
 TRIED = 4
 """Prompts that a model of one's own is tried on."""
+
+REFUSED = (
+    ModelFolderError, TokenizerError, UnsupportedModelError, PackingError, PositionsError,
+)  # fmt: skip
+"""What a model of one's own may turn out to be unfit by."""
 
 
 def run(stage: Stage) -> None:
@@ -82,7 +91,7 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
             "data/prepared/corpus.jsonl: no documents to pre-train the embedded model "
             "on; set prepare.files.corpus, or name a model of your own in base.model",
         )
-    demonstrations = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
+    demonstrations = read_demonstrations(DEMONSTRATIONS)
     texts = [*documents, *(text_of(row) for row in demonstrations)]
     tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
     model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
@@ -124,15 +133,18 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
     try:
         tokenizer = load_tokenizer(folder)
         set_template_args(tokenizer, params.chat_template_args)
+        if tokenizer.chat_template is None:
+            _refuse_messages()
         model = load_policy(folder, compute.device)
         end = load_special_ids(folder, tokenizer).eos
         rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))[:TRIED]
         prompts = [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows]
+        check_positions(model, _longest_rows(stage.params))
         check_policy(model, prompts)
         for setting, asked in _packing(stage.params).items():
             if asked:
                 check_packing(model.base_model, prompts, setting=setting)
-    except (ModelFolderError, TokenizerError, UnsupportedModelError, PackingError) as error:
+    except REFUSED as error:
         raise StageEnd("bad_input", f"base.model {params.model}: {error}") from None
     if problem := embedded_recipe(stage.params, model.num_parameters()):
         raise StageEnd("bad_input", f"base.model {params.model}: {problem}")
@@ -144,6 +156,34 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
             "vocabulary": len(tokenizer),
         },
     )
+
+
+def _refuse_messages() -> None:
+    """Messages need a chat template; a later stage would end at the first of them."""
+    for path in [DEMONSTRATIONS, *sorted(Path("data/prepared/prompts").glob("*.jsonl"))]:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                row = json.loads(line)
+                if "messages" in row or not isinstance(row["prompt"], str):
+                    raise TokenizerError(
+                        f"its tokenizer has no chat template, and {path}, line {number}, holds "
+                        "messages; add a chat_template.jinja to the model's folder, or give text"
+                    )
+
+
+def _longest_rows(params: Params) -> dict[str, int]:
+    """What the later stages allow, which would end there otherwise."""
+    lengths = {"sft.max_tokens": params.sft.max_tokens}
+    if params.reward.model is None:
+        lengths["reward.max_tokens"] = params.reward.max_tokens
+    sample, ppo, evaluate = params.sample, params.ppo, params.evaluate
+    for name, prompt, sampling in (
+        ("sample", sample.max_prompt_tokens, sample.sampling),
+        ("ppo", ppo.max_prompt_tokens, ppo.sampling),
+        ("evaluate", evaluate.max_prompt_tokens, evaluate.sampling),
+    ):
+        lengths |= longest_row(name, prompt, sampling.max_new_tokens)
+    return lengths
 
 
 def _packing(params: Params) -> dict[str, bool]:

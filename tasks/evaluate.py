@@ -19,6 +19,7 @@ from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.frozen import load_frozen_policy
 from rlhf.intervals import mean_interval, win_rate
 from rlhf.models import load_tokenizer
+from rlhf.positions import check_positions, longest_row
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
@@ -80,6 +81,9 @@ class Bench(contextlib.AbstractContextManager["Bench"]):
         self._generator = Generator(stage, self.compute, self.tokens)
         self._progress = Progress(stage.name, passes, "passes")
         self.sft = load_frozen_policy(Path("models/sft"), self.compute)
+        own = self._params
+        longest = longest_row("evaluate", own.max_prompt_tokens, own.sampling.max_new_tokens)
+        check_positions(self.sft, longest)
 
     def responses(self, folder: Path) -> Responses:
         """One response of a policy to each prompt."""

@@ -26,6 +26,7 @@ from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_ad
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.packing import check_packing
+from rlhf.positions import check_positions, longest_row
 from rlhf.ppo import Iteration, train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
@@ -86,6 +87,9 @@ def run(stage: Stage) -> None:
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
     kept, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
     actor = _actor(stage, folder, reward_model, compute)
+    check_positions(
+        actor.lm, longest_row("ppo", params.max_prompt_tokens, params.sampling.max_new_tokens)
+    )
     if params.packing:
         _check_packing(actor, reward_model, prompts[:4])
     cast_frozen(actor.lm, compute)

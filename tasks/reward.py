@@ -45,6 +45,7 @@ from rlhf.models import load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import check_packing
 from rlhf.params.reward import NO_MODEL
+from rlhf.positions import check_positions
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
@@ -246,6 +247,7 @@ def _train(
         )
     limit = f"a side of more than {params.max_tokens} tokens (reward.max_tokens), or weight 0"
     say_left_out(len(pairs) - len(kept), len(pairs), "preferences", limit)
+    check_positions(members[0].classifier, {"reward.max_tokens": params.max_tokens})
     if params.packing:
         sequences = [pair.chosen for pair in kept[:4]]
         for member in members:

@@ -13,6 +13,7 @@ from rlhf.frozen import load_frozen_policy
 from rlhf.models import load_tokenizer
 from rlhf.named_seeds import named_random
 from rlhf.params.sample import SampleParams
+from rlhf.positions import check_positions, longest_row
 from rlhf.special_ids import load_special_ids
 from tasks.generation.responses import Generator
 from tasks.running.metrics_file import write_metrics
@@ -55,6 +56,8 @@ def run(stage: Stage) -> None:
     rows, prompts = rows[: params.pairs], prompts[: params.pairs]
     num_against_sft = round(params.pairs * params.against_sft)
     models = {folder: load_frozen_policy(folder, compute) for folder in (policy, sft)}
+    longest = longest_row("sample", params.max_prompt_tokens, params.sampling.max_new_tokens)
+    check_positions(models[policy], longest)
     progress = Progress(stage.name, len(rows), "pairs")
 
     def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:

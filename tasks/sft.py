@@ -16,6 +16,7 @@ from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import check_packing
+from rlhf.positions import check_positions
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.seeding import Seeds
 from rlhf.sharding import Held
@@ -44,6 +45,7 @@ def run(stage: Stage) -> None:
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     base = Path("models/base")
     tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
+    check_positions(model, {"sft.max_tokens": stage.params.sft.max_tokens})
     data = _data(stage, tokenizer)
     examples = data.train
     pad = special_ids(tokenizer).pad

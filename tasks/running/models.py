@@ -19,6 +19,7 @@ from rlhf.compute import (
     make_deterministic,
 )
 from rlhf.model_folders import ModelFolderError, save_model
+from rlhf.positions import PositionsError
 from rlhf.seeding import Seeds
 from rlhf.stopping import TrainingStopped
 from rlhf.templates import TemplateError
@@ -30,6 +31,7 @@ from tasks.running.staging import write_manifest
 
 ERRORS: Mapping[type[Exception], Status] = {
     ModelFolderError: "bad_input",
+    PositionsError: "bad_input",
     TemplateError: "bad_input",
     TokenizerError: "bad_input",
     TrainingStopped: "stopped",

@@ -86,7 +86,7 @@ class ServedPolicy:
         named = lm.generation_config.eos_token_id  # One id, or several as in Llama 3.
         self._stops: list[int] = [named] if isinstance(named, int) else list(named or [])
         lm.generation_config = GenerationConfig(
-            eos_token_id=self._stops, pad_token_id=self._stops[0] if self._stops else None
+            eos_token_id=self._stops or None, pad_token_id=self._stops[0] if self._stops else None
         )
         self._lm = lm
         self._tokenizer = tokenizer
@@ -131,10 +131,10 @@ class ServedPolicy:
     def _respond(self, prompt: Prompt, params: Mapping[str, Any]) -> Response:
         sampling = Sampling(**{key: params[key] for key in SAMPLING})
         prompt_ids = self._encode(prompt)
-        room = self._lm.config.max_position_embeddings - len(prompt_ids)
-        if room < 1:
-            limit = self._lm.config.max_position_embeddings - 1
-            raise _refusal(f"the prompt has {len(prompt_ids)} tokens; expected at most {limit}")
+        limit = _longest(self._lm)
+        room = sampling.max_tokens if limit is None else limit - len(prompt_ids)
+        if limit is not None and room < 1:
+            raise _refusal(f"the prompt has {len(prompt_ids)} tokens; expected at most {limit - 1}")
         ids = torch.tensor([prompt_ids], device=self._lm.device)
         generate: Any = self._lm.generate
         generated = generate(
@@ -167,6 +167,12 @@ class ServedPolicy:
             raise _refusal("this policy has no chat template; ask by text, not by 'messages'")
         ids = list(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
         return ids if ids[: len(first)] == first else [*first, *ids]
+
+
+def _longest(lm: PreTrainedModel) -> int | None:
+    """Tokens that a prompt and its response may have; None where the model names no end (BLOOM)."""
+    config = lm.config
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

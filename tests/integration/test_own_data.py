@@ -296,6 +296,42 @@ def test_base_refuses_to_pack_a_model_that_cannot_be_packed(place: Place, sectio
     assert f"set {section}.packing to false" in err
 
 
+def test_rows_stay_within_the_positions_of_a_model(place: Place):
+    """GPT-2 has a table of positions; what does not fit is refused by name, or left out."""
+    write_model(place.root / "model", "gpt2", n_embd=8, n_layer=1, n_head=2, n_positions=64)
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "base.model model: the model has positions for 64 tokens, and sft.max_tokens" in err
+
+    place.values["sft"]["max_tokens"] = place.values["reward"]["max_tokens"] = 20
+    for section in ("sample", "ppo", "evaluate"):
+        place.values[section] |= {"max_prompt_tokens": 20, "sampling": {"max_new_tokens": 44}}
+    for stage in ("base", "sft"):
+        code, err = place.run(stage)
+        assert code == 0, err
+
+    place.values["sft"]["max_tokens"] = 65
+    code, err = place.run("sft")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "sft.max_tokens allows 65; set it to at most 64" in err
+
+
+def test_base_refuses_messages_where_nothing_can_write_them(place: Place):
+    write_gpt2(place.root / "model", eos_token="</s>")
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert "has no chat template, and data/prepared/demonstrations.jsonl, line 1, holds" in err
+
+
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
 def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place, lacking: str):
     write_chat_model(place.root / "model")

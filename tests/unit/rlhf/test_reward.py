@@ -2,6 +2,8 @@
 
 import copy
 import math
+import operator
+import sys
 
 import pytest
 import torch
@@ -110,6 +112,19 @@ def test_s32_the_micro_batch_size_changes_no_gradient(assert_close, micro):
     for name, weight in weights[0].items():
         assert_close(weights[1][name], weight, rtol=0, atol=1e-6)
     assert_close(metrics[1].loss, metrics[0].loss, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_s43_the_accuracy_of_a_step_is_that_of_its_decided_pairs(monkeypatch, assert_close, micro):
+    """Three ties among eight pairs: a micro-batch of ties alone has no share of it."""
+    tie = EncodedPair([5, 6, EOS], [5, 9, 9, EOS], 0.0, 2.0, label=0.5)
+    monkeypatch.setattr(sys.modules[__name__], "PAIRS", [tie, *PAIRS, tie, tie])
+    settings = params(batch_size=8, micro_batch_size=micro, optimiser=PLAIN)
+    model = tiny.reward_model()
+    with torch.no_grad():
+        hits = sum(one.weight for one in PAIRS[1:6] if operator.gt(*scores(model, one)))
+    metrics = run(fresh(settings), settings, stop=1)[0]
+    assert_close(metrics.accuracy, hits / 7.25, rtol=1e-6, atol=0)
 
 
 @torch.no_grad()

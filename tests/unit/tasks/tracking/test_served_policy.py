@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rlhf.chat import encode_prompt
 from tasks.tracking.served_policy import ServedPolicy
@@ -53,3 +53,22 @@ def test_a_response_ends_at_any_of_the_ids_that_the_folder_names() -> None:
 def test_a_template_sees_no_date() -> None:
     ids = ServedPolicy(llama(), dated())._encode("Kim")
     assert tokenizer().decode(ids) == "one dayKim"
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("bloom", {"hidden_size": 16, "n_layer": 1, "n_head": 2}),
+        ("mpt", {"d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 256}),
+    ],
+)
+def test_a_model_whose_config_names_no_positions_responds(
+    family: str, sizes: dict[str, int]
+) -> None:
+    words = tokenizer()
+    config = AutoConfig.for_model(family, **sizes, vocab_size=len(words))
+    served = ServedPolicy(AutoModelForCausalLM.from_config(config).eval(), words)
+
+    found = served.predict({"prompt": "Kim", "max_tokens": 3, "temperature": 0.0, "top_p": 1.0})
+
+    assert found["usage"]["completion_tokens"] == 3

@@ -1,0 +1,64 @@
+"""How many tokens a row may have where a model looks its positions up in a table.
+
+GPT-2, GPT-Neo, GPT-BigCode, GPT-J, CodeGen, OPT and BioGPT have a vector for each position and none
+beyond the last; PyTorch then raises a bare IndexError. Most models with rotary positions or ALiBi
+have no such end; MPT makes its ALiBi as long as `max_seq_len`.
+"""
+
+import re
+from collections.abc import Mapping
+
+from transformers import PreTrainedModel
+
+TABLE = re.compile(r"wpe|position|pos_emb")
+"""What the tables are called in the families above."""
+
+
+class PositionsError(ValueError):
+    """Rows may be longer than the model has positions; the message says which and by how much."""
+
+
+def table_of_positions(lm: PreTrainedModel) -> int | None:
+    """Tokens of the longest row that the model has positions for; None where there is no table."""
+    found = []
+    for name, module in lm.named_modules():
+        if hasattr(module, "make_weights"):  # XGLM's table grows with the rows.
+            continue
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for key, values in own:
+            table = values.ndim == 2 and values.is_floating_point()
+            if table and TABLE.search(f"{name}.{key}"):
+                # OPT and BioGPT keep their first rows for padding.
+                found.append(len(values) - int(getattr(module, "offset", 0)))
+    if lm.config.model_type == "mpt":
+        found.append(lm.config.max_seq_len)
+    return min(found, default=None)
+
+
+def longest_row(section: str, max_prompt_tokens: int, max_new_tokens: int) -> dict[str, int]:
+    """The keys by which a section bounds prompts and responses -> tokens of the longest row."""
+    keys = f"{section}.max_prompt_tokens + {section}.sampling.max_new_tokens"
+    return {keys: max_prompt_tokens + max_new_tokens}
+
+
+def check_positions(lm: PreTrainedModel, lengths: Mapping[str, int]) -> None:
+    """Refuse rows that may be longer than the table.
+
+    Args:
+        lm: the model.
+        lengths: keys of parameters, as in `ppo.max_prompt_tokens + ppo.sampling.max_new_tokens`
+            -> tokens of the longest row that they allow.
+
+    Raises:
+        PositionsError: one of them allows more than the model has positions for.
+    """
+    table = table_of_positions(lm)
+    if table is None:
+        return
+    for keys, tokens in lengths.items():
+        if tokens > table:
+            raise PositionsError(
+                f"the model has positions for {table} tokens, and {keys} allows {tokens}; "
+                f"set {'it' if '+' not in keys else 'their sum'} to at most {table} (longer rows "
+                "are left out and counted)"
+            )

@@ -1,0 +1,85 @@
+"""How long a row may be, against what the model's own code does with one token more."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlhf.positions import PositionsError, check_positions, table_of_positions
+
+POSITIONS = 12
+GPT = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": POSITIONS}
+WIDE = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+OTHER = {
+    "d_model": 16, "num_layers": 1, "attention_heads": 2, "ffn_dim": 16,
+    "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+TABLES = {
+    "biogpt": {**WIDE, "intermediate_size": 16},
+    "codegen": {**GPT, "n_ctx": POSITIONS, "rotary_dim": 4, "n_head": 4},
+    "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neo": {
+        "hidden_size": 16, "num_layers": 1, "num_heads": 2, "attention_types": [[["global"], 1]],
+        "max_position_embeddings": POSITIONS,
+    },
+    "gptj": {**GPT, "rotary_dim": 4},
+    "mpt": {"d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": POSITIONS},
+    "opt": {**WIDE, "ffn_dim": 16, "word_embed_proj_dim": 16},
+}  # fmt: skip
+ENDLESS = {
+    "bloom": {"hidden_size": 16, "n_layer": 1, "n_head": 2},
+    "falcon": {**WIDE, "alibi": True},
+    "gpt_neox": {**WIDE, "intermediate_size": 16},
+    "llama": {**WIDE, "intermediate_size": 16},
+    "phi": {**WIDE, "intermediate_size": 16},
+    "qwen2": {**WIDE, "intermediate_size": 16, "num_key_value_heads": 2},
+    "xglm": OTHER,
+}
+
+
+def model(family: str) -> PreTrainedModel:
+    ids = {"vocab_size": 24, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model(family, **(TABLES | ENDLESS)[family], **ids)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def read(lm: PreTrainedModel, tokens: int) -> None:
+    ids = torch.full((1, tokens), 5)
+    with torch.no_grad():
+        lm(input_ids=ids, attention_mask=torch.ones_like(ids))
+
+
+@pytest.mark.parametrize("family", sorted(TABLES))
+def test_a_table_ends_where_the_models_own_code_fails(family: str) -> None:
+    lm = model(family)
+
+    assert table_of_positions(lm) == POSITIONS
+
+    read(lm, POSITIONS)
+    with pytest.raises((IndexError, RuntimeError)):
+        read(lm, POSITIONS + 1)
+
+
+@pytest.mark.parametrize("family", sorted(ENDLESS))
+def test_a_model_without_a_table_reads_on(family: str) -> None:
+    lm = model(family)
+
+    assert table_of_positions(lm) is None
+
+    read(lm, POSITIONS + 5)
+
+
+def test_rows_that_may_be_longer_are_refused_by_their_keys() -> None:
+    lm = model("gpt2")
+    check_positions(lm, {"sft.max_tokens": POSITIONS})
+
+    with pytest.raises(PositionsError) as refused:
+        check_positions(lm, {"sft.max_tokens": POSITIONS, "a + b": POSITIONS + 1})
+
+    assert str(refused.value) == (
+        "the model has positions for 12 tokens, and a + b allows 13; "
+        "set their sum to at most 12 (longer rows are left out and counted)"
+    )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tasks.tracking.shipping import tracking_uri
+from tasks.workspace.account import account
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -53,7 +54,7 @@ def environment(root: Path) -> dict[str, str]:
         "MLFLOW_TRACKING_URI": tracking_uri(root),
     }
     always = {**_no_proxy_for_loopback(), **QUIET, **PUNCTUAL, **SAFE}
-    return {**PATIENT, **defaults, **os.environ, **always}
+    return {**account(), **PATIENT, **defaults, **os.environ, **always}
 
 
 def stage_environment(root: Path, execution: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ DVC is asked here in this process, which takes a second; `dvc repro --single-ite
 would take one for each.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dvc.stage import Stage
 from dvc.stage.cache import RunCacheNotFoundError
 
 from tasks.params.loading import flatten
+from tasks.workspace.account import account
 from tasks.workspace.files import relative_to
 
 MOST_REASONS = 3
@@ -128,6 +130,7 @@ def _brief(reasons: tuple[str, ...]) -> str:
 @contextmanager
 def _stages(root: Path) -> Iterator[tuple[Repo, list[Stage]]]:
     """DVC's repository, locked, and the stages of its dvc.yaml."""
+    os.environ.update(account())
     try:
         with Repo(str(root)) as repo, lock_repo(repo):
             # Other stages of the index are files under `dvc add` and dvc.yaml files of subfolders.

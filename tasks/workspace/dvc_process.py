@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from tasks.workspace.account import account
 from tasks.workspace.processes import adopt_orphans, die_with
 
 DVC = (sys.executable, "-P", str(Path(__file__).with_name("quick_dvc.py")))
@@ -93,7 +94,7 @@ def dvc_environment(base: Mapping[str, str]) -> dict[str, str]:
     # Stages call `python`: it must be this interpreter, even if its environment is not activated.
     path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
     quiet = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "RLHF_SHIPPER": "driver"}
-    return {**base, **quiet, "PATH": path}
+    return {**account(), **base, **quiet, "PATH": path}
 
 
 @contextmanager

@@ -1,0 +1,41 @@
+"""A user id without an account, as in a container that was started with `--user 12345`."""
+
+import os
+import pwd
+import subprocess
+import sys
+
+import pytest
+
+from flows.environment import environment
+from tasks.workspace.account import account
+from tasks.workspace.dvc_process import dvc_environment
+
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+
+
+@pytest.fixture
+def _without_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("_without_account")
+def test_dvc_and_flows_find_a_name_where_there_is_none(tmp_path):
+    for found in (dvc_environment(os.environ), environment(tmp_path)):
+        asked = "import getpass; print(getpass.getuser())"
+        done = subprocess.run(
+            [sys.executable, "-c", asked], env=found, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == str(os.getuid())
+
+
+@pytest.mark.usefixtures("_without_account")
+def test_the_name_that_the_environment_has_stays(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("USER", "kim")
+    assert account() == {}
+    assert dvc_environment(os.environ)["USER"] == "kim"

@@ -20,6 +20,13 @@ OUTPUTS = (
 )  # fmt: skip
 """Where the stages write."""
 
+UNUSABLE = {
+    "{": "DVC reads braces in the path of a checkout as the place of a value",
+    "}": "DVC reads braces in the path of a checkout as the place of a value",
+    "?": "in the address of MLflow's database, ? ends the path",
+}
+"""Signs in the path of a checkout with which no run comes to its end, or writes elsewhere."""
+
 FOLDERS = ("base.model", "label.reward_model", "reward.model")
 
 _log = logging.getLogger(__name__)
@@ -31,8 +38,10 @@ def check_inputs(params: Params, root: Path) -> None:
     What does not stop a run, but the user should know, is logged as a warning.
 
     Raises:
-        ParamsError: every problem with its key, in the order of the sections.
+        ParamsError: every problem with its key, in the order of the sections; or the folder has a
+            name that DVC or MLflow reads as something else.
     """
+    _check_place(root)
     problems = [*_path_problems(params, root), *model_problems(params, root)]
     notes: list[str] = []
     damaged = any(key.startswith("prepare.") for key, _ in problems)
@@ -50,6 +59,12 @@ def check_inputs(params: Params, root: Path) -> None:
     for note in notes:
         _log.warning("%s", note)
     follow(root, params)
+
+
+def _check_place(root: Path) -> None:
+    for sign, why in UNUSABLE.items():
+        if sign in str(root):
+            raise ParamsError(f"{root}: {why}; move the checkout to a path without {sign}")
 
 
 def _path_problems(params: Params, root: Path) -> Iterator[Problem]:

@@ -271,3 +271,16 @@ def test_base_refuses_the_embedded_models_rates_for_a_large_model_too(place: Pla
     assert "base.model model: 23 million parameters, but sft.optimiser, reward.optimiser" in err
     assert "make repro PRESET=smollm2-135m" in err
     assert "base" not in {path.name for path in (place.root / "models").glob("*")}
+
+
+@pytest.mark.parametrize("name", ["a{b", "a}b", "a?b"])
+def test_a_checkout_at_a_path_that_dvc_or_mlflow_reads_otherwise_is_refused(
+    tmp_path: Path, name: str
+):
+    odd = tmp_path / name
+    odd.mkdir()
+
+    (found,) = Place(odd).preflight()
+
+    assert found.startswith(f"{odd}: ")
+    assert found.endswith(f"move the checkout to a path without {name[1]}")

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,21 +102,32 @@ def test_a_note_that_was_cut_off_is_none(tmp_path):
         assert dead == []
 
 
-@pytest.mark.parametrize("command", [["repro"], ["--wait-for-lock", "repro", "-s", "sft"]])
-def test_beside_a_bare_dvc_repro_nobody_drives(tmp_path, command):
-    (tmp_path / "dvc").write_text("import time\ntime.sleep(600)\n")
-    with subprocess.Popen([sys.executable, "dvc", *command], cwd=tmp_path) as process:
+@contextmanager
+def runs_dvc(root: Path, *command: str) -> Iterator[int]:
+    """A process that passes for `dvc COMMAND` in `root`; its id, once it runs.
+
+    `Popen` returns before that: for a moment, Linux shows the new program without its words.
+    """
+    (root / "dvc").write_text("import time\nprint('runs', flush=True)\ntime.sleep(600)\n")
+    words = [sys.executable, "dvc", *command]
+    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         try:
-            with pytest.raises(WorkspaceBusyError, match=rf"`dvc repro`.*process {process.pid}\)"):
-                refuse_if_busy(tmp_path)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "runs\n"
+            yield process.pid
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("command", [["repro"], ["--wait-for-lock", "repro", "-s", "sft"]])
+def test_beside_a_bare_dvc_repro_nobody_drives(tmp_path, command):
+    with (
+        runs_dvc(tmp_path, *command) as process,
+        pytest.raises(WorkspaceBusyError, match=rf"`dvc repro`.*process {process}\)"),
+    ):
+        refuse_if_busy(tmp_path)
 
 
 def test_a_dvc_command_that_runs_no_stage_does_not_disturb(tmp_path):
-    (tmp_path / "dvc").write_text("import time\ntime.sleep(600)\n")
-    with subprocess.Popen([sys.executable, "dvc", "exp", "show"], cwd=tmp_path) as process:
-        try:
-            refuse_if_busy(tmp_path)
-        finally:
-            process.kill()
+    with runs_dvc(tmp_path, "exp", "show"):
+        refuse_if_busy(tmp_path)

@@ -41,8 +41,6 @@ from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared",)
 
-DEMONSTRATIONS = Path("data/prepared/demonstrations.jsonl")
-
 READ = [
     "*.json",
     "*.jinja",
@@ -91,7 +89,7 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
             "data/prepared/corpus.jsonl: no documents to pre-train the embedded model "
             "on; set prepare.files.corpus, or name a model of your own in base.model",
         )
-    demonstrations = read_demonstrations(DEMONSTRATIONS)
+    demonstrations = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
     texts = [*documents, *(text_of(row) for row in demonstrations)]
     tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
     model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
@@ -159,12 +157,16 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
 
 
 def _refuse_messages() -> None:
-    """Messages need a chat template; a later stage would end at the first of them."""
-    for path in [DEMONSTRATIONS, *sorted(Path("data/prepared/prompts").glob("*.jsonl"))]:
+    """Messages need a chat template; a later stage would end at the first of them.
+
+    Raises:
+        TokenizerError: a prompt, demonstration or preference has messages.
+    """
+    for path in sorted(Path("data/prepared").rglob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 row = json.loads(line)
-                if "messages" in row or not isinstance(row["prompt"], str):
+                if "messages" in row or not isinstance(row.get("prompt", ""), str):
                     raise TokenizerError(
                         f"its tokenizer has no chat template, and {path}, line {number}, holds "
                         "messages; add a chat_template.jinja to the model's folder, or give text"

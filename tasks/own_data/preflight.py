@@ -20,11 +20,8 @@ OUTPUTS = (
 )  # fmt: skip
 """Where the stages write."""
 
-UNUSABLE = {
-    "{": "DVC reads braces in the path of a checkout as the place of a value",
-    "}": "DVC reads braces in the path of a checkout as the place of a value",
-    "?": "in the address of MLflow's database, ? ends the path",
-}
+UNUSABLE = {sign: "DVC takes braces in the path of a checkout for a value's place" for sign in "{}"}
+UNUSABLE["?"] = "in the address of MLflow's database, ? ends the path"
 """Signs in the path of a checkout with which no run comes to its end, or writes elsewhere."""
 
 FOLDERS = ("base.model", "label.reward_model", "reward.model")

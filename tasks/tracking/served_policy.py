@@ -12,6 +12,7 @@ the user in the policy's chat template; a tokenizer without a template takes it 
 `prompt`, or in `params` beside `inputs`.
 """
 
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -132,8 +133,8 @@ class ServedPolicy:
         sampling = Sampling(**{key: params[key] for key in SAMPLING})
         prompt_ids = self._encode(prompt)
         limit = _longest(self._lm)
-        room = sampling.max_tokens if limit is None else limit - len(prompt_ids)
-        if limit is not None and room < 1:
+        room = limit - len(prompt_ids)
+        if room < 1:
             raise _refusal(f"the prompt has {len(prompt_ids)} tokens; expected at most {limit - 1}")
         ids = torch.tensor([prompt_ids], device=self._lm.device)
         generate: Any = self._lm.generate
@@ -169,10 +170,10 @@ class ServedPolicy:
         return ids if ids[: len(first)] == first else [*first, *ids]
 
 
-def _longest(lm: PreTrainedModel) -> int | None:
-    """Tokens that a prompt and its response may have; None where the model names no end (BLOOM)."""
-    config = lm.config
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)
+def _longest(lm: PreTrainedModel) -> int:
+    """Tokens that a prompt and its response may have; MPT has a name of its own, BLOOM no end."""
+    named = (getattr(lm.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next(filter(None, named), sys.maxsize)
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

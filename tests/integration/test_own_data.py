@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ruamel.yaml import YAML
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
-from tests.word_models import TEMPLATE, WORDS, tokenizer, write_chat_model, write_gpt2
+from tests.word_models import TEMPLATE, tokenizer, write_chat_model
 
 pytestmark = pytest.mark.long
 
@@ -214,134 +212,6 @@ def test_conversations_completions_and_rows_without_ids_become_an_sft_model(plac
     assert text == "<user> w1 w2 </s> <assistant>"
     metrics = json.loads((place.root / "results/sft/metrics.json").read_text())
     assert metrics["demonstrations"] == 24
-
-
-@pytest.mark.parametrize(
-    ("args", "problem"),
-    [
-        ({"thinkin": False}, "'thinkin' is nothing that the chat template reads"),
-        ({"messages": "x"}, "'messages' is not for users to set"),
-    ],
-)
-def test_an_argument_that_no_template_reads_is_found_before_anything_starts(
-    place: Place, args: dict[str, Any], problem: str
-):
-    write_chat_model(place.root / "model")
-    place.values["base"] |= {"model": "model", "chat_template_args": args}
-    assert place.preflight() == [f"base.chat_template_args: {problem}"]
-
-
-def test_a_tokenizer_that_cannot_mark_the_end_is_found_before_anything_starts(place: Place):
-    write_gpt2(place.root / "model", pad_token="<pad>")
-    place.values["base"]["model"] = "model"
-
-    (found,) = place.preflight()
-
-    assert found.startswith("base.model: ")
-    assert "the tokenizer has no end-of-sequence token" in found
-
-
-def write_model(folder: Path, kind: str, **settings: Any) -> None:
-    """A model of any family, with the chat model's tokenizer."""
-    write_chat_model(folder)
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 16,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-        "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 2,
-    }  # fmt: skip
-    config = AutoConfig.for_model(kind, **sizes | settings)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-
-
-def test_base_takes_a_family_for_which_the_library_has_no_classifier(place: Place):
-    write_model(place.root / "model", "granite", logits_scaling=0.1)
-    place.values["base"]["model"] = "model"
-    assert place.run("prepare")[0] == 0
-
-    code, err = place.run("base")
-
-    assert (code, "Traceback" in err) == (0, False), err
-    taken, given = (
-        load_file(folder / "model.safetensors")
-        for folder in (place.root / "models/base", place.root / "model")
-    )
-    assert all(torch.equal(taken[name], weight) for name, weight in given.items())
-
-
-def test_base_refuses_a_model_that_later_stages_could_not_use(place: Place):
-    write_model(place.root / "model", "mamba", state_size=4)
-    place.values["base"]["model"] = "model"
-    assert place.run("prepare")[0] == 0
-
-    code, err = place.run("base")
-
-    assert (code, "Traceback" in err) == (2, False), err
-    assert "base.model model: a MambaForCausalLM fails where decoding with a cache" in err
-    assert "base" not in {path.name for path in (place.root / "models").glob("*")}
-
-
-@pytest.mark.parametrize("section", ["sft", "reward", "ppo"])
-def test_base_refuses_to_pack_a_model_that_cannot_be_packed(place: Place, section: str):
-    """OPT counts positions by its mask, and a packed row has none."""
-    write_model(place.root / "model", "opt", ffn_dim=16, word_embed_proj_dim=16)
-    place.values["base"]["model"] = "model"
-    place.values[section]["packing"] = True
-    assert place.run("prepare")[0] == 0
-
-    code, err = place.run("base")
-
-    assert (code, "Traceback" in err) == (2, False), err
-    assert "this model does not support packing, set" in err
-    assert f"set {section}.packing to false" in err
-
-
-def test_rows_stay_within_the_positions_of_a_model(place: Place):
-    """GPT-2 has a table of positions; what does not fit is refused by name, or left out."""
-    write_model(place.root / "model", "gpt2", n_embd=8, n_layer=1, n_head=2, n_positions=64)
-    place.values["base"]["model"] = "model"
-    assert place.run("prepare")[0] == 0
-
-    code, err = place.run("base")
-
-    assert (code, "Traceback" in err) == (2, False), err
-    assert "base.model model: the model has positions for 64 tokens, and sft.max_tokens" in err
-
-    place.values["sft"]["max_tokens"] = place.values["reward"]["max_tokens"] = 20
-    for section in ("sample", "ppo", "evaluate"):
-        place.values[section] |= {"max_prompt_tokens": 20, "sampling": {"max_new_tokens": 44}}
-    for stage in ("base", "sft"):
-        code, err = place.run(stage)
-        assert code == 0, err
-
-    place.values["sft"]["max_tokens"] = 65
-    code, err = place.run("sft")
-
-    assert (code, "Traceback" in err) == (2, False), err
-    assert "sft.max_tokens allows 65; set it to at most 64" in err
-
-
-def test_base_refuses_messages_where_nothing_can_write_them(place: Place):
-    write_gpt2(place.root / "model", eos_token="</s>")
-    place.values["base"]["model"] = "model"
-    assert place.run("prepare")[0] == 0
-
-    code, err = place.run("base")
-
-    assert (code, "Traceback" in err) == (2, False), err
-    assert "has no chat template, and data/prepared/demonstrations.jsonl, line 1, holds" in err
-
-
-@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
-def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place, lacking: str):
-    write_chat_model(place.root / "model")
-    (place.root / "model" / lacking).unlink()
-    place.values["base"]["model"] = "model"
-
-    (found,) = place.preflight()
-
-    assert found.startswith("base.model: ")
-    assert lacking.partition(".")[2] in found
 
 
 def test_all_missing_files_and_the_model_are_reported_at_once(place: Place):

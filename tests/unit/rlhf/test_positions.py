@@ -12,10 +12,6 @@ WIDE = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "max_position_embeddings": POSITIONS,
 }  # fmt: skip
-OTHER = {
-    "d_model": 16, "num_layers": 1, "attention_heads": 2, "ffn_dim": 16,
-    "max_position_embeddings": POSITIONS,
-}  # fmt: skip
 TABLES = {
     "biogpt": {**WIDE, "intermediate_size": 16},
     "codegen": {**GPT, "n_ctx": POSITIONS, "rotary_dim": 4, "n_head": 4},
@@ -36,8 +32,11 @@ ENDLESS = {
     "llama": {**WIDE, "intermediate_size": 16},
     "phi": {**WIDE, "intermediate_size": 16},
     "qwen2": {**WIDE, "intermediate_size": 16, "num_key_value_heads": 2},
-    "xglm": OTHER,
-}
+    "xglm": {
+        "d_model": 16, "num_layers": 1, "attention_heads": 2, "ffn_dim": 16,
+        "max_position_embeddings": POSITIONS,
+    },
+}  # fmt: skip
 
 
 def model(family: str) -> PreTrainedModel:

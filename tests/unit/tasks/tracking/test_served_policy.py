@@ -55,20 +55,20 @@ def test_a_template_sees_no_date() -> None:
     assert tokenizer().decode(ids) == "one dayKim"
 
 
-@pytest.mark.parametrize(
-    ("family", "sizes"),
-    [
-        ("bloom", {"hidden_size": 16, "n_layer": 1, "n_head": 2}),
-        ("mpt", {"d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 256}),
-    ],
-)
-def test_a_model_whose_config_names_no_positions_responds(
-    family: str, sizes: dict[str, int]
-) -> None:
+def untrained(family: str, **sizes: int) -> ServedPolicy:
+    """A policy of another family, with no end token, so that only a limit ends a response."""
     words = tokenizer()
     config = AutoConfig.for_model(family, **sizes, vocab_size=len(words))
-    served = ServedPolicy(AutoModelForCausalLM.from_config(config).eval(), words)
+    return ServedPolicy(AutoModelForCausalLM.from_config(config).eval(), words)
 
-    found = served.predict({"prompt": "Kim", "max_tokens": 3, "temperature": 0.0, "top_p": 1.0})
 
-    assert found["usage"]["completion_tokens"] == 3
+def test_a_model_whose_config_names_no_end_of_its_positions_responds() -> None:
+    served = untrained("bloom", hidden_size=16, n_layer=1, n_head=2)
+    found = served.predict({"prompt": "Kim", **SAMPLING})
+    assert found["usage"]["completion_tokens"] == SAMPLING["max_tokens"]
+
+
+def test_mpt_names_the_end_of_its_positions_in_its_own_way() -> None:
+    served = untrained("mpt", d_model=16, n_layers=1, n_heads=2, max_seq_len=7)
+    found = served.predict({"prompt": "Kim", **SAMPLING})
+    assert found["usage"]["total_tokens"] == 7

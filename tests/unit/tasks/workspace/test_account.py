@@ -9,6 +9,7 @@ import pytest
 
 from flows.environment import environment
 from tasks.workspace.account import account
+from tasks.workspace.dvc_graph import read_graph
 from tasks.workspace.dvc_process import dvc_environment
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
@@ -21,7 +22,8 @@ def _without_account(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "before")  # So that what is set meanwhile goes with the test.
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.usefixtures("_without_account")
@@ -32,6 +34,14 @@ def test_dvc_and_flows_find_a_name_where_there_is_none(tmp_path):
             [sys.executable, "-c", asked], env=found, capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == str(os.getuid())
+
+
+@pytest.mark.usefixtures("_without_account")
+def test_the_pipeline_is_read_in_this_process_too(tmp_path):
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text("[core]\n  no_scm = true\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {one: {cmd: echo > x, outs: [x]}}\n")
+    assert read_graph(tmp_path).stale == {"one"}
 
 
 @pytest.mark.usefixtures("_without_account")

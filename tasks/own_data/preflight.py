@@ -5,6 +5,7 @@ not discovered only by the second stage, or a missing annotator only by the sixt
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +21,11 @@ OUTPUTS = (
 )  # fmt: skip
 """Where the stages write."""
 
-UNUSABLE = {sign: "DVC takes braces in the path of a checkout for a value's place" for sign in "{}"}
-UNUSABLE["?"] = "in the address of MLflow's database, ? ends the path"
+UNUSABLE = {
+    "[{}]": "DVC takes braces in the path of a checkout for a value's place",
+    "[?]": "in the address of MLflow's database, ? ends the path",
+    "[$][A-Za-z_]": "Great Expectations takes $ before a letter for a variable",
+}
 """Signs in the path of a checkout with which no run comes to its end, or writes elsewhere."""
 
 FOLDERS = ("base.model", "label.reward_model", "reward.model")
@@ -59,9 +63,9 @@ def check_inputs(params: Params, root: Path) -> None:
 
 
 def _check_place(root: Path) -> None:
-    for sign, why in UNUSABLE.items():
-        if sign in str(root):
-            raise ParamsError(f"{root}: {why}; move the checkout to a path without {sign}")
+    for signs, why in UNUSABLE.items():
+        if found := re.search(signs, str(root)):
+            raise ParamsError(f"{root}: {why}; move the checkout to a path without {found[0]}")
 
 
 def _path_problems(params: Params, root: Path) -> Iterator[Problem]:

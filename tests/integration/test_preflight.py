@@ -273,14 +273,20 @@ def test_base_refuses_the_embedded_models_rates_for_a_large_model_too(place: Pla
     assert "base" not in {path.name for path in (place.root / "models").glob("*")}
 
 
-@pytest.mark.parametrize("name", ["a{b", "a}b", "a?b"])
-def test_a_checkout_at_a_path_that_dvc_or_mlflow_reads_otherwise_is_refused(
-    tmp_path: Path, name: str
-):
-    odd = tmp_path / name
+@pytest.mark.parametrize("sign", ["{", "}", "?", "$b"])
+def test_a_checkout_at_a_path_that_a_library_reads_otherwise_is_refused(tmp_path: Path, sign: str):
+    odd = tmp_path / f"a{sign}"
     odd.mkdir()
 
     (found,) = Place(odd).preflight()
 
     assert found.startswith(f"{odd}: ")
-    assert found.endswith(f"move the checkout to a path without {name[1]}")
+    assert found.endswith(f"move the checkout to a path without {sign}")
+
+
+def test_a_dollar_that_begins_no_name_is_a_sign_like_others(tmp_path: Path):
+    odd = tmp_path / "a$1, b"
+    odd.mkdir()
+    place = Place(odd)
+
+    check_inputs(load_params(place.save()), odd)

@@ -36,7 +36,7 @@ from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.promoting.registration import tag_and_register
 from tasks.reporting.result_table import result_table
-from tasks.reporting.summary import read_outcomes
+from tasks.reporting.summary import has_worked
 from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
@@ -164,11 +164,6 @@ def run_all(
     if branch is not None:
         branch.end(went_through, read_results(root, params))
     return Completed(message=f"All {len(stages)} stages are up to date."), went_through
-
-
-def has_worked(root: Path, execution: str) -> bool:
-    """Whether a stage has run in the execution: where none has, MLflow has nothing to show."""
-    return any(outcome["execution"] == execution for outcome in read_outcomes(root))
 
 
 def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> State[None]:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from prefect import flow, runtime
-from prefect.client.schemas.objects import State
+from prefect import Flow, flow, runtime
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.states import Completed, Failed
 from pydantic import Field, JsonValue
@@ -24,16 +24,18 @@ from flows.run_branch import RunBranch
 from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.shipping import tracking_uri
-from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
+from tasks.workspace.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError
 from tasks.workspace.files import read_json, write_json
+from tasks.workspace.held import is_held
 from tasks.workspace.runs import NAMES, Choices, run_workspace
 from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
 
 NAME = "rlhf"
 DEPLOYMENT = f"{NAME}/{NAME}"
 NOTE = Path(".work") / "run.json"
-"""In a run's workspace: the last stage that was wanted, and the state the run ended in."""
+"""In a run's workspace: the last stage that was wanted, and whether the run waits for people. One
+that goes on waits until it ends or is cancelled: killed meanwhile, it is continued as before."""
 LABELLED = NOTE.with_name("labelled.json")
 """Beside it, where people have labelled a round since the run started working: when that was."""
 TRIGGER = "round-labelled"
@@ -46,13 +48,25 @@ def name_of_this_run() -> str:
     return runtime.flow_run.parameters.get("name") or _default_name()
 
 
+def waits_no_more(
+    flow: Flow[..., Any],  # noqa: ARG001 - Prefect gives it by this name
+    flow_run: FlowRun,
+    state: State[Any],  # noqa: ARG001
+) -> None:
+    """For `on_cancellation`, in the checkout: whoever cancels a run wants no labels for it."""
+    name = flow_run.parameters.get("name") or _name_by_id(str(flow_run.id))
+    path = Path.cwd() / RUNS_FOLDER / name / NOTE
+    if note := read_json(path):
+        write_json(path, {**note, "waits": False})
+
+
 @flow(
     name=NAME,
     flow_run_name=name_of_this_run,
     persist_result=False,
     on_completion=[tell_the_end],
     on_failure=[tell_the_end],
-    on_cancellation=[tell_the_end],
+    on_cancellation=[waits_no_more, tell_the_end],
     on_crashed=[what_it_did_has_crashed],
     description="SFT, then rounds of feedback and PPO, in a workspace and on a branch of its own.",
 )
@@ -138,8 +152,8 @@ def order_for_each(
 def order_waiting(root: Path) -> list[str]:
     """Order each run that waits for people once more, since a round is labelled; their names.
 
-    A run that is at work now may have looked for labels before and end as `Waiting` after this: it
-    finds a note, and orders itself (`continue_if_labelled`).
+    Not a run that is at work now, which would refuse another. It may have looked for labels before
+    and end as `Waiting` after this: it finds a note, and orders itself (`continue_if_labelled`).
     """
     now = str(time.time_ns())
     for note in (root / RUNS_FOLDER).glob(f"*/{NOTE}"):
@@ -171,29 +185,43 @@ def _order_again(name: str, until: str, labelled: str) -> None:
 
 
 def waiting_runs(root: Path) -> dict[str, str]:
-    """Name of each run that waits for people -> the last stage wanted of it, empty for all."""
+    """Name of each run that only waits for people -> the last stage wanted of it, empty for all."""
     notes = {
         path.parents[1].name: read_json(path)
         for path in sorted((root / RUNS_FOLDER).glob(f"*/{NOTE}"))
     }
-    return {name: note["until"] or "" for name, note in notes.items() if note and note["waits"]}
+    return {
+        name: note["until"] or ""
+        for name, note in notes.items()
+        if note and note["waits"] and not is_held(root / RUNS_FOLDER / name / LOCK_FILE)
+    }
 
 
 def _default_name() -> str:
     """The same whenever this flow run is tried again."""
+    return _name_by_id(runtime.flow_run.id)
+
+
+def _name_by_id(flow_run: str) -> str:
     # The end of the id: ids of one minute begin alike.
-    return f"run-{runtime.flow_run.id[-8:]}"
+    return f"run-{flow_run[-8:]}"
 
 
 def _work(workspace: Path, until: str | None) -> State[None]:
     """Bring the workspace up to date, with a commit for each round."""
     flow_run = str(runtime.flow_run.id)
     (workspace / LABELLED).unlink(missing_ok=True)
-    write_json(workspace / NOTE, {"until": until, "waits": False})
-    params = load_params(workspace / "params.yaml")
-    branch = RunBranch(workspace, flow_run)
-    branch.start()
-    state = branch.finish(bring_up_to_date(workspace, flow_run, params, until=until, branch=branch))
+    before = read_json(workspace / NOTE)
+    write_json(workspace / NOTE, {"until": until, "waits": bool(before and before["waits"])})
+    try:
+        params = load_params(workspace / "params.yaml")
+        branch = RunBranch(workspace, flow_run)
+        branch.start()
+        end = bring_up_to_date(workspace, flow_run, params, until=until, branch=branch)
+        state = branch.finish(end)
+    except Exception:  # Not a signal, after which it may go on.
+        write_json(workspace / NOTE, {"until": until, "waits": False})
+        raise
     write_json(workspace / NOTE, {"until": until, "waits": state.name == "Waiting"})
     return state
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,16 @@ from tasks.promoting.registration import tag_and_register
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import result_table, time_lines
 from tasks.reporting.run_page import write_run_page
-from tasks.reporting.summary import Machine, build_results, build_summary, cpu_name, read_outcomes
+from tasks.reporting.summary import (
+    Machine,
+    build_results,
+    build_summary,
+    cpu_name,
+    has_worked,
+    read_outcomes,
+)
 from tasks.running.provenance import wrong_entries
-from tasks.tracking.execution_record import record_end, record_start
+from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipping import Shipper, tracking_uri
 from tasks.tracking.spool import Status
@@ -44,6 +52,7 @@ from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import begin_execution, last_execution, save_execution
 from tasks.workspace.files import git_commit, now_ms, write_json
 from tasks.workspace.shared_weights import share_outputs
+from tasks.workspace.stage_order import round_of
 from tasks.workspace.variants import prepare_workspace
 from tasks.workspace.worktrees import WorkspaceError
 
@@ -164,13 +173,18 @@ def _run(
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
     save_execution(workspace, execution)
+    results = read_results(workspace, params)
+    if ended.code != 0 and has_worked(workspace, execution.id):
+        rounds = _rounds_that_ended(workspace, params)
+        if rounds:
+            record_rounds(workspace, execution.id, rounds, params.final, results)
     record_end(
         workspace,
         execution.id,
         status=STATUSES.get(ended.code, "FAILED"),
         message=ended.message,
         seconds=execution.seconds,
-        results=read_results(workspace, params),
+        results=results,
     )
     if shipper.close(SHIPPING_DEADLINE_SECONDS):
         tag_and_register(workspace)
@@ -178,6 +192,18 @@ def _run(
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
     share_outputs(workspace)
     return ended
+
+
+def _rounds_that_ended(workspace: Path, params: Params) -> list[str]:
+    """The first rounds, up to the one of which a stage may still have to run; none if unknown."""
+    # Imported here because it imports DVC, which would delay every earlier step.
+    from tasks.workspace.dvc_graph import DvcBusyError, GraphError, read_graph  # noqa: PLC0415
+
+    try:
+        unfinished = {round_of(name) for name in read_graph(workspace).stale}
+    except (GraphError, DvcBusyError):
+        return []  # The run has ended because of it, and says so.
+    return list(takewhile(lambda key: key not in unfinished, params.rounds))
 
 
 def write_summary(workspace: Path, params: Params) -> dict[str, Any]:

@@ -157,6 +157,11 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     return metrics
 
 
+def has_worked(root: Path, execution: str) -> bool:
+    """Whether a stage has run in the execution: where none has, MLflow has nothing to show."""
+    return any(outcome["execution"] == execution for outcome in read_outcomes(root))
+
+
 def read_outcomes(root: Path) -> list[dict[str, Any]]:
     """How the last run of each stage ended, oldest first."""
     paths = (root / ".work").glob("*/outcome.json")

@@ -26,6 +26,8 @@ BUSY_EXIT_CODE = 7
 """Exit code of a driver that finds another one running; it has started nothing."""
 DYING_SECONDS = 2.0
 """A `dvc` whose driver was killed takes a moment to follow it."""
+LOOK_SECONDS = 0.2
+"""Whoever only looks whether a driver is here holds the lock for a moment."""
 ADVICE = (
     "Wait for it, or end it (Ctrl-C where it was started, or Cancel in Prefect's UI); two at once "
     "need two workspaces (`make repro VARIANT=...` makes one)"
@@ -90,7 +92,7 @@ def died_in(root: Path) -> list[str]:
 def _locked(root: Path) -> Iterator[IO[str]]:
     path = root / LOCK_FILE
     path.parent.mkdir(exist_ok=True)
-    if (lock := take(path)) is None:
+    if (lock := _take_soon(path)) is None:
         with path.open(encoding="utf-8") as other:
             driver, _ = _read(other)
         name = (
@@ -102,6 +104,13 @@ def _locked(root: Path) -> Iterator[IO[str]]:
     with lock:
         _refuse_bare_dvc(root)
         yield lock
+
+
+def _take_soon(path: Path) -> IO[str] | None:
+    deadline = time.monotonic() + LOOK_SECONDS
+    while (lock := take(path)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return lock
 
 
 def _refuse_bare_dvc(root: Path) -> None:

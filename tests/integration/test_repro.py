@@ -84,7 +84,7 @@ if wanted == "change" and name != "baseline":
     params.write_text(params.read_text().replace("seed: 5", "seed: 6"))
 if wanted == "edit" and name != "baseline":
     Path("wanted").write_text("success")
-if wanted == "blocked" and name != "baseline":
+if wanted == "blocked" and name != "baseline" or wanted == f"blocked {name}":
     end("blocked", 4, "3 contradictory pairs")
 if wanted == "kill":
     sys.path.insert(0, os.environ["PYTHONPATH"])
@@ -368,6 +368,27 @@ def test_a_run_that_dvc_restores_as_a_whole_has_its_own_run_in_mlflow(root: Path
     assert [run.data.metrics["gold"] for run in runs] == [8.25] * 3
     assert all(run.info.status == "FINISHED" for run in runs)
     assert len({run.info.run_name for run in runs}) == 3
+
+
+def test_a_run_that_stops_shows_the_rounds_before_in_mlflow(root: Path) -> None:
+    text = (root / "params.yaml").read_text()
+    first = text[text.index("  r1:") : text.index("final:")]
+    second = first.replace("r1:", "r2:")
+    (root / "params.yaml").write_text(
+        text.replace(first, first + second).replace("final: r1", "final: r2")
+    )
+    # Of an earlier execution.
+    (root / "results/evaluate/r2").mkdir(parents=True)
+    (root / "results/evaluate/r2/metrics.json").write_text('{"gold": {"mean": 9.75}}')
+    (root / "wanted").write_text("blocked evaluate@r2")
+    code, _, err = drive(root)
+    assert code == 4, err
+    client = MlflowClient(f"sqlite:///{root}/.work/mlflow/mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "rlhf-rounds"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FAILED"
+    curve = client.get_metric_history(run.info.run_id, "gold")
+    assert [(point.step, point.value) for point in curve] == [(0, 4.5), (1, 8.25)]
 
 
 def test_large_outputs_are_links_to_the_cache_that_a_later_run_leaves_alone(root: Path) -> None:

@@ -52,7 +52,10 @@ if run == "long":
     time.sleep({long})
 if run.startswith("killed"):
     time.sleep(3600)
+if run.startswith("again") and len(tries.read_text()) == 2:
+    time.sleep(3600)
 endings = {{"people": "waiting", "bad": "blocked", "diverged": "stopped"}}
+endings |= {{"again-killed": "waiting", "again-cancelled": "waiting"}}
 codes = {{"waiting": 5, "blocked": 4, "stopped": 3}}
 if run in endings and len(tries.read_text()) == 1:
     status = endings[run]
@@ -179,6 +182,17 @@ class World(Checkout):
         eventually(lambda: found.exists() and found.read_text())
         return flow_run, int(found.read_text())
 
+    def goes_on(self, run: str) -> tuple[str, int]:
+        """Order a run that has ended as `Waiting`; its id and the process of its stage."""
+        assert self.orders.ended(self.order(run))["name"] == "Waiting"
+        (self.common / f"{run}.pid").unlink()
+        return self.started(run)
+
+    def feedback(self, answer: str) -> None:
+        """Order what the page's event orders: the flow that looks for runs that wait."""
+        state = self.orders.ended(self.orders.order("rlhf-on-feedback"))
+        assert state["message"] == answer
+
     def set_state(self, flow_run: str, kind: str) -> None:
         body = {"state": {"type": kind}, "force": kind == "CRASHED"}
         self.orders.ask("POST", f"/flow_runs/{flow_run}/set_state", body).raise_for_status()
@@ -273,6 +287,27 @@ def test_a_long_silent_stage_is_no_crash_and_a_killed_flow_is_one(world: World):
         assert (states.count("Running"), states[-1]) == (1, "Completed")
         world.told("long", "Completed")
         assert world.runs_of_all() == before + 1
+
+
+def test_who_is_killed_while_it_goes_on_still_waits_for_people(world: World):
+    with world.worker():
+        killed, stage = world.goes_on("again-killed")
+        world.feedback("No run waits for people.")  # It works.
+        os.kill(process_of(killed), signal.SIGKILL)
+        assert world.orders.ended(killed)["name"] == "Crashed"
+        eventually(lambda: not is_alive(stage))
+        world.feedback("Ordered to continue: again-killed")
+        again = eventually(lambda: world.orders.runs("again-killed")[2:])
+        assert world.orders.ended(again[0])["name"] == "Completed"
+        world.feedback("No run waits for people.")
+
+
+def test_who_is_cancelled_while_it_goes_on_waits_no_more(world: World):
+    with world.worker():
+        cancelled, _ = world.goes_on("again-cancelled")
+        world.set_state(cancelled, "CANCELLING")
+        assert world.orders.ended(cancelled)["name"] == "Cancelled"
+        world.feedback("No run waits for people.")
 
 
 def test_who_loses_the_worker_has_crashed_and_so_have_the_tasks(world: World):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows import runs
+from tasks.workspace.driver_lock import Driver, sole_use
 from tasks.workspace.files import write_json
 
 Ordered = list[tuple[str, str, str]]
@@ -36,6 +37,16 @@ def test_runs_that_wait_are_ordered_and_no_others(tmp_path: Path, ordered: Order
     note(tmp_path, "waits", waits=True, until="ppo@r2")
     assert runs.order_waiting(tmp_path) == ["waits"]
     assert [order[:2] for order in ordered] == [("waits", "ppo@r2")]
+
+
+def test_a_run_that_goes_on_waits_once_it_is_killed_and_is_not_ordered_before(
+    tmp_path: Path, ordered: Ordered
+) -> None:
+    workspace = note(tmp_path, "goes-on", waits=True)
+    with sole_use(workspace, Driver(name="flow run goes-on", flow_run="one")):
+        assert runs.order_waiting(tmp_path) == []
+    assert runs.order_waiting(tmp_path) == ["goes-on"]
+    assert len(ordered) == 1
 
 
 def test_a_run_that_looked_before_the_round_was_done_orders_itself(

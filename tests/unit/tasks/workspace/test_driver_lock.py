@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from tasks.workspace.driver_lock import (
     refuse_if_busy,
     sole_use,
 )
+from tasks.workspace.held import take
 
 REPOSITORY = Path(__file__).parents[4]
 REPRO = Driver(name="make repro")
@@ -91,6 +93,16 @@ def test_a_flow_that_died_is_still_known_after_a_make_repro(tmp_path):
     die_here(tmp_path, 'Driver(name="make repro")')
     with sole_use(tmp_path, flow("two")) as dead:
         assert dead == ["one"]
+
+
+def test_who_only_looks_for_a_moment_keeps_no_driver_out(tmp_path):
+    refuse_if_busy(tmp_path)
+    look = take(tmp_path / LOCK_FILE, shared=True)
+    assert look is not None
+    threading.Timer(0.05, look.close).start()
+    with sole_use(tmp_path, Driver(name="`make repro`")) as dead:
+        assert look.closed
+        assert dead == []
 
 
 def test_a_note_that_was_cut_off_is_none(tmp_path):

@@ -45,7 +45,7 @@ class Response(NamedTuple):
 
 
 def run(stage: Stage) -> None:
-    """Sample responses to prompts without preferences, and pair them blind."""
+    """Sample responses to prompts of the round, and pair them blind."""
     params: SampleParams = stage.params.sample
     compute, seeds = start_compute(stage.params.run), seeds_of(stage)
     policy, sft = Path(stage.round.policy), Path("models/sft")
@@ -101,23 +101,25 @@ def run(stage: Stage) -> None:
 
 
 def _fresh_prompts(stage: Stage) -> list[Mapping[str, Any]]:
-    """Training prompts without preferences so far, in a random order of the round's own."""
-    folder = Path(stage.round.preferences)
-    used = {
-        row["prompt_id"]
-        for split in ("train", "heldout")
-        for row in read_rows(folder / f"{split}.jsonl", PREFERENCES)
-    }
-    rows = [
-        row
-        for row in load_prompts(Path("data/prepared/prompts/train.jsonl"))
-        if row["prompt_id"] not in used
-    ]
+    """Training prompts without preferences so far, in a random order of the round's own.
+
+    Where nobody labels, all of them: a prompt is then not judged a second time.
+    """
+    rows, kind = load_prompts(Path("data/prepared/prompts/train.jsonl")), "prompts"
+    if stage.params.label.annotators != "none":
+        folder = Path(stage.round.preferences)
+        used = {
+            row["prompt_id"]
+            for split in ("train", "heldout")
+            for row in read_rows(folder / f"{split}.jsonl", PREFERENCES)
+        }
+        rows = [row for row in rows if row["prompt_id"] not in used]
+        kind = "prompts without preferences"
     if len(rows) < stage.params.sample.pairs:
         raise StageEnd(
             "bad_input",
-            f"data/prepared/prompts/train.jsonl: {len(rows)} prompts are without "
-            f"preferences, but sample.pairs asks for {stage.params.sample.pairs}",
+            f"data/prepared/prompts/train.jsonl: expected {stage.params.sample.pairs} {kind} "
+            f"(sample.pairs), found {len(rows)}",
         )
     named_random(stage.params.run.seed, "sample", str(stage.round_key)).shuffle(rows)
     return list(rows)

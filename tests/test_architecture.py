@@ -74,6 +74,7 @@ TEMPLATES = (".css", ".j2")
 READING_STAGES = {"prepare", "label", "validate"}
 
 EXTRA_PARAMS = {
+    "sample": {"label.annotators"},
     "evaluate": {"label", "ppo"},
     "test": {"final", "label", "ppo"},
     "validate": {"label.annotators", "reward.max_tokens"},

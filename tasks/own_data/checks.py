@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
@@ -33,6 +33,8 @@ class OwnData:
     """What does not stop a run, but the user should know."""
     splits: dict[str, set[str]] = field(default_factory=dict)
     """Split -> what its prompts ask, as `_question` has it."""
+    train_ids: set[str] = field(default_factory=set)
+    """Ids of the prompts for training."""
 
     def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
         """The rows of a file; none, and a problem, where it is damaged."""
@@ -62,8 +64,12 @@ def examine(params: Params, root: Path) -> OwnData:
         _examine_demonstrations(data, files)
         if files.corpus is not None:
             data.rows("prepare.files.corpus", files.corpus, lambda path: read_rows(path, CORPUS))
+    judged: set[str] = set()
     for key, pairs in _preferences(data, params):
         _examine_pairs(data, key, pairs, params)
+        judged |= {pair.prompt_id for pair in pairs}
+    if files is not None and judged and params.label.annotators != "none":
+        _examine_fresh_prompts(data, files, judged, params)
     return data
 
 
@@ -75,6 +81,8 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     for row in rows:
         split = own_split(row["prompt"], files)
         counts[split] += 1
+        if split == "train":
+            data.train_ids.add(row["prompt_id"])
         data.splits.setdefault(split, set()).add(_question(row["prompt"]))
     empty = [split for split, count in counts.items() if not count]
     if empty:
@@ -94,6 +102,19 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
         data.problems.append(("label.annotators", wrong))
 
 
+def _examine_fresh_prompts(
+    data: OwnData, files: FilesParams, judged: set[str], params: Params
+) -> None:
+    """Whether the first round finds prompts that have no preference yet, as `sample` wants them."""
+    fresh = data.train_ids - judged
+    pairs = params.sample.pairs
+    if len(fresh) < pairs <= len(data.train_ids):
+        found = f"{pairs}, but only {len(fresh)} of the {len(data.train_ids)} prompts for training"
+        ways = "add prompts, or set label.annotators to none if nobody is to label"
+        wrong = f"{found} in {files.prompts} are without preferences; {ways}"
+        data.problems.append(("sample.pairs", wrong))
+
+
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     rows = data.rows("prepare.files.demonstrations", files.demonstrations, read_demonstrations)
     shared = sum(
@@ -107,8 +128,12 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
         )
 
 
-Pair = tuple[Prompt, str]
-"""The prompt of a preference, and its side."""
+class Pair(NamedTuple):
+    """The prompt of a preference, its id, and its side."""
+
+    prompt: Prompt
+    prompt_id: str
+    side: str
 
 
 def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair]]]:
@@ -121,7 +146,7 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair
         except MalformedDataError as error:
             data.damaged(key, error)
         else:
-            yield key, [(row["prompt"], row["split"]) for row in rows]
+            yield key, [Pair(row["prompt"], row["prompt_id"], row["split"]) for row in rows]
     for number, source in enumerate(params.prepare.sources):
         key = f"prepare.sources.{number}"
         if not (data.root / source.path).exists():
@@ -143,14 +168,15 @@ def _sided(source: Source, params: Params) -> Iterator[Pair]:
     for sourced in Unsettled().settle(source, keep_ties=params.validate.ties == "half"):
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=params.prepare.heldout_preferences)
-        yield row.prompt, row.split if source.format == "preferences" else side
+        own = source.format == "preferences"
+        yield Pair(row.prompt, row.prompt_id, row.split if own else side)
 
 
 def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -> None:
     """What the gate of the first round would find between these files."""
     sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
     leaks = 0
-    for prompt, side in pairs:
+    for prompt, _, side in pairs:
         question = _question(prompt)
         sides[side].add(question)
         leaks += side == "train" and question in data.evaluation

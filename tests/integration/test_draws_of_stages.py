@@ -1,5 +1,7 @@
 """What `sample` and `ppo` draw depends neither on other rounds nor on the size of a batch."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,3 +65,28 @@ def test_stages_run_alone_beside_another_round_write_the_same_bytes(world: Path)
 
     assert stage_world.digest(world, "ppo@r1") == policy
     assert (world / COMPARISONS).read_bytes() == comparisons
+
+
+def test_prompts_with_preferences_are_sampled_again_where_nobody_labels(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(shutil.copytree(world, tmp_path / "world"))
+    judged = {
+        json.loads(line)["prompt_id"]
+        for split in ("train", "heldout")
+        for line in (root / f"data/rounds/r1/preferences/{split}.jsonl").read_text().splitlines()
+    }
+    shutil.rmtree(root / "data/prepared/preferences")
+    shutil.copytree(root / "data/rounds/r1/preferences", root / "data/prepared/preferences")
+    prompts = (root / "data/prepared/prompts/train.jsonl").read_text().count("\n")
+    edit(root, lambda params: params["sample"].update(pairs=prompts))
+
+    assert stage_world.run(root, "sample@r1") == 2
+    found = f"expected {prompts} prompts without preferences (sample.pairs), found "
+    assert f"{found}{prompts - len(judged)}" in capsys.readouterr().err
+
+    edit(root, lambda params: params["label"].update(annotators="none"))
+    edit(root, lambda params: params["prepare"].update(sources=[{"path": "pairs.jsonl"}]))
+    assert stage_world.run(root, "sample@r1") == 0
+    lines = (root / COMPARISONS).read_text().splitlines()
+    assert judged & {json.loads(line)["prompt_id"] for line in lines}

@@ -69,6 +69,25 @@ def test_more_pairs_than_training_prompts_are_reported(place: Place):
     assert found.startswith(f"sample.pairs: {train + 1}, but only {train} of the 50 prompts")
 
 
+def test_prompts_that_have_preferences_are_not_labelled_again(place: Place):
+    texts = [f"w{n} w{n // 2}" for n in range(50)]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])
+    train = [text for text in texts if own_split(text, FILES) == "train"]
+    write_rows(place.root / "own/pairs.jsonl", pairs(train[:-2]))
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    place.values["sample"]["pairs"] = 3
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"sample.pairs: 3, but only 2 of the {len(train)} prompts for training")
+    for change in ({"sample": {"pairs": 2}}, {"label": {"annotators": "none"}}):
+        before = dict(place.values)
+        place.values = {key: {**value, **change.get(key, {})} if key in change else value
+                        for key, value in before.items()}  # fmt: skip
+        check_inputs(load_params(place.save()), place.root)
+        place.values = before
+
+
 def test_pairs_on_prompts_that_policies_are_evaluated_on_are_reported(
     place: Place, caplog: pytest.LogCaptureFixture
 ):

@@ -1,0 +1,1 @@
+"""Real text through the whole pipeline, on a model that knows English."""

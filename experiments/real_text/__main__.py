@@ -1,0 +1,94 @@
+"""`python -m experiments.real_text TASK --data DATA --model FOLDER --run FOLDER`.
+
+Question: do the stages that were built on a generated world learn anything from real text, on a
+model of 135 million parameters that knows English? Two tasks (`worlds.py`): `polite`, instructions
+with a polite and an impolite response, and `sentiment`, sentences of film reviews. One round from
+preferences alone: SFT, reward model, PPO, evaluation, best of n. Win rates are of a judge that was
+trained on other data and that no stage learns from.
+
+DATA is a folder with the data sets and MODEL a causal model in Hugging Face format, both the
+user's own. RUN is made a clone of this checkout's commit, in which the pipeline runs with the
+preset `smollm2-135m`; the same command continues what was interrupted. Writes
+`docs/results/data/real_text/TASK.json` and the page `docs/results/real_text.md`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.real_text.judge import train_judge
+from experiments.real_text.measuring import measured
+from experiments.real_text.page import write_page, write_record
+from experiments.real_text.worlds import WORLDS, World
+from tasks.params.editing import edit_params
+from tasks.params.loading import ParamsError, flatten, read_yaml
+from tasks.params.prepare import FilesParams
+from tasks.params.presets import take_preset
+from tasks.running.staging import write_json_lines
+from tasks.workspace.git import GitError, git
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PRESET = "smollm2-135m"
+OVERLAY = Path(__file__).with_name("params.yaml")
+FILES = FilesParams(
+    prompts="mine/prompts.jsonl",
+    demonstrations="mine/demonstrations.jsonl",
+    heldout_fraction=0.3,
+    test_fraction=0.1,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code: 2 bad input, else that of the pipeline."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_text", description=__doc__)
+    parser.add_argument("task", choices=sorted(WORLDS))
+    for name in ("data", "model", "run"):
+        parser.add_argument(f"--{name}", type=Path, required=True, metavar=name.upper())
+    given = parser.parse_args(arguments)
+    run: Path = given.run.resolve()
+    try:
+        world = WORLDS[given.task](given.data, FILES)
+        _prepare(run, world, given.model.resolve())
+    except (OSError, ParamsError, GitError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"real_text: {error}\n")
+        return 2
+    ended = subprocess.run(
+        [sys.executable, "-m", "tasks.repro"], cwd=run, env=_environment(run), check=False
+    )
+    if ended.returncode:
+        return ended.returncode
+    write_record(REPOSITORY, given.task, measured(run, world))
+    write_page(REPOSITORY)
+    return 0
+
+
+def _prepare(run: Path, world: World, model: Path) -> None:
+    """The clone, its data and its parameters; what an earlier call has made stays."""
+    if not run.exists():
+        git(REPOSITORY, "clone", "--quiet", str(REPOSITORY), str(run))
+    mine = run / "mine"
+    mine.mkdir(exist_ok=True)
+    write_json_lines(mine / "prompts.jsonl", [{"prompt": prompt} for prompt in world.prompts])
+    write_json_lines(mine / "demonstrations.jsonl", world.demonstrations)
+    write_json_lines(mine / "pairs.jsonl", world.pairs)
+    if not (mine / "judge").exists():
+        train_judge(mine / "judge", world.judge_pairs, model)
+    take_preset(run, PRESET, str(model))
+    edit_params(run / "params.yaml", flatten(read_yaml(OVERLAY)), rounds=1)
+
+
+def _environment(run: Path) -> dict[str, str]:
+    """Of the pipeline there: the clone's code, this environment's packages and commands."""
+    commands = Path(sys.executable).parent
+    return {
+        **os.environ,
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(run),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

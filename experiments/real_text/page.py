@@ -1,0 +1,124 @@
+"""`docs/results/real_text.md`, from the records of both tasks."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.reporting.best_of_n import worth
+
+RECORDS = Path("docs/results/data/real_text")
+PAGE = Path("docs/results/real_text.md")
+HEAD = """# Real text on SmolLM2-135M
+
+Written by `python -m experiments.real_text TASK --data DATA --model FOLDER --run FOLDER`, all
+numbers from `data/real_text/TASK.json`. Each task is one round from preferences alone with the
+preset `smollm2-135m` (`experiments/real_text/params.yaml` has what differs). Win rates are of a
+judge, a reward model trained on other data (`experiments/real_text/worlds.py`); no stage learns
+from it. Intervals are of 95 % over prompts. One seed each.
+"""
+
+
+def write_record(root: Path, task: str, record: Mapping[str, Any]) -> None:
+    """Write the record of one task's run."""
+    path = root / RECORDS / f"{task}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def write_page(root: Path) -> Path:
+    """Write the page from the records that are there; its path."""
+    paths = sorted((root / RECORDS).glob("*.json"))
+    parts = [_task(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    (root / PAGE).write_text("\n".join([HEAD, *parts]), encoding="utf-8")
+    return root / PAGE
+
+
+def _task(name: str, record: Mapping[str, Any]) -> str:
+    counts, unseen = record["counts"], record["unseen"]
+    sft, *rounds = record["policies"]
+    heldout = record["sft"]["heldout"]
+    return "\n".join(
+        [
+            f"## {name}",
+            "",
+            f"{counts['demonstrations']} demonstrations, {counts['pairs']} pairs for the reward "
+            f"model, {counts['judge_pairs']} for the judge. SFT's loss on "
+            f"{heldout['demonstrations']} held-out demonstrations: {heldout['base']:.3f} before, "
+            f"{heldout['sft']:.3f} after, in nats a token.",
+            "",
+            f"Share of {unseen['judge']['n']} pairs that neither has seen, ordered as labelled:",
+            "",
+            "| reward model | judge | bag of words | longer wins |",
+            "|---|---|---|---|",
+            _row(
+                _interval(unseen[one], 3)
+                for one in ("reward_model", "judge", "bag_of_words", "longer_wins")
+            ),
+            "",
+            "| policy | win rate vs SFT, by the judge | proxy | KL, nats | tokens | ended | "
+            "distinct bigrams |",
+            "|---|---|---|---|---|---|---|",
+            _policy("SFT", sft, rounds[-1]["proxy_sft"]),
+            *(_policy(policy["name"], policy, policy["proxy"]) for policy in rounds),
+            _policy("test prompts", record["test"], record["test"]["proxy"]),
+            "",
+            *_best_of_n(record["best_of_n"]),
+            *_cost(record),
+            "",
+            "Responses to prompts that were written for this page:",
+            "",
+            *(line for sample in record["samples"] for line in _sample(sample)),
+        ]
+    )
+
+
+def _policy(name: str, policy: Mapping[str, Any], proxy: Mapping[str, float]) -> str:
+    wins = policy["win_rate_vs_sft"]
+    return _row(
+        (
+            name,
+            _interval(wins, 3) if wins else "0.500",
+            _interval(proxy, 2),
+            _interval(policy["kl"], 2),
+            f"{policy['length']['mean']:.1f}",
+            f"{policy['finished']:.2f}",
+            f"{policy['distinct_2']:.2f}",
+        )
+    )
+
+
+def _best_of_n(found: Mapping[str, Any] | None) -> list[str]:
+    return [] if found is None else [f"Is PPO worth it? {worth(found)}", ""]
+
+
+def _cost(record: Mapping[str, Any]) -> list[str]:
+    peaks, stages = record["peak_rss_bytes"], record["seconds"]["stages"]
+    machine = record["machine"]
+    return [
+        f"On {machine['threads']} threads of {machine['cpu']}, "
+        f"{record['seconds']['total'] / 60:.0f} minutes in all; DVC's cache holds "
+        f"{record['disk_bytes'] / 1e9:.1f} GB.",
+        "",
+        "| stage | minutes | largest memory, GB |",
+        "|---|---:|---:|",
+        *(
+            _row((stage, f"{seconds / 60:.1f}", f"{peaks[stage] / 1e9:.1f}"))
+            for stage, seconds in stages.items()
+        ),
+    ]
+
+
+def _sample(sample: Mapping[str, str]) -> list[str]:
+    prompt, before, after = (" ".join(sample[name].split()) for name in ("prompt", "sft", "policy"))
+    return [f"> **{prompt}**", ">", f"> SFT: {before}", ">", f"> PPO: {after}", ""]
+
+
+def _interval(estimate: Mapping[str, float], digits: int) -> str:
+    mean, low, high = (f"{estimate[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def _row(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -114,7 +114,8 @@ def test_every_request_says_all_that_the_draws_depend_on(
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
     *_, last = served.requests
     known = {"model": "models/sft", "temperature": 0.9, "top_p": 1.0, "top_k": -1,
-             "max_tokens": 8, "min_tokens": 0, "repetition_penalty": 1.0}  # fmt: skip
+             "max_tokens": 8, "min_tokens": 0, "repetition_penalty": 1.0, "min_p": 0.0,
+             "presence_penalty": 0.0, "frequency_penalty": 0.0}  # fmt: skip
     assert {key: last[key] for key in known} == known
     tokenizer = load_tokenizer(root / "models/sft")
     assert last["stop_token_ids"] == [tokenizer.eos_token_id]
@@ -214,6 +215,11 @@ def without_figures(reply: Any) -> Any:
     return reply
 
 
+def cut_short(reply: Any) -> Any:
+    found = {"tokens": ["token_id:9"] * 3, "token_logprobs": [-1.0] * 3}
+    return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "length"}]}
+
+
 def saying_nothing(reply: Any) -> Any:
     found = {"tokens": [], "token_logprobs": []}
     return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "stop"}]}
@@ -230,6 +236,7 @@ def less_likely(reply: Any) -> Any:
     [
         (of_another_protocol, 2, "expected token ids as `token_id:17`"),
         (without_figures, 2, "expected a log-probability for each token; found []"),
+        (cut_short, 2, "expected 8 tokens or a stop id; found 3 tokens"),
         (saying_nothing, 2, "nothing to know the model by: all 4 responses are a stop id alone"),
         (less_likely, 2, "serves another model as 'models/sft': log-probabilities of"),
         (lambda _: {"error": "?"}, 2, "expected choices[0].logprobs.tokens; found {'error'"),

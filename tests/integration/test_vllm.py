@@ -1,6 +1,6 @@
 r"""The stages with a real vLLM, where there is one: answers, log-probabilities, PPO's rollouts.
 
-    RLHF_TEST_VLLM="PATH/bin/vllm serve --enforce-eager" \
+    RLHF_TEST_VLLM="$PWD/vllm-env/bin/vllm serve --enforce-eager" \
         python -m pytest -m slow tests/integration/test_vllm.py
 
 docs/how-to/answers-from-a-server.md says how one is installed. Each start of the engine takes

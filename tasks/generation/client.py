@@ -115,7 +115,11 @@ class Client:
                 "top_k": sampling.top_k or -1,
                 "min_tokens": sampling.min_new_tokens,
                 "stop_token_ids": list(stop_ids),
+                # Else those of the folder's generation_config.json, if the server reads it.
+                "min_p": 0.0,
                 "repetition_penalty": 1.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
                 "return_tokens_as_token_ids": True,
             }
             return self._read(self._request("completions", body), sampling, stop_ids)
@@ -143,8 +147,12 @@ class Client:
             raise self._error("expected finite log-probabilities", logprobs)
         ids = [int(match[1]) for match in matches if match]
         ids = self._with_its_end(ids, choice, stop_ids)
-        if not ids or len(ids) > sampling.max_new_tokens + (why == "stop"):
-            raise self._error(f"expected 1 to {sampling.max_new_tokens} tokens", len(ids))
+        wanted = sampling.max_new_tokens
+        if not ids or len(ids) > wanted + (why == "stop"):
+            raise self._error(f"expected 1 to {wanted} tokens", len(ids))
+        if why == "length" and len(ids) < wanted and ids[-1] not in stop_ids:
+            # A limit of its own: --max-model-len, or max_new_tokens of generation_config.json.
+            raise self._error(f"expected {wanted} tokens or a stop id", f"{len(ids)} tokens")
         return Completion(ids[: sampling.max_new_tokens], logprobs[: len(ids)])
 
     def _with_its_end(self, ids: list[int], choice: Any, stop_ids: Sequence[int]) -> list[int]:

@@ -61,7 +61,7 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             StageEnd: there is no server, or it has another model.
         """
         if self._stage.params.run.generation == "server":
-            client = self._client(folder, lm, prompts)
+            client = self._client(folder, lm, prompts, sampling.max_new_tokens)
             seeds = seeds_of_responses(draw_table(seed, prompts, 1))
             answers = client.complete(prompts, sampling, stop_ids=self._tokens.stops, seeds=seeds)
             require_known_ids(client, lm, answers)
@@ -77,7 +77,11 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
         )
 
     def _client(
-        self, folder: Path, lm: PreTrainedModel, prompts: Sequence[Sequence[int]]
+        self,
+        folder: Path,
+        lm: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
     ) -> Client:
         if self._served is None or self._served[0] != folder:
             # One server at a time: each takes most of the accelerator's memory.
@@ -86,7 +90,7 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             log = self._stage.work / "server.log"
             client = self._open.enter_context(serving(folder, self._stage.params.run, log))
             self.differences[folder.as_posix()] = require_same_model(
-                client, lm, prompts, self._tokens, self._compute
+                client, lm, prompts, self._tokens, self._compute, max_new_tokens=max_new_tokens
             )
             self._served = folder, client
         return self._served[1]

@@ -91,7 +91,13 @@ class RolloutServer:
         draws: Draws,
     ) -> list[Completion]:
         require_same_model(
-            client, lm, prompts, self._tokens, self._compute, temperature=sampling.temperature
+            client,
+            lm,
+            prompts,
+            self._tokens,
+            self._compute,
+            max_new_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
         )
         seeds = seeds_of_responses(draws)
         answers = client.complete(prompts, sampling, stop_ids=self._tokens.stops, seeds=seeds)

@@ -33,18 +33,20 @@ def require_same_model(
     tokens: SpecialIds,
     compute: Compute,
     *,
+    max_new_tokens: int,
     temperature: float = 1.0,
 ) -> float:
     """Mean difference between the server's log-probabilities and ours, in nats per token.
 
     At temperature 1 log-probabilities before and after it are the same; at another one the server
-    has to give those after it.
+    has to give those after it. No more than `max_new_tokens` are asked for, for which the model has
+    positions.
 
     Raises:
         StageEnd: it is above the limit of the precision, or there is none.
     """
     few = prompts[:PROMPTS]
-    plain = SamplingParams(temperature=temperature, max_new_tokens=TOKENS)
+    plain = SamplingParams(temperature=temperature, max_new_tokens=min(TOKENS, max_new_tokens))
     answers = client.complete(few, plain, stop_ids=tokens.stops, seeds=range(len(few)))
     require_known_ids(client, lm, answers)
     batch = [

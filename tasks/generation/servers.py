@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -25,6 +26,9 @@ URL_VARIABLE = "RLHF_GENERATION_URL"
 COMMAND_VARIABLE = "RLHF_GENERATION_COMMAND"
 """Environment variable: what the stage starts where no address is given."""
 COMMAND = "vllm serve"
+
+_ERROR = re.compile(r"(?<![\w.])[\w.]*(?:Error|Exception): \S.*")
+"""The last line of a traceback, behind whatever a logger writes before it."""
 
 START_SECONDS = 1800.0
 """A large model is loaded and compiled in minutes."""
@@ -107,11 +111,14 @@ def started(
         # Not the sampling settings that some folders bring along.
         "--generation-config": "vllm",
     }
+    # vLLM takes the model right behind `serve` only, and refuses options before it.
+    at = command.index("serve") + 1 if "serve" in command else len(command)
+    command[at:at] = [folder.as_posix()]
     arguments = [*(text for pair in own.items() for text in pair), *options]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, folder.as_posix(), *arguments],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -144,10 +151,12 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", health: str, log: Path
 
 def _died(process: "subprocess.Popen[bytes]", log: Path, when: str = "") -> StageEnd:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    # Of several processes the first error is the cause; vLLM's last lines are about leaks.
+    errors = [found[0] for line in lines if (found := _ERROR.search(line))]
     return StageEnd(
         "failed",
         f"the server ended with {process.returncode}{when}; "
-        f"{log}: {lines[-1] if lines else 'empty'}",
+        f"{log}: {next(iter([*errors, *lines[-1:]]), 'empty')}",
     )
 
 

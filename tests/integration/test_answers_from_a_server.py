@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,7 +115,8 @@ def test_every_request_says_all_that_the_draws_depend_on(
     assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 0
     *_, last = served.requests
     known = {"model": "models/sft", "temperature": 0.9, "top_p": 1.0, "top_k": -1,
-             "max_tokens": 8, "min_tokens": 0, "repetition_penalty": 1.0}  # fmt: skip
+             "max_tokens": 8, "min_tokens": 0, "repetition_penalty": 1.0, "min_p": 0.0,
+             "presence_penalty": 0.0, "frequency_penalty": 0.0}  # fmt: skip
     assert {key: last[key] for key in known} == known
     tokenizer = load_tokenizer(root / "models/sft")
     assert last["stop_token_ids"] == [tokenizer.eos_token_id]
@@ -214,6 +216,11 @@ def without_figures(reply: Any) -> Any:
     return reply
 
 
+def cut_short(reply: Any) -> Any:
+    found = {"tokens": ["token_id:9"] * 3, "token_logprobs": [-1.0] * 3}
+    return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "length"}]}
+
+
 def saying_nothing(reply: Any) -> Any:
     found = {"tokens": [], "token_logprobs": []}
     return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "stop"}]}
@@ -230,6 +237,7 @@ def less_likely(reply: Any) -> Any:
     [
         (of_another_protocol, 2, "expected token ids as `token_id:17`"),
         (without_figures, 2, "expected a log-probability for each token; found []"),
+        (cut_short, 2, "expected 8 tokens or a stop id; found 3 tokens"),
         (saying_nothing, 2, "nothing to know the model by: all 4 responses are a stop id alone"),
         (less_likely, 2, "serves another model as 'models/sft': log-probabilities of"),
         (lambda _: {"error": "?"}, 2, "expected choices[0].logprobs.tokens; found {'error'"),
@@ -275,6 +283,34 @@ def test_without_a_server_there_is_one_clear_error(
     assert baseline(root, monkeypatch, RLHF_GENERATION_COMMAND=broken) == 1
     assert "ended with 1 before it was ready" in outcome(root, "baseline")
     assert "no GPU" in outcome(root, "baseline")
+
+
+def test_the_folder_comes_before_options_of_the_command_as_vllm_wants_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "vllm").write_text(f"#!{sys.executable}\nimport sys\nraise SystemExit(sys.argv)\n")
+    (tmp_path / "vllm").chmod(0o755)
+    command = f"{tmp_path / 'vllm'} serve --gpu-memory-utilization 0.4"
+    assert baseline(root, monkeypatch, RLHF_GENERATION_COMMAND=command) == 1
+    said = "'serve', 'models/sft', '--gpu-memory-utilization', '0.4', '--host', '127.0.0.1'"
+    assert said in outcome(root, "baseline")
+
+
+def test_a_server_that_dies_is_quoted_by_its_first_error_and_not_by_its_last_line(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As vLLM 0.32 ends where its kernels do not know a size of the model, in three processes."""
+    (tmp_path / "server.log").write_text(
+        "(Worker pid=7) INFO 11-25 00:01:50 [a.py:1] Errors: none\n"
+        "(EngineCore pid=8) ERROR 11-25 00:01:51 [core.py:9] Traceback (most recent call last):\n"
+        "(EngineCore pid=8) ERROR 11-25 00:01:51 [core.py:1512] RuntimeError: head_dim=16\n"
+        "(APIServer pid=9) ERROR 11-25 00:01:51 [a.py:9] vllm.v1.EngineDeadError: See above.\n"
+        "  warnings.warn('resource_tracker: There appear to be %d '\n"
+    )
+    code = f"print(open({str(tmp_path / 'server.log')!r}).read()); raise SystemExit(3)"
+    command = shlex.join([sys.executable, "-c", code])
+    assert baseline(root, monkeypatch, RLHF_GENERATION_COMMAND=command) == 1
+    assert outcome(root, "baseline").endswith("server.log: RuntimeError: head_dim=16")
 
 
 @pytest.mark.long

@@ -116,7 +116,7 @@ def test_a_server_that_keeps_the_first_weights_is_found_out(root: Path):
 def reply(token: str, logprob: str) -> str:
     """One response of one token, as the server's code."""
     found = f'{{"tokens": ["{token}"], "token_logprobs": [{logprob}]}}'
-    return f'self.reply({{"choices": [{{"finish_reason": "length", "logprobs": {found}}}]}})'
+    return f'self.reply({{"choices": [{{"finish_reason": "stop", "logprobs": {found}}}]}})'
 
 
 @pytest.mark.parametrize(

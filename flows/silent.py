@@ -41,9 +41,10 @@ SILENT_SECONDS = 5 * HEARTBEAT_SECONDS
 and a server that was away for less than two minutes calls no run dead that lives."""
 REMEMBERED = timedelta(days=1)
 """How long a heartbeat takes back that a run has crashed."""
-FLOWS = ["rlhf", "rlhf-sweep"]
+FLOWS = ["rlhf", "rlhf-sweep", "rlhf-stage"]
 """Flows of other projects on the same server may have slower heartbeats. `promote` is left out: it
-suspends itself after seconds, and sends no heartbeat while people think."""
+suspends itself after seconds, and sends no heartbeat while people think. `rlhf-stage` runs on
+another machine, whose death nobody else would notice: its run would be waited for, for ever."""
 
 
 ENDS = {

@@ -26,12 +26,25 @@ NOT_RUN = {
     "make documented-commands": "would run the test within itself",
     "make verify": "repeats the run of a commit; .ci/run has two stages of it",
     "make repro PRESET=smollm2-135m MODEL=FOLDER": "tests/integration/test_your_model.py has it",
+    "python -m experiments NAME --seeds 0-3": "many runs; tests/integration/test_experiments.py",
     "make chat": "waits for somebody to talk; tests/integration/test_chat.py has it",
     "docker compose up --build": "needs docker",
 }
 """Commands of the documents that are only looked up in the Makefile, and why."""
 SERVERS = ("make ui", "make annotate")
-BLANK = re.compile(r"(?<= )[A-Z]+(?= |$)")
+BLANK = re.compile(r"(?<=[ =])[A-Z]+(?= |$)")
+BLANKS = {
+    "FILE": "mine/preferences.jsonl",
+    "ANSWERS": "mine/answers.jsonl",
+    "DIR": "mine/report",
+    "POLICY": "final",
+    "ANNOTATOR": "sim-1",
+    "A": "HEAD",
+    "B": ".",
+    "NAME": "me",
+    "REASON": "tried",
+}
+"""What stands for a word in capitals, in the tiny world in which the commands are run."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,16 @@ def is_run(command: Command) -> bool:
     return True
 
 
-def filled_in(command: Command, blanks: dict[str, str]) -> str:
-    """With FILE, DIR and the like replaced; a KeyError for one that is not known."""
-    return BLANK.sub(lambda found: blanks[found[0]], command.text)
+def filled_in(command: Command) -> str:
+    """With FILE, DIR and the like replaced.
+
+    Raises:
+        LookupError: nobody has said what one of them stands for.
+    """
+
+    def known(found: re.Match[str]) -> str:
+        if found[0] not in BLANKS:
+            raise LookupError(f"{command.text!r}: say in tests/documents.py what {found[0]} is")
+        return BLANKS[found[0]]
+
+    return BLANK.sub(known, command.text)

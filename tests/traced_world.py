@@ -149,9 +149,13 @@ class World:
         self.validate(key, settings)
         self.train(key, settings, note)
 
-    def measure(self, key: str, files: Mapping[str, str]) -> None:
-        """Evaluate the policy of a round."""
-        deps = [f"models/rounds/{key}/policy"]
+    def measure(
+        self, key: str, files: Mapping[str, str], code: Mapping[str, str] | None = None
+    ) -> None:
+        """Evaluate the policy of a round, by code: path -> text."""
+        for path, text in (code or {}).items():
+            self.now[path] = (put(self.root, text), frozenset())
+        deps = [f"models/rounds/{key}/policy", *(code or {})]
         self._ran(f"evaluate@{key}", deps, {f"results/evaluate/{key}": files}, self._all(deps))
 
     def track(self, name: str) -> None:

@@ -5,4 +5,6 @@ PATH="$PWD/.venv/bin:$PATH"
 # DVC's and Prefect's own files: on the node's disk, since SQLite and locks do not like NFS.
 DVC_SITE_CACHE_DIR="${TMPDIR:-/tmp}/dvc"
 PREFECT_HOME="${TMPDIR:-/tmp}/prefect"
-export RLHF_CLONE PYTHONPATH PATH DVC_SITE_CACHE_DIR PREFECT_HOME
+# With Prefect's 180 a stage could be called dead between two of its heartbeats.
+PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30
+export RLHF_CLONE PYTHONPATH PATH DVC_SITE_CACHE_DIR PREFECT_HOME PREFECT_FLOWS_HEARTBEAT_FREQUENCY

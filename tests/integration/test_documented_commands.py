@@ -21,7 +21,7 @@ import httpx
 import pytest
 from ruamel.yaml import YAML
 
-from tests.documents import Command, File, filled_in, is_run, is_server, read, steps
+from tests.documents import BLANKS, Command, File, filled_in, is_run, is_server, read, steps
 from tests.integration.test_people_rounds import label
 from tests.integration.test_pipeline import World, unrun  # noqa: F401
 from tests.stage_world import environment, set_up
@@ -37,7 +37,18 @@ PREFERENCES = "".join(
     for number in range(24)
 )
 """Enough for the gate to hold some out."""
-BLANKS = {"FILE": "mine/preferences.jsonl", "DIR": "mine/report"}
+ANSWERS = "".join(
+    f'{{"instruction": "Where is parcel {number}?", "output_1": "It is on its way.", '
+    f'"output_2": "No idea about {number}, ask again.", "preference": {1 + number % 2}}}\n'
+    for number in range(24)
+)
+"""As alpaca_eval has them."""
+APPROVE = "python -m tasks.promote {} --approve --override --who me --why tried"
+BEFORE = {
+    "python -m tasks.compare A B": ["git add dvc.lock", "git commit --quiet -m run"],
+    "make rollback WHO=NAME WHY=REASON": [APPROVE.format("r1"), APPROVE.format("r2")],
+}
+"""What has to have happened before: a run was committed, two policies were in production."""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +70,7 @@ def world(unrun: World) -> World:  # noqa: F811
     mine.dvc("remote", "add", "--local", "--default", "keep", remote)
     (mine.root / "mine").mkdir()
     (mine.root / BLANKS["FILE"]).write_text(PREFERENCES, encoding="utf-8")
+    (mine.root / BLANKS["ANSWERS"]).write_text(ANSWERS, encoding="utf-8")
     return mine
 
 
@@ -80,7 +92,9 @@ def test_every_command_does_what_the_document_says(world: World, document: str):
 
 def typed(world: World, command: Command) -> Iterator[str]:
     """Run a line; what it wrote, if it did not end as it should."""
-    line, expected = filled_in(command, BLANKS), ENDS_WITH.get(command.text, 0)
+    for before in BEFORE.get(command.text, ()):
+        world.run(*before.split())
+    line, expected = filled_in(command), ENDS_WITH.get(command.text, 0)
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=world.root,

@@ -6,6 +6,7 @@ looked at, and cloned.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -155,13 +156,13 @@ class Orders:
     def order(self, flow: str = "rlhf", **form: Any) -> str:
         return str(self.submit(flow, **form).raise_for_status().json()["id"])
 
-    def ended(self, flow_run: str) -> dict[str, Any]:
+    def ended(self, flow_run: str, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
         def look() -> Any:
             run = self.ask("GET", f"/flow_runs/{flow_run}").json()
             ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
             return run if run["state_type"] in ends else None
 
-        run: dict[str, Any] = eventually(look)
+        run: dict[str, Any] = eventually(look, patience)
         return run["state"]
 
     def runs(self, name: str) -> list[str]:
@@ -170,8 +171,8 @@ class Orders:
         return [run["id"] for run in self.ask("POST", "/flow_runs/filter", body).json()]
 
 
-def eventually(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def eventually(found: Callable[[], Any], patience: float = PATIENCE_SECONDS) -> Any:
+    deadline = time.monotonic() + patience
     while not (what := found()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.2)
@@ -203,6 +204,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     common = checkout.folder / "common"
     common.mkdir()
     (root / "stage.py").write_text(STAGE.format(common=str(common)))
+    (root / "params/presets").mkdir(parents=True)
+    (root / "params/slow.yaml").write_text("ppo: {kl_coef: 0.02}\n")
+    (root / "params/asking.yaml").write_text("label: {annotators: people}\n")
+    (root / "params/presets/small.yaml").write_text("ppo: {kl_coef: 0.01}\n")
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
     for key in list(params["rounds"])[1:]:
@@ -363,6 +368,8 @@ def test_a_wrong_form_is_refused_and_nothing_is_left(checkout: Checkout, orders:
         },
         "until: no stage 'evaluate@r2'; did you mean evaluate@r1?": {"until": "evaluate@r2"},
         "revision: no branch, tag or commit 'nowhere' here": {"revision": "nowhere"},
+        "recipe: no variant or preset 'slo'; there are: asking, slow, small": {"recipe": "slo"},
+        "recipe: the preset small is for a model of your own": {"recipe": "small"},
     }
     ids = {said: orders.order(name="wrong", **form) for said, form in wrong.items()}
     for said, flow_run in ids.items():
@@ -370,6 +377,86 @@ def test_a_wrong_form_is_refused_and_nothing_is_left(checkout: Checkout, orders:
         assert (state["name"], said in state["message"]) == ("BadInput", True), state["message"]
     assert checkout.git("branch", "--list", "runs/wrong") == ""
     assert not (checkout.root / ".work/runs/wrong").exists()
+
+
+def test_the_recipe_and_whether_people_label_arrive(checkout: Checkout, orders: Orders):
+    forms: dict[str, dict[str, Any]] = {
+        "slow": {"recipe": "slow"},
+        "asking": {"recipe": "asking"},
+        "asked": {"recipe": "slow", "wait_for_people": "yes"},
+        "not-asked": {"recipe": "asking", "wait_for_people": "no"},
+    }
+    ids = {name: orders.order(name=name, until="sft", **form) for name, form in forms.items()}
+    for flow_run in ids.values():
+        state = orders.ended(flow_run)
+        assert state["name"] == "Completed", state["message"]
+    used = {name: show(checkout, f"done/{name}", "params.yaml") for name in forms}
+    assert {
+        name: (params["ppo"]["kl_coef"], params["label"]["annotators"])
+        for name, params in used.items()
+    } == {
+        "slow": (0.02, "rubric"), "asking": (0.04, "people"),
+        "asked": (0.02, "people"), "not-asked": (0.04, "rubric"),
+    }  # fmt: skip
+
+
+def pushed(checkout: Checkout, name: str) -> list[str]:
+    """The branch and the tag of a run, as far as git's remote has them."""
+    listed = checkout.git("ls-remote", "--refs", "origin", f"runs/{name}", f"done/{name}")
+    return [line.split()[1] for line in listed.splitlines()]
+
+
+@pytest.fixture
+def away(checkout: Checkout, both: dict[str, str]) -> Iterator[Callable[[], None]]:
+    """DVC's remote is a file, in which nothing can be kept, until this is called."""
+    remote = checkout.folder / "data-remote"
+    kept = remote.rename(remote.with_name("kept"))
+    remote.write_text("no folder")
+
+    def come_back() -> None:
+        if kept.exists():
+            remote.unlink()
+            kept.rename(remote)
+
+    yield come_back
+    come_back()
+
+
+def test_without_its_data_no_commit_is_pushed_and_the_message_says_how_to_push_both(
+    checkout: Checkout, orders: Orders, away: Callable[[], None]
+):
+    state = orders.ended(orders.order(name="unpushed", rounds=1, seeds=[40]))
+    assert (state["name"], state["type"]) == ("NotPushed", "COMPLETED")
+    assert "`dvc push` failed" in state["message"]
+    assert checkout.git("tag", "--list", "done/unpushed") == "done/unpushed"
+    # Neither after the round nor at the end.
+    assert pushed(checkout, "unpushed") == []
+
+    away()
+    workspace = checkout.root / ".work/runs/unpushed"
+    _, *by_hand = re.findall(r"`([^`]+)`", state["message"])
+    assert [command.split()[:2] for command in by_hand] == [["dvc", "push"], ["git", "push"]]
+    for command in by_hand:
+        checkout.run(*command.replace("REMOTE", "origin").split(), cwd=workspace)
+    assert pushed(checkout, "unpushed") == ["refs/heads/runs/unpushed", "refs/tags/done/unpushed"]
+    assert checkout.dvc("status", "--cloud", "sft", cwd=workspace).endswith("are in sync.")
+
+
+def test_where_git_refuses_the_run_is_done_and_its_data_are_pushed(
+    checkout: Checkout, orders: Orders, both: dict[str, str]
+):
+    hook = checkout.folder / "origin.git/hooks/pre-receive"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    try:
+        state = orders.ended(orders.order(name="refused", until="sft", seeds=[41]))
+    finally:
+        hook.unlink()
+    assert state["name"] == "NotPushed"
+    assert "git push --quiet: error: failed to push some refs" in state["message"]
+    assert pushed(checkout, "refused") == []
+    workspace = checkout.root / ".work/runs/refused"
+    assert checkout.dvc("status", "--cloud", "sft", cwd=workspace).endswith("are in sync.")
 
 
 def test_a_run_that_waits_goes_on_when_the_page_says_that_its_labels_are_there(

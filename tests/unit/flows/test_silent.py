@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from flows import silent
+from flows import rlhf, runs, silent, stage_flow, sweep
 
 FLOWS = Path(__file__).resolve().parents[3] / "flows"
 OTHERS = {"promotion.py", "on_feedback.py"}
@@ -21,6 +21,13 @@ def test_no_heartbeat_is_expected_after_any_state_in_which_a_run_of_ours_ends():
     assert named <= silent.ENDS
     assert "Running" not in silent.ENDS
     assert "Cancelling" not in silent.ENDS, "it stays in it whose worker dies"
+
+
+def test_the_runs_that_somebody_waits_for_are_looked_for():
+    names = {runs.NAME, rlhf.rlhf.name, sweep.NAME, stage_flow.NAME}
+    assert names == {"rlhf", "rlhf-sweep", "rlhf-stage"}
+    for automation in (silent.crashed(), silent.taken_back()):
+        assert set(automation.trigger.match_related["prefect.resource.name"]) == names
 
 
 def test_a_silent_run_is_called_crashed_within_180_s_and_not_for_a_heartbeat_that_is_late():

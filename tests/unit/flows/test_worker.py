@@ -15,6 +15,7 @@ from docker.types import HostConfig
 from prefect.utilities.templating import apply_values
 from ruamel.yaml import YAML
 
+from flows.environment import HEARTBEAT_SECONDS
 from flows.worker import WorkerError, main, read_variant, worker_command, worker_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,6 +43,21 @@ def test_flow_runs_of_the_worker_find_the_clone_wherever_they_start(monkeypatch,
     assert found["RLHF_CLONE"] == str(tmp_path)
     assert found["PYTHONPATH"] == f"{tmp_path}:/elsewhere"
     assert found["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+
+
+def test_jobs_elsewhere_send_heartbeats_as_often_as_the_server_expects_them(monkeypatch, tmp_path):
+    """Whatever they run in, they get the settings of the worker."""
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "200")
+    code = (
+        "from prefect.workers.base import BaseJobConfiguration as Job\n"
+        "print(Job._base_environment()['PREFECT_FLOWS_HEARTBEAT_FREQUENCY'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=worker_environment(tmp_path),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == str(HEARTBEAT_SECONDS)
 
 
 def test_prefects_own_worker_knows_the_command():
@@ -162,12 +178,13 @@ def test_the_files_of_slurm_are_shell_and_start_our_worker():
 
 
 def test_a_job_of_slurm_sees_what_a_worker_sets_for_its_processes(tmp_path: Path):
-    script = f". {ROOT}/deploy/slurm/environment.sh; echo $RLHF_CLONE $PYTHONPATH"
+    beat = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+    script = f". {ROOT}/deploy/slurm/environment.sh; echo $RLHF_CLONE $PYTHONPATH; printenv {beat}"
     done = subprocess.run(
         ["bash", "-euc", script], cwd=tmp_path, env={"PATH": "/usr/bin"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == [str(tmp_path), str(tmp_path)]
+    assert done.stdout.split() == [str(tmp_path), str(tmp_path), str(HEARTBEAT_SECONDS)]
 
 
 def test_the_task_of_skypilot_clones_sets_up_and_works_for_the_pool():

@@ -9,6 +9,7 @@ from tasks.compare import main
 from tasks.comparing.sides import SideError, side
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
+from tasks.workspace.variants import prepare_workspace
 from tests.traced_world import START, World
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -106,6 +107,62 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
         (ran,) = found.runs
         assert (ran.stage, dict(ran.deps)) == ("prepare", {"data/x": "in"})
         assert ran.outs in ({"data/prepared": "old.dir"}, {"data/prepared": "new.dir"})
+
+
+def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = {"rlhf/gold.py": "old", "rlhf/same.py": "same"}
+    files = {"metrics.json": metrics(6.5), "samples.jsonl": samples([5, 7, 6])}
+    world.measure("r1", files, code)
+    (world.root / "dvc.yaml").write_text("stages: {}\n")
+    (world.root / "params").mkdir()
+    (world.root / "params/other.yaml").write_text("ppo: {kl_coef: 0.7}\n")
+    for name in ("dvc.yaml", "params"):
+        world.track(name)
+    commit = world.commit("third")
+    recorded = (world.root / "dvc.lock").read_text()
+    # The variant has run with other code, and has come to another policy.
+    workspace = prepare_workspace(world.root, "other")
+    files = {"metrics.json": metrics(8.0), "samples.jsonl": samples([6, 9, 9])}
+    world.measure("r1", files, {**code, "rlhf/gold.py": "new"})
+    (world.root / "dvc.lock").replace(workspace / "dvc.lock")
+    (world.root / "dvc.lock").write_text(recorded)
+
+    assert main(["third", "other"]) == 0
+
+    said = capsys.readouterr().out
+    assert (
+        f"A: third (commit, commit {commit[:9]})\nB: other (variant, commit {commit[:9]})" in said
+    )
+    assert "code: 1 files differ: rlhf/gold.py\n" in said
+    lines = [line.split() for line in said.splitlines()]
+    assert ["ppo.kl_coef", "0.1", "0.7"] in lines
+    assert ["r1", "gold", "6.500", "(5.500", "to", "7.500)",
+            "8.000", "(7.000", "to", "9.000)", "+1.5"] in lines  # fmt: skip
+    # 1, 2 and 3 on three prompts: mean 2, standard deviation 1; t(2) = 4.303 over the root of 3.
+    assert ["r1", "gold,", "B", "-", "A", "on", "the", "same", "prompts:",
+            "+2.00", "(-0.48", "to", "+4.48,", "3", "prompts)"] in lines  # fmt: skip
+
+
+def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("rlhf/gold.py", "rlhf/same.py", "tests/test_gold.py"):
+        (world.root / path).parent.mkdir(exist_ok=True)
+        (world.root / path).write_text("old")
+        world.track(path)
+    before = world.commit("before")
+    for path in ("rlhf/gold.py", "tests/test_gold.py"):
+        (world.root / path).write_text("new")
+    world.commit("after")
+    store = connect(tracking_uri(world.root))
+    tags = {"mlflow.runName": "2026-11-23 old", "git.commit": before}
+    store.client.create_run(store.experiment, tags=tags)
+
+    assert main(["2026-11-23 old", "after"]) == 0
+
+    assert "code: 1 files differ: rlhf/gold.py\n" in capsys.readouterr().out
 
 
 def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:

@@ -3,10 +3,8 @@
     python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS [--count]
 
 `--count` also counts the floating-point operations of an update of PPO, in one more iteration.
+Which instructions are used is for the environment to say (benchmarks/speed_environment.py).
 """
-# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
-
-import tasks  # noqa: F401
 
 import json
 import sys
@@ -59,7 +57,7 @@ def main(arguments: list[str]) -> None:
         found["peak"] = world.peak_bytes(device)
         if counting and work.startswith("ppo"):
             found["flops"] = count(iterations)
-        return found | {"ceiling": world.ceiling(size, device)}
+        return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
 
     found = {work: world.apart(partial(run, work)) for work in world.works_of(size)}
     json.dump(found, sys.stdout)

@@ -166,6 +166,12 @@ def peak_bytes(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def kernels() -> str:
+    """The widest instructions that torch's own kernels take in this process, such as AVX2."""
+    found: str = torch.backends.cpu.get_cpu_capability()
+    return found
+
+
 def ceiling(size: str, device: str, repeats: int = 30) -> float:
     """Floating-point operations a second of the MLP's product at the shape of a minibatch."""
     shape, clock = SIZES[size], Clock(device)

@@ -1,12 +1,16 @@
 """The speed benchmark: responses end as often as they should, and the page computes its figures."""
 
+import argparse
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import scaling_page, speed_page, speed_world
+from benchmarks import scaling_page, speed, speed_environment, speed_page, speed_world
+from rlhf import bits
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -37,6 +41,52 @@ def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[st
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+PINS = [*bits.PORTABLE, speed_environment.BEFORE]
+WHAT_IT_READS = f"""
+import json, os
+print(json.dumps({{name: os.environ[name] for name in {PINS} if name in os.environ}}))
+"""
+"""Stands for either side's process: what its libraries would read."""
+
+
+@pytest.mark.skipif(bits.obstacle() is not None, reason="portable bits need AVX2")
+def test_the_other_side_gets_none_of_our_pins_and_ours_those_asked_for(
+    tmp_path: Path,
+):
+    assert "MKL_CBWR" in os.environ  # Of this process: tests have portable bits.
+    script = tmp_path / "reads.py"
+    script.write_text(WHAT_IT_READS)
+
+    def reads(side: str, asked: str) -> dict[str, str]:
+        options = argparse.Namespace(threads=1, bits=asked)
+        environment = speed.environment_of(side, options)
+        return speed._run([sys.executable, str(script)], environment)
+
+    theirs = next(
+        side for side in speed.commands({Path("python"): "speed_trl.py"}) if side != "ours"
+    )
+    pinned = {name: value for name, value in bits.PORTABLE.items() if value is not None}
+    assert reads(theirs, "portable") == reads(theirs, "native") == {}
+    assert reads("ours", "portable") == pinned
+    assert reads("ours", "native") == bits.NATIVE
+
+
+def test_what_a_user_has_set_comes_back_and_native_bits_leave_it():
+    users = {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "HOME": "/h"}
+    replaced = dict.fromkeys(bits.PORTABLE) | {
+        name: users[name] for name in ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+    }
+    pinned = {name: value for name, value in bits.PORTABLE.items() if value is not None}
+    chosen = {"HOME": "/h", **pinned, speed_environment.BEFORE: json.dumps(replaced)}
+    assert speed_environment.without_pins(chosen) == users
+    assert speed_environment.with_bits("native", chosen) == users
+    assert speed_environment.with_bits("portable", users) == {"HOME": "/h", **pinned}
+    # Of a parent with native bits, which leaves no word of what was there before.
+    native = {"HOME": "/h", **bits.NATIVE}
+    assert speed_environment.without_pins(native) == {"HOME": "/h"}
+    assert speed_environment.with_bits("native", {"HOME": "/h"}) == native
+
+
 def iteration(total: float, update: float, **more: float) -> dict[str, object]:
     phases = {"total": total, "rollout": 0.5, "scoring": 0.25, "update": update, "tokens": 300.0}
     return {"phases": phases, "peak": 5e8, "ceiling": 2e9, **more}
@@ -59,36 +109,58 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     ]
     versions = {"ppo": "1", "sft": "2", "reward": "3"}
     found = {
-        "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows
+        "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows,
+        "bits": {"ours": "native", "trl": "native"},
     }  # fmt: skip
     (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
     # Another size, measured on another day.
     small = [
         {"size": "0.6M", "lengths": "ragged", "work": "ppo-separate", "ours": [iteration(7.0, 2)]}
     ]
+    # With portable bits for us: rows of their own, beside the TRL of the same measurement.
+    slow = [
+        {
+            **same,
+            "work": "ppo-separate",
+            "ours": [iteration(10.0, 5.0, kernels="AVX2")] * 3,
+            "trl": [iteration(5.0, 4.0, kernels="AVX512")] * 3,
+        }
+    ]
+    confined = found | {"bits": {"ours": "portable", "trl": "native"}, "rows": slow}
+    (tmp_path / "cpu-4M-portable.json").write_text(json.dumps(confined))
     other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small}
     (tmp_path / "cpu-0.6M.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    separate = "| PPO iteration, separate value model | 4M | ragged | 3.000 [2.000, 4.000] | "
+    same_bits = "4M | ragged | native / native |"
+    separate = f"| PPO iteration, separate value model | {same_bits} 3.000 [2.000, 4.000] | "
     assert f"{separate}6.000 [5.000, 9.000] | **2.00** |" in page
     # TRL has no shared trunk: its separate model is what the row compares with.
     assert (
-        "shared trunk | 4M | ragged | 1.000 [1.000, 1.000] | 6.000 [5.000, 9.000] | **6.00**"
-        in page
+        f"shared trunk | {same_bits} 1.000 [1.000, 1.000] | 6.000 [5.000, 9.000] | **6.00**" in page
     )
     assert (
-        "| SFT step | 4M | ragged | 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |"
-        in page
+        f"| SFT step | {same_bits} 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |" in page
     )
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
     assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
     assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
-    assert "- 4M: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs" in page
+    assert (
+        "- 4M, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs"
+        in page
+    )
     assert "load average 1.0 to 7.5; TRL 1 for PPO, 2 for SFT, 3 for reward training." in page
-    assert "- 0.6M: N, 1 thread(s)" in page
+    assert "- 0.6M, native / native: N, 1 thread(s)" in page
     assert "load average 0.5 to 0.5; without TRL." in page
-    assert "| PPO iteration, separate value model | 0.6M | ragged | 7.000 | – | – |" in page
+    assert (
+        "| PPO iteration, separate value model | 0.6M | ragged | native / native | 7.000 | – | – |"
+        in page
+    )
+    assert (
+        "| 4M | ragged | portable / native | 10.000 [10.000, 10.000] | 5.000 [5.000, 5.000] "
+        in page
+    )
+    assert "- 4M, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
 

@@ -20,8 +20,8 @@ def section(found: Mapping[str, Any]) -> list[str]:
         "",
         "Written by `make bench` (benchmarks/scaling.py): our PPO iteration with a separate value "
         "model, packed rows and portable bits, one number at a time moved away from 0.6M "
-        "parameters, 64 responses and 64 response tokens. A round is an iteration of PPO after one epoch of reward training "
-        "on all pairs so far, 90 new ones a round. "
+        "parameters, 64 responses and 64 response tokens. A round is an iteration of PPO after one "
+        "epoch of reward training on all pairs so far, 90 new ones a round. "
         f"{found['machine']}, one thread, CPU seconds, medians of {found['runs']} runs in turns; "
         f"load average {min(load):.1f} to {max(load):.1f}. Exponent: the slope of log seconds over "
         "the logarithm of the number, by least squares over all points, and between the last two.",

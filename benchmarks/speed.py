@@ -35,6 +35,7 @@ from tasks.running.environment import processor
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 LENGTHS = ("uniform", "ragged")
+DRAWN = "drawn beforehand, the same for both"
 SUFFIXES = {"native": "", "portable": "-portable"}
 
 
@@ -54,7 +55,7 @@ def main() -> int:
             found: dict[str, Any] = {
                 "machine": _machine(device), "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
-                "bits": {"ours": options.bits, "trl": "native"},
+                "bits": {"ours": options.bits, "trl": "native"}, "ends": DRAWN,
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
             for lengths in LENGTHS:
@@ -70,6 +71,7 @@ def main() -> int:
                         rows[work].setdefault(side, []).append(result)
                         print(size, lengths, side, work, result, flush=True)
                     found["load"].append(os.getloadavg()[0])
+                _require_equal_tokens(rows["ppo-separate"])
                 found["rows"] += rows.values()
             if keep:
                 RESULTS.mkdir(exist_ok=True)
@@ -116,6 +118,15 @@ def environment_of(side: str, options: argparse.Namespace) -> dict[str, str]:
     """The environment of a side's process; the pins of our bits are in ours alone."""
     pinned = with_bits(options.bits) if side == "ours" else without_pins()
     return pinned | {"OMP_NUM_THREADS": str(options.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
+
+
+def _require_equal_tokens(row: dict[str, Any]) -> None:
+    """Exit where the two sides' responses are not of the same length together."""
+    sides = {
+        side: {run["phases"]["tokens"] for run in row.get(side, [])} for side in ("ours", "trl")
+    }
+    if row.get("trl") and sides["ours"] != sides["trl"]:
+        sys.exit(f"the sides sampled unequal numbers of tokens: {sides}")
 
 
 def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from benchmarks.speed_world import (
     PROMPT,
     SIZES,
     STEPS,
+    mean_length,
 )
 
 PHASES = ("rollout", "scoring", "update")
@@ -37,9 +38,11 @@ DEVICES = {
 INTRODUCTION = (
     "Written by `make bench` and `make bench-gpu` (benchmarks/speed.py). Random weights; a PPO "
     f"iteration has {PASSES * BATCH} responses to prompts of {PROMPT} tokens, {PASSES} passes of "
-    f"{MINIBATCHES} minibatches, and answers of {ANSWER} tokens (uniform) or ended at each token "
-    f"with chance {ENDING:.3f} (ragged). SFT and reward training: {STEPS - 1} steps of {BATCH} "
-    f"examples or pairs with the same prompts and {ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
+    f"{MINIBATCHES} minibatches, and answers of {ANSWER} tokens (uniform) or, as if each token "
+    f"ended one with chance {ENDING:.3f}, of {mean_length():.1f} on average (ragged; the lengths "
+    "are drawn beforehand and the same for both, unless a line below says otherwise). SFT and "
+    f"reward training: {STEPS - 1} steps of {BATCH} examples or pairs with the same prompts and "
+    f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
     "float32, AdamW, models and token ids the same for both. In our PPO several responses share a "
     "row (`ppo.packing`), except in the lines that say padded rows, the default.\n\n"
     "Bits of either side: native takes the instructions that the processor has, portable (our "
@@ -106,7 +109,7 @@ def _conditions(found: dict[str, Any], unit: str) -> str:
         f"- {found['rows'][0]['size']}, {_bits(found)}: {found['machine']}{_kernels(found)}, "
         f"{found['threads']} thread(s), {unit}; "
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
-        f"{min(load):.1f} to {max(load):.1f}; "
+        f"{min(load):.1f} to {max(load):.1f}; ragged lengths {found['ends']}; "
         f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
     )
 

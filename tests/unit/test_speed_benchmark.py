@@ -3,14 +3,25 @@
 import argparse
 import json
 import os
+import statistics
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import scaling_page, speed, speed_environment, speed_page, speed_world
+from benchmarks import (
+    scaling_page,
+    speed,
+    speed_environment,
+    speed_ours,
+    speed_page,
+    speed_world,
+)
 from rlhf import bits
+from rlhf.generation import sample_responses
+from rlhf.models import load_policy
+from rlhf.params.sampling import SamplingParams
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -29,6 +40,54 @@ def test_the_end_token_has_its_chance_at_every_position(
         ends = policy(input_ids=ids).logits.softmax(dim=-1)[..., speed_world.END]
     assert abs(ends.mean().item() - chance) < 0.2 * chance + 1e-9
     assert ends.max() < 2 * chance + 1e-9
+
+
+def test_lengths_are_those_of_a_chance_at_each_token_whatever_their_number():
+    for count in (16, 64, 256):
+        lengths = speed_world.drawn_lengths(count)
+        # sum over t of (31/32)^(t-1): the mean of a geometric length that is cut at 64.
+        expected = sum((31 / 32) ** (t - 1) for t in range(1, 65))
+        assert statistics.fmean(n or 64 for n in lengths) == pytest.approx(expected, abs=0.6)
+        assert lengths.count(None) / count == pytest.approx((31 / 32) ** 64, abs=1.01 / count)
+        assert lengths != sorted(lengths, key=lambda n: n or 65)
+
+
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("135M", marks=pytest.mark.long)])
+def test_both_ways_of_forcing_a_length_give_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shape: str
+):
+    """Through our draws and through logits; at 135M's width and vocabulary, with fewer layers."""
+    fewer = speed_world.SIZES[shape] | {"layers": 2, "responses": 16}
+    monkeypatch.setitem(speed_world.SIZES, "few", fewer)
+    speed_world.write_world(tmp_path, "few", "ragged")
+    rows = json.loads((tmp_path / "rows.json").read_text())[:16]
+    wanted = [row["length"] for row in rows]
+    assert min(n or 64 for n in wanted) <= 2
+    assert None in wanted
+    lm = load_policy(tmp_path / "policy", torch.device("cpu"))
+    prompts = [row["prompt"] for row in rows]
+    ids = torch.tensor(prompts)
+    stop = {"stop_ids": [speed_world.END], "pad_id": speed_world.PAD}
+    table = speed_ours.with_lengths(speed_world.lengths_by_prompt(rows))
+    ours = sample_responses(
+        lm, ids, torch.ones_like(ids, dtype=torch.bool), SamplingParams(max_new_tokens=64),
+        draws=table(0, prompts, 64), **stop,
+    )  # fmt: skip
+    assert ours.response_mask.sum(dim=1).tolist() == [n or 64 for n in wanted]
+    assert ours.ended.tolist() == [n is not None for n in wanted]
+    assert len(set(ours.response_ids[ours.response_mask].tolist())) > 20  # Else sampled as ever.
+    for step in (0, 1, 30, 63):
+        forced = speed_world.force_ends(torch.randn(16, 64), step, wanted).softmax(dim=-1)
+        ends = torch.tensor([float(n == step + 1) for n in wanted])
+        assert torch.equal(forced[:, speed_world.END], ends)
+
+
+def test_unequal_work_is_refused():
+    run = {"phases": {"tokens": 300.0}}
+    speed._require_equal_tokens({"ours": [run], "trl": [run]})
+    speed._require_equal_tokens({"ours": [run]})
+    with pytest.raises(SystemExit, match="unequal numbers of tokens"):
+        speed._require_equal_tokens({"ours": [run], "trl": [{"phases": {"tokens": 299.0}}]})
 
 
 def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[str]):
@@ -110,7 +169,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     versions = {"ppo": "1", "sft": "2", "reward": "3"}
     found = {
         "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows,
-        "bits": {"ours": "native", "trl": "native"},
+        "bits": {"ours": "native", "trl": "native"}, "ends": "as told",
     }  # fmt: skip
     (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
     # Another size, measured on another day.
@@ -149,9 +208,10 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         "- 4M, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs"
         in page
     )
-    assert "load average 1.0 to 7.5; TRL 1 for PPO, 2 for SFT, 3 for reward training." in page
+    versions = "TRL 1 for PPO, 2 for SFT, 3 for reward training."
+    assert f"load average 1.0 to 7.5; ragged lengths as told; {versions}" in page
     assert "- 0.6M, native / native: N, 1 thread(s)" in page
-    assert "load average 0.5 to 0.5; without TRL." in page
+    assert "load average 0.5 to 0.5; ragged lengths as told; without TRL." in page
     assert (
         "| PPO iteration, separate value model | 0.6M | ragged | native / native | 7.000 | – | – |"
         in page

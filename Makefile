@@ -62,8 +62,8 @@ torture: $(READY)  ## kill stages, damage files, fill disks; writes docs/reliabi
 mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
 
-bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; SIZES="0.6M 135M", RUNS=n
-	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS))
+bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; SIZES="0.6M 135M", RUNS=n, BITS=portable
+	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS)) $(if $(BITS),--bits $(BITS))
 	@$(if $(SIZES),:,python -m benchmarks.scaling $(if $(RUNS),--runs $(RUNS)))
 
 bench-gpu: $(READY)  ## the same on a GPU, 135M and 1B; without one a tiny model shows that it runs

@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from rlhf.actor_critic import ActorCritic
+from rlhf.compute import Compute
 from rlhf.decoding_cache import decoding_cache
 from rlhf.generation import draw_index
 from rlhf.logits import language_model_head
@@ -241,26 +242,34 @@ def _rollout(lm: PreTrainedModel, asked: Round) -> None:
 
 def _update(actor: ActorCritic, optimiser: torch.optim.Optimizer, asked: Round) -> None:
     """Two micro-batches, the second beside the gradients of the first, and a step."""
-    for _ in range(2):
-        ids = torch.zeros(asked.micro_batch, asked.prompt + asked.response, dtype=torch.int64)
-        with _autocast(asked):
-            hidden = actor.lm.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            values = hidden
-            if actor.value_trunk is not None:
-                values = actor.value_trunk(input_ids=ids, use_cache=False).last_hidden_state
-            before = slice(asked.prompt - 1, -1)
-            assert actor.value_head is not None
-            loss = actor.value_head(values[:, before]).float().square().sum()
-            numbers = chunked_logprobs_and_entropy(
-                actor.lm,
-                hidden[:, before],
-                ids[:, asked.prompt :],
-                temperature=1.0,
-                train_entropy=False,
-            )
-            loss = loss + numbers.logprobs.sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+    compute = Compute(torch.device("cpu"), "bfloat16" if asked.bfloat16 else "float32")
+    with compute.keeping_casts():
+        for _ in range(2):
+            with compute.autocast():
+                loss = _loss(actor, asked)
+            loss.backward()  # type: ignore[no-untyped-call]
     _optimise(optimiser)
+
+
+def _loss(actor: ActorCritic, asked: Round) -> torch.Tensor:
+    """Something of a micro-batch's log-probabilities and values."""
+    ids = torch.zeros(asked.micro_batch, asked.prompt + asked.response, dtype=torch.int64)
+    hidden = actor.lm.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    values = hidden
+    if actor.value_trunk is not None:
+        values = actor.value_trunk(input_ids=ids, use_cache=False).last_hidden_state
+    before = slice(asked.prompt - 1, -1)
+    assert actor.value_head is not None
+    loss = actor.value_head(values[:, before]).float().square().sum()
+    numbers = chunked_logprobs_and_entropy(
+        actor.lm,
+        hidden[:, before],
+        ids[:, asked.prompt :],
+        temperature=1.0,
+        train_entropy=False,
+    )
+    found: torch.Tensor = loss + numbers.logprobs.sum()
+    return found
 
 
 def _optimise(optimiser: torch.optim.Optimizer) -> None:

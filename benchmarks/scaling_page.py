@@ -19,9 +19,9 @@ def section(found: Mapping[str, Any]) -> list[str]:
         "![CPU seconds over responses, tokens, parameters and rounds](benchmarks/scaling.svg)",
         "",
         "Written by `make bench` (benchmarks/scaling.py): our PPO iteration with a separate value "
-        "model and packed rows, one number at a time moved away from 0.6M parameters, 64 responses "
-        "and 64 response tokens. A round is an iteration of PPO after one epoch of reward training "
-        "on all pairs so far, 90 new ones a round. "
+        "model, packed rows and portable bits, one number at a time moved away from 0.6M "
+        "parameters, 64 responses and 64 response tokens. A round is an iteration of PPO after one "
+        "epoch of reward training on all pairs so far, 90 new ones a round. "
         f"{found['machine']}, one thread, CPU seconds, medians of {found['runs']} runs in turns; "
         f"load average {min(load):.1f} to {max(load):.1f}. Exponent: the slope of log seconds over "
         "the logarithm of the number, by least squares over all points, and between the last two.",

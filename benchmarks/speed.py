@@ -6,10 +6,12 @@
 Both sides get the same models, token ids, lengths, precision and numbers of optimiser steps, and
 take turns, each in a process of its own. TRL lives in environments that this makes
 (benchmarks/trl_environment.py): PPO in the last release that had it, SFT and reward training in
-the current one; `--without-trl` measures us alone. On a CPU seconds are CPU seconds
-of all threads, so that other work on the machine disturbs little; on a GPU they are by the wall.
-Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured and, from all of those,
-`docs/benchmarks.md`.
+the current one; `--without-trl` measures us alone. TRL takes the instructions that the processor
+has. So do we, unless `--bits portable` asks for those of the pipeline's default, AVX2. On a CPU
+seconds are CPU seconds of all threads, so that other work on the machine disturbs little; on a GPU
+they are by the wall.
+Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured, with portable bits
+`DEVICE-SIZE-portable.json`, and, from all of those, `docs/benchmarks.md`.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.speed_environment import with_bits, without_pins
 from benchmarks.speed_page import write_page
 from benchmarks.speed_world import SIZES, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
@@ -32,6 +35,8 @@ from tasks.running.environment import processor
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 LENGTHS = ("uniform", "ragged")
+DRAWN = "drawn beforehand, the same for both"
+SUFFIXES = {"native": "", "portable": "-portable"}
 
 
 def main() -> int:
@@ -50,6 +55,7 @@ def main() -> int:
             found: dict[str, Any] = {
                 "machine": _machine(device), "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
+                "bits": {"ours": options.bits, "trl": "native"}, "ends": DRAWN,
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
             for lengths in LENGTHS:
@@ -65,11 +71,13 @@ def main() -> int:
                         rows[work].setdefault(side, []).append(result)
                         print(size, lengths, side, work, result, flush=True)
                     found["load"].append(os.getloadavg()[0])
+                _require_equal_tokens(rows["ppo-separate"])
                 found["rows"] += rows.values()
             if keep:
                 RESULTS.mkdir(exist_ok=True)
                 text = json.dumps(found, indent=1) + "\n"
-                (RESULTS / f"{device}-{size}.json").write_text(text, encoding="utf-8")
+                name = f"{device}-{size}{SUFFIXES[options.bits]}.json"
+                (RESULTS / name).write_text(text, encoding="utf-8")
                 write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
     return 0
 
@@ -80,6 +88,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--bits", choices=list(SUFFIXES), default="native", help="of our side")
     parser.add_argument("--without-trl", action="store_true")
     return parser.parse_args()
 
@@ -89,17 +98,39 @@ def _turns(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Ours and TRL's, in turns; TRL has no PPO with a shared trunk."""
     settings = [str(world), size, device, str(options.threads)]
-    ours = [sys.executable, "-m", "benchmarks.speed_ours", *settings]
     for run in range(options.runs):
-        yield "ours", _run(ours if run else [*ours, "--count"], options.threads)
-        for python, script in trl.items():
-            command = [str(python), str(ROOT / "benchmarks" / script), *settings]
-            yield "trl", _run(command, options.threads)
+        for side, command in commands(trl).items():
+            counting = ["--count"] if side == "ours" and run == 0 else []
+            found = _run([*command, *settings, *counting], environment_of(side, options))
+            yield side.partition(" ")[0], found
 
 
-def _run(command: list[str], threads: int) -> dict[str, Any]:
+def commands(trl: dict[Path, str]) -> dict[str, list[str]]:
+    """What runs each side, without its arguments: ours, and TRL's by each of its releases."""
+    ours = {"ours": [sys.executable, "-m", "benchmarks.speed_ours"]}
+    return ours | {
+        f"trl {script}": [str(python), str(ROOT / "benchmarks" / script)]
+        for python, script in trl.items()
+    }
+
+
+def environment_of(side: str, options: argparse.Namespace) -> dict[str, str]:
+    """The environment of a side's process; the pins of our bits are in ours alone."""
+    pinned = with_bits(options.bits) if side == "ours" else without_pins()
+    return pinned | {"OMP_NUM_THREADS": str(options.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
+
+
+def _require_equal_tokens(row: dict[str, Any]) -> None:
+    """Exit where the two sides' responses are not of the same length together."""
+    sides = {
+        side: {run["phases"]["tokens"] for run in row.get(side, [])} for side in ("ours", "trl")
+    }
+    if row.get("trl") and sides["ours"] != sides["trl"]:
+        sys.exit(f"the sides sampled unequal numbers of tokens: {sides}")
+
+
+def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """The JSON object that the command prints last."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

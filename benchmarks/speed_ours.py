@@ -3,14 +3,12 @@
     python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS [--count]
 
 `--count` also counts the floating-point operations of an update of PPO, in one more iteration.
+Which instructions are used is for the environment to say (benchmarks/speed_environment.py).
 """
-# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
-
-import tasks  # noqa: F401
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from benchmarks import speed_world as world
 from rlhf import ppo, reward, rollouts, sft
 from rlhf.actor_critic import build_actor_critic
 from rlhf.compute import Compute, keep_freed_memory, make_deterministic
+from rlhf.draws import draw_table
 from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
@@ -59,7 +58,7 @@ def main(arguments: list[str]) -> None:
         found["peak"] = world.peak_bytes(device)
         if counting and work.startswith("ppo"):
             found["flops"] = count(iterations)
-        return found | {"ceiling": world.ceiling(size, device)}
+        return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
 
     found = {work: world.apart(partial(run, work)) for work in world.works_of(size)}
     json.dump(found, sys.stdout)
@@ -145,8 +144,22 @@ def ppo_iterations(
     ).to(compute.device)
     reference = load_policy(folder / "policy", compute.device)
     training = PPOTraining(PPOModels(actor, reference, scorer), settings)
-    prompts = [row["prompt"] for row in rows]
+    chosen = rows[: world.responses_of(size)]
+    ppo.draw_table = with_lengths(world.lengths_by_prompt(chosen))
+    prompts = [row["prompt"] for row in chosen]
     return ppo.train(training, prompts, settings, TOKENS, compute=compute, seeds=Seeds(0))
+
+
+def with_lengths(lengths: dict[tuple[int, ...], int | None]) -> Callable[..., torch.Tensor]:
+    """The table of draws, in a ragged world with each response's length forced."""
+    if set(lengths.values()) == {None}:
+        return draw_table
+
+    def forced(seed: int, prompts: Sequence[Sequence[int]], steps: int) -> torch.Tensor:
+        asked = [lengths[tuple(prompt)] for prompt in prompts]
+        return world.force_lengths(draw_table(seed, prompts, steps), asked)
+
+    return forced
 
 
 def sft_steps(folder: Path, rows: list[Any], compute: Compute) -> Iterator[object]:

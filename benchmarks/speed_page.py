@@ -17,6 +17,7 @@ from benchmarks.speed_world import (
     PROMPT,
     SIZES,
     STEPS,
+    mean_length,
 )
 
 PHASES = ("rollout", "scoring", "update")
@@ -37,12 +38,21 @@ DEVICES = {
 INTRODUCTION = (
     "Written by `make bench` and `make bench-gpu` (benchmarks/speed.py). Random weights; a PPO "
     f"iteration has {PASSES * BATCH} responses to prompts of {PROMPT} tokens, {PASSES} passes of "
-    f"{MINIBATCHES} minibatches, and answers of {ANSWER} tokens (uniform) or ended at each token "
-    f"with chance {ENDING:.3f} (ragged). SFT and reward training: {STEPS - 1} steps of {BATCH} "
-    f"examples or pairs with the same prompts and {ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
-    "float32, AdamW, models and token ids the same for both. Our side has the portable bits of "
-    "every stage, which confine it to AVX2; TRL takes what the processor has. In our PPO several "
-    "responses share a row (`ppo.packing`), except in the lines that say padded rows, the default."
+    f"{MINIBATCHES} minibatches, and answers of {ANSWER} tokens (uniform) or, as if each token "
+    f"ended one with chance {ENDING:.3f}, of {mean_length():.1f} on average (ragged; the lengths "
+    "are drawn beforehand and the same for both, unless a line below says otherwise). SFT and "
+    f"reward training: {STEPS - 1} steps of {BATCH} examples or pairs with the same prompts and "
+    f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
+    "float32, AdamW, models and token ids the same for both. In our PPO several responses share a "
+    "row (`ppo.packing`), except in the lines that say padded rows, the default.\n\n"
+    "Bits of either side: native takes the instructions that the processor has, portable (our "
+    "default in the pipeline, for the same bytes everywhere) confines it to AVX2. Both native is "
+    "what `make bench` compares; `python -m benchmarks.speed --bits portable` shows what the "
+    "portable bits cost us beside a TRL that is not confined. Rows with portable bits on TRL's "
+    "side, too, are older: our pins stood in the environment that TRL inherited, so that **both** "
+    "were held to AVX2. (Until 2026-11-24 this page wrongly said that TRL took what the processor "
+    "has.) On Zen 4, where they were measured, that changes little; on Intel processors with "
+    "AVX-512 both sides may be much faster native."
 )
 
 
@@ -51,7 +61,8 @@ def write_page(path: Path, results: Path) -> None:
     lines = ["# Benchmarks", "", INTRODUCTION, ""]
     for device, (title, unit) in DEVICES.items():
         lines += [f"## {title}", ""]
-        files = [results / f"{device}-{size}.json" for size in SIZES]
+        names = [f"{device}-{size}{suffix}.json" for size in SIZES for suffix in ("", "-portable")]
+        files = [results / name for name in names]
         found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
         if not found:
             lines += ["**Not measured**: no such device was at hand. The script is complete.", ""]
@@ -64,7 +75,7 @@ def write_page(path: Path, results: Path) -> None:
 
 def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
     """What one device did, each size in a measurement of its own."""
-    rows = [row for found in measured for row in found["rows"]]
+    rows = [row | {"bits": _bits(found)} for found in measured for row in found["rows"]]
     left_out = [size for size in SIZES if size not in ("tiny", *(row["size"] for row in rows))]
     return [
         *(_conditions(found, unit) for found in measured),
@@ -73,15 +84,15 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "caches and memory, which lengthens the seconds of both sides. Not measured here: "
         f"{', '.join(left_out) or 'nothing'}.",
         "",
-        "| work | size | lengths | ours | TRL | TRL / ours |",
-        "|---|---|---|---:|---:|---:|",
+        "| work | size | lengths | bits: ours / TRL | ours | TRL | TRL / ours |",
+        "|---|---|---|---|---:|---:|---:|",
         *(_comparison(row, rows) for row in rows),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
-        "| PPO iteration | size | lengths | side | rollout | scoring | update | tokens sampled | "
-        "tokens/s | update, share of ceiling | peak memory |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| PPO iteration | size | lengths | bits: ours / TRL | side | rollout | scoring | update | "
+        "tokens sampled | tokens/s | update, share of ceiling | peak memory |",
+        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
@@ -95,11 +106,24 @@ def _conditions(found: dict[str, Any], unit: str) -> str:
     runs, load = found["runs"], found["load"]
     many = f"medians of {runs} runs in turns, in brackets the least and the most"
     return (
-        f"- {found['rows'][0]['size']}: {found['machine']}, {found['threads']} thread(s), {unit}; "
+        f"- {found['rows'][0]['size']}, {_bits(found)}: {found['machine']}{_kernels(found)}, "
+        f"{found['threads']} thread(s), {unit}; "
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
-        f"{min(load):.1f} to {max(load):.1f}; "
+        f"{min(load):.1f} to {max(load):.1f}; ragged lengths {found['ends']}; "
         f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
     )
+
+
+def _bits(found: dict[str, Any]) -> str:
+    return f"{found['bits']['ours']} / {found['bits']['trl']}"
+
+
+def _kernels(found: dict[str, Any]) -> str:
+    """What torch itself says that each side's kernels took, where a measurement recorded it."""
+    runs = [(side, run) for row in found["rows"] for side in ("ours", "trl")
+            for run in row.get(side, []) if "kernels" in run]  # fmt: skip
+    seen = sorted({f"{side} {run['kernels']}" for side, run in runs})
+    return f", kernels: {', '.join(seen)}" if seen else ""
 
 
 def _versions(found: dict[str, Any]) -> str:
@@ -118,13 +142,14 @@ def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:
 def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     ours = _seconds(row["ours"])
     work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
-    same = {"size": row["size"], "lengths": row["lengths"], "work": work}
+    same = {name: row[name] for name in ("size", "lengths", "bits")} | {"work": work}
     beside = next(other for other in rows if same.items() <= other.items())
-    cells = [NAMES[row["work"]], row["size"], row["lengths"], _spread(ours), "–", "–"]
+    where = [row[name] for name in ("size", "lengths", "bits")]
+    cells = [NAMES[row["work"]], *where, _spread(ours), "–", "–"]
     if "trl" in beside:
         theirs = _seconds(beside["trl"])
         ratio = statistics.median(theirs) / statistics.median(ours)
-        cells[4:] = [_spread(theirs), f"**{ratio:.2f}**"]
+        cells[-2:] = [_spread(theirs), f"**{ratio:.2f}**"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -143,7 +168,7 @@ def _phases(row: dict[str, Any]) -> list[str]:
         peak = max(result["peak"] for result in results) / 1e6
         lines.append(
             f"| {NAMES[row['work']].partition(', ')[2]} | {row['size']} | {row['lengths']} | "
-            f"{side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
+            f"{row['bits']} | {side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
             f"{middle['tokens']:.0f} | {middle['tokens'] / middle['rollout']:.0f} | {share} | "
             f"{peak:.0f} MB |"
         )

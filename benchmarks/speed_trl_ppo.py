@@ -3,17 +3,19 @@
     python benchmarks/speed_trl_ppo.py FOLDER SIZE DEVICE THREADS
 
 Prints one JSON object. TRL runs its own trainer as it is; what is read are the times at which it
-generates, begins and ends its update.
+generates, begins and ends its update. In a ragged world its responses end where ours do.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import speed_trl_side as side
 import speed_world as world
+import torch
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LogitsProcessor
 from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 
 
@@ -38,6 +40,9 @@ def ppo(
     )
     tokenizer = AutoTokenizer.from_pretrained(folder / "policy", padding_side="left")
     model, ref = (side.causal(folder) for _ in range(2))
+    lengths = world.lengths_by_prompt(rows[:count])
+    if set(lengths.values()) != {None}:
+        model.generate = partial(model.generate, logits_processor=[Lengths(lengths)])
     scorer, critic = (side.classifier(folder) for _ in range(2))
     data = Dataset.from_list([{"input_ids": row["prompt"]} for row in rows[:count]])
     trainer = PPOTrainer(
@@ -48,6 +53,17 @@ def ppo(
     trainer.train()
     assert watch.steps == world.PASSES * world.MINIBATCHES, watch.steps
     return {"phases": watch.phases()}
+
+
+class Lengths(LogitsProcessor):
+    """Ends the response to each prompt at the length that was drawn for it."""
+
+    def __init__(self, lengths: dict[tuple[int, ...], int | None]) -> None:
+        self._lengths = lengths
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        asked = [self._lengths[tuple(ids)] for ids in input_ids[:, : world.PROMPT].tolist()]
+        return world.force_ends(scores, input_ids.shape[1] - world.PROMPT, asked)
 
 
 class Watch:

@@ -39,7 +39,8 @@ def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
         torch.set_flush_denormal(True)
         with contextlib.redirect_stdout(sys.stderr):
             found = work(folder, rows, size, world.Clock(device), common)
-        return found | {"peak": world.peak_bytes(device), "ceiling": world.ceiling(size, device)}
+        found["peak"] = world.peak_bytes(device)
+        return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
 
     json.dump({name: world.apart(partial(run, work)) for name, work in works.items()}, sys.stdout)
 

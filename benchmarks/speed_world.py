@@ -4,8 +4,10 @@ Imports torch and transformers alone, so that the environment that has TRL can r
 """
 
 import json
+import math
 import os
 import resource
+import statistics
 import time
 import traceback
 from collections.abc import Callable
@@ -37,7 +39,10 @@ PASSES, MINIBATCHES = 4, 4
 RATE = 1e-6
 """So low that no response gets longer or shorter on the way."""
 ENDING = 1 / 32
-"""Chance that a ragged response ends at a token."""
+"""Chance that a ragged response ends at a token, by which the lengths are drawn beforehand. It is
+the policy's own, too; at 135M it is three times that at some tokens."""
+HITS_END, MISSES_END = 1e-9, 1 / 2
+"""A draw that gives the end token, and above which none does (`force_lengths`)."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"vocabulary": 64, "width": 32, "mlp": 64, "layers": 2, "heads": 2, "responses": 16},
@@ -80,12 +85,62 @@ def write_world(folder: Path, size: str, lengths: str) -> None:
         return found
 
     least = 4 if lengths == "ragged" else ANSWER - 1
+    count = responses_of(size)
+    ends: list[int | None] = [None] * max(STEPS * BATCH, count)
+    if lengths == "ragged":
+        ends[:count] = drawn_lengths(count)
     rows = [
         {"prompt": ids(PROMPT, PROMPT), "one": [*ids(least, ANSWER - 1), END],
-         "other": [*ids(least, ANSWER - 1), END]}
-        for _ in range(max(STEPS * BATCH, responses_of(size)))
+         "other": [*ids(least, ANSWER - 1), END], "length": length}
+        for length in ends
     ]  # fmt: skip
     (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def drawn_lengths(count: int) -> list[int | None]:
+    """How many tokens each response is to have, its end among them; None: cut, without an end.
+
+    The quantiles of responses that end at each token with chance ENDING, in random order: of any
+    number of responses the mean is what that chance gives, 27.8 of 64 tokens.
+    """
+    lengths: list[int | None] = []
+    for row in range(count):
+        length = math.ceil(math.log(1 - (row + 0.5) / count) / math.log(1 - ENDING))
+        lengths.append(length if length <= ANSWER else None)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(2)).tolist()
+    return [lengths[place] for place in order]
+
+
+def mean_length(count: int = PASSES * BATCH) -> float:
+    """Tokens of a ragged response."""
+    return statistics.fmean(length or ANSWER for length in drawn_lengths(count))
+
+
+def lengths_by_prompt(rows: list[Any]) -> dict[tuple[int, ...], int | None]:
+    """The length that is asked of the response to each prompt."""
+    return {tuple(row["prompt"]): row["length"] for row in rows}
+
+
+def force_lengths(draws: torch.Tensor, lengths: list[int | None]) -> torch.Tensor:
+    """Draws with which a policy of a ragged world ends each response at its length.
+
+    The end token is the first that has any chance, so small draws give it.
+    """
+    forced = MISSES_END + draws * (1 - MISSES_END)
+    for row, length in enumerate(lengths):
+        if length is not None:
+            forced[row, length - 1] = HITS_END
+    return forced
+
+
+def force_ends(scores: torch.Tensor, step: int, lengths: list[int | None]) -> torch.Tensor:
+    """The same for logits: at its length a response can only end, before it everything else."""
+    forced = scores.clone()
+    forced[:, END] = -torch.inf
+    ending = torch.tensor([length == step + 1 for length in lengths], device=scores.device)
+    forced[ending] = -torch.inf
+    forced[ending, END] = 0.0
+    return forced
 
 
 def _configuration(size: str) -> LlamaConfig:
@@ -111,7 +166,7 @@ def set_ending(policy: PreTrainedModel, chance: float) -> None:
     """Give the end token the same chance at every position; 0: no response ever ends.
 
     All embeddings share a large first entry, which dominates every hidden state; the end token's
-    logit is made of that entry.
+    logit is made of that entry. The one token before it in the vocabulary, padding, has no chance.
     """
     policy.get_input_embeddings().weight[:, 0] = 1.0
     head = policy.get_output_embeddings().weight
@@ -120,8 +175,9 @@ def set_ending(policy: PreTrainedModel, chance: float) -> None:
     odds = chance / (1 - chance) * (policy.config.vocab_size - 1)
     logit = torch.tensor(odds).log() if chance else torch.tensor(-30.0)
     common = head[2:, 0].mean()
-    head[END] = 0.0
-    head[END, 0] = common + logit / first
+    for token, height in ((PAD, -30.0), (END, logit)):
+        head[token] = 0.0
+        head[token, 0] = common + height / first
 
 
 def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -164,6 +220,12 @@ def peak_bytes(device: str) -> int:
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def kernels() -> str:
+    """The widest instructions that torch's own kernels take in this process, such as AVX2."""
+    found: str = torch.backends.cpu.get_cpu_capability()
+    return found
 
 
 def ceiling(size: str, device: str, repeats: int = 30) -> float:

@@ -130,9 +130,11 @@ class PPOBatch(TensorBatch):
 
     def trimmed(self) -> "PPOBatch":
         """The same tokens without the columns that are padding in every row."""
-        first = int(self.prompt_mask.any(dim=0).long().argmax())
         columns = torch.arange(self.response_mask.shape[1], device=self.response_mask.device)
-        width = int(torch.where(self.response_mask.any(dim=0), columns + 1, 0).amax())
+        start = self.prompt_mask.any(dim=0).long().argmax()
+        end = torch.where(self.response_mask.any(dim=0), columns + 1, 0).amax()
+        # Both in one list: the device is waited for once.
+        first, width = torch.stack([start, end]).tolist()
         return PPOBatch(
             prompt_ids=self.prompt_ids[:, first:],
             prompt_mask=self.prompt_mask[:, first:],

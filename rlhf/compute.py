@@ -40,6 +40,17 @@ class Compute:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
+    def keeping_casts(self) -> contextlib.AbstractContextManager[object]:
+        """Inside it `autocast` casts a trained weight once, however often it is entered.
+
+        For the micro-batches of a step, between which no weight changes. By itself it computes
+        nothing in a lower precision, backward passes above all: torch drops the casts when the
+        outermost of its contexts is left, and this is one that is switched off.
+        """
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=False)
+
 
 def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Inside it products of float32 tensors are float32, whatever the precision around it.

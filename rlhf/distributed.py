@@ -114,6 +114,19 @@ def totals(numbers: Sequence[float]) -> list[float]:
     return found
 
 
+def totals_of(parts: Sequence[Sequence[Tensor]], count: int) -> list[float]:
+    """The sums of `count` numbers that each micro-batch gave, over all processes.
+
+    The device is waited for once: all numbers come from it together, and are added up here, in
+    double precision and in the order of the micro-batches. A process may have had none.
+    """
+    rows: list[list[float]] = []
+    if parts:
+        stacked = [torch.stack([number.detach().double() for number in part]) for part in parts]
+        rows = torch.stack(stacked).tolist()
+    return totals([sum((row[place] for row in rows), 0.0) for place in range(count)])
+
+
 def any_of(flag: bool) -> bool:
     """Whether it is true in any process."""
     return totals([float(flag)])[0] > 0

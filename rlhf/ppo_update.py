@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
-from rlhf.distributed import totals
+from rlhf.distributed import totals_of
 from rlhf.kl import KLController
 from rlhf.masked import masked_mean
 from rlhf.optimisers import Optimiser, load_weights, schedule_factor
@@ -180,23 +180,8 @@ def _optimise(
     iteration: int,
     compute: Compute,
 ) -> dict[str, float]:
-    """One optimiser step; micro-batches add up to the gradient of the whole minibatch.
-
-    Rows of similar length share a micro-batch, so that little padding is computed.
-    """
-    tokens = int(minibatch.response_mask.sum())
-    lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
-    by_length = lengths.argsort(stable=True)
-    sums: dict[str, float] = {}
-    for micro in training.held.micro_batches(by_length, params.micro_batch_size):
-        part = minibatch.select(micro.rows).trimmed()
-        work = partial(_losses, training, part, params, train_policy, tokens)
-        with compute.autocast():
-            loss, parts = training.held.compute(work)
-        micro.counted(loss).backward()
-        for name, value in parts.items():
-            sums[name] = sums.get(name, 0.0) + micro.counted(value).item()
-    sums = dict(zip(sums, totals(list(sums.values())), strict=True))
+    """One optimiser step, from the gradient of the whole minibatch."""
+    sums = _backward(training, minibatch, params, train_policy, compute)
     check_losses(sums, iteration)
     # Both gradients are checked before either model is updated.
     if train_policy:
@@ -211,6 +196,34 @@ def _optimise(
         epochs = params.value_epochs or params.epochs
         training.value_optimiser.apply(_rate(params.value_optimiser, epochs, iteration, params))
     return sums
+
+
+def _backward(
+    training: PPOTraining,
+    minibatch: PPOBatch,
+    params: PPOParams,
+    train_policy: bool,
+    compute: Compute,
+) -> dict[str, float]:
+    """Micro-batches add up to the gradient of the whole minibatch, and to these metrics.
+
+    Rows of similar length share a micro-batch, so that little padding is computed.
+    """
+    tokens = int(minibatch.response_mask.sum())
+    lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
+    by_length = lengths.argsort(stable=True)
+    names: list[str] = []
+    found: list[list[Tensor]] = []
+    with training.held.keeping_casts(compute):
+        for micro in training.held.micro_batches(by_length, params.micro_batch_size):
+            part = minibatch.select(micro.rows).trimmed()
+            work = partial(_losses, training, part, params, train_policy, tokens)
+            with compute.autocast():
+                loss, parts = training.held.compute(work)
+            micro.counted(loss).backward()
+            names = list(parts)
+            found.append([micro.counted(value).detach() for value in parts.values()])
+    return dict(zip(names, totals_of(found, len(names)), strict=True))
 
 
 def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOParams) -> float:

@@ -155,17 +155,18 @@ def _backward(
     model = training.model
     assert isinstance(model, RewardModel)
     total_weight, total_decided = sum(pair.weight for pair in pairs), _decided(pairs)
-    sums = [0.0, 0.0, 0.0]
-    for micro in training.held.micro_batches(pairs, params.micro_batch_size):
-        share = micro.counts * sum(pair.weight for pair in micro.rows) / total_weight
-        decided = micro.counts * _decided(micro.rows) / (total_decided or 1.0)
-        work = partial(pair_loss, model, micro.rows, params, pad_id=pad_id)
-        with compute.autocast():
-            result = training.held.compute(work)
-        (result.loss * share).backward()
-        for index, (value, part) in enumerate(zip(result, (share, decided, share), strict=True)):
-            sums[index] += value.item() * part
-    loss, accuracy, margin = distributed.totals(sums)
+    found: list[list[torch.Tensor]] = []
+    with training.held.keeping_casts(compute):
+        for micro in training.held.micro_batches(pairs, params.micro_batch_size):
+            share = micro.counts * sum(pair.weight for pair in micro.rows) / total_weight
+            decided = micro.counts * _decided(micro.rows) / (total_decided or 1.0)
+            work = partial(pair_loss, model, micro.rows, params, pad_id=pad_id)
+            with compute.autocast():
+                result = training.held.compute(work)
+            (result.loss * share).backward()
+            counts = zip(result, (share, decided, share), strict=True)
+            found.append([value.detach().double() * count for value, count in counts])
+    loss, accuracy, margin = distributed.totals_of(found, 3)
     return loss, accuracy if total_decided else 0.5, margin
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.conversations import encode_conversation
-from rlhf.distributed import share, totals
+from rlhf.distributed import share, totals, totals_of
 from rlhf.language_model_loss import language_model_loss
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head, sequence_hidden
@@ -115,10 +115,13 @@ def train(
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [examples[row] for row in batch]
             tokens = sum(sum(example.trained) for example in chosen)
-            loss = 0.0
-            for micro in training.held.micro_batches(chosen, params.micro_batch_size):
-                loss += _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
-            (loss,) = totals([loss])
+            losses = []
+            with training.held.keeping_casts(compute):
+                for micro in training.held.micro_batches(chosen, params.micro_batch_size):
+                    losses.append(
+                        _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
+                    )
+            (loss,) = totals_of([[loss] for loss in losses], 1)
             require_finite_loss(loss, training.step)
             factor = schedule_factor(params.optimiser, training.step, total)
             norm = training.optimiser.step(factor)
@@ -139,9 +142,9 @@ def mean_loss(
     by_length = share(sorted(examples, key=len))
     tokens = sum(sum(example.trained) for example in examples)
     total = 0.0
-    for start in range(0, len(by_length), params.micro_batch_size):
-        micro = by_length[start : start + params.micro_batch_size]
-        with compute.autocast():
+    with compute.autocast():
+        for start in range(0, len(by_length), params.micro_batch_size):
+            micro = by_length[start : start + params.micro_batch_size]
             total += response_loss(model, micro, tokens=1, pad_id=pad_id).item()
     return totals([total])[0] / tokens
 
@@ -208,7 +211,8 @@ def _backward(
     *,
     pad_id: int,
     compute: Compute,
-) -> float:
+) -> torch.Tensor:
+    """The loss of a micro-batch, whose gradients are added to those of the ones before."""
     model = training.model
     assert isinstance(model, PreTrainedModel)
 
@@ -219,4 +223,4 @@ def _backward(
     with compute.autocast():
         loss = micro.counted(training.held.compute(partial(work, model, micro.rows)))
     loss.backward()
-    return loss.item()
+    return loss.detach()

@@ -10,6 +10,7 @@ beginning of a forward pass to the end of its backward pass. All processes wait 
 every layer, so each has to make as many passes as the others.
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,13 @@ class Held:
             counts = start < len(ours)
             chosen = ours[start : start + size] if counts else rows[:1]
             yield MicroBatch(cast(Rows, chosen), counts)
+
+    def keeping_casts(self, compute: Compute) -> contextlib.AbstractContextManager[object]:
+        """Around the micro-batches of a step: its weights are cast once for all of them.
+
+        Divided weights are put together for a layer and let go; a cast that stayed would be whole.
+        """
+        return compute.keeping_casts() if self._root is None else contextlib.nullcontext()
 
     def whole(self, compute: Compute | None = None) -> Any:
         """The model with all weights; of a divided one a copy, which every process has to ask for.

@@ -64,7 +64,7 @@ def sft_steps(
 
 
 def reward_steps(
-    compute: Compute = COMPUTE, *, divided: bool = False, packing: bool = False
+    compute: Compute = COMPUTE, *, divided: bool = False, **changes
 ) -> tuple[list[torch.Tensor], list[float]]:
     params = RewardParams(
         epochs=1,
@@ -72,7 +72,7 @@ def reward_steps(
         label_smoothing=0.1,
         centring_coef=0.3,
         optimiser=PLAIN,
-        packing=packing,
+        **changes,
     )
     training = recorded(tiny.reward_model(), divided)
     steps = reward.train(training, PAIRS, params, pad_id=PAD, compute=compute, seeds=Seeds(0))

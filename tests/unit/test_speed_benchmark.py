@@ -1,12 +1,27 @@
 """The speed benchmark: responses end as often as they should, and the page computes its figures."""
 
+import argparse
 import json
+import os
+import statistics
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import scaling_page, speed_page, speed_world
+from benchmarks import (
+    scaling_page,
+    speed,
+    speed_environment,
+    speed_ours,
+    speed_page,
+    speed_world,
+)
+from rlhf import bits
+from rlhf.generation import sample_responses
+from rlhf.models import load_policy
+from rlhf.params.sampling import SamplingParams
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -27,6 +42,54 @@ def test_the_end_token_has_its_chance_at_every_position(
     assert ends.max() < 2 * chance + 1e-9
 
 
+def test_lengths_are_those_of_a_chance_at_each_token_whatever_their_number():
+    for count in (16, 64, 256):
+        lengths = speed_world.drawn_lengths(count)
+        # sum over t of (31/32)^(t-1): the mean of a geometric length that is cut at 64.
+        expected = sum((31 / 32) ** (t - 1) for t in range(1, 65))
+        assert statistics.fmean(n or 64 for n in lengths) == pytest.approx(expected, abs=0.6)
+        assert lengths.count(None) / count == pytest.approx((31 / 32) ** 64, abs=1.01 / count)
+        assert lengths != sorted(lengths, key=lambda n: n or 65)
+
+
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("135M", marks=pytest.mark.long)])
+def test_both_ways_of_forcing_a_length_give_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shape: str
+):
+    """Through our draws and through logits; at 135M's width and vocabulary, with fewer layers."""
+    fewer = speed_world.SIZES[shape] | {"layers": 2, "responses": 16}
+    monkeypatch.setitem(speed_world.SIZES, "few", fewer)
+    speed_world.write_world(tmp_path, "few", "ragged")
+    rows = json.loads((tmp_path / "rows.json").read_text())[:16]
+    wanted = [row["length"] for row in rows]
+    assert min(n or 64 for n in wanted) <= 2
+    assert None in wanted
+    lm = load_policy(tmp_path / "policy", torch.device("cpu"))
+    prompts = [row["prompt"] for row in rows]
+    ids = torch.tensor(prompts)
+    stop = {"stop_ids": [speed_world.END], "pad_id": speed_world.PAD}
+    table = speed_ours.with_lengths(speed_world.lengths_by_prompt(rows))
+    ours = sample_responses(
+        lm, ids, torch.ones_like(ids, dtype=torch.bool), SamplingParams(max_new_tokens=64),
+        draws=table(0, prompts, 64), **stop,
+    )  # fmt: skip
+    assert ours.response_mask.sum(dim=1).tolist() == [n or 64 for n in wanted]
+    assert ours.ended.tolist() == [n is not None for n in wanted]
+    assert len(set(ours.response_ids[ours.response_mask].tolist())) > 20  # Else sampled as ever.
+    for step in (0, 1, 30, 63):
+        forced = speed_world.force_ends(torch.randn(16, 64), step, wanted).softmax(dim=-1)
+        ends = torch.tensor([float(n == step + 1) for n in wanted])
+        assert torch.equal(forced[:, speed_world.END], ends)
+
+
+def test_unequal_work_is_refused():
+    run = {"phases": {"tokens": 300.0}}
+    speed._require_equal_tokens({"ours": [run], "trl": [run]})
+    speed._require_equal_tokens({"ours": [run]})
+    with pytest.raises(SystemExit, match="unequal numbers of tokens"):
+        speed._require_equal_tokens({"ours": [run], "trl": [{"phases": {"tokens": 299.0}}]})
+
+
 def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[str]):
     def broken() -> dict[str, float]:
         raise ZeroDivisionError
@@ -35,6 +98,52 @@ def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         speed_world.apart(broken)
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+PINS = [*bits.PORTABLE, speed_environment.BEFORE]
+WHAT_IT_READS = f"""
+import json, os
+print(json.dumps({{name: os.environ[name] for name in {PINS} if name in os.environ}}))
+"""
+"""Stands for either side's process: what its libraries would read."""
+
+
+@pytest.mark.skipif(bits.obstacle() is not None, reason="portable bits need AVX2")
+def test_the_other_side_gets_none_of_our_pins_and_ours_those_asked_for(
+    tmp_path: Path,
+):
+    assert "MKL_CBWR" in os.environ  # Of this process: tests have portable bits.
+    script = tmp_path / "reads.py"
+    script.write_text(WHAT_IT_READS)
+
+    def reads(side: str, asked: str) -> dict[str, str]:
+        options = argparse.Namespace(threads=1, bits=asked)
+        environment = speed.environment_of(side, options)
+        return speed._run([sys.executable, str(script)], environment)
+
+    theirs = next(
+        side for side in speed.commands({Path("python"): "speed_trl.py"}) if side != "ours"
+    )
+    pinned = {name: value for name, value in bits.PORTABLE.items() if value is not None}
+    assert reads(theirs, "portable") == reads(theirs, "native") == {}
+    assert reads("ours", "portable") == pinned
+    assert reads("ours", "native") == bits.NATIVE
+
+
+def test_what_a_user_has_set_comes_back_and_native_bits_leave_it():
+    users = {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "HOME": "/h"}
+    replaced = dict.fromkeys(bits.PORTABLE) | {
+        name: users[name] for name in ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+    }
+    pinned = {name: value for name, value in bits.PORTABLE.items() if value is not None}
+    chosen = {"HOME": "/h", **pinned, speed_environment.BEFORE: json.dumps(replaced)}
+    assert speed_environment.without_pins(chosen) == users
+    assert speed_environment.with_bits("native", chosen) == users
+    assert speed_environment.with_bits("portable", users) == {"HOME": "/h", **pinned}
+    # Of a parent with native bits, which leaves no word of what was there before.
+    native = {"HOME": "/h", **bits.NATIVE}
+    assert speed_environment.without_pins(native) == {"HOME": "/h"}
+    assert speed_environment.with_bits("native", {"HOME": "/h"}) == native
 
 
 def iteration(total: float, update: float, **more: float) -> dict[str, object]:
@@ -59,36 +168,59 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     ]
     versions = {"ppo": "1", "sft": "2", "reward": "3"}
     found = {
-        "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows
+        "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows,
+        "bits": {"ours": "native", "trl": "native"}, "ends": "as told",
     }  # fmt: skip
     (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
     # Another size, measured on another day.
     small = [
         {"size": "0.6M", "lengths": "ragged", "work": "ppo-separate", "ours": [iteration(7.0, 2)]}
     ]
+    # With portable bits for us: rows of their own, beside the TRL of the same measurement.
+    slow = [
+        {
+            **same,
+            "work": "ppo-separate",
+            "ours": [iteration(10.0, 5.0, kernels="AVX2")] * 3,
+            "trl": [iteration(5.0, 4.0, kernels="AVX512")] * 3,
+        }
+    ]
+    confined = found | {"bits": {"ours": "portable", "trl": "native"}, "rows": slow}
+    (tmp_path / "cpu-4M-portable.json").write_text(json.dumps(confined))
     other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small}
     (tmp_path / "cpu-0.6M.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    separate = "| PPO iteration, separate value model | 4M | ragged | 3.000 [2.000, 4.000] | "
+    same_bits = "4M | ragged | native / native |"
+    separate = f"| PPO iteration, separate value model | {same_bits} 3.000 [2.000, 4.000] | "
     assert f"{separate}6.000 [5.000, 9.000] | **2.00** |" in page
     # TRL has no shared trunk: its separate model is what the row compares with.
     assert (
-        "shared trunk | 4M | ragged | 1.000 [1.000, 1.000] | 6.000 [5.000, 9.000] | **6.00**"
-        in page
+        f"shared trunk | {same_bits} 1.000 [1.000, 1.000] | 6.000 [5.000, 9.000] | **6.00**" in page
     )
     assert (
-        "| SFT step | 4M | ragged | 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |"
-        in page
+        f"| SFT step | {same_bits} 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |" in page
     )
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
     assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
     assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
-    assert "- 4M: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs" in page
-    assert "load average 1.0 to 7.5; TRL 1 for PPO, 2 for SFT, 3 for reward training." in page
-    assert "- 0.6M: N, 1 thread(s)" in page
-    assert "load average 0.5 to 0.5; without TRL." in page
-    assert "| PPO iteration, separate value model | 0.6M | ragged | 7.000 | – | – |" in page
+    assert (
+        "- 4M, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs"
+        in page
+    )
+    versions = "TRL 1 for PPO, 2 for SFT, 3 for reward training."
+    assert f"load average 1.0 to 7.5; ragged lengths as told; {versions}" in page
+    assert "- 0.6M, native / native: N, 1 thread(s)" in page
+    assert "load average 0.5 to 0.5; ragged lengths as told; without TRL." in page
+    assert (
+        "| PPO iteration, separate value model | 0.6M | ragged | native / native | 7.000 | – | – |"
+        in page
+    )
+    assert (
+        "| 4M | ragged | portable / native | 10.000 [10.000, 10.000] | 5.000 [5.000, 5.000] "
+        in page
+    )
+    assert "- 4M, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
 

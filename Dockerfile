@@ -8,12 +8,13 @@ SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
 # git: DVC and the commit in the summary. make: the commands of the README.
 # Debian's versions move with its security updates; the base image pins the release.
+# /home/rlhf/rounds: some engines would make it root's, whatever USER says.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends git make \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 --shell /bin/bash rlhf \
-    && install --directory --owner rlhf --group rlhf /data
+    && install --directory --owner rlhf --group rlhf /data /home/rlhf/rounds
 
 USER 1000:1000
 WORKDIR /home/rlhf/rounds
@@ -44,7 +45,7 @@ COPY --chown=1000:1000 . .
 RUN mkdir -p .work .dvc/cache
 # A volume of another owner, or a disk that is full, shows here.
 HEALTHCHECK --interval=60s --timeout=20s \
-    CMD touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD
+    CMD ["bash", "-c", "touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD"]
 CMD ["python", "-m", "tasks.repro"]
 
 FROM system AS cpu
@@ -56,5 +57,5 @@ RUN python -m pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
 COPY --chown=1000:1000 . .
 RUN mkdir -p .work .dvc/cache
 HEALTHCHECK --interval=60s --timeout=20s \
-    CMD touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD
+    CMD ["bash", "-c", "touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD"]
 CMD ["python", "-m", "tasks.repro"]

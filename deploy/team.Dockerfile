@@ -2,6 +2,7 @@
 ARG BASE=rlhf-rounds
 FROM ${BASE}
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /home/rlhf/rounds
 COPY --chown=1000:1000 pyproject.toml constraints.txt constraints-team.txt ./
 RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['team'], sep='\n')" > .venv/team.txt \
     && python -m pip install --no-cache-dir \

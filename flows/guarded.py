@@ -70,6 +70,13 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
         folder = Path(store.removeprefix("sqlite:///")).parent
         make_private(folder)
         artifacts = folder / "artifacts"
+    # Before its modules are imported: some take these then.
+    os.environ |= {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(addresses),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in addresses),
+        # Its job runner is eight more processes of 245 MB that nothing here uses.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
     from mlflow.server import constants, handlers  # noqa: PLC0415
     from mlflow.utils.server_cli_utils import resolve_default_artifact_root  # noqa: PLC0415
 
@@ -83,10 +90,6 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
         constants.ARTIFACTS_DESTINATION_ENV_VAR: os.environ.get(
             "MLFLOW_ARTIFACTS_DESTINATION", str(artifacts)
         ),
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(addresses),
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in addresses),
-        # Its job runner is eight more processes of 245 MB that nothing here uses.
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     handlers.initialize_backend_stores(store, store, root)
     from mlflow.server.fastapi_app import app  # noqa: PLC0415

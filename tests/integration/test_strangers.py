@@ -3,6 +3,7 @@
 import http.client
 import json
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,22 @@ def test_mlflow_works_for_its_own_page(pages: Pages):
         status, text = ask(pages.mlflow, EXPERIMENTS, {"name": f"e{number}"}, **headers)
         assert status == 200, text
     assert ask(pages.mlflow, "/")[0] == 200
+
+
+def test_mlflow_answers_other_machines_under_the_name_that_it_is_given(tmp_path: Path):
+    """As on a cluster and in compose.yaml; MLflow has a guard of its own behind ours."""
+    port = servers.any_free_port()
+    named = [sys.executable, "-m", "flows.guarded", "mlflow", "--port", str(port)]
+    env = {**environment(tmp_path), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    with servers.running(
+        "MLflow", [*named, "--address", f"tracking:{port}"], env=env, log=tmp_path / "log"
+    ) as child:
+        server = servers.Server(child, servers.url(port), "/health")
+        server.wait()
+        name = {"Host": f"tracking:{port}"}
+        status, text = ask(server, EXPERIMENTS, {"name": "e"}, **name)
+        assert status == 200, text
+        assert ask(server, EXPERIMENTS, {"name": "f"}, Host=f"evil.example:{port}")[0] == 421
 
 
 def test_prefect_asks_for_the_password(pages: Pages):

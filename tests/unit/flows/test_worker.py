@@ -146,11 +146,35 @@ def test_the_job_of_kubernetes_is_filled_from_its_variables_and_asks_for_a_gpu()
     assert {mount["name"] for mount in container["volumeMounts"]} == mounted
 
 
+def test_prefect_and_kubernetes_take_the_job():
+    """Each by its own schema, but for two keys that the one wants where the other has none."""
+    worker = pytest.importorskip("prefect_kubernetes.worker", reason="no prefect-kubernetes")
+    schema = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate")
+    variant = read_variant(ROOT / "deploy/pools/kubernetes.yaml")
+    template = variant.base_job_template
+    assert template is not None
+    variables = template["variables"]["properties"]
+    values = {key: entry["default"] for key, entry in variables.items() if "default" in entry}
+    filled = apply_values(
+        template["job_configuration"],
+        {**values, **variant.job_variables, "name": "ppo", "command": "python"},
+    )
+    worker.KubernetesWorkerJobConfiguration(**filled)
+    manifest = filled["job_manifest"]
+    pod = manifest["spec"]["template"]["spec"]
+    del pod["parallelism"], pod["completions"]
+    # The worker makes lists of these.
+    pod["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "args": ["python"]}
+    schema.validate(manifest, "1.31", strict=True)
+
+
 @pytest.mark.parametrize("name", ["docker", "kubernetes"])
 def test_a_container_is_of_our_image_and_its_file_has_no_secret(name: str):
     variables = read_variant(ROOT / f"deploy/pools/{name}.yaml").job_variables
     assert variables["image"] == "rlhf-rounds:cuda"
-    assert set(variables["env"]) == {"MLFLOW_TRACKING_URI"}
+    assert set(variables["env"]) == {"MLFLOW_TRACKING_URI", "PREFECT_HOME"}
+    # Prefect hands the worker's own on, a folder of another machine.
+    assert variables["env"]["PREFECT_HOME"].startswith("/home/rlhf/")
 
 
 def test_docker_takes_the_arguments_for_a_gpu():
@@ -166,10 +190,10 @@ def test_docker_takes_the_arguments_for_a_gpu():
 
 
 def test_the_files_of_slurm_are_shell_and_start_our_worker():
-    for name in ("worker.sbatch", "environment.sh"):
+    for name in ("worker.sbatch", "environment.sh", "launch.sh"):
         subprocess.run(["bash", "-n", str(ROOT / "deploy/slurm" / name)], check=True)
     text = (ROOT / "deploy/slurm/worker.sbatch").read_text()
-    assert "\nexec python -m flows.worker " in text
+    assert '\npython -m flows.worker "${RLHF_GPU_POOL:-gpu}" &\n' in text
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, re.MULTILINE))
     assert options["gres"] == "gpu:1"
     assert options["signal"] == "B:INT@120", "nobody would write a checkpoint"

@@ -93,8 +93,8 @@ format: $(READY)  ## format, and fix what the linter can fix
 verify-outputs: $(READY)  ## whether the outputs here are those of dvc.lock; runs nothing, needs no DVC
 	@python -m tasks.verify --outputs
 
-prune: $(READY)  ## say what no kept run needs, and how much; YES=1 removes it
-	@python -m tasks.prune $(if $(YES),--yes)
+prune: $(READY)  ## say what no kept run needs, and how much; RUNS=1 with ended runs; YES=1 removes it
+	@python -m tasks.prune $(if $(RUNS),--runs) $(if $(YES),--yes)
 
 newest: $(READY)  ## try the newest Prefect, MLflow, DVC and Great Expectations beside .venv; minutes
 	@python -m benchmarks.newest

@@ -6,6 +6,18 @@
 # a bare repository beside the checkout.
 set -euo pipefail
 
+# What was withdrawn stays so: $1's lines that $2 lacks are added to it.
+add_lines() {
+    local missing
+    [ -e "$1" ] || return 0
+    mkdir -p "$(dirname "$2")"
+    [ -e "$2" ] || { cp "$1" "$2"; return 0; }
+    missing=$(grep --line-regexp --fixed-strings --invert-match --file "$2" "$1" | grep . || true)
+    [ -n "$missing" ] || return 0
+    { grep . "$2" || true; echo "$missing"; } > "$2.draft"
+    mv "$2.draft" "$2"
+}
+
 image=$PWD
 checkout=$RLHF_DATA/rounds
 remote=${RLHF_GIT_REMOTE:-}
@@ -19,7 +31,16 @@ git remote remove team 2>/dev/null || true
 git remote add team "$remote"
 git config remote.pushDefault team
 git fetch --quiet image HEAD
+# `forget` may have been given here, and what it noted be in no commit, or not in that of the image.
+for each in texts judgments log; do
+    add_lines "data/withdrawn/$each.jsonl" "$RLHF_DATA/withdrawn/$each.jsonl"
+done
+rm -rf data/withdrawn
+git checkout --quiet -- data/withdrawn 2>/dev/null || true
 git checkout --quiet --detach FETCH_HEAD
+for each in texts judgments log; do
+    add_lines "$RLHF_DATA/withdrawn/$each.jsonl" "data/withdrawn/$each.jsonl"
+done
 # Runs of before: a checkout that is new can go on with them. Those here may be ahead.
 git fetch --quiet team 'refs/heads/runs/*:refs/heads/runs/*' 'refs/tags/*:refs/tags/*' \
     || echo "$0: could not fetch all runs from the remote; going on" >&2

@@ -1,11 +1,12 @@
 """`python -m tasks.forget`: withdraws an annotator, a source, a prompt or a person's data.
 
-Searches the labelling store, all outputs and working files of this checkout and its variants, your
-own files, and DVC's cache; shows what must go, which stages the next run makes anew, and which
-models contain it. With `--yes` it removes that, marks the models in MLflow, and notes tombstones
-(salted hashes, in data/withdrawn/) that keep it out of every later run. data/withdrawn/log.jsonl
-says what was removed and when, without containing it. Exit codes: 0, 2 bad input, 7 while a run is
-going on here.
+Searches the labelling store, all outputs and working files of this checkout, its variants and the
+runs ordered in Prefect, your own files, and DVC's cache; shows what must go, which stages the next
+run makes anew in each of these places, and which models contain it. With `--yes` it removes that,
+marks the models in MLflow, and notes tombstones (salted hashes, in data/withdrawn/) that keep it
+out of every later run, also of one that goes on or is of an older revision.
+data/withdrawn/log.jsonl says what was removed and when, without containing it. Exit codes: 0, 2 bad
+input, 7 while a run is going on here.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from feedback.store.database import shown
 from preferences.withdrawals import WithdrawalsError
-from tasks.forgetting.plan import Plan, make_plan
+from tasks.forgetting.plan import Again, Plan, make_plan
 from tasks.forgetting.removal import carry_out
 from tasks.forgetting.wanted import KINDS, Wanted, WantedError, WantedKind
 from tasks.params.loading import ParamsError
@@ -24,7 +25,7 @@ from tasks.tracing.records import RecordError, Records
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
 from tasks.workspace.files import relative_to
 from tasks.workspace.git import GitError
-from tasks.workspace.worktrees import workspaces
+from tasks.workspace.worktrees import WorkspaceError, workspaces
 
 HEADINGS = {
     "cache": "DVC's cache",
@@ -56,7 +57,9 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write("Nothing was changed; the same command with --yes does it.\n")
             return 0
         marked = carry_out(root, plan)
-    except (WantedError, WithdrawalsError, ParamsError, RecordError, GitError) as error:
+    except (
+        WantedError, WithdrawalsError, WorkspaceError, ParamsError, RecordError, GitError
+    ) as error:  # fmt: skip
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:
@@ -82,10 +85,8 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
     yield from _files(root, plan)
     for path in plan.by_hand:
         yield f"for you to edit (not JSON Lines, pinned, or all of it): {relative_to(path, root)}"
-    if plan.stages:
-        yield f"the next run makes anew: {', '.join(plan.stages)}"
-    if plan.looking:
-        yield f"and looks again, with the same result: {', '.join(plan.looking)}"
+    for again in plan.again:
+        yield from _again(root, again)
     if plan.models:
         yield f"models that contain it, of all commits ({len(plan.models)}):"
     yield from (f"  {model.path} (md5 {model.digest})" for model in plan.models)
@@ -93,6 +94,16 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
         yield "models whose data are not here, so that nobody can tell:"
     yield from (f"  {model.path} (md5 {model.digest})" for model in plan.untraceable)
     yield BEYOND
+
+
+def _again(root: Path, again: Again) -> Iterator[str]:
+    run = "the next run"
+    if again.place != root:
+        run += f" in {relative_to(again.place, root)}"
+    if again.stages:
+        yield f"{run} makes anew: {', '.join(again.stages)}"
+    if again.looking:
+        yield f"{run} looks again, with the same result: {', '.join(again.looking)}"
 
 
 def _files(root: Path, plan: Plan) -> Iterator[str]:

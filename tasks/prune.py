@@ -4,17 +4,21 @@ Kept are all commits of all branches and tags (`--tips`: only the newest of each
 what is checked out, and the variants that params/ still has. The rest goes: objects of DVC's cache
 (by DVC itself), checkpoints that no stage resumes from, workspaces of variants that params/ no
 longer has, the clone of `make verify`, and MLflow's copies of models that are neither of a kept run
-nor in production, now or before. Says first what and how much; removes it with `--yes`. Exit codes:
-0, 2 where DVC or git refuse, 7 while a run is going on here.
+nor in production, now or before. With `--runs` also the workspaces of runs that were ordered in
+Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is in them; says of the
+others why they stay. Says first what and how much; removes it with `--yes`. Exit codes: 0, 2 where
+DVC or git refuse, 7 while a run is going on here.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from tasks.pruning.finished import finished, run_workspaces
+from tasks.pruning.finished import remove as remove_finished
 from tasks.pruning.kept import has_strangers, kept_runs
 from tasks.pruning.leftovers import (
     Cache,
@@ -42,15 +46,24 @@ def main(argv: list[str] | None = None) -> int:
         # Also before looking: what a run has written and not yet recorded looks like a leftover.
         for place in (root, *workspaces(root)):
             refuse_if_busy(place)
-        kept = kept_workspaces(root)
+        # A run has sent its metrics to the checkout's MLflow.
+        os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+        ended, staying = finished(root) if given.runs else ([], {})
+        going = [path for one in ended for path in one.paths]
+        kept = [path for path in kept_workspaces(root) if path not in going]
         runs = list(kept_runs(root, [root, *kept], tips=given.tips))
         cache = Cache(root, kept, dict(os.environ), tips=given.tips)
         objects = _objects(root, cache, runs, tips=given.tips)
-        others = [*checkpoints(root), *variants(root), *clones(root), *_copies(root, runs)]
-        _say([*objects, *others])
+        others = [
+            *checkpoints(root, [root, *kept]), *variants(root), *clones(root),
+            *_copies(root, runs),
+        ]  # fmt: skip
+        _say([*objects, *others, *ended])
+        _say_runs(root, staying if given.runs else None)
         if not given.yes:
             sys.stdout.write("Nothing was removed; the same command with --yes does it.\n")
             return 0
+        remove_finished(root, ended)
         for one in others:
             one.remove()
         forget_worktrees(root)
@@ -74,6 +87,19 @@ def _say(leftovers: list[Leftover]) -> None:
             total += size
             sys.stdout.write(f"{kind}: {one.name}, {size / 1e6:.1f} MB\n")
     sys.stdout.write(f"{total / 1e6:.1f} MB in all that no kept run needs.\n")
+
+
+def _say_runs(root: Path, staying: Mapping[str, str] | None) -> None:
+    """Why those that were looked at stay; None of them: how much all take."""
+    for name, why in (staying or {}).items():
+        sys.stdout.write(f"stays: the run {name}: {why}\n")
+    runs = Leftover("runs", "", tuple(run_workspaces(root)))
+    if staying is None and (number := len(runs.paths)):
+        size = runs.size / 1e6
+        sys.stdout.write(
+            f"Not counted: {number} workspace{'s' * (number > 1)} of runs, {size:.1f} MB; with "
+            "--runs those that have ended go, too.\n"
+        )
 
 
 def _objects(root: Path, cache: Cache, runs: Sequence[Ran], *, tips: bool) -> list[Leftover]:
@@ -105,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tips", action="store_true", help="keep only the newest commit of each branch, and tags"
+    )
+    parser.add_argument(
+        "--runs", action="store_true", help="also the workspaces of runs that have ended"
     )
     parser.add_argument("--yes", action="store_true", help="remove it; without this, only show it")
     return parser

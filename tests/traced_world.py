@@ -17,6 +17,12 @@ from ruamel.yaml import YAML
 Items = frozenset[tuple[str, str]]
 """(kind, id) of what formed a model."""
 
+EMBEDDED = "support desk"
+OWN = {"prompts": "mine/asked.jsonl", "demonstrations": "mine/shown.jsonl", "corpus": "mine/read"}
+"""Files of one's own, by what `prepare` takes them for."""
+KINDS = {"cy": "language_model", "dee": "rubric"}
+"""Annotator -> its kind; all others are human."""
+
 START = {
     **dict.fromkeys(("policy", "start", "reward_model"), "models/sft"),
     "preferences": "data/prepared/preferences",
@@ -46,11 +52,18 @@ class World:
         """Judgment id -> annotator."""
         self.prompts: dict[tuple[str, str], str] = {}
         """(kind, id) -> the prompt it belongs to."""
+        self.sources: dict[tuple[str, str], str] = {}
+        """(kind, id) -> the kind of annotator, data set or file that it came from."""
         self._tracked: list[str] = []
         (root / ".dvc").mkdir(parents=True)
         self._git("init", "-q", "-b", "main")
 
-    def prepare(self, prompts: Sequence[str], demonstrations: Sequence[str]) -> None:
+    def prepare(
+        self,
+        prompts: Sequence[str],
+        demonstrations: Sequence[str],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
         """Write data/prepared: prompts by their texts, and a demonstration for each of some."""
         rows = [{"prompt_id": digest(text), "prompt": text} for text in prompts]
         shown = [
@@ -58,7 +71,7 @@ class World:
         ]
         pair = {"pair_id": digest(f"old {prompts[0]}"), "prompt_id": f"of {prompts[0]}"}
         old = {**pair, "prompt": "p", "chosen": "c", "rejected": "d", "source": "old data"}
-        files = {
+        written = {
             "prompts/train.jsonl": lines(rows),
             "prompts/heldout.jsonl": lines([{"prompt_id": "h", "prompt": "held out"}]),
             "demonstrations.jsonl": lines(shown),
@@ -73,11 +86,18 @@ class World:
         self.asked = frozenset(("prompt", row["prompt_id"]) for row in rows)
         self.documents = frozenset({("document", digest(f"document {prompts[0]}"))})
         self._texts = list(prompts)
-        self._ran("prepare", [], {"data/prepared": files}, frozenset())
-        inner = folder({name[12:]: put(self.root, text) for name, text in files.items()
+        came_from = files or dict.fromkeys(OWN, EMBEDDED)
+        for name, items in {
+            "prompts": self.asked, "demonstrations": self.shown, "corpus": self.documents
+        }.items():  # fmt: skip
+            self.sources |= dict.fromkeys(items, came_from[name])
+        params = {"prepare": {"files": files}}
+        self._ran("prepare", [], {"data/prepared": written}, frozenset(), params)
+        inner = folder({name[12:]: put(self.root, text) for name, text in written.items()
                         if name.startswith("preferences/")})  # fmt: skip
         self.prompts["preference", pair["pair_id"]] = pair["prompt_id"]
         item = ("preference", pair["pair_id"])
+        self.sources[item] = old["source"]
         self.now["data/prepared/preferences"] = (inner, frozenset({item}))
 
     def start(self, note: str = "", *, taken: bool = False) -> None:
@@ -107,10 +127,11 @@ class World:
             name = judges[number % len(judges)]
             one = digest(f"{pair} {name}")
             self.judges[one] = name
+            self.sources["judgment", one] = kind = KINDS.get(name, "human")
             self.prompts["judgment", one] = digest(text)
             judgments.append(
                 {"judgment_id": one, "pair_id": pair, "round": key, "annotator_id": name,
-                 "kind": "human", "choice": "a", "revision": 1}
+                 "kind": kind, "choice": "a", "revision": 1}
             )  # fmt: skip
         where = f"data/rounds/{key}"
         deps = ["data/prepared", "models/sft", settings["policy"], settings["preferences"]]
@@ -253,7 +274,7 @@ def random_world(root: Path, seed: int) -> World:
             world.validate(key, settings)
             world.commit()
         if drawing.random() < 0.3:
-            world.prepare([f"prompt {n}" for n in range(number, number + 5)], ["prompt 8"])
+            world.prepare([f"own {n}" for n in range(number, number + 5)], ["own 8"], OWN)
             world.commit()
         policies.append(f"models/rounds/{key}/policy")
         rewards.append(f"models/rounds/{key}/reward")

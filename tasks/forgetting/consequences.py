@@ -18,6 +18,15 @@ def holding(runs: Sequence[Ran], contents: Contents, digests: AbstractSet[str]) 
     }
 
 
+def gone(runs: Sequence[Ran], contents: Contents) -> set[str]:
+    """The stages of whose outputs a file is not on this machine, as after an earlier withdrawal."""
+    return {
+        ran.stage
+        for ran in runs
+        if not all(_is_here(contents, path, digest) for path, digest in ran.outs.items())
+    }
+
+
 def stale(runs: Sequence[Ran], changed: Iterable[str]) -> list[str]:
     """The stages whose result changes with those of `changed`, these included, in their order."""
     outs = {ran.stage: list(ran.outs) for ran in runs}
@@ -63,6 +72,19 @@ def _files(contents: Contents, path: str, digest: str) -> set[str]:
         return set(contents.files(path, digest).values())
     except ContentError:
         return set()
+
+
+def _is_here(contents: Contents, path: str, digest: str) -> bool:
+    try:
+        files = {path: digest}
+        if digest.endswith(".dir"):
+            listed = contents.files(path, digest)
+            files = {f"{path}/{name}": md5 for name, md5 in listed.items()}
+        for name, md5 in files.items():
+            contents.file(name, md5)
+    except ContentError:
+        return False
+    return True
 
 
 def _touches(one: str, other: str) -> bool:

@@ -61,10 +61,15 @@ def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
 
 
 def in_own_files(workspace: Path, paths: list[str], wanted: Wanted, see: SeeRow) -> list[Found]:
-    """Files that params.yaml names."""
-    named = [workspace / path for path in dict.fromkeys(paths)]
+    """Files that params.yaml names; in a workspace they are links to those of the checkout."""
+    named = [real(workspace / path) for path in dict.fromkeys(paths)]
     files = [file for path in named for file in ([path] if path.is_file() else path.rglob("*"))]
     return [Found("own", path, rows) for path in files if (rows := count(path, wanted, see))]
+
+
+def real(path: Path) -> Path:
+    """What a link leads to; the same path where there is none."""
+    return path.resolve() if path.is_symlink() else path
 
 
 def count(path: Path, wanted: Wanted, see: SeeRow) -> int:

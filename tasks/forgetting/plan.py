@@ -1,7 +1,7 @@
 """Looks for it everywhere, changes nothing: what must go, what follows, what is out of reach."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from feedback.store.database import Database, sqlite_file
 from feedback.store.withdrawing import Held, held
 from preferences.records import prompt_text
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, Tombstone
-from tasks.forgetting.consequences import containing, holding, readers, stale
+from tasks.forgetting.consequences import containing, gone, holding, readers, stale
 from tasks.forgetting.ledger import missing, salt_of
 from tasks.forgetting.own_rows import editable
-from tasks.forgetting.places import Found, in_cache, in_outputs, in_own_files, in_work
+from tasks.forgetting.places import Found, in_cache, in_outputs, in_own_files, in_work, real
 from tasks.forgetting.wanted import Wanted
 from tasks.own_data.files import Named, named_paths
 from tasks.params.loading import load_params
@@ -21,7 +21,19 @@ from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import Contents
 from tasks.tracing.records import Ran, RecordError, Records
 from tasks.workspace.dvc_cache import md5
-from tasks.workspace.worktrees import workspaces
+from tasks.workspace.withdrawn import WITHDRAWN, tombstones_in
+from tasks.workspace.worktrees import STAGES_FOLDER, workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What the next run does in this checkout, or in the workspace of a variant or a run."""
+
+    place: Path
+    stages: tuple[str, ...]
+    """What it makes anew: the result changes."""
+    looking: tuple[str, ...]
+    """Stages that read the withdrawals too, and end with the same bytes as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +47,8 @@ class Plan:
     """Labelling stores by path or address."""
     tombstones: dict[str, list[Tombstone]]
     """File of withdrawals -> what is added to it."""
-    stages: tuple[str, ...]
-    """What the next run makes anew: its result changes."""
-    looking: tuple[str, ...]
-    """Stages that read the withdrawals too, and end with the same bytes as before."""
+    again: tuple[Again, ...]
+    """By place, the checkout first; those where nothing is to do are left out."""
     models: tuple[Model, ...]
     """That were formed by it, of all commits."""
     untraceable: tuple[Model, ...]
@@ -67,6 +77,7 @@ def make_plan(root: Path, wanted: Wanted) -> Plan:
     Raises:
         ParamsError: params.yaml is not valid.
         GitError: the history cannot be read.
+        WorkspaceError: tombstones are damaged.
     """
     seen, salt = _Seen(), salt_of(root)
     places = [root, *workspaces(root)]
@@ -80,23 +91,35 @@ def make_plan(root: Path, wanted: Wanted) -> Plan:
         WITHDRAWN_JUDGMENTS: missing(root, WITHDRAWN_JUDGMENTS, seen.judgments),
     }
     digests = {_digest(found) for found in files if found.place in ("cache", "output")}
-    contents = Contents(root)
-    having = holding(runs[root], contents, digests)
-    changed = [name for name, added in tombstones.items() if added]
-    looking = readers(runs[root], changed)
-    again = stale(runs[root], having)
+    # A run takes the tombstones of the checkout along when it starts.
+    known = {name: tombstones_in(root, name) | set(tombstones[name]) for name in WITHDRAWN}
+    again = [
+        _again(place, ran, digests, known)
+        for place, ran in runs.items()
+        # One stage works there, for a run that is elsewhere.
+        if place.parent != root / STAGES_FOLDER
+    ]
     models, untraceable = _models([place for place in places if runs[place]], digests)
     return Plan(
         wanted=wanted,
         files=tuple(files),
         stores=tuple(_stores(places, wanted)),
         tombstones=tombstones,
-        stages=tuple(again),
-        looking=tuple(stage for stage in looking if stage not in again),
+        again=tuple(one for one in again if one.stages or one.looking),
         models=tuple(models),
         untraceable=tuple(untraceable),
-        by_hand=tuple(by_hand),
+        by_hand=tuple(dict.fromkeys(by_hand)),
     )
+
+
+def _again(
+    place: Path, runs: Sequence[Ran], digests: set[str], known: Mapping[str, Set[Tombstone]]
+) -> Again:
+    contents = Contents(place)
+    changed = [name for name, wanted in known.items() if not wanted <= tombstones_in(place, name)]
+    looking = readers(runs, changed)
+    stages = stale(runs, holding(runs, contents, digests) | gone(runs, contents))
+    return Again(place, tuple(stages), tuple(one for one in looking if one not in stages))
 
 
 def _search(
@@ -121,12 +144,12 @@ def _search(
         files += in_outputs(place, list(ran), wanted, see) + in_work(place, wanted)
         named = _named(place)
         own = in_own_files(place, [one.path for one in named], wanted, see)
-        pinned = [place / one.path for one in named if one.pinned]
+        pinned = [real(place / one.path) for one in named if one.pinned]
         mine = [one for one in own if editable(one.path) and one.path not in pinned]
         files += mine
         by_hand += [one.path for one in own if one not in mine]
         if wanted.kind == "source" and wanted.value in [one.path for one in named]:
-            by_hand.append(place / wanted.value)
+            by_hand.append(real(place / wanted.value))
             seen.texts.update(wanted.tombstones(None, salt))
     # These are known before anything has it, and keep it away from the first time on.
     if wanted.kind in ("annotator", "prompt"):

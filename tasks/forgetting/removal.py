@@ -11,6 +11,7 @@ from tasks.forgetting.own_rows import take_out
 from tasks.forgetting.plan import Plan
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.workspace.files import relative_to
 
 
 def carry_out(root: Path, plan: Plan) -> list[str]:
@@ -37,11 +38,11 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
         else:
             # Whoever may write the folder may remove the file, read-only as DVC leaves it or not.
             one.path.unlink(missing_ok=True)
-    log(root, _entry(plan, marked))
+    log(root, _entry(root, plan, marked))
     return marked
 
 
-def _entry(plan: Plan, marked: list[str]) -> dict[str, object]:
+def _entry(root: Path, plan: Plan, marked: list[str]) -> dict[str, object]:
     """Counts and hashes; nothing that says whom or what it was."""
     rows: Counter[str] = Counter()
     files: Counter[str] = Counter()
@@ -60,7 +61,7 @@ def _entry(plan: Plan, marked: list[str]) -> dict[str, object]:
         "store": dict(store),
         "models": [model.digest for model in plan.models],
         "versions": marked,
-        "stages": list(plan.stages),
+        "stages": {relative_to(one.place, root): list(one.stages) for one in plan.again},
     }
 
 

@@ -119,12 +119,12 @@ def forget_worktrees(root: Path) -> None:
     git(root, "worktree", "prune")
 
 
-def checkpoints(root: Path) -> Iterator[Leftover]:
-    """Checkpoints that no stage resumes from.
+def checkpoints(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
+    """Checkpoints of checkout and workspaces that no stage resumes from.
 
     A stage that has finished needs none; one that was interrupted, its newest.
     """
-    for place in (root, *kept_workspaces(root)):
+    for place in places:
         running = {one.stage for one in read_running(place) if one.alive}
         for work in sorted((place / ".work").glob("*/")):
             folders = checkpoint_folders(work)

@@ -115,8 +115,7 @@ def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
 def ship_execution(folder: Path) -> ShipResult:
     """Send what the execution in `.work/executions/<id>` has come to, if that is new."""
     uri = tracking_uri(folder.parents[2])
-    sent = load_sent(folder, uri)
-    if not rounds_are_new(folder, sent) and not end_is_new(folder, sent):
+    if not execution_has_news(folder):
         return ShipResult(folder, "complete")
     with _only_shipper(folder) as mine:
         if not mine:
@@ -127,6 +126,12 @@ def ship_execution(folder: Path) -> ShipResult:
 def has_news(folder: Path) -> bool:
     """Whether the spool of a stage that is not running holds anything new for MLflow."""
     return not is_live(folder) and _news(folder, models=True)
+
+
+def execution_has_news(folder: Path) -> bool:
+    """Whether what the execution in `.work/executions/<id>` has come to is new for MLflow."""
+    sent = load_sent(folder, tracking_uri(folder.parents[2]))
+    return rounds_are_new(folder, sent) or end_is_new(folder, sent)
 
 
 class Shipper:

@@ -1,11 +1,13 @@
 """Stages that another machine runs: order and answer are commits, and git alone carries them.
 
-An order is a commit on top of the one that is checked out, with params.yaml, dvc.yaml and dvc.lock
-(but for the stage's own entry) as they are. The same workspace makes the same commit: who orders
-again finds the same branch, `stages/STAGE-0123456789ab`, and the answer, if it has come meanwhile.
+An order is a commit on top of the one that is checked out, with params.yaml, dvc.yaml, dvc.lock
+(but for the stage's own entry) and the tombstones of data/withdrawn/ as they are. The same
+workspace makes the same commit: who orders again finds the same branch,
+`stages/STAGE-0123456789ab`, and the answer, if it has come meanwhile.
 The answer is a commit on top of the order: the stage's entry of dvc.lock, the outputs that git
 keeps, and what `.work/STAGE` says of its ending. Data travel by DVC's remote, before the commit
-that names them.
+that names them. The answer has the tombstones of both, so that what was withdrawn on either machine
+stays so.
 """
 
 import json
@@ -20,10 +22,12 @@ from tasks.workspace.driver_lock import Driver, sole_use
 from tasks.workspace.dvc_lockfile import with_entry, without_entry
 from tasks.workspace.fresh_clone import uncommitted
 from tasks.workspace.held import held
+from tasks.workspace.withdrawn import WITHDRAWN, bring_withdrawn, withdrawn_files, withdrawn_in
 from tasks.workspace.work_folder import BLOCKED, STOPPED
 from tasks.workspace.worktrees import STAGES_FOLDER, WorkspaceError, share_cache, worktree_git
 
-DEFINITION = ("params.yaml", "dvc.yaml", "dvc.lock")
+DEFINITION = ("params.yaml", "dvc.yaml", "dvc.lock", *WITHDRAWN)
+"""What an order takes as it is, committed or not."""
 KEPT_BY_GIT = "metrics"
 """What the report writes for git and not for DVC's cache; a run commits it by itself."""
 ENDING = "ending.json"
@@ -112,7 +116,7 @@ def adopt_notes(workspace: Path, order: Order, answer: Answer) -> None:
 
 
 def adopt_entry(workspace: Path, order: Order, answer: Answer) -> None:
-    """Write the stage's entry of dvc.lock and what git keeps of its outputs.
+    """Write the stage's entry of dvc.lock, what git keeps of its outputs, and its tombstones.
 
     Raises:
         OrderError: the answer has no entry.
@@ -128,6 +132,8 @@ def adopt_entry(workspace: Path, order: Order, answer: Answer) -> None:
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
     _restore(workspace, answer.commit, KEPT_BY_GIT, since=order.commit)
+    with withdrawn_in(workspace, answer.commit) as there:
+        bring_withdrawn(there, workspace)
 
 
 def forget_order(workspace: Path, order: Order, remote: str) -> None:
@@ -162,9 +168,11 @@ def find_commit(clone: Path, revision: str, remote: str) -> str:
 def order_workspace(clone: Path, order: Order, driver: Driver) -> Iterator[Path]:
     """The workspace of an order, held: its files, and the checkpoints of an earlier attempt.
 
-    HEAD is what it was where the stage was ordered, so that MLflow notes the same commit.
+    HEAD is what it was where the stage was ordered, so that MLflow notes the same commit. What was
+    withdrawn in this clone is so there, too.
 
     Raises:
+        WorkspaceError: its stages cannot leave out what was withdrawn here.
         WorkspaceBusyError: another process of this clone works on the same order.
     """
     workspace = clone / STAGES_FOLDER / order.branch.partition("/")[2]
@@ -181,6 +189,7 @@ def order_workspace(clone: Path, order: Order, driver: Driver) -> Iterator[Path]
         if _is_order(clone, order.commit):
             worktree_git(workspace, "reset", "--quiet", "--soft", f"{order.commit}^")
         share_cache(clone, workspace)
+        bring_withdrawn(clone, workspace)
         yield workspace
 
 
@@ -197,6 +206,7 @@ def send_answer(workspace: Path, order: Order, answer: Answer, remote: str) -> s
         *([work / "outcome.json"] if (work / "outcome.json").exists() else []),
         *(path for name in (BLOCKED, STOPPED) for path in sorted((work / name).rglob("*"))),
         *sorted((workspace / KEPT_BY_GIT).rglob("*")),
+        *withdrawn_files(workspace),
         workspace / "dvc.lock",
     ]
     files = {

@@ -2,7 +2,8 @@
 
 `.work/runs/NAME` is on the branch `runs/NAME`. What a run has done is committed there: `dvc.lock`,
 params.yaml as it was used, and `metrics/`. The checkout that the run comes from is not touched: it
-may be edited, and other runs may work, meanwhile. A run whose name exists is continued.
+may be edited, and other runs may work, meanwhile. A run whose name exists is continued. What was
+withdrawn in the checkout is so in every run from its next start on, whatever revision it is of.
 """
 
 import difflib
@@ -21,6 +22,7 @@ from tasks.workspace.dvc_definition import stage_names
 from tasks.workspace.dvc_lockfile import only
 from tasks.workspace.held import held
 from tasks.workspace.variants import available, read_overlay
+from tasks.workspace.withdrawn import bring_withdrawn, withdrawn_files
 from tasks.workspace.worktrees import (
     RUNS_FOLDER,
     WorkspaceError,
@@ -61,10 +63,12 @@ def run_workspace(
 ) -> Iterator[tuple[Path, list[str]]]:
     """Make the workspace of a new run, or take up that of a known one, and hold it.
 
+    Its files of tombstones have those of the checkout afterwards, committed there or not.
+
     Yields its path, and the ids of flow runs that died in it.
 
     Args:
-        root: the checkout, of which only commits are taken.
+        root: the checkout, of which only commits, and what was withdrawn, are taken.
         name: of the run.
         revision: what a new one starts from; None: the commit that is checked out. A known one
             must have started there.
@@ -72,7 +76,8 @@ def run_workspace(
         driver: who works in it.
 
     Raises:
-        WorkspaceError: not a name, no such revision, or git refuses.
+        WorkspaceError: not a name, no such revision, one whose stages cannot leave out what was
+            withdrawn, or git refuses.
         ParamsError: the choices or what the params name are wrong. A new run leaves nothing behind.
         WorkspaceBusyError: the run is running.
     """
@@ -89,6 +94,7 @@ def run_workspace(
             died = stack.enter_context(sole_use(workspace, driver))
             try:
                 share_cache(root, workspace)
+                bring_withdrawn(root, workspace)
                 _choose(root, workspace, choices)
             except (ParamsError, WorkspaceError):
                 if new:
@@ -123,7 +129,9 @@ def commit_run(
         stages: those whose entries of dvc.lock are true of this run; None: leave it as it is.
         trailers: name -> value; empty ones are left out.
     """
-    worktree_git(workspace, "add", "--", "params.yaml", "dvc.yaml")
+    withdrawn = map(str, withdrawn_files(workspace))
+    # Forced: a revision may ignore what a clone of the run has to leave out.
+    worktree_git(workspace, "add", "--force", "--", "params.yaml", "dvc.yaml", *withdrawn)
     if stages is not None:
         lock = workspace / "dvc.lock"
         text = only(lock.read_text(encoding="utf-8"), stages) if lock.exists() else ""

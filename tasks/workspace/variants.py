@@ -3,7 +3,7 @@
 The workspace is a git worktree below `.work/variants/`, with the tracked files as they are now,
 uncommitted changes included, and links to untracked files that its params name. It shares DVC's
 cache, so what a variant has in common with the main line is restored instead of run, and keeps its
-own `.work`, outputs and `dvc.lock` between calls.
+own `.work`, outputs and `dvc.lock` between calls. What was withdrawn in either stays so.
 """
 
 import shutil
@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import refuse_if_busy
 from tasks.workspace.held import held
+from tasks.workspace.withdrawn import bring_withdrawn, set_aside, withdrawn_files
 from tasks.workspace.worktrees import (
     VARIANTS_FOLDER,
     WorkspaceError,
@@ -59,7 +60,12 @@ def prepare_overlaid(root: Path, name: str, overlay: Mapping[str, object]) -> Pa
     with held(workspace.parent / ".lock"):
         if workspace.exists():
             refuse_if_busy(workspace)
+        own = {path.relative_to(workspace).as_posix(): path.read_bytes()
+               for path in withdrawn_files(workspace)}  # fmt: skip
         _check_out(root, workspace, _snapshot(root))
+    bring_withdrawn(root, workspace)
+    with set_aside(own) as before:
+        bring_withdrawn(before, workspace)
     _write_params(workspace / "params.yaml", overlay)
     link_own_files(root, workspace)
     share_cache(root, workspace)

@@ -1,4 +1,7 @@
-"""Forgetting, driven for real: the tiny pipeline under DVC, and what it writes afterwards."""
+"""Forgetting, driven for real: the whole tiny pipeline under DVC, and what it writes afterwards.
+
+To the report: nothing of what was withdrawn is in any output, nor in DVC's cache or working files.
+"""
 
 import json
 import re
@@ -7,10 +10,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
-from tests.stage_world import copy_tiny_repository, environment
+from data.support_desk.splits import sample_requests
+from data.support_desk.writers import sample_writer, write_response
+from rlhf.named_seeds import named_random
+from tasks.own_data.files import follow
+from tasks.params.loading import load_params
+from tests.stage_world import TEN, copy_tiny_repository, environment
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+SOURCE = "mine/old.jsonl"
+WORD = "Zibbledorf"
+"""Stands in every text of that data set, and nowhere else."""
+OUTPUTS = ("data/prepared", "data/rounds", "models", "results", "reports", "metrics")
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One round, trained and committed."""
     root = tmp_path_factory.mktemp("forgetting") / "repository"
     copy_tiny_repository(root, rounds=1)
+    write_source(root)
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "Start"]):
         subprocess.run(["git", *command], cwd=root, check=True, env=environment(root.parent))
     (root / ".dvc/config.local").unlink(missing_ok=True)
@@ -27,6 +42,26 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "commit", "-qm", "Run"], cwd=root, check=True, env=environment(root.parent)
     )
     return root
+
+
+def write_source(root: Path) -> None:
+    """A data set of pairs, its line in params.yaml, and what dvc.yaml has to list for it."""
+    drawing = named_random(1, "old data")
+    rows = [
+        {"prompt": f"{request.text} {WORD}", "chosen": f"{answers[0]} {WORD}",
+         "rejected": f"{answers[1]} {WORD}"}
+        for request in sample_requests("train", 12, drawing, templates=TEN)
+        for answers in [[write_response(request, sample_writer(drawing), drawing)
+                         for _ in range(2)]]
+        if answers[0] != answers[1]
+    ]  # fmt: skip
+    (root / SOURCE).parent.mkdir()
+    (root / SOURCE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params["prepare"]["sources"] = [{"path": SOURCE}]
+    yaml.dump(params, root / "params.yaml")
+    follow(root, load_params(root / "params.yaml"))
 
 
 def run(root: Path, *command: str) -> str:
@@ -40,7 +75,7 @@ def run(root: Path, *command: str) -> str:
 
 def repro(root: Path) -> list[str]:
     """The stages that ran."""
-    return re.findall(r"Running stage '([^']+)'", run(root, "dvc", "repro", "ppo@r1"))
+    return re.findall(r"Running stage '([^']+)'", run(root, "dvc", "repro"))
 
 
 def stages(shown: str, words: str) -> list[str]:
@@ -60,7 +95,11 @@ def traces(root: Path, pattern: str) -> list[str]:
     ]
 
 
-def test_exactly_the_named_stages_run_and_nothing_of_it_comes_back(root: Path) -> None:
+def in_outputs(root: Path, pattern: str) -> list[str]:
+    return [path for path in traces(root, pattern) if path.startswith(OUTPUTS)]
+
+
+def test_an_annotator_goes_from_all_that_was_made_of_the_judgments(root: Path) -> None:
     before = (root / "models/rounds/r1/policy/model.safetensors").read_bytes()
     judged = (root / "data/rounds/r1/judgments.jsonl").read_text().count('"sim-1"')
     assert judged > 0
@@ -70,19 +109,41 @@ def test_exactly_the_named_stages_run_and_nothing_of_it_comes_back(root: Path) -
     assert f"  data/rounds/r1/judgments.jsonl: {judged}\n" in shown
     assert traces(root, '"sim-1"') == []
     named = stages(shown, "the next run makes anew")
-    assert named == ["label@r1", "validate@r1", "reward@r1", "ppo@r1"]
-    assert repro(root) == named
+    assert named[:4] == ["label@r1", "validate@r1", "reward@r1", "ppo@r1"]
+    assert "report" in named
+    assert sorted(repro(root)) == sorted(named)
     assert traces(root, '"sim-1"') == []
+    assert in_outputs(root, r"\bsim-1\b") == []
+    assert in_outputs(root, r"\bsim-2\b") != []
     assert "no model was formed by it" in run(root, "tasks.lineage", "--annotator", "sim-1")
     assert (root / "models/rounds/r1/policy/model.safetensors").read_bytes() != before
     assert repro(root) == []
 
-    # A person's data in the texts: everything is made anew.
-    prompt = json.loads((root / "data/prepared/prompts/train.jsonl").read_text().splitlines()[0])
-    pattern = re.escape(prompt["prompt"])
+
+def test_a_prompt_a_source_and_a_pattern_go_from_every_output(root: Path) -> None:
+    """One run after three withdrawals; the last names all that the three have made stale."""
+    train = (root / "data/prepared/prompts/train.jsonl").read_text().splitlines()
+    pairs = (root / "data/rounds/r1/comparisons.jsonl").read_text().splitlines()
+    prompt, other = json.loads(pairs[0]), json.loads(train[1])
+    assert prompt["prompt_id"] != other["prompt_id"]
+    pattern = re.escape(other["prompt"])
+    gone = (prompt["prompt_id"], re.escape(json.dumps(prompt["prompt"])), pattern)
+    assert all(in_outputs(root, one) for one in (*gone, WORD, SOURCE))
+    assert "reports/results.json" in in_outputs(root, "gold")
+
+    run(root, "tasks.forget", "--prompt", prompt["prompt_id"], "--yes")
+    shown = run(root, "tasks.forget", "--source", SOURCE, "--yes")
+    assert f"for you to edit (not JSON Lines, pinned, or all of it): {SOURCE}\n" in shown
     shown = run(root, "tasks.forget", "--matching", pattern, "--yes")
-    assert traces(root, pattern) == []
+
+    everywhere = {one: traces(root, one) for one in (*gone, WORD)}
+    assert everywhere == {**{one: [] for one in gone}, WORD: [SOURCE]}
+    assert in_outputs(root, SOURCE) == []
     named = stages(shown, "the next run makes anew")
     assert named[0] == "prepare"
-    assert repro(root) == named
-    assert traces(root, pattern) == []
+    assert sorted(repro(root)) == sorted(named)
+    assert {one: traces(root, one) for one in (*gone, WORD)} == everywhere
+    # It is in params.yaml still, and the report's page lists what differs from the defaults.
+    assert in_outputs(root, SOURCE) in ([], ["reports/index.html"])
+    assert "no model was formed by it" in run(root, "tasks.lineage", "--source", SOURCE)
+    assert repro(root) == []

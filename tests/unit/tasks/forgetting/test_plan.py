@@ -2,15 +2,21 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from feedback.store.database import Database
-from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
+from preferences.withdrawals import (
+    WITHDRAWN_JUDGMENTS,
+    WITHDRAWN_TEXTS,
+    load_withdrawals,
+    tombstone,
+)
 from tasks.forget import main
-from tasks.forgetting.ledger import LOG
+from tasks.forgetting.ledger import LOG, add
 from tasks.forgetting.plan import Plan, make_plan
 from tasks.forgetting.wanted import Wanted
 from tests.traced_world import START, World, after, digest, object_path
@@ -48,6 +54,11 @@ def names(world: World, plan: Plan) -> set[str]:
     return found
 
 
+def stages(world: World, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Place -> what the next run makes anew there."""
+    return {one.place.relative_to(world.root).as_posix(): one.stages for one in plan.again}
+
+
 AFTER_LABEL = (
     "label@r1", "validate@r1", "reward@r1", "ppo@r1",
     "sample@r2", "label@r2", "validate@r2", "reward@r2", "ppo@r2",
@@ -64,7 +75,7 @@ def test_an_annotator_of_one_round_goes_with_the_preferences_that_came_of_it(
         "data/rounds/r1/preferences/train.jsonl",
         "data/rounds/r1/preferences/heldout.jsonl",
     }
-    assert plan.stages == AFTER_LABEL
+    assert stages(world, plan) == {".": AFTER_LABEL}
     assert {model.path for model in plan.models} == {
         f"models/rounds/{key}/{name}" for key in ("r1", "r2") for name in ("reward", "policy")
     }
@@ -91,8 +102,9 @@ def test_models_of_other_branches_and_of_earlier_commits_are_named(world: World)
 def test_a_prompt_goes_from_everything_after_prepare(world: World) -> None:
     plan = make_plan(world.root, Wanted("prompt", digest("two")))
 
-    assert plan.stages[:3] == ("prepare", "base", "sft")
-    assert len(plan.stages) == 3 + 5 * 2
+    (again,) = stages(world, plan).values()
+    assert again[:3] == ("prepare", "base", "sft")
+    assert len(again) == 3 + 5 * 2
     assert {"data/prepared/prompts/train.jsonl", "data/rounds/r1/comparisons.jsonl",
             "data/rounds/r2/judgments.jsonl"} <= names(world, plan)  # fmt: skip
     assert "data/prepared/demonstrations.jsonl" not in names(world, plan)
@@ -111,6 +123,89 @@ def test_a_pattern_finds_demonstrations_too_and_then_sft_contains_it(world: Worl
     assert held("text", "three Kim")
     assert held("text", "re five Kim")
     assert not held("text", "one")
+
+
+def workspace(world: World, name: str, commit: str) -> Path:
+    """A workspace with the dvc.lock of a commit, as a run has it."""
+    folder = world.root / ".work" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = ["git", "worktree", "add", "-q", "--detach", str(folder), commit]
+    subprocess.run(command, cwd=world.root, check=True)
+    for file in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / file, folder)
+    (folder / ".dvc").mkdir()
+    cache = world.root / ".dvc/cache"
+    (folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {cache}\n")
+    return folder
+
+
+def test_the_stages_are_named_for_each_run_and_variant_and_not_for_one_without_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_both = world.commit_hash()
+    del world.stages["sample@r2"], world.stages["label@r2"], world.stages["validate@r2"]
+    del world.stages["reward@r2"], world.stages["ppo@r2"]
+    world.round("r1", START, ["ann"], "alone")
+    one_round = world.commit()
+    world.round("r1", START, ["bob"], "without")
+    without = world.commit()
+    for name, commit in {
+        "runs/both": with_both, "variants/one": one_round, "runs/without": without,
+        "stages/elsewhere": with_both,
+    }.items():  # fmt: skip
+        workspace(world, name, commit)
+
+    assert stages(world, make_plan(world.root, Wanted("annotator", "ann"))) == {
+        ".work/runs/both": AFTER_LABEL, ".work/variants/one": AFTER_LABEL[:4]
+    }  # fmt: skip
+    assert main(["--annotator", "ann", "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert f"the next run in .work/runs/both makes anew: {', '.join(AFTER_LABEL)}\n" in shown
+    assert json.loads((world.root / LOG).read_text())["stages"] == {
+        ".work/runs/both": list(AFTER_LABEL), ".work/variants/one": list(AFTER_LABEL[:4])
+    }  # fmt: skip
+
+
+def test_a_run_that_lacks_tombstones_of_before_looks_again(world: World) -> None:
+    for name in ("label@r1", "label@r2"):
+        dep = {"path": WITHDRAWN_JUDGMENTS, "md5": digest("none yet")}
+        world.stages[name]["deps"].append(dep)
+    world.round("r3", after("r2"), ["bob"], "third")
+    folder = workspace(world, "runs/mine", world.commit())
+    add(world.root, WITHDRAWN_JUDGMENTS, [tombstone("annotator", "cleo", "00")])
+    add(world.root, WITHDRAWN_JUDGMENTS, [tombstone("annotator", "dan", "00")])
+
+    plan = make_plan(world.root, Wanted("annotator", "dan"))
+
+    assert not any(plan.tombstones.values())
+    (again,) = plan.again
+    assert (again.place, again.stages, again.looking) == (folder, (), ("label@r1", "label@r2"))
+
+
+def test_what_an_earlier_withdrawal_made_stale_is_named_until_it_has_run(world: World) -> None:
+    assert main(["--prompt", digest("two"), "--yes"]) == 0
+
+    (again,) = stages(world, make_plan(world.root, Wanted("annotator", "ann"))).values()
+
+    assert again[0] == "prepare"
+    assert len(again) == 3 + 5 * 2
+
+
+def test_an_own_file_that_only_a_run_names_is_searched(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_text(json.dumps({"prompt": "Kim asks"}) + "\n" + json.dumps({"prompt": "x"}) + "\n")
+    folder = workspace(world, "runs/mine", world.commit_hash())
+    params = folder / "params.yaml"
+    text = params.read_text()
+    assert "\nprepare:\n" in text
+    files = "  files: {prompts: mine.jsonl, demonstrations: mine.jsonl, corpus: mine.jsonl}\n"
+    params.write_text(text.replace("\nprepare:\n", f"\nprepare:\n{files}"))
+    (folder / "mine.jsonl").symlink_to(own)
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert own.read_text() == json.dumps({"prompt": "x"}) + "\n"
+    assert (folder / "mine.jsonl").is_symlink()
 
 
 def load_of(plan: Plan) -> Callable[[str, str], bool]:

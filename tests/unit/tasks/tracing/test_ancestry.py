@@ -1,10 +1,12 @@
 """Lineage equals brute force: a world that notes, as it runs, what formed each of its models."""
 
+import json
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tasks.lineage import BACK, main
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.records import RecordError
@@ -31,25 +33,63 @@ def test_the_items_of_every_model_are_those_that_formed_it(world: World) -> None
     assert found == {path: world.now[path][1] for path in models_of(world)}
 
 
-def test_the_way_back_from_each_annotator_and_prompt_is_the_same_relation(world: World) -> None:
-    ancestry = Ancestry(world.root)
-    expected = defaultdict(set)
+def expected_back(world: World) -> dict[tuple[str, str], set[str]]:
+    """(Option of the way back, value) -> the models, by what the world noted while it ran.
+
+    Also of judgments and sources that formed none of today's models.
+    """
+    known = {"judgment": set(world.judges), "source": set(world.sources.values())}
+    expected = defaultdict(set, {(name, one): set() for name in known for one in known[name]})
     for path in models_of(world):
-        for kind, known in world.now[path][1]:
+        for item in world.now[path][1]:
+            kind, id_ = item
             if kind == "judgment":
-                expected["annotator", world.judges[known]].add(path)
-            if (prompt := world.prompts.get((kind, known))) is not None:
-                expected["prompt", prompt].add(path)
+                expected["annotator", world.judges[id_]].add(path)
+                expected["judgment", id_].add(path)
+            if item in world.prompts:
+                expected["prompt", world.prompts[item]].add(path)
+            expected["source", world.sources[item]].add(path)
+    return expected
 
-    found = defaultdict(set)
-    for name, value in expected:
-        meant = "annotator" if name == "annotator" else "prompt_id"
-        formed = ancestry.formed_by(
-            ancestry.models(), lambda item, m=meant, v=value: getattr(item, m) == v
-        )
-        found[name, value] = {model.path for model in formed}
 
-    assert found == expected
+def test_the_way_back_is_the_same_relation(world: World) -> None:
+    """From each annotator, source, prompt and judgment."""
+    ancestry = Ancestry(world.root)
+    models = ancestry.models()
+
+    found = {
+        (name, value): {
+            model.path
+            for model in ancestry.formed_by(
+                models, lambda item, name=name, value=value: BACK[name](item, value)
+            )
+        }
+        for name, value in expected_back(world)
+    }
+
+    assert found == expected_back(world)
+
+
+@pytest.mark.parametrize("name", ["judgment", "source"])
+def test_the_command_names_the_same_models_and_items(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {value: paths for (n, value), paths in expected_back(world).items() if n == name}
+    value = max(expected, key=lambda one: (len(expected[one]) % len(models_of(world)), one))
+    monkeypatch.chdir(world.root)
+
+    assert main([f"--{name}", value]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert {line.split(" ")[0] for line in shown} == expected[value] != set()
+
+    assert main([f"--{name}", value, "--items"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    meant = {path: {item for item in world.now[path][1] if value in (item[1], world.sources[item])}
+             for path in expected[value]}  # fmt: skip
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in rows:
+        found[row["model"]].add((row["kind"], row["id"]))
+    assert found == meant
 
 
 def test_an_earlier_commit_answers_as_it_did_then(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What was withdrawn reaches every workspace: the tombstones of the checkout, added to its own.
+
+A workspace is of a commit, and that may be older than a withdrawal, or the withdrawal may be in no
+commit yet. Its stages leave out what its own files of tombstones say, so these have to be complete
+before a stage starts.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from preferences.withdrawals import (
+    WITHDRAWN_JUDGMENTS,
+    WITHDRAWN_TEXTS,
+    Tombstone,
+    WithdrawalsError,
+    load_withdrawals,
+)
+from tasks.workspace.worktrees import WorkspaceError, worktree_git
+
+WITHDRAWN = (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS)
+
+
+def bring_withdrawn(there: Path, workspace: Path) -> list[str]:
+    """Add the tombstones of a folder to those of a workspace; the files that changed.
+
+    Where the workspace has no others, its file gets the bytes of the other: DVC then restores what
+    was made from those.
+
+    Raises:
+        WorkspaceError: a file is damaged, or no stage of the workspace's dvc.yaml reads it.
+    """
+    changed = []
+    for name in WITHDRAWN:
+        theirs, path = tombstones_in(there, name), workspace / name
+        if not theirs:
+            continue
+        _require_reader(workspace, name)
+        own = tombstones_in(workspace, name)
+        if theirs <= own:
+            continue
+        if own <= theirs:
+            content = (there / name).read_bytes()
+        else:
+            added = "".join(one.line() for one in sorted(theirs - own))
+            content = f"{path.read_text(encoding='utf-8').strip()}\n{added}".encode()
+        _write(path, content)
+        changed.append(name)
+    return changed
+
+
+def tombstones_in(folder: Path, name: str) -> frozenset[Tombstone]:
+    """The tombstones of a file of a checkout or workspace; none where there is no file.
+
+    Raises:
+        WorkspaceError: it is damaged.
+    """
+    try:
+        return load_withdrawals(folder / name).tombstones
+    except (WithdrawalsError, UnicodeDecodeError) as error:
+        raise WorkspaceError(str(error)) from None
+
+
+def withdrawn_files(folder: Path) -> list[Path]:
+    """The files of tombstones that there are."""
+    return [folder / name for name in WITHDRAWN if (folder / name).is_file()]
+
+
+@contextmanager
+def withdrawn_in(repository: Path, commit: str) -> Iterator[Path]:
+    """A folder that has the files of tombstones of a commit, for a while."""
+    listed = worktree_git(repository, "ls-tree", "--name-only", commit, "--", *WITHDRAWN)
+    with set_aside(
+        {
+            # What git prints comes without the end of its last line.
+            name: f"{worktree_git(repository, 'show', f'{commit}:{name}')}\n".encode()
+            for name in listed.splitlines()
+        }
+    ) as folder:
+        yield folder
+
+
+@contextmanager
+def set_aside(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder that has these files, for a while."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            _write(Path(folder) / name, content)
+        yield Path(folder)
+
+
+def _require_reader(workspace: Path, name: str) -> None:
+    if name not in _dependencies(workspace):
+        raise WorkspaceError(
+            f"revision: no stage of its dvc.yaml reads {name}, so it would make again what was "
+            "withdrawn here; choose a revision since then"
+        )
+
+
+def _dependencies(workspace: Path) -> list[str]:
+    try:
+        text = (workspace / "dvc.yaml").read_text(encoding="utf-8")
+        stages: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(text)["stages"]
+        entries = [entry.get("do", entry) for entry in stages.values()]
+        return [dep for entry in entries for dep in entry.get("deps") or []]
+    except (YAMLError, OSError, KeyError, TypeError, AttributeError) as error:
+        raise WorkspaceError(f"revision: dvc.yaml: {' '.join(str(error).split())}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_bytes(content)
+    draft.replace(path)

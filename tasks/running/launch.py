@@ -1,9 +1,9 @@
 """Starts a stage again as several processes (`run.processes`), and ends as their first one does.
 
-This process starts `torch.distributed.run`, or what RLHF_LAUNCH names, and waits; DVC knows only
-this one. The first of the new ones (`tasks.running.ranks`) holds the lock, writes and records the
-outcome; the others compute. A SIGTERM or Ctrl-C here reaches all of them, and nothing that was
-started is left when this process ends.
+This process starts `torch.distributed.run` (`tasks.running.agent`), or what RLHF_LAUNCH names, and
+waits; DVC knows only this one. The first of the new ones (`tasks.running.ranks`) holds the lock,
+writes and records the outcome; the others compute. A SIGTERM or Ctrl-C here reaches all of them,
+and nothing that was started is left when this process ends.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ def _launcher(processes: int) -> Sequence[str]:
         return command
     # If it handled SIGTERM, it would not let the stage finish its checkpoint.
     alone = ["--standalone", "--signals-to-handle", "SIGQUIT", "--local-addr", "127.0.0.1"]
-    module = [sys.executable, "-m", "torch.distributed.run"]
+    module = [sys.executable, "-m", "tasks.running.agent"]
     return [*module, *alone, "--nproc-per-node", str(processes)]
 
 
@@ -118,9 +118,10 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 def _wait(process: subprocess.Popen[bytes], outcome: Path, before: object) -> None:
     """Return when the launcher and all processes have ended; end what outlasts the outcome."""
-    deadline = None
+    deadline, started = None, False
     while process.poll() is None or children(os.getpid()):
         ended = process.returncode is not None
+        started = _end_after_its_last(process, started)
         if deadline is None and (ended or _version(outcome) != before):
             recorded = _version(outcome) != before
             deadline = time.monotonic() + (SECONDS if recorded else PATIENCE_SECONDS)
@@ -133,6 +134,27 @@ def _wait(process: subprocess.Popen[bytes], outcome: Path, before: object) -> No
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
         time.sleep(0.05)
+
+
+def _end_after_its_last(process: subprocess.Popen[bytes], started: bool) -> bool:
+    """Whether our launcher has started processes; with the last it ends, and need not say why.
+
+    It would take seconds for that on a busy machine, and all that counts is in the outcome.
+    """
+    if process.returncode is not None or LAUNCHER in os.environ:
+        return started
+    working = any(map(_has_a_number, children(process.pid)))
+    if started and not working:
+        process.kill()
+    return started or working
+
+
+def _has_a_number(pid: int) -> bool:
+    """Whether this is one of the stage's processes, and no zombie."""
+    try:
+        return b"\0RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from rlhf.chat import decode_response
 from rlhf.models import load_tokenizer
 from rlhf.params.sampling import SamplingParams
 from tasks import evaluate
+from tasks.generation import client
 from tasks.generation.client import Client
 from tasks.running.outcome import StageEnd
 from tasks.running.runner import run_stage
@@ -79,6 +80,20 @@ def baseline(root: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) ->
     )
 
 
+def measure(root: Path, monkeypatch: pytest.MonkeyPatch, stage: str, *addresses: str) -> Any:
+    """The metrics of `evaluate@r1` or `test`, whose responses come from there, if anywhere."""
+    monkeypatch.chdir(root)
+    settings = {"RLHF_SHIPPER": "driver", "RLHF_EXECUTION": "t"}
+    if addresses:
+        settings["RLHF_GENERATION_URL"] = " ".join(addresses)
+    stage_world.set_params(root, "run", {"generation": "server" if addresses else "local"})
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    arguments = {"evaluate@r1": ["--round", "r1"], "test": ["--policy", "final"]}[stage]
+    assert evaluate.main(arguments) == 0, outcome(root, stage)
+    return read(root / f"results/{stage.replace('@', '/')}/metrics.json")
+
+
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -106,6 +121,73 @@ def test_the_likeliest_responses_of_a_server_are_those_of_the_stage_itself(
     assert 0 < difference["models/sft"] < 1e-4
     assert theirs == ours
     assert "served_logprob_difference" not in ours
+
+
+@pytest.mark.parametrize(("stage", "answers_of_sft"), [("evaluate@r1", 2), ("test", 1)])
+def test_each_policy_of_a_stage_is_asked_of_the_server_that_has_it(
+    stage: str,
+    answers_of_sft: int,
+    root: Path,
+    served: CompletionsServer,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Round 1 starts from SFT, so it is the round before, too."""
+    sampling = {"temperature": 0.9, "max_new_tokens": 8}
+    stage_world.set_params(root, "evaluate", {"sampling": sampling | {"top_k": 1}})
+    policy = "models/rounds/r1/policy"
+    other = CompletionsServer(root / policy, policy)
+    other.start()
+    try:
+        theirs = measure(root, monkeypatch, stage, served.address, other.address)
+    finally:
+        other.shutdown()
+    ours = measure(root, monkeypatch, stage)
+    stage_world.set_params(root, "evaluate", {"sampling": sampling})
+
+    asked = {"models/sft": served.requests, policy: other.requests}
+    expected = {"models/sft": 4 + 16 * answers_of_sft, policy: 4 + 16}
+    assert {folder: len(requests) for folder, requests in asked.items()} == expected
+    differences = theirs.pop("served_logprob_difference")
+    assert differences.keys() == asked.keys()
+    assert all(0 < difference < 1e-4 for difference in differences.values())
+    assert theirs == ours
+    assert "served_logprob_difference" not in ours
+
+
+def test_a_policy_is_not_taken_for_another_ones_responses(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+):
+    """The second server says that it has the policy, and has SFT's base."""
+    policy = "models/rounds/r1/policy"
+    other = CompletionsServer(root / "models/base", policy)
+    other.start()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("RLHF_SHIPPER", "driver")
+    monkeypatch.setenv("RLHF_EXECUTION", "t")
+    monkeypatch.setenv("RLHF_GENERATION_URL", f"{served.address} {other.address}")
+    try:
+        assert evaluate.main(["--round", "r1"]) == 2
+    finally:
+        other.shutdown()
+    assert f"{other.address} serves another model as '{policy}'" in outcome(root, "evaluate@r1")
+
+
+def test_a_server_that_stays_busy_is_one_clear_error(
+    root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):  # fmt: skip
+    monkeypatch.setattr(client, "PAUSES_SECONDS", (0.0, 0.1))
+    served.busy = 1000
+
+    assert baseline(root, monkeypatch, RLHF_GENERATION_URL=served.address) == 1
+
+    problem = f"run.generation: {served.address}: /completions failed; found 503 {{"
+    assert outcome(root, "baseline").startswith(problem)
+    said = capfd.readouterr().err
+    assert said.count(problem) == 1
+    assert "Traceback" not in said
+    each = [json.dumps(body) for body in served.requests]
+    assert max(map(each.count, each)) == 3, "the first attempt and two further ones"
 
 
 def test_every_request_says_all_that_the_draws_depend_on(
@@ -198,12 +280,12 @@ def test_a_server_that_does_not_know_the_stop_ids_is_found_out(served: Completio
         found = {"tokens": ["token_id:5", "token_id:9", "token_id:5"], "token_logprobs": [-1.0] * 3}
         return {"choices": [reply["choices"][0] | {"logprobs": found, "finish_reason": "length"}]}
 
-    client, sampling = Client(served.address, "models/sft"), SamplingParams(max_new_tokens=3)
+    one, sampling = Client(served.address, "models/sft"), SamplingParams(max_new_tokens=3)
     served.change = going_on
-    (answer,) = client.complete([[4]], sampling, stop_ids=[7], seeds=[0])
+    (answer,) = one.complete([[4]], sampling, stop_ids=[7], seeds=[0])
     assert answer.ids == [5, 9, 5]
     with pytest.raises(StageEnd, match=r"nothing after a stop id \[7, 9\]; found \[5, 9, 5\]"):
-        client.complete([[4]], sampling, stop_ids=[7, 9], seeds=[0])
+        one.complete([[4]], sampling, stop_ids=[7, 9], seeds=[0])
 
 
 def of_another_protocol(reply: Any) -> Any:

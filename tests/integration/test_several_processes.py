@@ -16,6 +16,8 @@ from tests import stage_world
 pytestmark = pytest.mark.long
 
 SFT = "sft"
+DEADLINE_SECONDS = 60
+"""For what takes at most ten on a machine with nothing else to do."""
 HOOK = """
 import os, sys
 if os.environ.get("RANK") == "1":
@@ -154,7 +156,7 @@ def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     wait_for_checkpoint(world, process)
 
     os.kill(ranks(world)[rank], signal.SIGKILL)
-    _, said = process.communicate()
+    _, said = process.communicate(timeout=DEADLINE_SECONDS)
 
     assert process.returncode == 1, said
     assert processes_in(world) == []
@@ -165,6 +167,22 @@ def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     assert code == 0
     assert "sft resumes from its checkpoint at step" in said
     assert stage_world.digest(world, SFT) == digest_of_two
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str) -> None:
+    """Stopped, it is as deaf as one that waits inside a GPU's library for the dead one."""
+    process = start(world, RLHF_CHECKPOINT_STEPS="5")
+    wait_for_checkpoint(world, process)
+    found = ranks(world)
+    os.kill(found["0" if rank == "1" else "1"], signal.SIGSTOP)
+
+    os.kill(found[rank], signal.SIGKILL)
+    _, said = process.communicate(timeout=25)  # torch would take thirty.
+
+    assert process.returncode == 1, said
+    assert "sft: its first process died; run it again to resume" in said
+    assert processes_in(world) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

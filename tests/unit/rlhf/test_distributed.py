@@ -4,9 +4,11 @@ import os
 import signal
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from rlhf import distributed, ppo_update, sft
 from rlhf.draws import draw_table
@@ -15,6 +17,7 @@ from rlhf.generation import sample_all
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
+from rlhf.ppo import build_batch, compute_rewards
 from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from tests import ppo_world, tiny
@@ -181,6 +184,28 @@ def test_two_runs_of_two_processes_have_the_same_bits() -> None:
     assert first[0][1] == first[1][1] == second[0][1]
 
 
+# --- one process that has met nobody but itself ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "steps", [sft_steps, reward_steps, ppo_steps], ids=["sft", "reward", "ppo"]
+)
+def test_a_world_of_one_process_has_the_bits_of_none(steps) -> None:
+    """The gradients of all steps, so all but the first are those of updated weights."""
+
+    def work():
+        return dist.is_initialized(), *steps()
+
+    gradients, numbers = steps()
+
+    ((joined, found, ours),) = run_together(work, processes=1)
+
+    assert joined
+    assert len(found) == len(gradients) > 1
+    assert all(torch.equal(one, other) for one, other in zip(found, gradients, strict=True))
+    assert ours == numbers
+
+
 # --- responses and what is computed of them ----------------------------------------------------
 
 
@@ -245,6 +270,51 @@ def test_a_rollout_of_two_processes_is_that_of_one(assert_close) -> None:
     assert [ids, ended] == alone[:2]
     assert_close(scores, alone[3], rtol=0, atol=1e-5)
     assert_close(torch.tensor(logprobs), torch.tensor(alone[2]), rtol=0, atol=1e-5)
+
+
+def advantages_and_returns(changes: dict[str, Any]) -> list[torch.Tensor]:
+    """Of two rollouts, the second with updated weights."""
+    settings = {"rollout_size": 10, "minibatches": 2, "advantage_clip": 1.5, **changes}
+    params, found = ppo_world.params(**settings), []
+    training = ppo_world.fresh(params, reference_seed=1)
+    for iteration in ppo_world.run(training, params, prompts=prompts(10)):
+        rollout = iteration.rollout
+        rewards, _ = compute_rewards(rollout, params, kl_coef=iteration.metrics.kl_coef)
+        batch = build_batch(rollout, rewards, params)
+        found += [batch.advantages, batch.returns]
+    return found
+
+
+ESTIMATORS = [
+    {},
+    {"whiten_rewards": True},
+    {"advantage": "grpo", "samples_per_prompt": 5},
+    {"advantage": "reinforce_pp"},
+]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("changes", ESTIMATORS, ids=["gae", "rewards", "grpo", "reinforce_pp"])
+def test_several_processes_have_the_advantages_of_one(
+    changes: dict[str, Any], processes: int, assert_close
+) -> None:
+    """Rows that are scored one by one have the same bits wherever that is done."""
+
+    def work():
+        return advantages_and_returns({"micro_batch_size": 1, **changes})
+
+    expected = work()
+    assert expected[0].std() > 0.1
+
+    ours, *others = run_together(work, processes)
+
+    for other in others:
+        assert all(torch.equal(one, two) for one, two in zip(ours, other, strict=True))
+    assert torch.equal(ours[0], expected[0])
+    assert torch.equal(ours[1], expected[1])
+    # Of weights after a step on gradients that were added up in another order.
+    assert_close(ours[2], expected[2], rtol=0, atol=1e-4)
+    assert_close(ours[3], expected[3], rtol=0, atol=1e-4)
 
 
 def test_the_parts_of_an_update_are_those_that_the_rollout_was_scored_in() -> None:

@@ -154,12 +154,12 @@ def _not_cached(root: Path, workspace: Path) -> Iterator[str]:
         workspace, "ls-files", "-z", "--others", "--ignored", "--exclude-standard"
     ).split("\0")  # fmt: skip
     for name in filter(None, ignored):
-        path = workspace / name
+        file = workspace / name
         if name.startswith(".work/") or name in WRITTEN_ANEW or NOBODYS.search(name):
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(workspace.resolve()):
+        if file.is_symlink() and not file.resolve().is_relative_to(workspace.resolve()):
             continue  # What it leads to stays.
-        if path.is_file() and not is_cached(cache, md5(path)):
+        if file.is_file() and not is_cached(cache, md5(file)):
             yield f"{name} is in no commit and not in DVC's cache"
 
 

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Path = given.run.resolve()
     try:
         world = WORLDS[given.task](given.data, FILES)
-        _prepare(run, world, given.model.resolve())
+        _prepare(run, given.task, world, given.model.resolve())
     except (OSError, ParamsError, GitError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"real_text: {error}\n")
         return 2
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _prepare(run: Path, world: World, model: Path) -> None:
+def _prepare(run: Path, task: str, world: World, model: Path) -> None:
     """The clone, its data and its parameters; what an earlier call has made stays."""
     if not run.exists():
         git(REPOSITORY, "clone", "--quiet", str(REPOSITORY), str(run))
@@ -77,7 +77,9 @@ def _prepare(run: Path, world: World, model: Path) -> None:
     if not (mine / "judge").exists():
         train_judge(mine / "judge", world.judge_pairs, model)
     take_preset(run, PRESET, str(model))
-    edit_params(run / "params.yaml", flatten(read_yaml(OVERLAY)), rounds=1)
+    overlays = read_yaml(OVERLAY)
+    values = flatten(overlays["common"]) | flatten(overlays[task])
+    edit_params(run / "params.yaml", values, rounds=1)
 
 
 def _environment(run: Path) -> dict[str, str]:

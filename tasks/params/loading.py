@@ -57,8 +57,8 @@ class RunParams:
     """Who samples responses outside PPO: the stage itself, or a server of the model's folder (vLLM;
     docs/how-to/answers-from-a-server.md), whose responses need not repeat."""
     bits: Bits = "portable"
-    """`portable`: the same results on every x86-64 processor with AVX2 (Intel since Haswell, AMD
-    since Zen). `native`: what is fastest on this one."""
+    """`portable`: the instructions of AVX2 on every x86-64 processor, for the same results
+    everywhere (docs/reproducibility.md says where that holds). `native`: what is fastest here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

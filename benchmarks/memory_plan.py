@@ -1,12 +1,10 @@
 """How much memory a round of PPO takes, computed without a GPU and without the memory.
 
-Models of the asked shapes are built from tensors that have a shape and no content (torch's
-FakeTensorMode). They go through what takes memory in a round, by the library's own code: the
-rollout's cache of keys and values, the two micro-batches of an update, the optimiser's step. Every
-tensor is counted from the moment that it is made until it is dropped; the largest sum is the plan.
+Models of tensors that have a shape and no content (torch's FakeTensorMode) go through what takes
+memory in a round, by the library's own code: the rollout's cache of keys and values, two
+micro-batches of an update, the optimiser's step. The most that exists at once is the plan.
 
     python -m benchmarks.memory_plan       prints the table of docs/models.md, in minutes
-    python -m benchmarks.memory_measured   compares one plan with what a real iteration takes here
 """
 
 import argparse
@@ -294,8 +292,7 @@ def main() -> int:
     """Entry point; the exit code."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     for line in table():
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        print(line, flush=True)
     return 0
 
 

@@ -94,31 +94,12 @@ def started(
     Raises:
         StageEnd: it cannot be started, or ends by itself.
     """
-    command = shlex.split(os.environ.get(COMMAND_VARIABLE, COMMAND))
-    if not command or shutil.which(command[0]) is None:
-        raise StageEnd(
-            "bad_input",
-            f"{key} is server, but there is no command {' '.join(command)!r} to start one "
-            f"({COMMAND_VARIABLE}{f'; {URL_VARIABLE} names none' if key == GENERATION else ''})",
-        )
     port = _free_port()
-    own = {
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--served-model-name": folder.as_posix(),
-        "--dtype": run.precision,
-        "--seed": str(run.seed),
-        # Not the sampling settings that some folders bring along.
-        "--generation-config": "vllm",
-    }
-    # vLLM takes the model right behind `serve` only, and refuses options before it.
-    at = command.index("serve") + 1 if "serve" in command else len(command)
-    command[at:at] = [folder.as_posix()]
-    arguments = [*(text for pair in own.items() for text in pair), *options]
+    command = [*_command(folder, run, port, key), *options]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -136,6 +117,29 @@ def started(
             raise _died(process, log) from end
     finally:
         _end(process)
+
+
+def _command(folder: Path, run: RunParams, port: int, key: str) -> list[str]:
+    command = shlex.split(os.environ.get(COMMAND_VARIABLE, COMMAND))
+    if not command or shutil.which(command[0]) is None:
+        raise StageEnd(
+            "bad_input",
+            f"{key} is server, but there is no command {' '.join(command)!r} to start one "
+            f"({COMMAND_VARIABLE}{f'; {URL_VARIABLE} names none' if key == GENERATION else ''})",
+        )
+    own = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--served-model-name": folder.as_posix(),
+        "--dtype": run.precision,
+        "--seed": str(run.seed),
+        # Not the sampling settings that some folders bring along.
+        "--generation-config": "vllm",
+    }
+    # vLLM takes the model right behind `serve` only, and refuses options before it.
+    at = command.index("serve") + 1 if "serve" in command else len(command)
+    command[at:at] = [folder.as_posix()]
+    return [*command, *(text for pair in own.items() for text in pair)]
 
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", health: str, log: Path) -> None:

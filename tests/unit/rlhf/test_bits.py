@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf import bits
+from tests.processors import CPUINFO, INTEL_WITH_AVX_512
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,8 +28,6 @@ ZEN_4 = {
 }  # fmt: skip
 """Measured with NumPy 2.4.6 and the pins on an AMD processor of family 25, model 17 (AVX-512)."""
 
-CPUINFO = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-
 WITH_AVX2 = pytest.mark.skipif(
     bits.obstacle() is not None, reason=f"this machine has {bits.obstacle()}"
 )
@@ -39,7 +38,7 @@ INTEL = pytest.mark.skipif(
     "GenuineIntel" not in CPUINFO,
     reason="nothing to pin: on a processor that is not Intel's, MKL takes AVX2 by itself",
 )
-INTEL_AVX_512 = {"exp": "168830678d"} if "GenuineIntel" in CPUINFO and "avx512f" in CPUINFO else {}
+INTEL_AVX_512 = {"exp": "168830678d"} if INTEL_WITH_AVX_512 else {}
 """What no pin reaches yet: `exp`, `log`, `erf` and `sqrt` of MKL's vector mathematics take other
 kernels on Intel's processors (docs/reproducibility.md). Seen on family 6, model 207."""
 CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: nothing to divide")
@@ -97,6 +96,7 @@ SHOW = """
 import json, os, sys
 {before}
 from rlhf import bits
+from tests.processors import CPUINFO, INTEL_WITH_AVX_512
 bits.choose({chosen!r})
 {after}
 print(json.dumps({{name: os.environ.get(name) for name in bits.PORTABLE}}))

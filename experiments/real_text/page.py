@@ -15,7 +15,11 @@ Written by `python -m experiments.real_text TASK --data DATA --model FOLDER --ru
 numbers from `data/real_text/TASK.json`. Each task is one round from preferences alone with the
 preset `smollm2-135m` (`experiments/real_text/params.yaml` has what differs). Win rates are of a
 judge, a reward model trained on other data (`experiments/real_text/worlds.py`); no stage learns
-from it. Intervals are of 95 % over prompts. One seed each.
+from it. Intervals are of 95 % over prompts. One seed each, on a busy machine: minutes say little.
+
+**`polite`: the judge prefers the policy to SFT, and whoever reads it does not.** It has learnt that
+"indeed" is polite and that a sentence about the answer costs nothing: the judge, trained on other
+pairs of the same kind, is fooled with the reward model. `sentiment` has not been run.
 """
 
 

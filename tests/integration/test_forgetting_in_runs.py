@@ -96,7 +96,7 @@ def test_what_is_forgotten_stays_out_of_runs_that_go_on_and_of_those_of_older_re
         call(clone, "git", "checkout", "-q", tag)
         cache = f"[cache]\n    dir = {root / '.dvc/cache'}\n"
         (clone / ".dvc/config.local").write_text(cache)
-        call(clone, sys.executable, "-m", "dvc", "checkout", "-q", UNTIL)
+        call(clone, sys.executable, "-m", "dvc", "checkout", "-q", "--with-deps", UNTIL)
         assert call(clone, sys.executable, "-m", "dvc", "status", UNTIL).strip() == (
             "Data and pipelines are up to date."
         )

@@ -20,12 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.real_text.judge import train_judge
-from experiments.real_text.measuring import measured
 from experiments.real_text.page import write_page, write_record
-from experiments.real_text.worlds import WORLDS, World
+from experiments.real_text.worlds import FILES, WORLDS, World
 from tasks.params.editing import edit_params
 from tasks.params.loading import ParamsError, flatten, read_yaml
-from tasks.params.prepare import FilesParams
 from tasks.params.presets import take_preset
 from tasks.running.staging import write_json_lines
 from tasks.workspace.git import GitError, git
@@ -33,17 +31,13 @@ from tasks.workspace.git import GitError, git
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRESET = "smollm2-135m"
 OVERLAY = Path(__file__).with_name("params.yaml")
-FILES = FilesParams(
-    prompts="mine/prompts.jsonl",
-    demonstrations="mine/demonstrations.jsonl",
-    heldout_fraction=0.3,
-    test_fraction=0.1,
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit code: 2 bad input, else that of the pipeline."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real_text", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.real_text", description=__doc__.partition("\n")[2]
+    )
     parser.add_argument("task", choices=sorted(WORLDS))
     for name in ("data", "model", "run"):
         parser.add_argument(f"--{name}", type=Path, required=True, metavar=name.upper())
@@ -55,12 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ParamsError, GitError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"real_text: {error}\n")
         return 2
-    ended = subprocess.run(
-        [sys.executable, "-m", "tasks.repro"], cwd=run, env=_environment(run), check=False
-    )
-    if ended.returncode:
-        return ended.returncode
-    write_record(REPOSITORY, given.task, measured(run, world))
+    if code := _python(run, "tasks.repro").returncode:
+        return code
+    arguments = (given.task, str(given.data.resolve()))
+    found = _python(run, "experiments.real_text.measuring", *arguments, stdout=subprocess.PIPE)
+    if found.returncode:
+        return found.returncode
+    write_record(REPOSITORY, given.task, found.stdout)
     write_page(REPOSITORY)
     return 0
 
@@ -82,14 +77,20 @@ def _prepare(run: Path, task: str, world: World, model: Path) -> None:
     edit_params(run / "params.yaml", values, rounds=1)
 
 
-def _environment(run: Path) -> dict[str, str]:
-    """Of the pipeline there: the clone's code, this environment's packages and commands."""
+def _python(
+    run: Path, module: str, *arguments: str, stdout: int | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """A command there: the clone's code, this environment's packages and commands."""
     commands = Path(sys.executable).parent
-    return {
-        **os.environ,
-        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(run),
-    }
+    own = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(run)}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=run,
+        env={**os.environ, **own},
+        stdout=stdout,
+        text=True,
+        check=False,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,15 @@
-"""What a finished run of `real_text` has come to: its results, its judge, what it took."""
+"""What a finished run of `real_text` has come to: its results, its judge, what it took.
+
+    python -m experiments.real_text.measuring TASK DATA    # in the run's folder; prints the record
+
+A process of its own in that folder, since the run's params.yaml says with which bits to compute.
+"""
+# ruff: noqa: I001 (tasks comes first: it chooses the bits before torch is imported)
+
+import tasks  # noqa: F401
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +17,7 @@ from typing import Any
 import torch
 
 from experiments.real_text.judge import preferences_of
-from experiments.real_text.worlds import Pair, World
+from experiments.real_text.worlds import FILES, WORLDS, Pair, World
 from feedback.judgments import Pair as Judged
 from preferences.baselines import bag_of_words
 from preferences.records import pair_id
@@ -110,3 +119,14 @@ def _responses(folder: Path, params: Params, prompts: Sequence[str]) -> list[str
         seed=Seeds(params.run.seed).named("real_text", "samples"),
     )
     return [decode_response(tokenizer, row) for row in rows]
+
+
+def main() -> None:
+    """Print the record of the run in this folder."""
+    task, data = sys.argv[1:]
+    record = measured(Path.cwd(), WORLDS[task](Path(data), FILES))
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -23,12 +23,11 @@ pairs of the same kind, is fooled with the reward model. `sentiment` has not bee
 """
 
 
-def write_record(root: Path, task: str, record: Mapping[str, Any]) -> None:
-    """Write the record of one task's run."""
+def write_record(root: Path, task: str, record: str) -> None:
+    """Write the record of one task's run, which is JSON."""
     path = root / RECORDS / f"{task}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, ensure_ascii=False, indent=1) + "\n"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(record, encoding="utf-8")
 
 
 def write_page(root: Path) -> Path:

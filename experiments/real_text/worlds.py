@@ -14,6 +14,14 @@ from pathlib import Path
 from tasks.own_data.rows import own_split
 from tasks.params.prepare import FilesParams
 
+FILES = FilesParams(
+    prompts="mine/prompts.jsonl",
+    demonstrations="mine/demonstrations.jsonl",
+    heldout_fraction=0.3,
+    test_fraction=0.1,
+)
+"""As `params.yaml` beside this module has it."""
+
 Pair = Mapping[str, str]
 """`prompt`, `chosen` and `rejected`."""
 

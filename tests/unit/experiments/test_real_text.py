@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.real_text.worlds import WORLDS, World
+from experiments.real_text.__main__ import OVERLAY
+from experiments.real_text.worlds import FILES, WORLDS, World
 from tasks.own_data.rows import own_split
+from tasks.params.loading import read_yaml
 from tasks.params.prepare import FilesParams
-
-FILES = FilesParams(
-    prompts="prompts", demonstrations="shown", heldout_fraction=0.3, test_fraction=0.1
-)
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +95,8 @@ def test_sft_learns_both_kinds_so_that_ppo_has_something_to_choose(data: Path):
 
 def test_no_prompt_of_the_page_is_in_the_data(world: World):
     assert not set(world.shown) & set(world.prompts)
+
+
+def test_the_split_is_that_of_the_params_of_the_run():
+    params = read_yaml(OVERLAY)["common"]["prepare"]["files"]
+    assert FilesParams(**params) == FILES

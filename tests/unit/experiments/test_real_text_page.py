@@ -45,8 +45,8 @@ RECORD = {
 
 
 def test_the_page_shows_both_tasks_from_their_records(tmp_path: Path):
-    write_record(tmp_path, "sentiment", RECORD)
-    write_record(tmp_path, "polite", {**RECORD, "disk_bytes": 3_000_000_000})
+    write_record(tmp_path, "sentiment", json.dumps(RECORD))
+    write_record(tmp_path, "polite", json.dumps({**RECORD, "disk_bytes": 3_000_000_000}))
     page = write_page(tmp_path).read_text(encoding="utf-8")
     assert page.index("## polite") < page.index("## sentiment")
     assert "| 0.900 [0.800, 1.000] | 0.800 [0.700, 0.900] | 0.700 [0.600, 0.800] |" in page
@@ -58,9 +58,3 @@ def test_the_page_shows_both_tasks_from_their_records(tmp_path: Path):
     assert "| sft | 1.5 | 3.5 |" in page
     assert "3.0 GB" in page
     assert "> **Say it.**\n>\n> SFT: No. Never.\n>\n> PPO: Gladly.\n" in page
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path):
-    write_record(tmp_path, "polite", RECORD)
-    path = tmp_path / "docs/results/data/real_text/polite.json"
-    assert json.loads(path.read_text(encoding="utf-8")) == RECORD

@@ -93,16 +93,22 @@ def require(bits: Bits) -> BitsInEffect:
 
 
 def require_kernels() -> None:
-    """Check that torch has heard of portable bits, where they were chosen.
+    """Let torch compute with portable bits, where they were chosen; before its first product.
 
     Raises:
-        BitsError: it uses other kernels, so it was loaded too early.
+        BitsError: it uses other kernels, so it was loaded or used too early.
     """
     import torch  # noqa: PLC0415 (must not be loaded before `choose`)
 
-    found = torch.backends.cpu.get_cpu_capability()
-    if _in_effect == "portable" and found != "AVX2":
+    from rlhf import mkl  # noqa: PLC0415 (imports torch)
+
+    if _in_effect != "portable":
+        return
+    if (found := torch.backends.cpu.get_cpu_capability()) != "AVX2":
         raise BitsError(f"bits are portable, so torch should use AVX2 kernels, but uses {found}")
+    mkl.take_kernels()
+    if (reason := mkl.obstacle()) is not None:
+        raise BitsError(reason)
 
 
 def obstacle() -> str | None:

@@ -2,7 +2,8 @@
 
     python tests/bits_probe.py [THREADS] [VARIABLE ...]
 
-Computes with the portable pins of `rlhf.bits`, without the variables that are named.
+Computes with the portable pins of `rlhf.bits`, without the variables that are named; without
+`rlhf.mkl` where "mkl" is among them.
 """
 
 import hashlib
@@ -22,9 +23,13 @@ import numpy as np  # noqa: E402 (after the pins)
 import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from rlhf.mkl import take_kernels  # noqa: E402
+
 
 def main() -> None:
     """Compute and print."""
+    if "mkl" not in sys.argv[2:]:
+        take_kernels()
     torch.set_num_threads(THREADS)
     torch.set_flush_denormal(True)
     results = {**of_torch(), **of_numpy()}
@@ -47,11 +52,17 @@ def of_torch() -> dict[str, np.ndarray]:
     tensors = {
         "randn": normal,
         "gemm": tall @ wide,
+        "gemm_odd": tall[:768].repeat(1, 3)[:, :351] @ wide.repeat(3, 1)[:351, :48],
+        "linear_bf16": F.linear(tall.bfloat16(), wide.t().bfloat16()).float(),
+        "gemv": tall @ wide[:, 0],
         "gemm_t": tall.t() @ (tall @ wide),
         "bmm": heads @ heads.transpose(-1, -2),
         "softmax": x.softmax(-1),
         "logsoftmax": x.log_softmax(-1),
         "exp": x.exp(),
+        "log": (x + 2).log(),
+        "sqrt": (x + 2).sqrt(),
+        "erf": torch.erf(x),
         "silu": F.silu(x),
         "gelu": F.gelu(x),
         "tanh": x.tanh(),

@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rlhf.bits import choose
+from rlhf.bits import choose, require_kernels
 from tests import postgres as postgresql
 
 MAX_TOLERANCE = 1e-3
 
 choose("portable")  # In time, since tests/portable_bits.py has set the variables.
+require_kernels()
 
 settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("repeatable")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlhf import bits
-from tests.processors import CPUINFO, INTEL_WITH_AVX_512
+from tests import other_processors
 
 ROOT = Path(__file__).resolve().parents[3]
+CPUINFO = Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 ZEN_3 = {
     "randn": "19fe8db183", "gemm": "e041bf9382", "gemm_t": "7ff035f149", "bmm": "225f9b4c96",
@@ -28,30 +29,41 @@ ZEN_4 = {
 }  # fmt: skip
 """Measured with NumPy 2.4.6 and the pins on an AMD processor of family 25, model 17 (AVX-512)."""
 
+ZEN_BY_CPUID = {
+    "gemm_odd": "63b18e965c", "gemv": "f5d5931676", "log": "329a4e1893", "sqrt": "9476f23592",
+    "erf": "88446442fa", "linear_bf16": "395c9518dd",
+}  # fmt: skip
+"""Measured with torch 2.13.0 and the pins, but without `rlhf.mkl`, on an Intel (family 6,
+model 207) whose CPUID said AMD, family 25, model 17 (`tests/other_processor.c`)."""
+
+EVERYWHERE = ZEN_3 | ZEN_4 | ZEN_BY_CPUID
+
 WITH_AVX2 = pytest.mark.skipif(
     bits.obstacle() is not None, reason=f"this machine has {bits.obstacle()}"
 )
 BEYOND_AVX2 = pytest.mark.skipif(
     "avx512f" not in CPUINFO, reason="nothing to pin: this processor has nothing beyond AVX2"
 )
-INTEL = pytest.mark.skipif(
-    "GenuineIntel" not in CPUINFO,
-    reason="nothing to pin: on a processor that is not Intel's, MKL takes AVX2 by itself",
-)
-INTEL_AVX_512 = {"exp": "168830678d"} if INTEL_WITH_AVX_512 else {}
-"""What no pin reaches yet: `exp`, `log`, `erf` and `sqrt` of MKL's vector mathematics take other
-kernels on Intel's processors (docs/reproducibility.md). Seen on family 6, model 207."""
 CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: nothing to divide")
 
 
-def probe(threads: int, *without: str) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def other_processor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that answers CPUID; the test is skipped where there can be none."""
+    library = other_processors.build(tmp_path_factory.mktemp("processor"))
+    if library is None:
+        pytest.skip("needs a C compiler, and a processor and kernel that let CPUID fault")
+    return library
+
+
+def probe(threads: int, *without: str, **more: str) -> dict[str, str]:
     """The hashes of a fresh process with the pins, whatever the user has set."""
     clean = {name: value for name, value in os.environ.items() if name not in bits.PORTABLE}
     clean.pop("RLHF_BITS_BEFORE", None)
     done = subprocess.run(
         [sys.executable, ROOT / "tests/bits_probe.py", str(threads), *without],
         cwd=ROOT,
-        env={**clean, "PYTHONPATH": str(ROOT)},
+        env={**clean, "PYTHONPATH": str(ROOT), **more},
         capture_output=True,
         text=True,
         check=True,
@@ -64,14 +76,36 @@ def probe(threads: int, *without: str) -> dict[str, str]:
 @WITH_AVX2
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_pins_give_the_values_of_an_older_processor(threads: int) -> None:
-    assert probe(threads) == ZEN_3 | ZEN_4 | INTEL_AVX_512
+    assert probe(threads) == EVERYWHERE
+
+
+@WITH_AVX2
+@pytest.mark.parametrize("processor", other_processors.PROCESSORS)
+def test_every_maker_and_every_cache_give_the_same_values(
+    processor: str, other_processor: Path
+) -> None:
+    cpuid = other_processors.PROCESSORS[processor]
+
+    assert probe(1, LD_PRELOAD=str(other_processor), CPUID=cpuid) == EVERYWHERE
+
+
+@WITH_AVX2
+def test_without_our_answers_mkl_asks_who_made_the_processor(other_processor: Path) -> None:
+    amd, intel = (
+        probe(1, "mkl", LD_PRELOAD=str(other_processor), CPUID=other_processors.PROCESSORS[name])
+        for name in ("AMD family 23 model 49", "Intel family 6 model 63")
+    )
+
+    changed = {"gemm_odd", "gemv", "exp", "log", "sqrt", "erf"}
+    assert {name for name in amd if amd[name] != intel[name]} == changed
+    assert amd == EVERYWHERE
 
 
 @WITH_AVX2
 @pytest.mark.parametrize(
     ("pin", "changed"),
     [
-        pytest.param("MKL_CBWR", {"gemm_t", "exp"}, marks=[BEYOND_AVX2, INTEL]),
+        pytest.param("MKL_CBWR", {"gemv"}),
         pytest.param("ATEN_CPU_CAPABILITY", {"softmax", "cegrad", "sdpa"}, marks=BEYOND_AVX2),
         pytest.param("ONEDNN_MAX_CPU_ISA", {"gelu"}, marks=BEYOND_AVX2),
         pytest.param("NPY_ENABLE_CPU_FEATURES", {"numpy_exp", "numpy_log1p"}, marks=BEYOND_AVX2),
@@ -80,9 +114,9 @@ def test_the_pins_give_the_values_of_an_older_processor(threads: int) -> None:
     ],
 )
 def test_without_one_of_the_pins_the_values_are_others(pin: str, changed: set[str]) -> None:
-    found, pinned = probe(1, pin), ZEN_3 | ZEN_4 | INTEL_AVX_512
+    found = probe(1, pin)
 
-    assert changed <= {name for name in found if found[name] != pinned[name]}
+    assert changed <= {name for name in found if found[name] != EVERYWHERE[name]}
 
 
 def test_every_pin_has_a_test() -> None:
@@ -96,7 +130,7 @@ SHOW = """
 import json, os, sys
 {before}
 from rlhf import bits
-from tests.processors import CPUINFO, INTEL_WITH_AVX_512
+from tests import other_processors
 bits.choose({chosen!r})
 {after}
 print(json.dumps({{name: os.environ.get(name) for name in bits.PORTABLE}}))
@@ -174,6 +208,25 @@ def test_pins_set_by_hand_after_torch_has_computed_are_seen_through_its_kernels(
         after="bits.require_kernels()",
     )
     assert "torch should use AVX2 kernels, but uses AVX512" in str(found)
+
+
+@WITH_AVX2
+def test_a_product_before_the_kernels_are_chosen_is_refused_on_an_intel(
+    other_processor: Path,
+) -> None:
+    pins = {name: value for name, value in bits.PORTABLE.items() if value is not None}
+    cpuid = other_processors.PROCESSORS["Intel family 6 model 63"]
+
+    found = chosen(
+        "portable",
+        before="import torch; torch.ones(9, 9) @ torch.ones(9, 9)",
+        after="bits.require_kernels()",
+        LD_PRELOAD=str(other_processor),
+        CPUID=cpuid,
+        **pins,
+    )
+    assert "MKL does not compute as portable bits ask (hash " in str(found)
+    assert "torch was used before a stage could choose" in str(found)
 
 
 def test_a_process_that_began_with_other_bits_is_refused() -> None:

@@ -19,7 +19,6 @@ from rlhf.walkthrough.lines import tell
 from rlhf.walkthrough.models import find_round, load_world, make_world
 from rlhf.walkthrough.step import take_step
 from tests import tiny
-from tests.processors import INTEL_WITH_AVX_512
 from tests.tiny import COMPUTE
 
 TITLES = ["PROMPTS", "RESPONSES", "SCORES", "KL", "REWARDS", "ADVANTAGES", "UPDATE"]
@@ -158,9 +157,6 @@ def test_parameters_of_another_version_are_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
-@pytest.mark.skipif(
-    INTEL_WITH_AVX_512, reason="other bits here, so other responses than the page's"
-)
 def test_the_page_shows_what_the_command_prints_in_a_fresh_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,0 +1,80 @@
+"""The same kernels of Intel's MKL on processors of every maker.
+
+torch calls MKL for matrix products and for `exp`, `log`, `sqrt` and `erf` of whole tensors. MKL
+asks who made the processor. On Intel's own it follows `MKL_CBWR=AVX2` to kernels that no other
+maker's processor gets; on AMD's Zen it has others, with AVX2 as well, which add in another order.
+Its one setting for all makers, `MKL_CBWR=COMPATIBLE`, has SSE2 alone: products take 2.6 times as
+long (docs/decisions/0010-portable-bits.md).
+
+MKL keeps the answer in two variables that it has no setting for. `take_kernels` writes into both
+what a Zen answers, and `obstacle` computes something to see that it worked.
+"""
+
+import ctypes
+import hashlib
+from pathlib import Path
+
+import torch
+
+_LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+
+_ANSWERS = (
+    ("mkl_serv_intel_cpu_true", 0x00, 0),  # Is it Intel's?
+    ("mkl_serv_cpuiszen", 0x1E, 1),  # Is it a Zen?
+)
+"""A function of MKL, where in it the variable with its answer is read, and the answer of a Zen."""
+
+_UNKNOWN = -1
+"""What such a variable holds until its function has been called."""
+
+_READS, _TESTS = b"\x8b\x05", b"\x85\xc0"
+"""`mov eax, [rip + distance]` and `test eax, eax`, the code around the distance to the variable."""
+
+_PROOF = "d4dfb5b5cf"
+"""Measured with torch 2.13.0; other kernels, such as those of Intel's AVX2, give another value."""
+
+
+def take_kernels() -> None:
+    """Let MKL take the kernels of portable bits, unless it has computed already."""
+    for variable, (_, _, answer) in zip(_variables(), _ANSWERS, strict=False):
+        if variable.value == _UNKNOWN:
+            variable.value = answer
+
+
+def obstacle() -> str | None:
+    """Why products here do not have portable bits, by computing some; None where they have."""
+    if (found := _proof()) == _PROOF:
+        return None
+    return (
+        f"MKL does not compute as portable bits ask (hash {found}, expected {_PROOF}): torch was "
+        f"used before a stage could choose, or torch {torch.__version__} on this processor has "
+        "other kernels than torch 2.13.0; set run.bits: native"
+    )
+
+
+def _proof() -> str:
+    """A hash of two products and exponentials, which differ between MKL's kernels."""
+    numbers = 1 / torch.arange(1, 351 * 16 + 1, dtype=torch.float32)
+    left, right = numbers.view(16, 351), numbers.view(351, 16)
+    results = ((left @ right).flatten(), left @ right[:, 0], numbers.exp())
+    return hashlib.sha256(torch.cat(results).numpy().tobytes()).hexdigest()[:10]
+
+
+def _variables() -> list[ctypes.c_int32]:
+    """The variables of `_ANSWERS`; none of a torch that has no MKL inside it, or another one."""
+    if not _LIBRARY.exists():
+        return []
+    library = ctypes.CDLL(str(_LIBRARY))
+    found = []
+    for function, offset, _ in _ANSWERS:
+        if not hasattr(library, function):
+            return []
+        address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value
+        assert address is not None
+        code = ctypes.string_at(address + offset, len(_READS) + 4 + len(_TESTS))
+        if not (code.startswith(_READS) and code.endswith(_TESTS)):
+            return []
+        read = len(_READS) + 4
+        distance = int.from_bytes(code[len(_READS) : read], "little", signed=True)
+        found.append(ctypes.c_int32.from_address(address + offset + read + distance))
+    return found

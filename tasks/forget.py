@@ -76,7 +76,11 @@ def main(argv: list[str] | None = None) -> int:
 def in_words(root: Path, plan: Plan) -> Iterator[str]:
     """What is found where, and what follows."""
     if plan.empty:
-        yield "Nothing here has it."
+        missing = [one for one in plan.again if one.stages]
+        more = " Not here, and so not searched, are outputs that will be made anew; ask again then:"
+        yield f"Nothing here has it.{more if missing else ''}"
+        for again in missing:
+            yield from _again(root, again)
         return
     for url, found in plan.stores:
         rows = ", ".join(f"{number:,} {name}" for name, number in found.counts.items())

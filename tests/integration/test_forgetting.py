@@ -118,3 +118,36 @@ def test_an_annotator_goes_from_all_that_was_made_of_the_judgments(root: Path) -
     assert "no model was formed by it" in run(root, "tasks.lineage", "--annotator", "sim-1")
     assert (root / "models/rounds/r1/policy/model.safetensors").read_bytes() != before
     assert repro(root) == []
+
+
+def test_a_prompt_a_source_and_a_pattern_go_from_every_output(root: Path) -> None:
+    """One run after three withdrawals; the last names all that the three have made stale."""
+    train = (root / "data/prepared/prompts/train.jsonl").read_text().splitlines()
+    pairs = (root / "data/rounds/r1/comparisons.jsonl").read_text().splitlines()
+    prompt, other = json.loads(pairs[0]), json.loads(train[1])
+    assert prompt["prompt_id"] != other["prompt_id"]
+    pattern = re.escape(other["prompt"])
+    gone = (prompt["prompt_id"], re.escape(json.dumps(prompt["prompt"])), pattern)
+    assert all(in_outputs(root, one) for one in (*gone, WORD, SOURCE))
+    assert "reports/results.json" in in_outputs(root, "gold")
+
+    # A pattern first: it is looked for in texts, and those go with the first withdrawal.
+    run(root, "tasks.forget", "--matching", pattern, "--yes")
+    shown = run(root, "tasks.forget", "--matching", "whatever else is in a text")
+    assert shown.startswith("Nothing here has it. Not here, and so not searched, are outputs that")
+    assert "the next run makes anew: prepare, " in shown
+    run(root, "tasks.forget", "--prompt", prompt["prompt_id"], "--yes")
+    shown = run(root, "tasks.forget", "--source", SOURCE, "--yes")
+    assert f"for you to edit (not JSON Lines, pinned, or all of it): {SOURCE}\n" in shown
+
+    everywhere = {one: traces(root, one) for one in (*gone, WORD)}
+    assert everywhere == {**{one: [] for one in gone}, WORD: [SOURCE]}
+    # Its name is in params.yaml still, and the report's page lists what differs from the defaults.
+    assert in_outputs(root, SOURCE) in ([], ["reports/index.html"])
+    named = stages(shown, "the next run makes anew")
+    assert named[0] == "prepare"
+    assert sorted(repro(root)) == sorted(named)
+    assert {one: traces(root, one) for one in (*gone, WORD)} == everywhere
+    assert in_outputs(root, SOURCE) in ([], ["reports/index.html"])
+    assert "no model was formed by it" in run(root, "tasks.lineage", "--source", SOURCE)
+    assert repro(root) == []

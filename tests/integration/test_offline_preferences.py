@@ -1,0 +1,102 @@
+"""Preferences of one's own and nobody to judge: every stage in order, and what the table shows."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from data.support_desk.corpus import sample_document
+from data.support_desk.splits import sample_requests
+from data.support_desk.writers import write_response
+from tasks import evaluate
+from tasks.reporting.result_table import result_table
+from tasks.reporting.summary import build_results
+from tests import stage_world
+from tests.stage_world import ROOT, TEN
+
+pytestmark = pytest.mark.long
+
+PROMPTS, PAIRS = 100, 200
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> Path:
+    """Prompts, demonstrations and pairs in files of one's own; tiny params, one round."""
+    yaml, draw = YAML(), random.Random(1)
+    params = yaml.load(ROOT / "params.yaml")
+    stage_world.make_tiny(params, rounds=1)
+    requests = sample_requests("train", PROMPTS + PAIRS, draw, templates=TEN)
+    # No prompt of the embedded world has these words, so no rubric knows an answer's gold score.
+    asked = [
+        {"prompt_id": f"p{n}", "prompt": f"Somebody wrote to us: {request.text}"}
+        for n, request in enumerate(requests)
+    ]
+    kinds = ("careful", "grumpy")
+    said = [[write_response(request, kind, draw) for kind in kinds] for request in requests]
+    own = tmp_path / "mine"
+    # The gate refuses pairs on prompts that evaluate the policy, so the pairs have others.
+    write_rows(own / "prompts.jsonl", asked[:PROMPTS])
+    answered = [row | {"response": good} for row, (good, _) in zip(asked, said, strict=True)]
+    write_rows(own / "demonstrations.jsonl", answered[:64])
+    write_rows(own / "corpus.jsonl", [{"text": sample_document(draw, templates=TEN)}] * 40)
+    pairs = [
+        {"prompt": row["prompt"], "chosen": good, "rejected": bad}
+        for row, (good, bad) in zip(asked[PROMPTS:], said[PROMPTS:], strict=True)
+    ]
+    write_rows(own / "pairs.jsonl", pairs)
+    params["prepare"]["files"] = {
+        name: f"mine/{name}.jsonl" for name in ("prompts", "demonstrations", "corpus")
+    }
+    params["prepare"]["sources"] = [{"path": "mine/pairs.jsonl"}]
+    params["label"]["annotators"] = "none"
+    params["sft"]["heldout_fraction"] = 0.1
+    yaml.dump(params, tmp_path / "params.yaml")
+    for name in ("allowed.jsonl", "withdrawn"):
+        source, target = ROOT / "data" / name, tmp_path / "data" / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    return tmp_path
+
+
+def read(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_preferences_alone_become_a_policy_and_a_table_without_gold(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stage in ("prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1"):
+        assert stage_world.run(offline, stage) == 0, stage
+    round_ = offline / "data/rounds/r1"
+    assert (round_ / "comparisons.jsonl").read_text(encoding="utf-8")
+    assert (round_ / "judgments.jsonl").read_bytes() == b""
+    for stage in ("reward@r1", "ppo@r1"):
+        assert stage_world.run(offline, stage) == 0, stage
+    # The pairs are all that the reward model has seen.
+    held = read(offline / "results/reward/r1/metrics.json")
+    assert held["pairs"] == sum(
+        1 for _ in (offline / "data/prepared/preferences/train.jsonl").open()
+    )
+
+    monkeypatch.chdir(offline)
+    monkeypatch.setenv("RLHF_SHIPPER", "driver")
+    monkeypatch.setenv("RLHF_EXECUTION", "tiny")
+    for policy in (["--policy", "sft"], ["--round", "r1"], ["--policy", "final"]):
+        assert evaluate.main(policy) == 0, policy
+    results = build_results(offline, ["r1"], seed=0, test_policy="r1")
+    assert [policy["gold"] for policy in results["policies"]] == [None, None]
+    (model,) = results["reward_models"]
+    assert {"mean", "low", "high"} <= model["label_accuracy"].keys()
+    table = " ".join(result_table(results).split())
+    assert "SFT -> policy" in table
+    assert "held-out labels" in table
+    assert "Win rates are judged by the reward model that the policy was trained on" in table

@@ -19,7 +19,11 @@ from it. Intervals are of 95 % over prompts. One seed each, on a busy machine: m
 
 **`polite`: the judge prefers the policy to SFT, and whoever reads it does not.** It has learnt that
 "indeed" is polite and that a sentence about the answer costs nothing: the judge, trained on other
-pairs of the same kind, is fooled with the reward model. `sentiment` has not been run.
+pairs of the same kind, is fooled with the reward model.
+
+**`sentiment`: whoever reads it agrees with the judge.** The policy praises where SFT rambles, in
+shorter and less broken sentences, though not always in ones that mean something. It ran at the
+preset's own rate of PPO, and ended nearer to SFT.
 """
 
 

@@ -1,8 +1,11 @@
 """An ordered run with the real stages on a tiny world, and what a clone gets of it."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.integration.test_runs import Checkout, served, show
 from tests.stage_world import copy_tiny_repository
@@ -48,3 +51,20 @@ def test_a_round_of_real_stages_is_committed_pushed_and_pulled(checkout: Checkou
     weights = "models/rounds/r1/policy/model.safetensors"
     workspace = checkout.root / ".work/runs/tiny"
     assert (clone / weights).read_bytes() == (workspace / weights).read_bytes()
+
+    # The commit of the round by itself: a clone without a cache and a remote makes the same.
+    (tmp_path / "data-remote").rename(tmp_path / "away")
+    alone = tmp_path / "alone"
+    checkout.run("git", "clone", "--quiet", str(tmp_path / "origin.git"), str(alone), cwd=tmp_path)
+    checkout.run("git", "checkout", "--quiet", "done/tiny~1", cwd=alone)
+    recorded = entries(alone)
+    assert len(recorded) == 10
+    said = checkout.dvc("repro", *recorded, cwd=alone)
+    assert set(re.findall(r"Running stage '([^']+)'", said)) == set(recorded)
+    assert entries(alone) == recorded
+    assert (alone / weights).read_bytes() == (workspace / weights).read_bytes()
+
+
+def entries(root: Path) -> dict[str, Any]:
+    """Stage -> what dvc.lock says of it: command, params, hashes in and out."""
+    return dict(YAML(typ="safe").load((root / "dvc.lock").read_text())["stages"])

@@ -5,6 +5,7 @@ the same flow run once more: it goes on in the run's workspace from what is done
 """
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 STEPS = 3000
 """Of a base model that somebody cancels meanwhile."""
+AT_MOST_SECONDS = 10.0
+"""From a cancel to the end of the stage's process: a promise, not a measure of speed."""
 BREAKABLE = """def run_test(stage: Stage) -> None:
     if __import__("pathlib").Path({file!r}).exists():
         raise RuntimeError("broken by the test")
@@ -79,6 +82,19 @@ def tasks(orders: Orders, flow_run: str) -> dict[str, tuple[str, str]]:
     return {one["id"]: (one["name"], one["state_name"]) for one in found}
 
 
+def stages_in(workspace: Path) -> list[int]:
+    """The processes of stages that work in a workspace."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = (path / "cwd").readlink() == workspace
+            if ours and b"\0tasks." in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+        except OSError:  # It has ended.
+            continue
+    return found
+
+
 def logged(orders: Orders, flow_run: str) -> str:
     body = {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
     return "\n".join(line["message"] for line in orders.ask("POST", "/logs/filter", body).json())
@@ -136,9 +152,15 @@ def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tri
     work = world.workspace(name) / ".work"
     lines = eventually(lambda: [*work.glob("spool/base/*/metrics.jsonl")])[0]
     eventually(lambda: lines.read_text().count("\n") > 20)
+    workspace = world.workspace(name)
+    assert len(stages_in(workspace)) == 1
     state = {"type": "CANCELLING", "name": "Cancelling"}
+    asked = time.monotonic()
     orders.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state}).raise_for_status()
+    eventually(lambda: not stages_in(workspace))
+    assert time.monotonic() - asked < AT_MOST_SECONDS
     assert orders.ended(flow_run)["type"] == "CANCELLED"
+    assert stages_in(workspace) == []
     kept = [int(path.name.removeprefix("step-")) for path in work.glob("base/*/step-*")]
     assert 0 < max(kept) < STEPS
     assert not (world.workspace(name) / "models/base").exists()
@@ -148,6 +170,8 @@ def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tri
     assert state["name"] == "Completed", state["message"]
     said = f"base resumes from its checkpoint at step {max(kept)}"
     eventually(lambda: said in logged(orders, flow_run))
+    # Once before the cancel, and once since: the cancelled stage had no second try.
+    assert logged(orders, flow_run).count("Running stage 'base':") == 2
     steps = [json.loads(line)["step"] for line in lines.read_text().splitlines()]
     assert steps == sorted(set(steps)), "a step was made twice"
     assert (world.workspace(name) / "models/base").exists()

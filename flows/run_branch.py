@@ -18,7 +18,7 @@ from flows.remotes import dvc, dvc_remote, git_remote
 from tasks.reporting.headline import write_headline
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.git import GitError, git
-from tasks.workspace.runs import METRICS, branch_of, commit_run, tag_run
+from tasks.workspace.runs import METRICS, branch_of, commit_run, is_committed, tag_run
 
 REPORT = "report"
 """The stage that writes `metrics/`."""
@@ -44,9 +44,11 @@ class RunBranch:
         commit_run(self._workspace, subject, files={}, stages=None, trailers=trailers)
 
     def end_round(self, key: str, stages: Sequence[str], results: Mapping[str, Any]) -> None:
-        """Commit and push what the run has done by the end of a round."""
-        until = results_until(results, key)
-        self._commit(f"Round {key} of the run {self._workspace.name}", stages, _headline(until))
+        """Commit and push what the run has done by the end of a round, where that is new."""
+        subject = f"Round {key} of the run {self._workspace.name}"
+        if is_committed(self._workspace, subject, stages):
+            return
+        self._commit(subject, stages, _headline(results_until(results, key)))
         try:
             self._push([branch_of(self._workspace.name)])
         except PushError as error:

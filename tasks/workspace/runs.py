@@ -32,6 +32,7 @@ from tasks.workspace.worktrees import (
 )
 
 METRICS = "metrics"
+_SETTINGS = ("params.yaml", "dvc.yaml")
 NAMES = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 """What a run may be called: it names a branch and a folder."""
 
@@ -131,7 +132,7 @@ def commit_run(
     """
     withdrawn = map(str, withdrawn_files(workspace))
     # Forced: a revision may ignore what a clone of the run has to leave out.
-    worktree_git(workspace, "add", "--force", "--", "params.yaml", "dvc.yaml", *withdrawn)
+    worktree_git(workspace, "add", "--force", "--", *_SETTINGS, *withdrawn)
     if stages is not None:
         lock = workspace / "dvc.lock"
         text = only(lock.read_text(encoding="utf-8"), stages) if lock.exists() else ""
@@ -147,6 +148,20 @@ def commit_run(
         message = "\n".join([subject, "", *lines, ""])
         worktree_git(workspace, "commit", "--quiet", "--no-verify", "--file=-", stdin=message)
     return worktree_git(workspace, "rev-parse", "HEAD")
+
+
+def is_committed(workspace: Path, subject: str, stages: Collection[str]) -> bool:
+    """Whether the run's last commit of this subject has these params and entries of dvc.lock.
+
+    A run that is ordered again and finds its rounds done has nothing to say of them.
+    """
+    line = subject.replace(".", r"\.")
+    found = worktree_git(workspace, "log", "-1", "--format=%H", f"--grep=^{line}$")
+    if not found or worktree_git(workspace, "diff", "--name-only", found, "--", *_SETTINGS):
+        return False
+    lock = workspace / "dvc.lock"
+    text = only(lock.read_text(encoding="utf-8"), stages) if lock.exists() else ""
+    return worktree_git(workspace, "show", f"{found}:dvc.lock").strip() == text.strip()
 
 
 def tag_run(workspace: Path, name: str, message: str) -> str:

@@ -339,6 +339,18 @@ def test_each_round_is_a_commit_that_names_its_runs(checkout: Checkout, both: di
         assert tags["git.commit"] == start
 
 
+def test_a_run_that_is_done_and_ordered_again_adds_no_commit_and_no_tag(
+    checkout: Checkout, orders: Orders, both: dict[str, str]
+):
+    before = checkout.git("rev-parse", "runs/first")
+    again = orders.order(name="first", overrides={"ppo.kl_coef": 0.31}, rounds=2)
+    state = orders.ended(again)
+    assert state["name"] == "Completed", state["message"]
+    assert "Branch runs/first, tag done/first." in state["message"]
+    assert checkout.git("rev-parse", "runs/first") == before
+    assert checkout.git("tag", "--list", "done/first*") == "done/first"
+
+
 @pytest.mark.parametrize("commit", ["done/first", "runs/first~1", "done/second"])
 def test_a_fresh_clone_of_what_was_pushed_pulls_the_same_bytes(
     checkout: Checkout, both: dict[str, str], tmp_path: Path, commit: str

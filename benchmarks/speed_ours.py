@@ -58,6 +58,9 @@ def main(arguments: list[str]) -> None:
         found["peak"] = world.peak_bytes(device)
         if counting and work.startswith("ppo"):
             found["flops"] = count(iterations)
+        if work.startswith("ppo"):
+            found["weights"] = weights_of_policy(folder)
+            found["bandwidth"] = world.bandwidth(device)
         return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
 
     found = {work: world.apart(partial(run, work)) for work in world.works_of(size)}
@@ -99,6 +102,11 @@ def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str,
         "update": spent["update"],
         "tokens": float(iteration.metrics.tokens),
     }
+
+
+def weights_of_policy(folder: Path) -> int:
+    """Bytes that a decoding step reads of the policy, in float32; its file holds them once."""
+    return (folder / "policy/model.safetensors").stat().st_size
 
 
 def count(iterations: Iterator[ppo.Iteration]) -> int:

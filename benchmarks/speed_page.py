@@ -86,17 +86,22 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "",
         "| work | size | lengths | bits: ours / TRL | ours | TRL | TRL / ours |",
         "|---|---|---|---|---:|---:|---:|",
-        *(_comparison(row, rows) for row in rows),
+        *(line for row in rows for line in (_comparison(row, rows), *_generation(row))),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
         "| PPO iteration | size | lengths | bits: ours / TRL | side | rollout | scoring | update | "
-        "tokens sampled | tokens/s | update, share of ceiling | peak memory |",
-        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth | "
+        "peak memory |",
+        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
-        "process; the share counts the products of our update (`torch.utils.flop_counter`) alone. "
+        "process; the share counts the products of our update (`torch.utils.flop_counter`) "
+        "alone. Bandwidth: what the product of a matrix of 1 GiB and a vector reads in a second; "
+        f"the share counts the policy's weights once in each of {ANSWER} steps, and neither the "
+        "prompts nor the cache. On a CPU it is products and not memory that bound "
+        f"{PASSES * BATCH} rows at once. "
         "Peak memory is that of the whole process, imports included.",
         "",
     ]
@@ -153,6 +158,20 @@ def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _generation(row: dict[str, Any]) -> list[str]:
+    """The rollouts of both sides alone, where there are two."""
+    if row["work"] != "ppo-separate" or "trl" not in row:
+        return []
+    ours, theirs = (
+        [run["phases"]["rollout"] / run["phases"]["tokens"] * 1000 for run in row[side]]
+        for side in ("ours", "trl")
+    )
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    where = [row[name] for name in ("size", "lengths", "bits")]
+    cells = ["generation, 1,000 tokens", *where, _spread(ours), _spread(theirs), f"**{ratio:.2f}**"]
+    return [f"| {' | '.join(cells)} |"]
+
+
 def _phases(row: dict[str, Any]) -> list[str]:
     lines = []
     for side in ("ours", "trl"):
@@ -161,7 +180,11 @@ def _phases(row: dict[str, Any]) -> list[str]:
         results = row[side]
         phases = [result["phases"] for result in results]
         middle = {name: statistics.median(found[name] for found in phases) for name in phases[0]}
-        share = "–"
+        share, read = "–", "–"
+        if "bandwidth" in results[0]:
+            reads = [ANSWER * one["weights"] / one["phases"]["rollout"] / one["bandwidth"]
+                     for one in results]  # fmt: skip
+            read = f"{statistics.median(reads):.0%}"
         if flops := results[0].get("flops"):
             shares = [flops / one["phases"]["update"] / one["ceiling"] for one in results]
             share = f"{statistics.median(shares):.0%}"
@@ -170,7 +193,7 @@ def _phases(row: dict[str, Any]) -> list[str]:
             f"| {NAMES[row['work']].partition(', ')[2]} | {row['size']} | {row['lengths']} | "
             f"{row['bits']} | {side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
             f"{middle['tokens']:.0f} | {middle['tokens'] / middle['rollout']:.0f} | {share} | "
-            f"{peak:.0f} MB |"
+            f"{read} | {peak:.0f} MB |"
         )
     return lines
 

@@ -243,3 +243,20 @@ def ceiling(size: str, device: str, repeats: int = 30) -> float:
             one @ other
         best = min(best, clock.now() - began)
     return 4 * 2 * rows * shape["width"] * shape["mlp"] / best
+
+
+def bandwidth(device: str, repeats: int = 5) -> float:
+    """Bytes a second that the product of a large matrix and a vector reads.
+
+    That is what decoding a single row does; the matrix of 1 GiB is larger than all caches.
+    """
+    clock = Clock(device)
+    matrix = torch.ones(2**15, 2**13, device=device)
+    vector = torch.ones(2**13, device=device)
+    matrix @ vector
+    best = float("inf")
+    for _ in range(repeats):
+        began = clock.now()
+        matrix @ vector
+        best = min(best, clock.now() - began)
+    return matrix.nbytes / best

@@ -152,7 +152,12 @@ def iteration(total: float, update: float, **more: float) -> dict[str, object]:
 
 
 def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path):
-    ours = [iteration(2.0, 1.0, flops=1.5e9), iteration(4.0, 2.0), iteration(3.0, 1.5)]
+    memory = {"weights": 1e6, "bandwidth": 3.2e8}
+    ours = [
+        iteration(2.0, 1.0, flops=1.5e9, **memory),
+        iteration(4.0, 2.0, **memory),
+        iteration(3.0, 1.5, **memory),
+    ]
     trl = [iteration(5.0, 4.0), iteration(6.0, 5.0), iteration(9.0, 8.0)]
     same = {"size": "4M", "lengths": "ragged"}
     steps = [{"steps": [0.2, 0.1, 0.4], "peak": 4e8}] * 3
@@ -202,8 +207,12 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         f"| SFT step | {same_bits} 0.200 [0.200, 0.200] | 0.300 [0.300, 0.300] | **1.50** |" in page
     )
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
-    assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 500 MB |" in page
-    assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | 500 MB |" in page
+    # 64 steps in 0.5 s, each of which reads 1e6 bytes, at a bandwidth of 3.2e8 a second: 40 %.
+    assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 40% | 500 MB |" in page
+    assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | – | 500 MB |" in page
+    # 0.5 s for 300 tokens on either side.
+    generation = f"| generation, 1,000 tokens | {same_bits} 1.667 [1.667, 1.667] | 1.667 [1.667, "
+    assert f"{generation}1.667] | **1.00** |" in page
     assert (
         "- 4M, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs"
         in page

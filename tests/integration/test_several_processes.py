@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +11,20 @@ from pathlib import Path
 import pytest
 
 from tests import stage_world
+from tests.several import (
+    DEADLINE_SECONDS,
+    SFT,
+    finish,
+    losses,
+    outcome,
+    processes_in,
+    ranks,
+    start,
+    wait_for_checkpoint,
+)
 
 pytestmark = pytest.mark.long
 
-SFT = "sft"
-DEADLINE_SECONDS = 60
-"""For what takes at most ten on a machine with nothing else to do."""
 HOOK = """
 import os, sys
 if os.environ.get("RANK") == "1":
@@ -56,60 +63,6 @@ def world(built: Path) -> Iterator[Path]:
     stage_world.set_params(built, "run", {"processes": 2, "sharded": False})
     yield built
     assert processes_in(built) == []
-
-
-def start(root: Path, stage: str = SFT, **environment: str) -> subprocess.Popen[str]:
-    section, _, key = stage.partition("@")
-    outside = {"PYTHONPATH": str(stage_world.ROOT), "RLHF_EXECUTION": "tiny", **environment}
-    return subprocess.Popen(
-        [sys.executable, "-m", f"tasks.{section}", *(["--round", key] if key else [])],
-        cwd=root,
-        env=stage_world.environment(root, **outside),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(root: Path, stage: str = SFT, **environment: str) -> tuple[int, str]:
-    process = start(root, stage, **environment)
-    _, said = process.communicate()
-    return process.returncode, said
-
-
-def processes_in(root: Path) -> list[int]:
-    """Those that work in the folder, zombies aside."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink() == root:
-                found.append(int(link.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def ranks(root: Path) -> dict[str, int]:
-    """RANK -> process, of those in the folder."""
-    found = {}
-    for pid in processes_in(root):
-        settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        found |= {s[5:].decode(): pid for s in settings if s.startswith(b"RANK=")}
-    return found
-
-
-def wait_for_checkpoint(root: Path, process: subprocess.Popen[str]) -> None:
-    while not stage_world.checkpoint_paths(root, SFT):
-        assert process.poll() is None
-        time.sleep(0.02)
-
-
-def losses(root: Path) -> list[float]:
-    lines = (root / "results/sft/history.csv").read_text().splitlines()
-    return [float(line.split(",")[1]) for line in lines[1:]]
-
-
-def outcome(root: Path, stage: str = SFT) -> dict:
-    return json.loads((root / ".work" / stage / "outcome.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -300,71 +253,3 @@ def test_a_launcher_that_starts_another_number_is_refused(world: Path) -> None:
 
     assert code == 1
     assert "run.processes is 2, but WORLD_SIZE is 3" in said
-
-
-def dvc(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments],
-        cwd=root,
-        env=stage_world.environment(root.parent),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """The tiny pipeline, not run yet."""
-    root = tmp_path / "main"
-    stage_world.copy_tiny_repository(root, rounds=1)
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
-    for command in (["init", "-q"], ["add", "--all"], ["commit", "-qm", "tiny"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
-    return root
-
-
-def test_the_whole_pipeline_by_two_processes_repeats_its_bytes(repository: Path) -> None:
-    stage_world.set_params(repository, "run", {"processes": 2})
-
-    dvc(repository, "repro")
-    first = (repository / "dvc.lock").read_text()
-    dvc(repository, "repro", "--force", "--no-run-cache")
-
-    assert (repository / "dvc.lock").read_text() == first
-    for stage in ("sft", "sample@r1", "reward@r1", "ppo@r1", "evaluate@r1", "test", "best_of_n"):
-        environment = outcome(repository, stage)["environment"]
-        assert environment["processes"] == 2
-    assert processes_in(repository) == []
-
-
-def test_the_whole_pipeline_with_divided_weights_repeats_its_bytes_and_comes_near_one_process(
-    repository: Path, assert_close
-) -> None:
-    def curves() -> dict[str, list[list[float]]]:
-        found = {}
-        for path in sorted(repository.glob("results/**/history.csv")):
-            lines = path.read_text().splitlines()[1:]
-            rows = [[float(number or 0) for number in line.split(",")] for line in lines]
-            found[path.relative_to(repository).as_posix()] = rows
-        return found
-
-    dvc(repository, "repro")
-    of_one = curves()
-    stage_world.set_params(repository, "run", {"processes": 2, "sharded": True})
-
-    dvc(repository, "repro")
-    first, found = (repository / "dvc.lock").read_text(), curves()
-    dvc(repository, "repro", "--force", "--no-run-cache")
-
-    assert (repository / "dvc.lock").read_text() == first
-    assert (
-        {"results/sft/history.csv", "results/ppo/r1/history.csv"} <= found.keys() == of_one.keys()
-    )
-    for name, rows in found.items():
-        assert_close(rows, of_one[name], rtol=1e-3, atol=1e-3)
-    for stage in ("sft", "reward@r1", "ppo@r1"):
-        assert outcome(repository, stage)["environment"]["sharded"]

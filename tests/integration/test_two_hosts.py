@@ -15,14 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import stage_world
-from tests.integration.test_several_processes import (
-    SFT,
-    finish,
-    outcome,
-    processes_in,
-    start,
-    wait_for_checkpoint,
-)
+from tests.several import SFT, finish, outcome, processes_in, start, wait_for_checkpoint
 
 pytestmark = pytest.mark.long
 

@@ -62,8 +62,7 @@ def test_two_processes_come_near_one_and_repeat_their_bytes(
     for stage in SEVERAL:
         environment = outcome(by_one, stage)["environment"]
         assert environment["processes"] == 2
-        divided = sharded and stage in ("sft", "reward@r1", "ppo@r1")
-        assert environment.get("sharded", False) == divided
+        assert environment.get("sharded", False) == sharded
     dvc(by_one, "repro", "--force", "--no-run-cache")
     assert (by_one / "dvc.lock").read_text() == first
     assert processes_in(by_one) == []

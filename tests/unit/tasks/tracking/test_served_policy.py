@@ -58,7 +58,7 @@ def test_a_template_sees_no_date() -> None:
 def untrained(family: str, **sizes: int) -> ServedPolicy:
     """A policy of another family, with no end token, so that only a limit ends a response."""
     words = tokenizer()
-    config = AutoConfig.for_model(family, **sizes, vocab_size=len(words))
+    config = AutoConfig.for_model(family, **sizes, vocab_size=len(words), eos_token_id=None)
     return ServedPolicy(AutoModelForCausalLM.from_config(config).eval(), words)
 
 

@@ -52,6 +52,7 @@ BAD_INPUT: Mapping[type[Exception], Status] = {
     DamagedError: "bad_input",
     ChangedMeanwhileError: "bad_input",
     FalseEntryError: "bad_input",
+    BitsError: "bad_input",
 }
 """Errors in any stage that the user has to fix."""
 

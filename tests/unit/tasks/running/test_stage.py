@@ -25,6 +25,7 @@ PROBE = '''
 import sys, time
 from pathlib import Path
 from preferences.reader import MalformedDataError
+from rlhf.bits import BitsError
 from tasks.running.outcome import StageEnd
 from tasks.running.runner import run_stage
 from tasks.tracking.spool import Output
@@ -156,6 +157,7 @@ def test_a_stage_that_succeeds_publishes_its_output_and_says_so(place: Workplace
     [
         ("raise StageEnd('bad_input', 'no rows')", "bad_input", 2, "no rows"),
         ("raise MalformedDataError(['a.jsonl:3: not JSON'], 1)", "bad_input", 2, "a.jsonl:3: not"),
+        ("raise BitsError('other kernels')", "bad_input", 2, "other kernels"),
         ("raise StageEnd('stopped', 'collapsed')", "stopped", 3, "collapsed"),
         ("raise Hopeless('KL exploded')", "stopped", 3, "KL exploded"),
         ("raise QuiteHopeless('KL exploded')", "stopped", 3, "KL exploded"),

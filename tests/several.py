@@ -46,7 +46,7 @@ def processes_in(root: Path) -> list[int]:
 
 def ranks(root: Path) -> dict[str, int]:
     """RANK -> process, of those in the folder."""
-    found = {}
+    found: dict[str, int] = {}
     for pid in processes_in(root):
         settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         found |= {s[5:].decode(): pid for s in settings if s.startswith(b"RANK=")}

@@ -105,7 +105,7 @@ def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str,
 
 
 def weights_of_policy(folder: Path) -> int:
-    """Bytes that a decoding step reads of the policy, in float32; its file holds them once."""
+    """Bytes of all the policy's weights, in float32; a tied head is in its file once."""
     return (folder / "policy/model.safetensors").stat().st_size
 
 

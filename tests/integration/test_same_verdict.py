@@ -88,7 +88,7 @@ def verdict(path, name, ties):
     return said["verdict"], said["reasons"], said["rows"], said["rules"], longer
 
 
-@pytest.mark.parametrize("ties", ["drop", "half"])
+@pytest.mark.parametrize("ties", [pytest.param("drop", marks=pytest.mark.long), "half"])
 @settings(
     max_examples=4, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -105,6 +105,7 @@ def test_the_verdict_is_the_same_in_every_format_and_container(ties, rows, tmp_p
             assert found == expected, f"{name} as {container}"
 
 
+@pytest.mark.long
 def test_every_container_of_a_format_holds_the_same(tmp_path):
     rows = [
         preference(QUESTIONS[n % 4], f"Answer {n}.", f"No {n}.", tie=n % 3 == 0) for n in range(12)

@@ -48,8 +48,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def served(root: Path) -> Iterator[CompletionsServer]:
+    """One for each test: after an error, requests of the test before may still be under way."""
     server = CompletionsServer(root / "models/sft", "models/sft")
     server.start()
     yield server
@@ -57,12 +58,7 @@ def served(root: Path) -> Iterator[CompletionsServer]:
 
 
 @pytest.fixture(autouse=True)
-def fresh(root: Path, served: CompletionsServer) -> None:
-    served.requests.clear()
-    served.answers.clear()
-    served.keys.clear()
-    served.busy, served.change = 0, lambda reply: reply
-    served.name, served.root = "models/sft", str(root / "models/sft")
+def from_a_server(root: Path) -> None:
     stage_world.set_params(root, "run", {"generation": "server"})
 
 

@@ -32,7 +32,7 @@ from transformers import (
 from rlhf.actor_critic import ActorCritic
 from rlhf.compute import Compute
 from rlhf.decoding_cache import decoding_cache
-from rlhf.generation import draw_index
+from rlhf.generation import draw_index, prompt_parts
 from rlhf.logits import language_model_head
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
@@ -227,10 +227,11 @@ def _autocast(asked: Round) -> contextlib.AbstractContextManager[object]:
 
 @torch.no_grad()
 def _rollout(lm: PreTrainedModel, asked: Round) -> None:
-    """All prompts at once, then the last step: the cache is whole, and one token is drawn."""
-    cache = decoding_cache(lm, asked.response)
+    """The prompts, then the last step: the cache is whole, and one token is drawn."""
+    cache = decoding_cache(lm, asked.prompt + asked.response)
+    parts = prompt_parts(lm, asked.rows, asked.prompt)
     with _autocast(asked):
-        for tokens in (asked.prompt, 1):
+        for tokens in (*(part.stop - part.start for part in parts), 1):
             ids = torch.zeros(asked.rows, tokens, dtype=torch.int64)
             output = lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
             logits = language_model_head(lm, output.last_hidden_state[:, -1])

@@ -15,10 +15,10 @@ from transformers.cache_utils import DynamicLayer
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]
     """The keys and values of one layer, views of tensors that are longer than they are."""
 
-    def __init__(self, room: int):
-        """Reserve `room` positions behind those of the first call."""
+    def __init__(self, length: int):
+        """Reserve so many positions."""
         super().__init__()
-        self._room = room
+        self._length = length
         self._stores: tuple[Tensor, Tensor] | None = None
 
     def update(
@@ -35,8 +35,8 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         if self._stores is None:
             self.lazy_initialization(key_states, value_states)
             self._stores = self._reserve(key_states), self._reserve(value_states)
-        if after > self._stores[0].shape[-2]:
-            raise ValueError(f"expected at most {self._stores[0].shape[-2]} tokens, found {after}")
+        if after > self._length:
+            raise ValueError(f"expected at most {self._length} tokens, found {after}")
         for store, new in zip(self._stores, (key_states, value_states), strict=True):
             store[:, :, before:after] = new
         self._show(after)
@@ -51,21 +51,21 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
             self._show(length)
 
     def _reserve(self, states: Tensor) -> Tensor:
-        rows, heads, length, size = states.shape
+        rows, heads, _, size = states.shape
         kind = states.device.type
         # Rotated keys are float32; attention would cast all of them again at every step.
         used = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-        return states.new_empty(rows, heads, length + self._room, size, dtype=used)
+        return states.new_empty(rows, heads, self._length, size, dtype=used)
 
     def _show(self, length: int) -> None:
         assert self._stores is not None
         self.keys, self.values = (store[:, :, :length] for store in self._stores)
 
 
-def decoding_cache(lm: PreTrainedModel, room: int) -> DynamicCache:
-    """An empty cache for a prompt and `room` tokens; layers of another kind stay the library's."""
+def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:
+    """An empty cache for `length` tokens; layers of another kind stay the library's."""
     cache = DynamicCache(config=lm.config)
     cache.layers = [
-        RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers
+        RoomyLayer(length) if type(layer) is DynamicLayer else layer for layer in cache.layers
     ]
     return cache

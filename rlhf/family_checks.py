@@ -104,7 +104,7 @@ def _padded(lm: PreTrainedModel, rows: Rows, own: Sequence[Tensor]) -> list[floa
 def _decoded(lm: PreTrainedModel, rows: Rows, own: Sequence[Tensor]) -> list[float]:
     """All but the last tokens of each row at once, then one by one, the first row leaving."""
     ids, mask = (tensor.to(lm.device) for tensor in pad_left(rows, 0))
-    cache, kept, gaps = decoding_cache(lm, DECODED), list(range(len(rows))), []
+    cache, kept, gaps = decoding_cache(lm, ids.shape[1]), list(range(len(rows))), []
     seen, step = mask[:, :-DECODED], torch.where(mask, ids, 0)[:, :-DECODED]
     for left in range(DECODED, 0, -1):
         logits = next_logits(lm, step, seen, cache)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -23,9 +24,11 @@ ONE = 2**52
 """Probability 1 in fixed point. Sums of such numbers are exact, so they do not depend on the order
 of summation, and a GPU adds them up deterministically, which torch refuses for floating point."""
 
-
 MOST_ALIVE = 7 / 8
 """Finished rows leave the batch, and the cache is copied, once the rows alive are so few of it."""
+MOST_READ = 2**27
+"""Numbers in the middle of a layer's MLP while prompts are read: 256 MiB a tensor in bfloat16.
+Longer prompts are read in parts; every batch of the embedded model's recipe is one."""
 
 
 class Responses(NamedTuple):
@@ -89,7 +92,11 @@ def sample_responses(
     active, draws = torch.arange(rows, device=device), draws.to(device)
     stops = torch.tensor(stop_ids, device=device)
     seen, step_ids = prompt_mask, torch.where(prompt_mask, prompt_ids, 0)
-    cache = decoding_cache(lm, params.max_new_tokens)
+    cache = decoding_cache(lm, step_ids.shape[1] + params.max_new_tokens)
+    *parts, last = prompt_parts(lm, *prompt_ids.shape)
+    for part in parts:
+        _read(lm, step_ids[:, part], seen[:, : part.stop], cache)
+    step_ids = step_ids[:, last]
     alive = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
         logits = next_logits(lm, step_ids, seen, cache)
@@ -115,8 +122,22 @@ def sample_responses(
     return Responses(ids[:, :width], mask[:, :width], ended)
 
 
+def prompt_parts(lm: PreTrainedModel, rows: int, length: int) -> list[slice]:
+    """The positions of prompts that are read at a time: all of them where memory allows."""
+    config = lm.config.get_text_config()
+    width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    count = max(1, min(length, -(-rows * length * width // MOST_READ)))
+    ends = [length * part // count for part in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
 def next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
     """Logits after the last of the ids that the cache does not hold yet; nothing else is read."""
+    return language_model_head(lm, _read(lm, ids, seen, cache))
+
+
+def _read(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+    """Hidden states (batch, hidden) at the last of the ids, which the cache then holds."""
     last = torch.zeros_like(ids, dtype=torch.bool)
     last[:, -1] = True
     one = ids.shape[1] == 1
@@ -128,7 +149,8 @@ def next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCa
             past_key_values=cache,
             use_cache=True,
         )
-    return language_model_head(lm, output.last_hidden_state[:, -1])
+    hidden: Tensor = output.last_hidden_state[:, -1]
+    return hidden
 
 
 def _draw(

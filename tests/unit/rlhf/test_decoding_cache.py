@@ -16,7 +16,7 @@ def states(rows: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tenso
 
 def test_it_holds_what_the_librarys_layer_holds():
     """A prompt of 5 tokens, then single ones, with rows leaving in between."""
-    ours, theirs = RoomyLayer(4), DynamicLayer()
+    ours, theirs = RoomyLayer(8), DynamicLayer()
     assert ours.get_seq_length() == theirs.get_seq_length() == 0
     rows, length = 6, 5
     for step, leaving in enumerate([[], [1, 4], [], [0, 2, 3]]):
@@ -34,13 +34,13 @@ def test_it_holds_what_the_librarys_layer_holds():
 
 
 def test_a_step_moves_nothing_that_is_there():
-    layer = RoomyLayer(3)
+    layer = RoomyLayer(6)
     before = layer.update(*states(2, 5, 0))[0].data_ptr()
     assert layer.update(*states(2, 1, 1))[0].data_ptr() == before
 
 
 def test_more_tokens_than_there_is_room_for_are_refused():
-    layer = RoomyLayer(1)
+    layer = RoomyLayer(6)
     layer.update(*states(2, 5, 0))
     layer.update(*states(2, 1, 1))
     with pytest.raises(ValueError, match="at most 6 tokens, found 7"):

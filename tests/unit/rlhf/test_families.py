@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from rlhf import generation
 from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.draws import draw_table
 from rlhf.generation import draw_index, sample_responses
@@ -96,6 +97,32 @@ def test_decoding_with_a_cache_draws_what_the_whole_sequence_says(family):
         own = alone(lm, [*prompt, *row])[len(prompt) - 1 : -1].softmax(dim=-1)
         assert draw_index(own, numbers[: len(row)]).tolist() == row
         assert row.index(end) == len(row) - 1 if end in row else len(row) == len(numbers)
+
+
+@EACH
+@torch.no_grad()
+def test_prompts_read_in_parts_are_answered_as_those_read_at_once(monkeypatch, family):
+    """Prompts longer than a window of attention, some with parts of padding alone."""
+    lm, plain = policy(family), policy(family)
+    prompts = [list(range(2, 2 + length)) for length in (12, 1, 7, 12)]
+    settings = SamplingParams(temperature=1.0, max_new_tokens=6)
+    draws = draw_table(4, prompts, settings.max_new_tokens)
+    ids, mask = pad_left(prompts, PAD)
+    read: list[int] = []
+    lm.base_model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    # An MLP of 48 numbers a position, or four times 32 where a family does not say.
+    whole, some, each = [[12]], [[6, 6], [4, 4, 4]], [[1] * 12]
+    for most, expected in ((2**27, whole), (4 * 12 * 48 - 1, some), (1, each)):
+        monkeypatch.setattr(generation, "MOST_READ", most)
+        read.clear()
+        found = sample_responses(lm, ids, mask, settings, stop_ids=[-1], pad_id=PAD, draws=draws)
+        assert read[:-5] in expected
+        assert read[-5:] == [1] * 5
+        for prompt, row, numbers in zip(prompts, found.rows(), draws, strict=True):
+            own = alone(plain, [*prompt, *row])[len(prompt) - 1 : -1].softmax(dim=-1)
+            assert draw_index(own, numbers[: len(row)]).tolist() == row
 
 
 @EACH

@@ -27,7 +27,7 @@ WHOLE = ("falcon", "falcon with ALiBi")
 def decoded(lm) -> torch.Tensor:
     """Logits of a prompt's next token, and of the one after it by the cache."""
     ids, mask = BATCH[:2]
-    cache = decoding_cache(lm, 1)
+    cache = decoding_cache(lm, ids.shape[1] + 1)
     first = next_logits(lm, ids, mask, cache)
     seen = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
     return torch.stack([first, next_logits(lm, torch.full((len(ids), 1), 5), seen, cache)])

@@ -9,8 +9,15 @@ from itertools import accumulate
 import pytest
 import torch
 
+from rlhf import generation
 from rlhf.draws import draw_table
-from rlhf.generation import draw_index, filter_logits, sample_all, sample_responses
+from rlhf.generation import (
+    draw_index,
+    filter_logits,
+    prompt_parts,
+    sample_all,
+    sample_responses,
+)
 from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
@@ -444,3 +451,14 @@ def test_s57_equal_policies_give_equal_responses_and_equal_prompts_different_one
     copies = first[:: len(PROMPTS)]
     assert len(copies) == 4
     assert len({tuple(row) for row in copies}) > 1
+
+
+def test_long_prompts_are_read_in_parts_of_equal_length(monkeypatch: pytest.MonkeyPatch):
+    lm = tiny.llama()
+    width = lm.config.intermediate_size
+    assert prompt_parts(lm, 2**10, 4) == [slice(0, 4)]
+    monkeypatch.setattr(generation, "MOST_READ", 3 * 10 * width)
+    assert prompt_parts(lm, 3, 10) == [slice(0, 10)]
+    assert prompt_parts(lm, 3, 11) == [slice(0, 5), slice(5, 11)]
+    assert prompt_parts(lm, 12, 10) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
+    assert prompt_parts(lm, 1000, 2) == [slice(0, 1), slice(1, 2)]

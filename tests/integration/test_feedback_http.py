@@ -118,6 +118,7 @@ def label_everything(address: str, token: str, keys: str = "answer") -> int:
         return given
 
 
+@pytest.mark.long
 def test_a_round_is_published_labelled_announced_and_given_to_the_pipeline(
     tmp_path: Path, prefect: Prefect
 ) -> None:

@@ -565,6 +565,7 @@ def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
 # --- make flow -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_make_flow_ends_with_its_server_and_all_stages_when_it_is_asked_to(workspace: Path):
     ask(workspace, sft={"sleeps": True})
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}

@@ -123,6 +123,7 @@ def test_changed_prompts_run_again_and_no_old_row_comes_back_from_the_cache(chec
     assert checkout.prompts() == 150
 
 
+@pytest.mark.long
 def test_a_new_chat_template_in_the_folder_of_base_model_runs_base_again(checkout: Checkout):
     checkout.check()
     assert checkout.dvc("repro", "base")[0] == 0

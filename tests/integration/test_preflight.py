@@ -264,6 +264,7 @@ def test_the_embedded_models_rates_are_refused_for_a_large_model(place: Place):
     assert "PRESET=smollm2-135m" in found
 
 
+@pytest.mark.long
 def test_own_rates_for_a_large_model_pass(place: Place):
     write_large_model(place.root / "model")
     place.values["base"]["model"] = "model"
@@ -278,6 +279,7 @@ def test_own_rates_for_a_large_model_pass(place: Place):
     assert place.run("base") == (0, "")
 
 
+@pytest.mark.long
 def test_base_refuses_the_embedded_models_rates_for_a_large_model_too(place: Place):
     """A bare `dvc repro` has no preflight."""
     write_large_model(place.root / "model")

@@ -65,6 +65,7 @@ def test_training_texts_use_all_templates_unless_params_say_otherwise(prepare: P
         assert (default / name).read_bytes() == (three / name).read_bytes()
 
 
+@pytest.mark.long
 def test_your_own_data_are_refused_when_they_need_more_memory(
     tmp_path: Path, prepare: Prepare, capsys: pytest.CaptureFixture[str]
 ):

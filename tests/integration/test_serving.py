@@ -141,6 +141,7 @@ def our_response(root: Path, prompt: Prompt) -> str:
     return decode_rows(tokenizer(), responses.response_ids, responses.response_mask)[0]
 
 
+@pytest.mark.long
 def test_the_served_policy_continues_a_conversation_as_our_own_generation_does(
     root: Path, server: str
 ) -> None:

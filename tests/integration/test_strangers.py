@@ -62,6 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
         yield Pages(home, prefect, mlflow)
 
 
+@pytest.mark.long
 def test_the_person_who_has_the_password_is_let_in(pages: Pages):
     assert ask(pages.prefect, DEPLOYMENTS, {}, **pages.signed_in) == (200, "[]")
     own = {"Origin": pages.prefect.url, **pages.signed_in}

@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -422,6 +423,28 @@ def test_metrics_diff_has_the_numbers_of_a_stage_before_and_after(changed: Chang
     assert set(difference) == {"results/ppo/r1/metrics.json", "results/evaluate/r1/metrics.json"}
     coefficient = difference["results/ppo/r1/metrics.json"]["objective/kl_coef"]
     assert (coefficient["old"], coefficient["new"]) == (0.04, 0.5)
+
+
+def test_the_documented_table_of_experiments_has_what_differs_and_little_else(changed: Changed):
+    guide = (ROOT / "docs/how-to/compare-runs.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^dvc (exp show .+)$", guide, re.MULTILINE)
+
+    everything = columns(changed.world, "exp", "show")
+    shown = columns(changed.world, *shlex.split(command))
+
+    assert len(everything) > 200
+    assert shown == [
+        *("Experiment", "rev", "typ", "Created"),  # In CSV; the first and the last on screen.
+        *(f"metrics/final.json:{measure}" for measure in ("gold", "win", "kl")),
+        "ppo.kl_coef",
+    ]
+
+
+def columns(world: World, *command: str) -> list[str]:
+    """Of a table of DVC's."""
+    said = world.dvc(*command, "--csv").splitlines()
+    (head,) = (line for line in said if line.startswith("Experiment,"))
+    return head.split(",")
 
 
 # --- MLflow --------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from tasks.params.changed import ChangedParam, changed_params
+from tasks.reporting.annotators import read_annotators
 from tasks.reporting.data import (
     read_curves,
     read_labels,
@@ -84,6 +86,7 @@ def build_report(
             samples=shown,
             samples_total=total,
             lineage=read_lineage(root, rounds),
+            annotators=read_annotators(root, [*takewhile(lambda key: key != final, rounds), final]),
             labels=read_labels(root, rounds),
         )
     )

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from tasks.params.changed import ChangedParam
 from tasks.reporting import best_of_n
 from tasks.reporting.against_kl import gold_against_kl
+from tasks.reporting.annotators import AnnotatorRow
 from tasks.reporting.caveats import caveats, contradiction, rounds_without_gain
 from tasks.reporting.charts import (
     SMALL,
@@ -62,6 +63,8 @@ class ReportData:
     samples_total: int
     lineage: Sequence[ModelNode]
     labels: Mapping[str, tuple[Source, int]]
+    annotators: Sequence[AnnotatorRow]
+    """Of the rounds up to the final one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ def render_page(data: ReportData) -> str:
         policies=data.results["policies"],
         lineage=lineage_drawing(data.lineage, data.labels) if data.lineage else None,
         lineage_rows=lineage_rows(data.lineage),
+        rounds_judged=[
+            key for key in data.labels if any(row.by_round[key] for row in data.annotators)
+        ],
     )
 
 

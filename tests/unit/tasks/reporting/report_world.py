@@ -5,6 +5,8 @@ import json
 import math
 from pathlib import Path
 
+from tasks.running.staging import write_json_lines
+
 
 def write_world(
     root: Path, rounds: tuple[str, ...] = ("r1", "r2", "r3"), *, gold: bool = True
@@ -26,9 +28,7 @@ def write_world(
     for number, key in enumerate(rounds, start=1):
         models = f"models/rounds/{key}"
         preferences = f"data/rounds/{key}/preferences"
-        labels = root / "data" / "rounds" / key / "judgments.jsonl"
-        labels.parent.mkdir(parents=True)
-        labels.write_text("{}\n" * 1500)
+        _labels(root / "data" / "rounds" / key, key)
         _manifest(
             root / models / "reward",
             {reward_before: folder_hash(reward_before), preferences: f"{number:02d}" * 16 + ".dir"},
@@ -57,6 +57,21 @@ def write_world(
 def folder_hash(path: str) -> str:
     """The hash by which all manifests refer to a folder."""
     return hashlib.md5(path.encode()).hexdigest() + ".dir"
+
+
+def _labels(folder: Path, key: str) -> None:
+    """1,500 judgments of as many pairs: of 1,200 in training, 200 held out and 100 left out."""
+    (folder / "preferences").mkdir(parents=True)
+    pairs = [f"{key}-{number}" for number in range(1500)]
+    who = [("sim-1", "rubric")] * 1000 + [("<b>ben", "human")] * 500
+    rows = [
+        {"judgment_id": f"of {pair}", "pair_id": pair, "annotator_id": name, "kind": kind}
+        for pair, (name, kind) in zip(pairs, who, strict=True)
+    ]
+    write_json_lines(folder / "judgments.jsonl", rows)
+    for side, chosen in (("train", pairs[:1200]), ("heldout", pairs[1200:1400])):
+        preferences = [{"pair_id": pair} for pair in chosen]
+        write_json_lines(folder / f"preferences/{side}.jsonl", preferences)
 
 
 def _interval(mean: float, half: float) -> dict[str, float]:

@@ -9,9 +9,11 @@ import pytest
 
 from tasks.params.changed import ChangedParam
 from tasks.report import build_report
+from tasks.reporting.annotators import read_annotators
 from tasks.reporting.charts import nice_ticks
 from tasks.reporting.data import read_curves, read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
+from tasks.running.staging import write_json_lines
 from tests.unit.tasks.reporting.report_world import folder_hash, write_world
 
 ROUNDS = ("r1", "r2", "r3")
@@ -78,6 +80,33 @@ def test_headline_rounds_curves_accuracies_and_lineage_are_all_there(world: Path
     assert text.count('class="box reward"') == 3
     assert text.count("1,500 labels") == 3
     assert "<code>python -m tasks.lineage r3</code>" in text
+
+
+def test_annotators_are_listed_with_what_became_of_their_judgments(world: Path) -> None:
+    def table(final: str) -> list[list[str]]:
+        build_report(world, ROUNDS, final, world / "reports", seed=0)
+        text = (world / "reports/index.html").read_text(encoding="utf-8")
+        rows = text.partition(f"Whose judgments formed {final}")[2]
+        body = rows.partition("</table>")[0].partition("<tbody>")[2]
+        return [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in body.split("<tr>")[1:]]
+
+    (world / "reports").mkdir(exist_ok=True)
+    rounds = ["1,000"] * 3
+    assert table("r3") == [
+        ["sim-1", "rubric", *rounds, "3,000", "0", "0"],
+        ["&lt;b&gt;ben", "human", "500", "500", "500", "600", "600", "300"],
+    ]
+    # What came later did not form an earlier policy.
+    assert table("r2")[1] == ["&lt;b&gt;ben", "human", "500", "500", "400", "400", "200"]
+
+
+def test_a_judgment_in_two_rows_counts_once_and_no_judgment_makes_no_row(tmp_path: Path) -> None:
+    row = {"judgment_id": "j", "pair_id": "p", "annotator_id": "ada", "kind": "human"}
+    for key, rows in (("r1", [row, row]), ("r2", [])):
+        (tmp_path / "data/rounds" / key).mkdir(parents=True)
+        write_json_lines(tmp_path / "data/rounds" / key / "judgments.jsonl", rows)
+    (ada,) = read_annotators(tmp_path, ["r1", "r2", "r3"])
+    assert (ada.by_round, ada.by_side) == ({"r1": 1}, {"left out": 1})
 
 
 def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:

@@ -31,6 +31,8 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 SILENT_SECONDS = 2 * HEARTBEAT_SECONDS
+AT_MOST_SECONDS = 180
+"""Until a run that is gone is called so: a promise, not a measure of speed."""
 PIPELINE = """
 stages:
   sft:
@@ -50,7 +52,7 @@ tries.open("a").write("x")
 (common / f"{{run}}.pid").write_text(str(os.getpid()))
 if run == "long":
     time.sleep({long})
-if run.startswith("killed"):
+if run.startswith(("killed", "sft-")):
     time.sleep(3600)
 if run.startswith("again") and len(tries.read_text()) == 2:
     time.sleep(3600)
@@ -122,12 +124,13 @@ class World(Checkout):
         self.git("commit", "--quiet", "-m", "one")
         self.home = self.root / ".work/prefect"
         self.home.mkdir(parents=True)
+        self.port = servers.any_free_port()
 
     @contextmanager
     def served(self) -> Iterator[None]:
         env = {**flow_environment(self.root), **self.environment, "PREFECT_HOME": str(self.home)}
         self.env = {**env, "MLFLOW_TRACKING_URI": "", ADDRESS: self.receiver.address}
-        with servers.prefect_server(servers.any_free_port(), self.env) as server:
+        with servers.prefect_server(self.port, self.env) as server:
             server.wait()
             self.server, self.orders = server, Orders(server)
             self.env |= {
@@ -323,11 +326,29 @@ def test_who_loses_the_worker_has_crashed_and_so_have_the_tasks(world: World):
         assert world.runs_of_all() == before
 
 
+@contextmanager
+def stage_of_another_machine(world: World) -> Iterator["subprocess.Popen[bytes]"]:
+    """The process of a flow run `rlhf-stage`, as a worker of a pool starts it in its clone."""
+    origin = world.folder / "origin.git"
+    world.git("init", "--quiet", "--bare", "--initial-branch=main", str(origin))
+    world.git("push", "--quiet", str(origin), "main")
+    clone = world.folder / "clone"
+    world.git("clone", "--quiet", str(origin), str(clone))
+    remote = ("remote", "add", "--local", "--default", "shared", str(world.folder / "data"))
+    world.dvc(*remote, cwd=clone)
+    code = "from flows.stage_flow import remote_stage; remote_stage(stage='sft', revision='main')"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=clone, env=world.env) as process:
+        yield process
+        process.kill()
+
+
 def test_where_all_are_killed_the_server_says_so_by_itself(world: World):
-    with world.worker() as worker:
+    with world.worker() as worker, stage_of_another_machine(world) as elsewhere:
         flow_run, stage = world.started("killed-both")
+        eventually(lambda: list(world.common.glob("sft-*.pid")))
         flow, before = process_of(flow_run), world.runs_of_all()
         worker.kill()
+        elsewhere.kill()
         os.kill(flow, signal.SIGKILL)
         killed = time.monotonic()
         state = world.orders.ended(flow_run)
@@ -337,6 +358,10 @@ def test_where_all_are_killed_the_server_says_so_by_itself(world: World):
             silent.MESSAGE.format(seconds=SILENT_SECONDS),
         )
         assert not is_alive(stage)
+        # Its machine is gone, and whoever ordered it on another waits: nobody else would say so.
+        body = {"flows": {"name": {"any_": ["rlhf-stage"]}}}
+        (there,) = world.orders.ask("POST", "/flow_runs/filter", body).json()
+        assert world.orders.ended(there["id"])["message"] == state["message"]
         world.told("killed-both", "Crashed")
         assert world.runs_of_all() == before
     with world.worker():
@@ -344,3 +369,40 @@ def test_where_all_are_killed_the_server_says_so_by_itself(world: World):
         time.sleep(5)
         assert world.runs_of_all() == before
     world.told("killed-both", "Crashed")
+
+
+def test_where_the_server_is_killed_too_it_says_so_when_it_is_back(tmp_path: Path):
+    world = World(tmp_path, Receiver())
+    with world.served(), world.worker() as worker:
+        flow_run, stage = world.started("killed-with-all")
+        flow, before = process_of(flow_run), world.runs_of_all()
+        kill_together(flow, worker.pid, world.server.child.process.pid)
+    with world.served():
+        began = time.monotonic()
+        state = world.orders.ended(flow_run)
+        assert time.monotonic() - began < AT_MOST_SECONDS
+        assert (state["name"], state["message"]) == (
+            "Crashed",
+            silent.MESSAGE.format(seconds=SILENT_SECONDS),
+        )
+        assert not is_alive(stage)
+        # The flow is told by the kernel, and has no server to tell.
+        with world.worker() as worker:
+            eventually(lambda: world.tasks(flow_run) == ["Crashed"])
+            flow_run, stage = world.started("killed-with-the-server")
+            kill_together(worker.pid, world.server.child.process.pid)
+    with world.served():
+        began = time.monotonic()
+        # `worker` makes the automation anew, which would know of no heartbeat.
+        assert world.orders.ended(flow_run)["name"] == "Crashed"
+        assert time.monotonic() - began < AT_MOST_SECONDS
+        assert not is_alive(stage)
+        with world.worker():
+            eventually(lambda: world.tasks(flow_run) == ["Crashed"])
+            time.sleep(5)
+            assert world.runs_of_all() == before + 1
+
+
+def kill_together(*processes: int) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)

@@ -199,6 +199,9 @@ def test_the_proxy_hands_on_to_the_page_whom_it_has_signed_in():
     assert given.behind_proxy == [address, "127.0.0.1"]
     on_front = {n for n, s in SERVICES.items() if "front" in s.get("networks", [])}
     assert on_front == {"page", "proxy"}
+    # The page starts first: without an address of its own it would be given the proxy's.
+    addresses = [SERVICES[name]["networks"]["front"]["ipv4_address"] for name in on_front]
+    assert len(set(addresses)) == 2
 
 
 def test_the_page_of_compose_is_healthy_and_believes_its_proxy(tmp_path: Path):

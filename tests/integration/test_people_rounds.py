@@ -32,6 +32,8 @@ from tests.integration.test_pipeline import World, unrun  # noqa: F401
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(10_000)]
 
 PATIENCE_SECONDS = 2400
+LOOSE = {"win_rate": 0, "max_kl": 1e6, "min_length": 0, "max_length": 1e6, "min_diversity": 0}
+"""Limits of the gate that every policy keeps to."""
 
 
 class Prefect:
@@ -44,7 +46,7 @@ class Prefect:
             base_url=f"{address}/api", timeout=60, trust_env=False, headers=headers
         )
 
-    def order(self, deployment: str, **form: str) -> str:
+    def order(self, deployment: str, **form: Any) -> str:
         found = self._ask("GET", f"/deployments/name/{deployment}")
         body = {"idempotency_key": uuid.uuid4().hex, "parameters": form}
         return str(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", body)["id"])
@@ -264,11 +266,23 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Rejected")
         assert production(world)[0] == "r1"
 
+        # By limits that it keeps to, it passes, and is promoted without an override.
+        prefect.order(
+            "promote/promote", round_key="r2", workspace=".work/runs/ours", limits=LOOSE
+        )
+        asked = ended(prefect, "promote", 4)
+        assert asked["state_name"] == "Suspended"
+        assert "**no**" not in prefect.artifact("gate-r2")
+        prefect.fill_in(asked["id"], decision="approve", who="Lea", why="a trial")
+        eventually(lambda: prefect.runs("promote")[0]["state_name"] == "Promoted")
+        assert "in spite of" not in prefect.runs("promote")[0]["state"]["message"]
+        assert production(world) == ("r2", "approved", "Lea", "a trial")
+
         # Once more: nothing to label, nothing to do, nobody is asked again.
         prefect.order("rlhf/rlhf", name="ours")
         run = ended(prefect, "rlhf", 4)
         assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
-        assert len(prefect.runs("promote")) == 3
+        assert len(prefect.runs("promote")) == 4
 
 
 def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -> None:

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from flows.access import auth_string, make_private, sign_in
+from flows.artifact_addresses import ByServer
 from flows.environment import environment
 from flows.guard import Guard, with_sign_in, without
 
@@ -65,11 +66,12 @@ def _prefect(addresses: Sequence[str]) -> ASGIApp:
 
 def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     store = os.environ["MLFLOW_TRACKING_URI"]
-    artifacts = Path("mlartifacts")
+    artifacts, here = Path("mlartifacts"), None
     if store.startswith("sqlite:///"):
         folder = Path(store.removeprefix("sqlite:///")).parent
         make_private(folder)
         artifacts = folder / "artifacts"
+        here = artifacts.resolve().as_uri()
     # Before its modules are imported: some take these then.
     os.environ |= {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(addresses),
@@ -81,7 +83,7 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     from mlflow.utils.server_cli_utils import resolve_default_artifact_root  # noqa: PLC0415
 
     # As `mlflow server` hands them to the process that it starts.
-    root = resolve_default_artifact_root(True, "", store)
+    root = here or resolve_default_artifact_root(True, "", store)
     os.environ |= {
         constants.BACKEND_STORE_URI_ENV_VAR: store,
         constants.REGISTRY_STORE_URI_ENV_VAR: store,
@@ -94,7 +96,8 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     handlers.initialize_backend_stores(store, store, root)
     from mlflow.server.fastapi_app import app  # noqa: PLC0415
 
-    return without(app, ASSISTANT)
+    served = without(app, ASSISTANT)
+    return ByServer(served, here) if here else served
 
 
 if __name__ == "__main__":

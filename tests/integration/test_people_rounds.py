@@ -267,9 +267,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert production(world)[0] == "r1"
 
         # By limits that it keeps to, it passes, and is promoted without an override.
-        prefect.order(
-            "promote/promote", round_key="r2", workspace=".work/runs/ours", limits=LOOSE
-        )
+        prefect.order("promote/promote", round_key="r2", workspace=".work/runs/ours", limits=LOOSE)
         asked = ended(prefect, "promote", 4)
         assert asked["state_name"] == "Suspended"
         assert "**no**" not in prefect.artifact("gate-r2")

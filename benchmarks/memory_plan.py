@@ -229,14 +229,13 @@ def _autocast(asked: Round) -> contextlib.AbstractContextManager[object]:
 def _rollout(lm: PreTrainedModel, asked: Round) -> None:
     """The prompts, then the last step: the cache is whole, and one token is drawn."""
     cache = decoding_cache(lm, asked.prompt + asked.response)
-    parts = prompt_parts(lm, asked.rows, asked.prompt)
+    parts = [part.stop - part.start for part in prompt_parts(lm, asked.rows, asked.prompt)]
     with _autocast(asked):
-        for tokens in (*(part.stop - part.start for part in parts), 1):
+        for tokens in (*parts, 1):
             ids = torch.zeros(asked.rows, tokens, dtype=torch.int64)
             output = lm.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
             logits = language_model_head(lm, output.last_hidden_state[:, -1])
-            uniform = torch.zeros(asked.rows, dtype=torch.float64)
-            draw_index(logits.softmax(dim=-1), uniform)
+            draw_index(logits.softmax(dim=-1), torch.zeros(asked.rows, dtype=torch.float64))
 
 
 def _update(actor: ActorCritic, optimiser: torch.optim.Optimizer, asked: Round) -> None:

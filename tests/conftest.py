@@ -27,10 +27,12 @@ AssertClose = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
-def denormals() -> Iterator[None]:
-    """A stage that ran in this process leaves it without denormals, which hypothesis refuses."""
+def as_it_was() -> Iterator[None]:
+    """A stage that ran in this process leaves it without denormals, which hypothesis refuses, and
+    with its number of threads, with which sums have other bits."""
     yield
     torch.set_flush_denormal(False)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

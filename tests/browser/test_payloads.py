@@ -74,7 +74,12 @@ def test_no_payload_becomes_active_on_the_labelling_page(
     csrf = "return document.querySelector('meta[name=csrf]')?.content"
     seen = 0
     for number in range(60):
-        _wait(browser, lambda b: b.execute_script("return !document.body.ariaBusy && " + READY))
+        _wait(
+            browser,
+            lambda b: b.execute_script(
+                "return document.body && !document.body.ariaBusy && " + READY
+            ),
+        )
         assert browser.execute_script(FIND_ACTIVE) == []
         seen += 1
         if number == 0:

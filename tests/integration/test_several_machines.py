@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from flows import servers
 from flows.environment import environment as flow_environment
+from tasks.tracking.store import connect, logged_files
 from tasks.workspace.dvc_lockfile import read_lock
 from tests.stage_world import copy_tiny_repository, environment
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300
 BUCKET = "rounds"
+WEIGHTS = "model.safetensors"
 KEYS = {
     "aws_access_key_id": "key",
     "aws_secret_access_key": "secret",
@@ -248,7 +250,19 @@ def test_the_flow_with_two_pools_does_the_whole_pipeline_and_makes_the_same_byte
         server = running.enter_context(servers.prefect_server(servers.any_free_port(), env))
         server.wait()
         password = (home / "auth").read_text().strip()
+        # A store that is used without a server, too; the machines have the server's address alone.
+        store = f"sqlite:///{machines.folder / 'served/mlflow.db'}"
+        experiment = connect(store).experiment
+        mlflow = running.enter_context(
+            servers.mlflow_server(
+                servers.any_free_port(),
+                {**env, "MLFLOW_TRACKING_URI": store},
+                log=machines.folder / "mlflow.log",
+            )
+        )
+        mlflow.wait()
         settings = {
+            "MLFLOW_TRACKING_URI": mlflow.url,
             "PREFECT_API_URL": f"{server.url}/api",
             "PREFECT_API_AUTH_STRING": password,
             "PREFECT_WORKER_QUERY_SECONDS": "1",
@@ -277,6 +291,13 @@ def test_the_flow_with_two_pools_does_the_whole_pipeline_and_makes_the_same_byte
         (stage, "gpu" if stage.partition("@")[0] in gpu_stages(alone) else "cpu")
         for stage in read_lock(alone)
     )
+    # Their models are in that store, on the disk of its server.
+    models = connect(store).client.search_logged_models([experiment])
+    logged = [logged_files(connect(store), model.model_id) for model in models]
+    found = [(folder / WEIGHTS).read_bytes() for folder in logged if folder]
+    made = [path.read_bytes() for path in (alone / "models").rglob(WEIGHTS)]
+    base = (alone / "models/base" / WEIGHTS).read_bytes()
+    assert sorted([*found, base]) == sorted(made)
     # Nobody has left anything behind.
     assert machines.branches() == branches
     assert not [path for clone in clones for path in (clone / ".work/stages").glob("*-*")]

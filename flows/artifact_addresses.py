@@ -66,11 +66,9 @@ class ByServer:
         return scope, again
 
     def _named(self, body: bytes) -> bytes:
-        by_server = b'"' + BY_SERVER.encode() + b"/"
-        for end in (b"/", b'"'):
-            kept = b"" if end == b"/" else end
-            body = body.replace(b'"' + self._folder + end, by_server + kept)
-        return body
+        """A response with addresses as clients are to have them."""
+        here, by_server = b'"' + self._folder, f'"{BY_SERVER}/'.encode()
+        return body.replace(here + b"/", by_server).replace(here + b'"', by_server + b'"')
 
 
 def _is_json(headers: Headers) -> bool:

@@ -94,6 +94,11 @@ def test_models_of_another_machine_are_in_the_store_and_come_from_it(
         assert loaded["same"]
         address = MlflowClient(server.url).get_logged_model(sent["models/policy"])
         assert address.artifact_location.startswith("mlflow-artifacts:/")
+        # What somebody registers by such an address, too, is kept as a folder.
+        client = MlflowClient(server.url)
+        client.create_registered_model("mine")
+        source = f"{address.artifact_location}/model"
+        client.create_model_version("mine", source, model_id=address.model_id)
 
     # Without the server, the store of this machine has them where it has its own.
     local = connect(here)
@@ -103,4 +108,5 @@ def test_models_of_another_machine_are_in_the_store_and_come_from_it(
         assert folder.is_relative_to(store / "artifacts")
         (kept,) = folder.rglob("model.safetensors")
         assert kept.read_bytes() == (model_folders / name / "model.safetensors").read_bytes()
+    assert local.client.get_model_version("mine", "1").source.startswith(f"file://{store}/")
     assert "mlflow-artifacts" not in str(local.client.search_runs([local.experiment]))

@@ -81,11 +81,12 @@ def make_deterministic(threads: int) -> None:
     Up to 8 threads the results do not depend on their number either.
 
     Numbers below 1.2e-38 become 0: a CPU computes with them in microcode, and a sharp model's
-    attention is full of them, which made reward-model training four times as long.
+    attention is full of them, which made reward-model training four times as long. Each thread has
+    a setting of its own and inherits it when it starts, so this comes before the first product.
     """
+    torch.set_flush_denormal(True)
     require_kernels()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_flush_denormal(True)
     torch.set_num_threads(threads)
     thread_order.install()
     torch.use_deterministic_algorithms(True)

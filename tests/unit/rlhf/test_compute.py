@@ -25,6 +25,27 @@ def test_denormals_count_as_zero_and_the_smallest_normal_number_does_not():
     assert (torch.full((16,), 1.2e-38) * 1.0).min() > 0
 
 
+THREADS = """
+import sys
+from rlhf import bits
+bits.choose(sys.argv[1])
+import torch
+from rlhf.compute import make_deterministic
+make_deterministic(2)
+tiny = torch.full((2**20,), 1000, dtype=torch.int32).view(torch.float32)
+print(int((tiny * 1.0).view(torch.int32).count_nonzero()))
+"""
+
+
+@pytest.mark.parametrize("bits", ["portable", "native"])
+def test_denormals_count_as_zero_in_every_thread(bits: str):
+    """Each of two threads multiplies half of the numbers, of which every one is 1.4e-42."""
+    command = [sys.executable, "-c", THREADS, bits]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+
+    assert int(done.stdout) == 0
+
+
 STEP = """
 import resource, sys, torch
 from rlhf.compute import keep_freed_memory

@@ -66,8 +66,16 @@ def _lines(
     yield from _section("data", differences.data(first, second))
     code = differences.code(root, first, second)
     yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
-    yield from _section("reward models", differences.reward_models(results[0], results[1]))
-    yield from _section("policies", differences.policies(results[0], results[1]))
+    for title, found in (
+        ("reward models", differences.reward_models(results[0], results[1])),
+        ("policies", differences.policies(results[0], results[1])),
+    ):
+        measures = title.replace(" ", "_")
+        without = [letter for letter, one in zip("AB", results, strict=True) if not one[measures]]
+        if without:
+            yield f"{title}: not compared, nothing measured of {' and '.join(without)} is here"
+        else:
+            yield from _section(title, found)
     paired = differences.paired_gold(folders[0], folders[1], _rounds(sides))
     yield from (f"  {key} gold, B - A on the same prompts: {by}" for key, by in paired.items())
 

@@ -35,23 +35,31 @@ def params(first: Side, second: Side) -> list[Differing]:
 
 
 def data(first: Side, second: Side) -> list[Differing]:
-    """Data sets that were written with different content, with their numbers of rows."""
+    """Data sets of other content, or of one side only, with their numbers of rows."""
     ours, theirs = _data(first), _data(second)
-    both = [Contents(first.root), Contents(second.root)]
     found = []
-    for path in sorted(ours.keys() & theirs.keys()):
-        if ours[path] != theirs[path]:
-            digests = (ours[path], theirs[path])
-            words = [_rows(c, path, digest) for c, digest in zip(both, digests, strict=True)]
+    # MLflow knows only the stages that a run ran itself: what it lacks may be there.
+    partly = "run" in (first.kind, second.kind)
+    for path in sorted(ours.keys() & theirs.keys() if partly else ours.keys() | theirs.keys()):
+        digests = (ours.get(path), theirs.get(path))
+        if digests[0] != digests[1]:
+            words = [
+                ABSENT if digest is None else _rows(Contents(one.root), path, digest)
+                for one, digest in zip((first, second), digests, strict=True)
+            ]
             found.append(Differing(path, *words))
     return found
 
 
 def code(root: Path, first: Side, second: Side) -> list[str]:
-    """Files of code that stages of both sides used in different versions."""
+    """Files of code that the stages used in different versions, or those of one side only."""
     ours, theirs = _code(first), _code(second)
     if ours and theirs:
-        return sorted(path for path in ours.keys() & theirs.keys() if ours[path] != theirs[path])
+        paths = sorted(ours.keys() | theirs.keys())
+        alone = {path: letter for letter, one, other in (("A", ours, theirs), ("B", theirs, ours))
+                 for path in one.keys() - other.keys()}  # fmt: skip
+        differing = [path for path in paths if ours.get(path) != theirs.get(path)]
+        return [f"{path} (only {alone[path]})" if path in alone else path for path in differing]
     # MLflow does not have the hashes of code, only the commit.
     try:
         listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")
@@ -61,21 +69,15 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
 
 
 def policies(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:
-    """Each measure of each policy that both sides evaluated, from `build_results` of each."""
-    by_name = {policy["name"]: policy for policy in theirs["policies"]}
-    pairs = [(one, by_name[one["name"]]) for one in ours["policies"] if one["name"] in by_name]
+    """Each measure of each policy that a side evaluated, from `build_results` of each."""
     measures = ("gold", "proxy", "win_rate_vs_sft", "kl", "length", "finished", "distinct_2")
-    return [row for pair in pairs for row in _measures(pair[0]["name"], pair, measures)]
+    return _measures("name", ours["policies"], theirs["policies"], measures)
 
 
 def reward_models(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:
     """Each measure of each round's reward model."""
-    by_round = {one["round"]: one for one in theirs["reward_models"]}
-    pairs = [
-        (one, by_round[one["round"]]) for one in ours["reward_models"] if one["round"] in by_round
-    ]
     measures = ("pairs", "accuracy_before", "accuracy_after", "longer_wins", "ece")
-    return [row for pair in pairs for row in _measures(pair[0]["round"], pair, measures)]
+    return _measures("round", ours["reward_models"], theirs["reward_models"], measures)
 
 
 def paired_gold(first: Path, second: Path, rounds: Sequence[str]) -> dict[str, str]:
@@ -91,14 +93,20 @@ def paired_gold(first: Path, second: Path, rounds: Sequence[str]) -> dict[str, s
 
 
 def _measures(
-    name: str, pair: tuple[Mapping[str, Any], Mapping[str, Any]], measures: Sequence[str]
+    key: str,
+    ours: Sequence[Mapping[str, Any]],
+    theirs: Sequence[Mapping[str, Any]],
+    measures: Sequence[str],
 ) -> list[Differing]:
     rows = []
-    for measure in measures:
-        one, other = (side.get(measure) for side in pair)
-        if one is not None and other is not None and one != other:
-            by = _number(other) - _number(one)
-            rows.append(Differing(f"{name} {measure}", _words(one), _words(other), f"{by:+.3g}"))
+    first, second = ({one[key]: one for one in side} for side in (ours, theirs))
+    for name in dict.fromkeys([*first, *second]):
+        for measure in measures:
+            one, other = (side.get(name, {}).get(measure) for side in (first, second))
+            if one != other:
+                both = one is not None and other is not None
+                by = f"{_number(other) - _number(one):+.3g}" if both else ""
+                rows.append(Differing(f"{name} {measure}", _words(one), _words(other), by))
     return rows
 
 
@@ -107,6 +115,8 @@ def _number(value: Any) -> float:
 
 
 def _words(value: Any) -> str:
+    if value is None:
+        return ABSENT
     if isinstance(value, Mapping) and "low" in value:
         return f"{value['mean']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
     number = _number(value)

@@ -10,7 +10,7 @@ from tasks.comparing.sides import SideError, side
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.workspace.variants import prepare_workspace
-from tests.traced_world import START, World
+from tests.traced_world import START, World, after
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -76,8 +76,49 @@ def test_a_commit_does_not_differ_from_itself_or_from_its_checkout(
     assert main(["second", "."]) == 0
 
     said = capsys.readouterr().out
-    for title in ("params", "data", "reward models", "policies"):
+    for title in ("params", "data", "policies"):
         assert f"{title}: no difference\n" in said
+    assert "reward models: not compared, nothing measured of A and B is here\n" in said
+
+
+def test_what_only_one_side_has_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third commit has a second round."""
+    world.round("r2", after("r1"), ["ann"], "third")
+    world.measure("r2", {"metrics.json": metrics(7.0)})
+    world.commit("third")
+
+    assert main(["second", "third"]) == 0
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (judged,) = [line for line in lines if line[0] == "data/rounds/r2/judgments.jsonl"]
+    assert judged[1] == "-"
+    assert judged[3:] == ["4", "rows"]
+    assert ["r2", "gold", "-", "7.000", "(6.000", "to", "8.000)"] in lines
+
+
+def test_files_of_code_that_only_one_side_has_are_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, deps in (("one", {"rlhf/gone.py": "x"}), ("other", {"rlhf/new.py": "x"})):
+        world.measure("r1", {"metrics.json": metrics(6.5)}, deps | {"rlhf/same.py": "x"})
+        world.commit(name)
+
+    assert main(["one", "other"]) == 0
+
+    said = capsys.readouterr().out
+    assert "code: 2 files differ: rlhf/gone.py (only A), rlhf/new.py (only B)\n" in said
+
+
+def test_measurements_that_are_not_here_are_not_called_equal(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(world.root / ".dvc/cache")
+
+    assert main(["first", "second"]) == 0
+
+    said = capsys.readouterr().out
+    assert "policies: not compared, nothing measured of A and B is here\n" in said
+    assert "not on this machine" in said
 
 
 def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None:

@@ -1,10 +1,10 @@
 """`python -m tasks.lineage POLICY`: every judgment, demonstration and prompt that formed a policy.
 
 And the way back: with `--annotator`, `--source`, `--prompt` or `--judgment` instead of a policy,
-the models that these formed. Follows the hashes in dvc.lock, of any commit (`--rev`), and reads the
-files from DVC's cache, so nothing has to be checked out. Prints counts by annotator and source;
-`--items` prints each item as a JSON object on a line of its own. Exit codes: 0, or 2 where the
-question or the records are at fault.
+the models that these formed, of all branches and commits that are here. Follows the hashes in
+dvc.lock, of any commit (`--rev`), and reads the files from DVC's cache, so nothing has to be
+checked out. Prints counts by annotator and source; `--items` prints each item as a JSON object on a
+line of its own. Exit codes: 0, or 2 where the question or the records are at fault.
 """
 
 import argparse
@@ -43,8 +43,7 @@ def main(argv: list[str] | None = None) -> int:
             lines = _rows(items) if given.items else _formed(model, items)
         else:
             ((name, value),) = asked.items()
-            formed = ancestry.formed_by(ancestry.models(), lambda item: BACK[name](item, value))
-            lines = _back(f"{name} {value}", formed, each=given.items)
+            lines = _way_back(ancestry, name, value, given)
         for line in lines:
             sys.stdout.write(f"{line}\n")
     except (RecordError, ContentError) as error:
@@ -77,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--prompt", metavar="ID", help="models that a prompt formed")
     parser.add_argument("--judgment", metavar="ID", help="models that a judgment formed")
-    parser.add_argument("--rev", metavar="COMMIT", help="as of a commit, branch or tag")
+    parser.add_argument("--rev", metavar="COMMIT", help="as of a commit, branch or tag, alone")
     parser.add_argument("--items", action="store_true", help="list every item, as JSON Lines")
     return parser
 
@@ -95,16 +94,40 @@ def _formed(model: Model, items: Iterable[Item]) -> Iterator[str]:
     yield from _table(found)
 
 
-def _back(asked: str, formed: dict[Model, list[Item]], *, each: bool) -> Iterator[str]:
-    if each:
-        for model, items in formed.items():
-            yield from (compact_json({"model": model.path, **item.to_row()}) for item in items)
-        return
+def _way_back(
+    ancestry: Ancestry, name: str, value: str, given: argparse.Namespace
+) -> Iterator[str]:
+    """The models that something formed: of one revision where one is given, else of all."""
+    unclear: list[Model] = []
+    if given.rev is None:
+        models, named = ancestry.all_models(), ancestry.records.named_in()
+        formed = ancestry.formed_by(models, lambda item: BACK[name](item, value), unclear=unclear)
+    else:
+        models, named = ancestry.models(), {}
+        formed = ancestry.formed_by(models, lambda item: BACK[name](item, value))
+    if given.items:
+        yield from _each(formed)
+    else:
+        yield from _back(f"{name} {value}", formed, named)
+    for model in unclear:
+        sys.stderr.write(f"{model.path} (md5 {model.digest}): what formed it is not here\n")
+
+
+def _each(formed: dict[Model, list[Item]]) -> Iterator[str]:
+    for model, items in formed.items():
+        yield from (compact_json({"model": model.path, **item.to_row()}) for item in items)
+
+
+def _back(
+    asked: str, formed: dict[Model, list[Item]], named: dict[str, list[str]]
+) -> Iterator[str]:
     if not formed:
         yield f"{asked}: no model was formed by it"
     for model, items in formed.items():
-        number = sum(counts(items).values())
-        yield f"{model.path} (md5 {model.digest}): {number:,} item{'s' if number > 1 else ''}"
+        count = sum(counts(items).values())
+        number = f"{count:,} item{'s' if count > 1 else ''}"
+        where = f"; {', '.join(named[model.digest])}" if model.digest in named else ""
+        yield f"{model.path} (md5 {model.digest}): {number}{where}"
 
 
 def _rows(items: Iterable[Item]) -> Iterator[str]:

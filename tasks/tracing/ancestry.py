@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.tracing.contents import Contents
+from tasks.tracing.contents import ContentError, Contents
 from tasks.tracing.items import PREPARED, Item, Part, files_of, items_of, parts_of
 from tasks.tracing.records import Ran, RecordError, Records
 
@@ -56,6 +56,13 @@ class Ancestry:
         """All models of the revision, in the order of the stages."""
         return [Model(path, digest) for path, digest in self.records.models().items()]
 
+    def all_models(self) -> list[Model]:
+        """Those of the revision, then those that only other commits of any branch name."""
+        ours = self.models()
+        known = {model.digest for model in ours}
+        everywhere = self.records.all_models().items()
+        return ours + [Model(path, digest) for digest, path in everywhere if digest not in known]
+
     def parts(self, model: Model) -> tuple[Part, ...]:
         """The files that formed a model, each as the stage that learnt from it read it.
 
@@ -88,21 +95,39 @@ class Ancestry:
         return files_of(part, self.contents)
 
     def formed_by(
-        self, models: list[Model], wanted: Callable[[Item], bool]
+        self,
+        models: list[Model],
+        wanted: Callable[[Item], bool],
+        *,
+        unclear: list[Model] | None = None,
     ) -> dict[Model, list[Item]]:
         """The items that are wanted, by each of the models that they formed.
 
+        Args:
+            models: those that are asked about.
+            wanted: whether an item is.
+            unclear: gets the models whose records or files are not on this machine.
+
         Raises:
-            RecordError: no record says what a model was made from.
-            ContentError: a file is not on this machine.
+            RecordError: no record says what a model was made from, and `unclear` is None.
+            ContentError: a file is not on this machine, and `unclear` is None.
         """
         found: dict[Part, list[Item]] = {}
+        formed: dict[Model, list[Item]] = {}
         for model in models:
-            for part in self.parts(model):
-                if part not in found:
-                    found[part] = [one for one in items_of(part, self.contents) if wanted(one)]
-        formed = {model: [i for part in self.parts(model) for i in found[part]] for model in models}
-        return {model: items for model, items in formed.items() if items}
+            try:
+                parts = self.parts(model)
+                for part in parts:
+                    if part not in found:
+                        found[part] = [one for one in items_of(part, self.contents) if wanted(one)]
+            except (RecordError, ContentError):
+                if unclear is None:
+                    raise
+                unclear.append(model)
+                continue
+            if items := [item for part in parts for item in found[part]]:
+                formed[model] = items
+        return formed
 
     def runs(self, model: Model) -> Iterator[Ran]:
         """The runs of stages that a model came from, the nearest first.

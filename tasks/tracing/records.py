@@ -77,6 +77,16 @@ class Records:
             if path.startswith("models/")
         }
 
+    def named_in(self) -> dict[str, list[str]]:
+        """Hash of a model -> the branches and tags whose last commit names it."""
+        found: dict[str, list[str]] = {}
+        listed = git(self._root, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags")
+        for ref in listed.splitlines():
+            outs = (out for ran in self._readable(ref) for out in ran.outs.items())
+            for digest in {digest for path, digest in outs if path.startswith("models/")}:
+                found.setdefault(digest, []).append(ref.split("/", 2)[2])
+        return found
+
     def writer(self, path: str, digest: str) -> Ran | None:
         """The run that wrote these bytes to this path; None for a file that no stage writes.
 

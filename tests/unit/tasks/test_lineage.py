@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.lineage import main
-from tests.traced_world import World, one_round
+from tests.traced_world import START, World, object_path, one_round
 
 
 @pytest.fixture
@@ -58,6 +58,50 @@ def test_the_way_back_names_the_models_of_an_annotator(
 
     assert main(["--annotator", "nobody"]) == 0
     assert capsys.readouterr().out == "annotator nobody: no model was formed by it\n"
+
+
+@pytest.fixture
+def branched(world: World) -> World:
+    """On `runs/two` cy judged in place of ann and bo; checked out is what those formed."""
+    world.commit("first")
+    world.switch("runs/two")
+    world.round("r1", START, ["cy"], "second")
+    world.commit()
+    world.switch("first")
+    return world
+
+
+def test_the_way_back_reaches_models_that_only_another_branch_has(
+    branched: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--annotator", "cy"]) == 0
+
+    digests = {p: branched.now[f"models/rounds/r1/{p}"][0] for p in ("reward", "policy")}
+    assert capsys.readouterr().out.splitlines() == [
+        f"models/rounds/r1/{part} (md5 {digest}): 4 items; runs/two"
+        for part, digest in digests.items()
+    ]
+
+    assert main(["--annotator", "cy", "--rev", "first"]) == 0
+    assert capsys.readouterr().out == "annotator cy: no model was formed by it\n"
+
+
+def test_a_model_whose_data_are_not_here_is_named_and_hides_no_other(
+    branched: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = branched.now["data/rounds/r1/judgments.jsonl"][0]
+    object_path(branched.root, judged).unlink()
+
+    assert main(["--annotator", "bo"]) == 0
+
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()] == [
+        "models/rounds/r1/reward",
+        "models/rounds/r1/policy",
+    ]
+    for part in ("reward", "policy"):
+        model = branched.now[f"models/rounds/r1/{part}"][0]
+        assert f"models/rounds/r1/{part} (md5 {model}): what formed it is not here\n" in said.err
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ HEADINGS = {
 }
 BEYOND = (
     "Out of reach from here: git's history, DVC remotes and other clones, backups of the labelling "
-    "store, MLflow's database."
+    "store, the databases of MLflow and Prefect, artifacts on an MLflow server."
 )
 
 

@@ -243,30 +243,30 @@ def _update(actor: ActorCritic, optimiser: torch.optim.Optimizer, asked: Round) 
     compute = Compute(torch.device("cpu"), "bfloat16" if asked.bfloat16 else "float32")
     with compute.keeping_casts():
         for _ in range(2):
-            with compute.autocast():
-                loss = _loss(actor, asked)
-            loss.backward()  # type: ignore[no-untyped-call]
+            # As in rlhf.ppo_objective.
+            for parts in (["values"], ["policy"]) if asked.separate else (["values", "policy"],):
+                with compute.autocast():
+                    loss = _loss(actor, asked, parts)
+                loss.backward()  # type: ignore[no-untyped-call]
     _optimise(optimiser)
 
 
-def _loss(actor: ActorCritic, asked: Round) -> torch.Tensor:
-    """Something of a micro-batch's log-probabilities and values."""
+def _loss(actor: ActorCritic, asked: Round, parts: list[str]) -> torch.Tensor:
+    """Something of a micro-batch's values, its log-probabilities, or both from one trunk."""
     ids = torch.zeros(asked.micro_batch, asked.prompt + asked.response, dtype=torch.int64)
-    hidden = actor.lm.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    values = hidden
-    if actor.value_trunk is not None:
-        values = actor.value_trunk(input_ids=ids, use_cache=False).last_hidden_state
-    before = slice(asked.prompt - 1, -1)
+    trunk = actor.value_trunk if parts == ["values"] else actor.lm.base_model
+    assert trunk is not None
     assert actor.value_head is not None
-    loss = actor.value_head(values[:, before]).float().square().sum()
-    numbers = chunked_logprobs_and_entropy(
-        actor.lm,
-        hidden[:, before],
-        ids[:, asked.prompt :],
-        temperature=1.0,
-        train_entropy=False,
-    )
-    found: torch.Tensor = loss + numbers.logprobs.sum()
+    hidden = trunk(input_ids=ids, use_cache=False).last_hidden_state[:, asked.prompt - 1 : -1]
+    found = torch.zeros(())
+    if "values" in parts:
+        found = found + actor.value_head(hidden).float().square().sum()
+    if "policy" in parts:
+        answers = ids[:, asked.prompt :]
+        numbers = chunked_logprobs_and_entropy(
+            actor.lm, hidden, answers, temperature=1.0, train_entropy=False
+        )
+        found = found + numbers.logprobs.sum()
     return found
 
 

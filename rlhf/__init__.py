@@ -74,6 +74,7 @@ Loops
     rollouts             responses with everything that PPO needs to know about them
     ppo                  one PPO round
     ppo_update           passes of minibatches over one rollout
+    ppo_objective        the losses of a micro-batch, each with a backward pass of its own
     weight_average       the average of a policy's weights over a round
     ppo_metrics          what an iteration measures, and the curve of each metric
     rule_rewards         rules on the text beside or in place of a learned reward

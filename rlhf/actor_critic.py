@@ -83,13 +83,26 @@ class ActorCritic(nn.Module):
     ) -> PolicyStates:
         """The same with hidden states in place of logits, which are too many of a large batch."""
         batch = (prompt_ids, prompt_mask, response_ids, response_mask)
-        hidden = before_response(self.lm.base_model, batch, packing=packing)
+        hidden = self.hidden(*batch, packing=packing)
         if self.value_head is None:
             return PolicyStates(hidden, hidden.new_zeros(response_ids.shape, dtype=torch.float32))
         value_hidden = hidden
         if self.value_trunk is not None:
             value_hidden = before_response(self.value_trunk, batch, packing=packing)
         return PolicyStates(hidden, self._read_values(value_hidden))
+
+    def hidden(
+        self,
+        prompt_ids: PromptIds,
+        prompt_mask: PromptMask,
+        response_ids: ResponseIds,
+        response_mask: ResponseMask,
+        *,
+        packing: bool = False,
+    ) -> HiddenStates:
+        """The policy's hidden states alone."""
+        batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+        return before_response(self.lm.base_model, batch, packing=packing)
 
     def values(
         self,

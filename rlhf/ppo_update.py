@@ -18,17 +18,15 @@ from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.distributed import totals_of
 from rlhf.kl import KLController
-from rlhf.masked import masked_mean
 from rlhf.optimisers import Optimiser, load_weights, schedule_factor
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
-from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
 from rlhf.ppo_metrics import UpdateMetrics
+from rlhf.ppo_objective import Setting, losses
 from rlhf.rollouts import MicroBatches, PPOModels
 from rlhf.seeding import Seeds
 from rlhf.sharding import Held
-from rlhf.token_chunks import chunked_logprobs_and_entropy
 from rlhf.weight_average import WeightAverage
 
 
@@ -212,17 +210,20 @@ def _backward(
     tokens = int(minibatch.response_mask.sum())
     lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
     by_length = lengths.argsort(stable=True)
+    actor, setting = training.models.actor, Setting(params, training.controller.coef, tokens)
     names: list[str] = []
     found: list[list[Tensor]] = []
     with training.held.keeping_casts(compute):
         for micro in training.held.micro_batches(by_length, params.micro_batch_size):
             part = minibatch.select(micro.rows).trimmed()
-            work = partial(_losses, training, part, params, train_policy, tokens)
-            with compute.autocast():
-                loss, parts = training.held.compute(work)
-            micro.counted(loss).backward()
-            names = list(parts)
-            found.append([micro.counted(value).detach() for value in parts.values()])
+            metrics: dict[str, Tensor] = {}
+            for loss_of in losses(actor, train_policy=train_policy):
+                with compute.autocast():
+                    loss, read = training.held.compute(partial(loss_of, actor, part, setting))
+                micro.counted(loss).backward()
+                metrics |= {name: micro.counted(value).detach() for name, value in read.items()}
+            names = list(metrics)
+            found.append(list(metrics.values()))
     return dict(zip(names, totals_of(found, len(names)), strict=True))
 
 
@@ -230,71 +231,3 @@ def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOPa
     """Fraction of the peak learning rate; it changes from rollout to rollout, not within one."""
     steps = epochs * params.minibatches
     return schedule_factor(optimiser, iteration * steps, params.iterations * steps)
-
-
-def _losses(
-    training: PPOTraining, batch: PPOBatch, params: PPOParams, train_policy: bool, tokens: int
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a micro-batch and its metrics, all divided by the minibatch's token count."""
-    mask, actor = batch.response_mask, training.models.actor
-    rows = (batch.prompt_ids, batch.prompt_mask, batch.response_ids, mask)
-    if not train_policy:
-        return _value_part(actor.values(*rows, packing=params.packing), batch, params, tokens)
-    states = actor.states(*rows, packing=params.packing)
-    loss, metrics = _value_part(states.values, batch, params, tokens)
-    current = chunked_logprobs_and_entropy(
-        actor.lm,
-        states.hidden,
-        batch.response_ids,
-        temperature=params.sampling.temperature,
-        train_entropy=params.entropy_coef != 0,
-        only=mask if params.packing else None,
-    )
-    entropy = entropy_bonus(current.entropy, mask, normaliser=float(tokens))
-    metrics["entropy"] = entropy
-    policy = policy_loss(
-        current.logprobs,
-        batch.old_logprobs,
-        batch.advantages,
-        mask,
-        clip_range=params.clip_range,
-        dual_clip=params.dual_clip,
-        normaliser=float(tokens),
-    )
-    loss = loss + policy.loss - params.entropy_coef * entropy
-    ratios = (current.logprobs - batch.old_logprobs).exp()
-    metrics |= {
-        "policy_loss": policy.loss,
-        "approx_kl": policy.approx_kl,
-        "clip_fraction": policy.clip_fraction,
-        "ratio": masked_mean(ratios, mask, normaliser=float(tokens)),
-    }
-    if params.kl_in == "loss":
-        metrics["kl_loss"] = kl_loss(
-            current.logprobs,
-            batch.ref_logprobs,
-            mask,
-            estimator=params.kl_estimator,
-            normaliser=float(tokens),
-        )
-        loss = loss + training.controller.coef * metrics["kl_loss"]
-    return loss, metrics
-
-
-def _value_part(
-    values: Tensor, batch: PPOBatch, params: PPOParams, tokens: int
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted value loss and its metrics; 0 and none without a value function."""
-    if not params.has_value_function():
-        return values.new_zeros(()), {}
-    value = value_loss(
-        values,
-        batch.old_values,
-        batch.returns,
-        batch.response_mask,
-        clip_range=params.value_clip_range,
-        normaliser=float(tokens),
-        huber_delta=params.value_huber_delta,
-    )
-    metrics = {"value_loss": value.loss, "value_clip_fraction": value.clip_fraction}
-    return params.value_coef * value.loss, metrics

@@ -24,11 +24,12 @@ from flows.run_branch import RunBranch
 from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.shipping import tracking_uri
+from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError
 from tasks.workspace.files import read_json, write_json
 from tasks.workspace.held import is_held
-from tasks.workspace.runs import NAMES, Choices, run_workspace
+from tasks.workspace.runs import NAMES, run_workspace
 from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
 
 NAME = "rlhf"
@@ -38,6 +39,8 @@ NOTE = Path(".work") / "run.json"
 that goes on waits until it ends or is cancelled: killed meanwhile, it is continued as before."""
 LABELLED = NOTE.with_name("labelled.json")
 """Beside it, where people have labelled a round since the run started working: when that was."""
+MAX_NAME = 80
+"""Characters of a run's name."""
 TRIGGER = "round-labelled"
 """Name of the automation, and a tag of the runs that are ordered because of it."""
 PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
@@ -72,7 +75,7 @@ def waits_no_more(
 )
 def run(  # noqa: PLR0913 - an argument is a field of the form
     *,
-    name: Annotated[str, Field(max_length=80, pattern=f"^({NAMES})?$")] = "",
+    name: Annotated[str, Field(max_length=MAX_NAME, pattern=f"^({NAMES})?$")] = "",
     revision: Annotated[str, Field(max_length=200)] = "",
     recipe: Annotated[str, Field(max_length=80)] = "",
     overrides: dict[str, JsonValue] = {},  # noqa: B006 - Prefect shows it in the form

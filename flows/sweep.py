@@ -1,10 +1,12 @@
 """Overrides times seeds: a run for each, in a workspace of its own, and a table of differences.
 
-Runs follow each other seed by seed, so that a sweep that is cut short leaves whole pairs. What
-runs have in common comes from DVC's cache. Ordered again under its name, a sweep continues.
+What is wrong with any of them is found before the first starts. Runs follow each other seed by
+seed, so that a sweep that is cut short leaves whole pairs. What runs have in common comes from
+DVC's cache. Ordered again under its name, a sweep continues.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +22,11 @@ from flows.crashed import end_with_the_worker, what_it_did_has_crashed
 from flows.notices import tell_the_end
 from flows.states import leave_out_what_the_state_says
 from rlhf.intervals import MIN_VALUES, mean_interval
-from tasks.params.loading import load_params
+from tasks.params.loading import ParamsError, load_params
 from tasks.repro import read_results
-from tasks.workspace.runs import NAMES
-from tasks.workspace.worktrees import RUNS_FOLDER
+from tasks.workspace.choices import Choices
+from tasks.workspace.runs import NAMES, is_known, try_choices
+from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
 
 NAME = "rlhf-sweep"
 BASE = "base"
@@ -79,10 +82,13 @@ def sweep(
     end_with_the_worker()
     leave_out_what_the_state_says()
     root, whole, lacking = Path.cwd(), name or _default_name(), []
+    common = Choices(recipe=recipe or None, rounds=rounds)
+    if wrong := refusals(root, whole, revision or None, common, overrides, seeds):
+        return Failed(name="BadInput", message="\n".join(wrong))
     figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
     for seed in dict.fromkeys(seeds):
         for label in figures:
-            run = f"{whole}-{label}-seed{seed}"
+            run = _run_name(whole, label, seed)
             state = runs.run(
                 name=run, revision=revision, recipe=recipe, overrides=overrides.get(label, {}),
                 rounds=rounds, seeds=[seed], return_state=True,
@@ -103,6 +109,41 @@ def sweep(
     return Completed(message=f"All {len(figures) * len(set(seeds))} runs have a result.")
 
 
+def refusals(
+    root: Path,
+    name: str,
+    revision: str | None,
+    common: Choices,
+    overrides: Mapping[str, Mapping[str, object]],
+    seeds: Sequence[int],
+) -> list[str]:
+    """What is wrong with any run of a sweep, a line each; nothing is made or changed.
+
+    Args:
+        root: the checkout.
+        name: of the sweep.
+        revision: what new runs start from; None: the commit that is checked out.
+        common: the choices of all runs.
+        overrides: change -> its parameters.
+        seeds: of each change.
+    """
+    if BASE in overrides:
+        return [f"overrides.{BASE}: the runs without any change are called so; choose another name"]
+    problems: dict[str, None] = {}
+    for label, values in {BASE: {}, **overrides}.items():
+        for seed in dict.fromkeys(seeds):
+            run = _run_name(name, label, seed)
+            # New runs of a change differ in nothing but the seed; known ones may be of any commit.
+            if seed != seeds[0] and len(run) <= runs.MAX_NAME and not is_known(root, run):
+                continue
+            choices = replace(common, values={"run.seed": seed, **values})
+            for line in _refusals_of_one(root, run, revision, choices):
+                # What base is refused for is no fault of a change.
+                if line not in problems:
+                    problems[line if label == BASE else f"overrides.{label}: {line}"] = None
+    return list(problems)
+
+
 def paired_rows(figures: Mapping[str, Mapping[int, Figures]]) -> list[dict[str, str]]:
     """A row for each change: its means over seeds, and how it differs from base seed by seed.
 
@@ -121,6 +162,20 @@ def paired_rows(figures: Mapping[str, Mapping[int, Figures]]) -> list[dict[str, 
     # A table has one list of columns, that of its first row.
     columns = list(rows[-1])
     return [{column: row.get(column, "-") for column in columns} for row in rows]
+
+
+def _run_name(name: str, label: str, seed: int) -> str:
+    return f"{name}-{label}-seed{seed}"
+
+
+def _refusals_of_one(root: Path, run: str, revision: str | None, choices: Choices) -> list[str]:
+    if len(run) > runs.MAX_NAME:
+        return [f"name: {run} has more than {runs.MAX_NAME} characters; choose a shorter one"]
+    try:
+        try_choices(root, run, revision, choices)
+    except (ParamsError, WorkspaceError) as error:
+        return str(error).splitlines()
+    return []
 
 
 def _default_name() -> str:

@@ -6,51 +6,32 @@ may be edited, and other runs may work, meanwhile. A run whose name exists is co
 withdrawn in the checkout is so in every run from its next start on, whatever revision it is of.
 """
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.own_data.preflight import check_inputs
-from tasks.params.editing import edit_params
-from tasks.params.loading import ParamsError, flatten, load_params, read_yaml
-from tasks.params.presets import available_presets, take_preset
+from tasks.params.loading import ParamsError
+from tasks.workspace.choices import Choices, choose
 from tasks.workspace.driver_lock import Driver, sole_use
-from tasks.workspace.dvc_definition import stage_names
 from tasks.workspace.dvc_lockfile import only
 from tasks.workspace.held import held
-from tasks.workspace.variants import available, read_overlay
 from tasks.workspace.withdrawn import bring_withdrawn, withdrawn_files
 from tasks.workspace.worktrees import (
     RUNS_FOLDER,
+    WORK,
     WorkspaceError,
-    link_own_files,
     share_cache,
     worktree_git,
 )
 
 METRICS = "metrics"
+TRIAL = Path(WORK) / "trial"
+"""Where the choices of runs that have not started are tried."""
 _SETTINGS = ("params.yaml", "dvc.yaml")
 NAMES = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 """What a run may be called: it names a branch and a folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What somebody who orders a run wants of params.yaml."""
-
-    recipe: str | None = None
-    """A variant or a preset, as the revision has it."""
-    rounds: int | None = None
-    """Their number; None: as many as the revision has."""
-    people: bool | None = None
-    """Whether people label, and the run waits for them; None: as the revision has it."""
-    values: Mapping[str, object] = field(default_factory=dict)
-    """Dotted key -> value, over all else."""
-    until: str | None = None
-    """The last stage that is wanted; None: all."""
 
 
 def branch_of(name: str) -> str:
@@ -82,26 +63,63 @@ def run_workspace(
         ParamsError: the choices or what the params name are wrong. A new run leaves nothing behind.
         WorkspaceBusyError: the run is running.
     """
-    if not re.fullmatch(NAMES, name) or name.endswith(".lock"):
-        raise WorkspaceError(
-            f"name: {name!r}; expected letters, digits, `-`, `_` and single dots: it names a branch"
-        )
+    _require_name(name)
     workspace = root / RUNS_FOLDER / name
     workspace.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         # Git has one list of worktrees, and two runs of one name must not meet in the middle.
         with held(workspace.parent / ".lock"):
-            new = _check_out(root, workspace, branch_of(name), revision)
+            new = _check_out(root, workspace, revision)
             died = stack.enter_context(sole_use(workspace, driver))
             try:
                 share_cache(root, workspace)
                 bring_withdrawn(root, workspace)
-                _choose(root, workspace, choices)
+                choose(root, workspace, choices)
             except (ParamsError, WorkspaceError):
                 if new:
                     remove_run(root, name)
                 raise
         yield workspace, died
+
+
+def try_choices(root: Path, name: str, revision: str | None, choices: Choices) -> None:
+    """Find what `run_workspace` would say of the choices for a run, without making or changing it.
+
+    They go into a worktree that is removed again, of the commit that a new run would start from. Of
+    a known run they go over its params.yaml as it is now.
+
+    Args:
+        root: the checkout.
+        name: of the run.
+        revision: what a new one would start from; None: the commit that is checked out.
+        choices: for its params.yaml.
+
+    Raises:
+        WorkspaceError, ParamsError: as `run_workspace`.
+    """
+    _require_name(name)
+    workspace, trial = root / RUNS_FOLDER / name, root / TRIAL
+    workspace.parent.mkdir(parents=True, exist_ok=True)
+    with held(workspace.parent / ".lock"):
+        start = _start(root, name, revision)
+        # Nobody else has it now: one that was killed has left it.
+        shutil.rmtree(trial, ignore_errors=True)
+        worktree_git(root, "worktree", "prune")
+        # Forced twice: a git that was killed while it made it has left it locked, too.
+        worktree_git(root, "worktree", "add", "-ff", "--quiet", "--detach", str(trial), start)
+        try:
+            for settings in _SETTINGS:
+                if (workspace / settings).is_file():
+                    shutil.copy(workspace / settings, trial / settings)
+            bring_withdrawn(root, trial)
+            choose(root, trial, choices)
+        finally:
+            worktree_git(root, "worktree", "remove", "--force", str(trial))
+
+
+def is_known(root: Path, name: str) -> bool:
+    """Whether there is a run of this name, which another order would continue."""
+    return bool(worktree_git(root, "branch", "--list", branch_of(name)))
 
 
 def remove_run(root: Path, name: str) -> None:
@@ -177,23 +195,37 @@ def tag_run(workspace: Path, name: str, message: str) -> str:
     return tag
 
 
-def _check_out(root: Path, workspace: Path, branch: str, revision: str | None) -> bool:
+def _require_name(name: str) -> None:
+    if not re.fullmatch(NAMES, name) or name.endswith(".lock"):
+        raise WorkspaceError(
+            f"name: {name!r}; expected letters, digits, `-`, `_` and single dots: it names a branch"
+        )
+
+
+def _check_out(root: Path, workspace: Path, revision: str | None) -> bool:
     """Make the worktree where there is none; whether its branch is new."""
-    asked = _commit(root, revision) if revision else None
+    branch = branch_of(workspace.name)
+    new, start = not is_known(root, workspace.name), _start(root, workspace.name, revision)
     worktree_git(root, "worktree", "prune")
-    known = worktree_git(root, "branch", "--list", branch)
-    if not known:
-        start = asked or _commit(root, "HEAD")
+    if new:
         worktree_git(root, "worktree", "add", "--quiet", "-b", branch, str(workspace), start)
-        return True
+    elif not (workspace / ".git").exists():
+        worktree_git(root, "worktree", "add", "--quiet", str(workspace), branch)
+    return new
+
+
+def _start(root: Path, name: str, revision: str | None) -> str:
+    """The commit that a run starts from, of a known one the last of its branch."""
+    asked = _commit(root, revision) if revision else None
+    if not is_known(root, name):
+        return asked or _commit(root, "HEAD")
+    branch = branch_of(name)
     if asked and asked != worktree_git(root, "merge-base", asked, branch):
         raise WorkspaceError(
-            f"name: the run {workspace.name} exists and did not start from {revision}; choose "
+            f"name: the run {name} exists and did not start from {revision}; choose "
             "another name, or leave the revision empty to continue that run"
         )
-    if not (workspace / ".git").exists():
-        worktree_git(root, "worktree", "add", "--quiet", str(workspace), branch)
-    return False
+    return _commit(root, f"refs/heads/{branch}")
 
 
 def _commit(root: Path, revision: str) -> str:
@@ -206,67 +238,6 @@ def _commit(root: Path, revision: str) -> str:
             f"revision: no branch, tag or commit {revision!r} here (`git fetch` gets those of "
             "others)"
         ) from None
-
-
-def _choose(root: Path, workspace: Path, choices: Choices) -> None:
-    """Write the choices into the workspace's params.yaml, or leave it as it is."""
-    path = workspace / "params.yaml"
-    if not path.is_file() or not (workspace / "dvc.yaml").is_file():
-        raise WorkspaceError("revision: it has no params.yaml or no dvc.yaml")
-    before = path.read_text(encoding="utf-8")
-    try:
-        preset = None if choices.recipe is None else _take_variant(workspace, choices.recipe)
-        edit_params(path, _annotators(path, choices.people), rounds=choices.rounds)
-        edit_params(path, choices.values)
-        link_own_files(root, workspace)
-        if preset is not None:
-            _take_preset(workspace, preset)
-            edit_params(path, choices.values)
-        params = load_params(path)
-        _require_stage(workspace, choices.until, params.rounds)
-        check_inputs(params, workspace)
-    except ParamsError as error:
-        path.write_text(before, encoding="utf-8")
-        raise ParamsError(str(error).replace(f"{path}: ", "")) from None
-
-
-def _take_variant(workspace: Path, recipe: str) -> str | None:
-    """Lay a variant over params.yaml; the name itself where it is a preset."""
-    if recipe in available(workspace):
-        overlay = read_overlay(workspace, recipe)
-        edit_params(workspace / "params.yaml", flatten(overlay))
-        return None
-    if recipe in available_presets(workspace):
-        return recipe
-    raise ParamsError(
-        f"recipe: no variant or preset {recipe!r}; there are: "
-        f"{', '.join([*available(workspace), *available_presets(workspace)]) or 'none'}"
-    )
-
-
-def _take_preset(workspace: Path, name: str) -> None:
-    if not read_yaml(workspace / "params.yaml")["base"].get("model"):
-        raise ParamsError(
-            f"recipe: the preset {name} is for a model of your own; name its folder among the "
-            "overrides, as base.model"
-        )
-    take_preset(workspace, name, None)
-
-
-def _annotators(path: Path, people: bool | None) -> dict[str, object]:
-    """What has to change so that the run waits for people, or does not."""
-    now = (read_yaml(path).get("label") or {}).get("annotators")
-    if people is None or people == (now == "people"):
-        return {}
-    return {"label.annotators": "people" if people else "rubric"}
-
-
-def _require_stage(workspace: Path, stage: str | None, rounds: Iterable[str]) -> None:
-    names = stage_names(workspace, rounds)
-    if stage is not None and stage not in names:
-        near = difflib.get_close_matches(stage, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-        raise ParamsError(f"until: no stage {stage!r}; {hint}")
 
 
 def _put(workspace: Path, path: str, text: str) -> None:

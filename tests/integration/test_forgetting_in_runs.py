@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
-from tasks.workspace.runs import Choices, commit_run, run_workspace, tag_run
+from tasks.workspace.runs import commit_run, run_workspace, tag_run
 from tests.integration.test_forgetting import stages, traces
 from tests.stage_world import copy_tiny_repository, environment
 

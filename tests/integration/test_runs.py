@@ -391,6 +391,16 @@ def test_a_wrong_form_is_refused_and_nothing_is_left(checkout: Checkout, orders:
     assert not (checkout.root / ".work/runs/wrong").exists()
 
 
+def test_a_sweep_with_one_wrong_override_starts_no_run(checkout: Checkout, orders: Orders):
+    overrides = {"right": {"ppo.kl_coef": 0.1}, "wrong": {"ppo.kl_coeff": 0.1}}
+    state = orders.ended(orders.order("rlhf-sweep", name="typo", overrides=overrides, seeds=[0, 1]))
+    said = "overrides.wrong: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?"
+    assert (state["name"], state["message"]) == ("BadInput", said)
+    assert orders.runs("typo-base-seed0") == []
+    assert checkout.git("branch", "--list", "runs/typo*") == ""
+    assert list((checkout.root / ".work/runs").glob("typo*")) == []
+
+
 def test_the_recipe_and_whether_people_label_arrive(checkout: Checkout, orders: Orders):
     forms: dict[str, dict[str, Any]] = {
         "slow": {"recipe": "slow"},

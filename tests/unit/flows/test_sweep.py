@@ -1,6 +1,19 @@
-"""The table at the end of a sweep."""
+"""What a sweep refuses before its first run, in a real git repository, and the table at its end."""
 
-from flows.sweep import paired_rows
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.schemas.objects import State
+
+from flows.sweep import paired_rows, refusals, sweep
+from tasks.workspace.choices import Choices
+from tasks.workspace.driver_lock import Driver
+from tasks.workspace.runs import TRIAL, run_workspace
+from tasks.workspace.worktrees import RUNS_FOLDER, worktree_git
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_differences_are_paired_by_seed_with_students_interval():
@@ -36,3 +49,100 @@ def test_a_difference_that_rounds_to_nothing_has_no_minus():
     base, other = {0: {"gold": 8.0}}, {0: {"gold": 8.0 - 1e-5}}
     (_, same) = paired_rows({"base": base, "same": other})
     assert same["gold score (of 10), difference"] == "+0.000"
+
+
+OVERRIDES = {"kl010": {"ppo.kl_coef": 0.1}, "slow": {"ppo.optimiser.lr": 1e-5}}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout, as the flow finds it in its working directory."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "params", root / "params")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, root)
+    (root / ".gitignore").write_text("/.work/\n")
+    worktree_git(root, "init", "--quiet", "--initial-branch=main")
+    worktree_git(root, "add", "--all")
+    worktree_git(root, "commit", "--quiet", "-m", "one")
+    monkeypatch.chdir(root)
+    return root
+
+
+def order(**form: Any) -> State[None]:
+    """The flow's own function, which needs no server until its first run starts."""
+    return sweep.fn(**{"name": "mine", "overrides": OVERRIDES, "seeds": [0, 1]} | form)
+
+
+def left(root: Path) -> tuple[list[Path], str, str]:
+    """Workspaces, worktrees and branches beside the checkout's own."""
+    files = [path for path in (root / ".work").rglob("*") if path.name != ".lock"]
+    folders = [path for path in files if path != root / RUNS_FOLDER]
+    others = worktree_git(root, "worktree", "list").partition("\n")[2]
+    return folders, others, worktree_git(root, "branch", "--list", "runs/*")
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "overrides.typo: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?": {
+        "overrides": {**OVERRIDES, "typo": {"ppo.kl_coeff": 0.1}}
+    },
+    "overrides.far: run.threads: input should be greater than or equal to 1, found 0\n"
+    "overrides.typo: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?": {
+        "overrides": {"far": {"run.threads": 0}, "typo": {"ppo.kl_coeff": 0.1}}
+    },
+    "revision: no branch, tag or commit 'nowhere' here (`git fetch` gets those of others)": {
+        "revision": "nowhere"
+    },
+    "recipe: no variant or preset 'nokl'; there are: frozen_reward, no_kl, no_kl_frozen, seed1, "
+    "seed2, 1b-gpu, 8b-lora-gpu, smollm2-135m": {"recipe": "nokl"},
+    "overrides.base: the runs without any change are called so; choose another name": {
+        "overrides": {"base": {"ppo.kl_coef": 0.1}}
+    },
+    f"overrides.{'l' * 40}: name: {'n' * 33}-{'l' * 40}-seed10 has more than 80 characters; choose "
+    "a shorter one": {"name": "n" * 33, "overrides": {"l" * 40: {}}, "seeds": [1, 10]},
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_is_wrong_with_any_run_is_said_before_the_first_and_leaves_nothing(
+    root: Path, said: str
+):
+    state = order(**WRONG[said])
+    assert (state.name, state.message) == ("BadInput", said)
+    assert left(root) == ([], "", "")
+
+
+def test_a_sweep_that_is_right_is_not_refused_and_has_made_nothing_yet(root: Path):
+    common = Choices(recipe="no_kl", rounds=4)
+    assert refusals(root, "mine", "main", common, OVERRIDES, [0, 1]) == []
+    assert left(root) == ([], "", "")
+
+
+def test_a_known_run_of_a_later_seed_is_tried_on_its_own_settings_and_stays_as_it_is(root: Path):
+    driver, slow = Driver(name="test"), Choices(values={"ppo.optimiser.lr": 1e-5})
+    with run_workspace(root, "mine-slow-seed1", None, slow, driver) as (workspace, _):
+        pass
+    # As a run of an older revision: what the checkout knows by now, it does not.
+    path = workspace / "params.yaml"
+    path.write_text(path.read_text().replace("run:\n", "run:\n  old: 1\n", 1))
+    before, edited = left(root), path.read_bytes()
+
+    assert refusals(root, "mine", None, Choices(), OVERRIDES, [0, 1]) == [
+        "overrides.slow: run.old: unknown key; known: seed, threads, processes, sharded, device, "
+        "precision, generation, bits"
+    ]
+    assert path.read_bytes() == edited
+    assert left(root) == before
+    worktree_git(root, "commit", "--quiet", "--allow-empty", "-m", "the checkout moves on")
+    path.write_bytes((root / "params.yaml").read_bytes())
+    (line,) = refusals(root, "mine", "main", Choices(), OVERRIDES, [0, 1])
+    assert line.startswith(
+        "overrides.slow: name: the run mine-slow-seed1 exists and did not start from main; "
+    )
+
+
+def test_what_was_left_of_a_trial_that_was_killed_is_in_nobodys_way(root: Path):
+    worktree_git(root, "worktree", "add", "--quiet", "--detach", str(root / TRIAL), "HEAD")
+    worktree_git(root, "worktree", "lock", str(root / TRIAL))
+    assert refusals(root, "mine", None, Choices(), OVERRIDES, [0]) == []
+    assert left(root) == ([], "", "")

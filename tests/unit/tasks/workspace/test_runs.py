@@ -9,8 +9,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.params.loading import ParamsError, load_params
+from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
-from tasks.workspace.runs import Choices, commit_run, run_workspace, tag_run
+from tasks.workspace.runs import commit_run, run_workspace, tag_run
 from tasks.workspace.worktrees import WorkspaceError, workspaces
 from tests.word_models import write_chat_model
 

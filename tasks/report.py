@@ -2,13 +2,15 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tasks.params.changed import ChangedParam, changed_params
-from tasks.reporting.annotators import read_annotators
+from tasks.reporting.annotators import read_annotators, read_formed
 from tasks.reporting.data import (
     read_curves,
     read_labels,
@@ -32,6 +34,7 @@ def run(stage: Stage) -> None:
     """Write the report on what all stages have measured."""
     page = stage.staging.file("reports/index.html")
     numbers = stage.staging.file("reports/results.json")
+    files = stage.params.prepare.files
     results = build_report(
         stage.root,
         list(stage.params.rounds),
@@ -40,13 +43,14 @@ def run(stage: Stage) -> None:
         seed=stage.params.run.seed,
         samples=stage.params.report.samples,
         # The number of threads changes no result, so not this one either.
+        files={} if files is None else asdict(files),
         changed=[change for change in changed_params(stage.params) if change.key != "run.threads"],
     )
     write_headline(stage.staging.directory("metrics"), results)
     stage.keep(*(Output("artifact", Path("reports") / path.name) for path in (page, numbers)))
 
 
-def build_report(
+def build_report(  # noqa: PLR0913 - what the page is made from
     root: Path,
     rounds: Sequence[str],
     final: str,
@@ -54,6 +58,7 @@ def build_report(
     *,
     seed: int,
     samples: int = 12,
+    files: Mapping[str, str | None] = MappingProxyType({}),
     changed: Sequence[ChangedParam] = (),
 ) -> dict[str, Any]:
     """Write `results.json` and `index.html` into the folder `out`; return the results.
@@ -67,6 +72,7 @@ def build_report(
         out: an existing folder.
         seed: of the run.
         samples: how many held-out prompts are shown with their responses.
+        files: `prepare.files`, by name; empty for the embedded support desk.
         changed: the parameters that differ from the defaults of the code.
 
     Raises:
@@ -74,6 +80,8 @@ def build_report(
     """
     results = build_results(root, rounds, seed=seed, test_policy=final)
     shown, total = read_samples(root, final, samples)
+    until_final = [*takewhile(lambda key: key != final, rounds), final]
+    annotators = read_annotators(root, until_final)
     page = render_page(
         ReportData(
             results=results,
@@ -86,7 +94,8 @@ def build_report(
             samples=shown,
             samples_total=total,
             lineage=read_lineage(root, rounds),
-            annotators=read_annotators(root, [*takewhile(lambda key: key != final, rounds), final]),
+            annotators=annotators,
+            formed=read_formed(root, until_final, files, annotators),
             labels=read_labels(root, rounds),
         )
     )

@@ -1,11 +1,26 @@
-"""Whose judgments formed the final policy: the report's table of annotators."""
+"""What formed the final policy, by kind and source, and whose judgments did: two tables."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tasks.reporting.summary import read_metrics
+
+EMBEDDED = "support desk"
+"""Source of what `prepare` generates, as `tasks.lineage` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormedRow:
+    """How many things of one kind, from one source, formed the final policy."""
+
+    what: str
+    source: str
+    """File, data set or kind of annotator, as `tasks.lineage` names it."""
+    number: int
 
 
 @dataclass(slots=True)
@@ -39,6 +54,56 @@ def read_annotators(root: Path, rounds: Sequence[str]) -> list[AnnotatorRow]:
             row.by_round[key] += 1
             row.by_side[sides.get(judgment["pair_id"], "left out")] += 1
     return sorted(found.values(), key=lambda row: (-row.by_round.total(), row.kind, row.annotator))
+
+
+def read_formed(
+    root: Path,
+    rounds: Sequence[str],
+    files: Mapping[str, str | None],
+    annotators: Sequence[AnnotatorRow],
+) -> list[FormedRow]:
+    """What these rounds' stages say of what they learnt from; what they do not say has no row.
+
+    Args:
+        root: the workspace.
+        rounds: up to the final one.
+        files: `prepare.files`, by name; empty for the embedded support desk.
+        annotators: of these rounds.
+
+    Raises:
+        MetricsError: a metrics file is not a JSON object.
+    """
+    tokens = _metric(root / "results/base", "tokens")
+    shown = _metric(root / "results/sft", "demonstrations")
+    asked, judged = set[str](), set[str]()
+    for key in rounds:
+        for row in _rows(root / "data/rounds" / key / "comparisons.jsonl"):
+            asked.add(row["prompt_id"])
+            judged.add(row["pair_id"])
+    found = [
+        FormedRow("tokens of documents", files.get("corpus") or EMBEDDED, tokens),
+        FormedRow("demonstrations", files.get("demonstrations") or EMBEDDED, shown),
+        FormedRow("prompts of judged pairs", files.get("prompts") or EMBEDDED, len(asked)),
+    ]
+    by_source = Counter[str]()
+    # Each round's preferences hold those of the rounds that it goes on from.
+    validated = [key for key in rounds if (root / "data/rounds" / key / "preferences").is_dir()]
+    for key in validated[-1:]:
+        for side in ("train", "heldout"):
+            for row in _rows(root / "data/rounds" / key / f"preferences/{side}.jsonl"):
+                if row["pair_id"] not in judged:
+                    by_source[row["source"]] += 1
+    found += [FormedRow("preferences to start with", *one) for one in by_source.most_common()]
+    by_kind = Counter[str]()
+    for annotator in annotators:
+        by_kind[annotator.kind] += annotator.by_round.total()
+    found += [FormedRow("judgments", *one) for one in by_kind.most_common()]
+    return [row for row in found if row.number]
+
+
+def _metric(folder: Path, name: str) -> int:
+    """A count of a stage's metrics, 0 where it has none."""
+    return int((read_metrics(folder) or {}).get(name, 0))
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

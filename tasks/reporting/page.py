@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tasks.params.changed import ChangedParam
 from tasks.reporting import best_of_n
 from tasks.reporting.against_kl import gold_against_kl
-from tasks.reporting.annotators import AnnotatorRow
+from tasks.reporting.annotators import AnnotatorRow, FormedRow
 from tasks.reporting.caveats import caveats, contradiction, rounds_without_gain
 from tasks.reporting.charts import (
     SMALL,
@@ -65,6 +65,8 @@ class ReportData:
     labels: Mapping[str, tuple[Source, int]]
     annotators: Sequence[AnnotatorRow]
     """Of the rounds up to the final one."""
+    formed: Sequence[FormedRow]
+    """What else the final policy comes from, and the judgments by their kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ def write_world(
     reward_before = "models/sft"
     _losses(root / "results" / "base", 7.1)
     _losses(root / "results" / "sft", 2.5)
+    (root / "results/base/metrics.json").write_text('{"tokens": 1843200, "loss": 0.8}')
+    (root / "results/sft/metrics.json").write_text('{"demonstrations": 29990, "too_long": 10}')
     _manifest(root / "models/base", {"data/prepared/corpus.jsonl": "c0" * 16})
     _manifest(
         root / "models/sft",
@@ -60,7 +62,10 @@ def folder_hash(path: str) -> str:
 
 
 def _labels(folder: Path, key: str) -> None:
-    """1,500 judgments of as many pairs: of 1,200 in training, 200 held out and 100 left out."""
+    """1,500 judgments of as many pairs: of 1,200 in training, 200 held out and 100 left out.
+
+    The first 500 pairs are two each on 250 prompts, which are the same in each round.
+    """
     (folder / "preferences").mkdir(parents=True)
     pairs = [f"{key}-{number}" for number in range(1500)]
     who = [("sim-1", "rubric")] * 1000 + [("<b>ben", "human")] * 500
@@ -69,6 +74,11 @@ def _labels(folder: Path, key: str) -> None:
         for pair, (name, kind) in zip(pairs, who, strict=True)
     ]
     write_json_lines(folder / "judgments.jsonl", rows)
+    prompts = [f"p{number // 2}" for number in range(500)] + [f"on {pair}" for pair in pairs[500:]]
+    comparisons = [
+        {"pair_id": pair, "prompt_id": prompt} for pair, prompt in zip(pairs, prompts, strict=True)
+    ]
+    write_json_lines(folder / "comparisons.jsonl", comparisons)
     for side, chosen in (("train", pairs[:1200]), ("heldout", pairs[1200:1400])):
         preferences = [{"pair_id": pair} for pair in chosen]
         write_json_lines(folder / f"preferences/{side}.jsonl", preferences)

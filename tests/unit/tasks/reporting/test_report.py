@@ -9,7 +9,7 @@ import pytest
 
 from tasks.params.changed import ChangedParam
 from tasks.report import build_report
-from tasks.reporting.annotators import read_annotators
+from tasks.reporting.annotators import FormedRow, read_annotators, read_formed
 from tasks.reporting.charts import nice_ticks
 from tasks.reporting.data import read_curves, read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
@@ -107,6 +107,48 @@ def test_a_judgment_in_two_rows_counts_once_and_no_judgment_makes_no_row(tmp_pat
         write_json_lines(tmp_path / "data/rounds" / key / "judgments.jsonl", rows)
     (ada,) = read_annotators(tmp_path, ["r1", "r2", "r3"])
     assert (ada.by_round, ada.by_side) == ({"r1": 1}, {"left out": 1})
+
+
+def test_what_formed_the_policy_is_counted_by_kind_and_source(world: Path) -> None:
+    text = report(world)
+    section = text.partition("<summary>What formed r3</summary>")[2].partition("</details>")[0]
+    rows = section.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r"<t[hd]>(.*?)</t[hd]>", rows.replace("\n", "")) == [
+        "tokens of documents", "support desk", "1,843,200",
+        "demonstrations", "support desk", "29,990",
+        # 250 prompts that all rounds have, and 1,000 of each round's own.
+        "prompts of judged pairs", "support desk", "3,250",
+        "judgments", "rubric", "3,000",
+        "judgments", "human", "1,500",
+    ]  # fmt: skip
+    assert "<code>python -m tasks.lineage r3</code>" in section
+    assert "<code>python -m tasks.lineage --source NAME</code>" in section
+
+
+def test_own_files_and_preferences_to_start_with_are_named_as_lineage_names_them(
+    tmp_path: Path,
+) -> None:
+    """One round, whose gate refused one of two judged pairs, after 3 and 2 pairs of others."""
+    files = {"prompts": "mine/asked", "demonstrations": "mine/shown", "corpus": None}
+    folder = tmp_path / "data/rounds/r1"
+    (folder / "preferences").mkdir(parents=True)
+    write_json_lines(
+        folder / "comparisons.jsonl", [{"pair_id": pair, "prompt_id": "q"} for pair in "ab"]
+    )
+    rows = [{"pair_id": pair, "source": "old/data"} for pair in "cde"]
+    rows += [{"pair_id": "f", "source": "hub/set"}, {"pair_id": "a", "source": "human"}]
+    write_json_lines(folder / "preferences/train.jsonl", rows)
+    write_json_lines(folder / "preferences/heldout.jsonl", [{"pair_id": "g", "source": "hub/set"}])
+    sft = tmp_path / "results/sft"
+    sft.mkdir(parents=True)
+    (sft / "metrics.json").write_text('{"demonstrations": 7}')
+    # Of a model of one's own base says nothing of tokens, and r2 has not run yet.
+    assert read_formed(tmp_path, ["r1", "r2"], files, []) == [
+        FormedRow("demonstrations", "mine/shown", 7),
+        FormedRow("prompts of judged pairs", "mine/asked", 1),
+        FormedRow("preferences to start with", "old/data", 3),
+        FormedRow("preferences to start with", "hub/set", 2),
+    ]
 
 
 def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:

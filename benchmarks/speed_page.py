@@ -55,6 +55,11 @@ INTRODUCTION = (
     "AVX-512 both sides may be much faster native."
 )
 
+MEMORY = (
+    "The most of any run. On a CPU it is the resident memory of the whole process, imports "
+    "included; on a GPU it is what torch allocated there."
+)
+
 
 def write_page(path: Path, results: Path) -> None:
     """The page, from what has been measured so far."""
@@ -91,9 +96,8 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
         "| PPO iteration | size | lengths | bits: ours / TRL | side | rollout | scoring | update | "
-        "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth | "
-        "peak memory |",
-        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth |",
+        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
@@ -101,10 +105,29 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "alone. Bandwidth: what the product of a matrix of 1 GiB and a vector reads in a second; "
         f"the share counts the policy's weights once in each of {ANSWER} steps, and neither the "
         "prompts nor the cache. On a CPU it is products and not memory that bound "
-        f"{PASSES * BATCH} rows at once. "
-        "Peak memory is that of the whole process, imports included.",
+        f"{PASSES * BATCH} rows at once.",
+        "",
+        "| peak memory | size | lengths | bits: ours / TRL | ours | TRL | ours / TRL |",
+        "|---|---|---|---|---:|---:|---:|",
+        *(_memory(row, rows) for row in rows),
+        "",
+        MEMORY,
         "",
     ]
+
+
+def _memory(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """The most that any run of either side took."""
+    cells = [NAMES[row["work"]], *(row[name] for name in ("size", "lengths", "bits"))]
+    ours = _peak(row["ours"])
+    cells += [f"{ours / 1e6:.0f} MB", "–", "–"]
+    if theirs := row_beside(row, rows).get("trl"):
+        cells[-2:] = [f"{_peak(theirs) / 1e6:.0f} MB", f"{ours / _peak(theirs):.0%}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _peak(results: Sequence[dict[str, Any]]) -> int:
+    return max(result["peak"] for result in results)
 
 
 def _conditions(found: dict[str, Any], unit: str) -> str:
@@ -146,9 +169,7 @@ def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:
 
 def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     ours = _seconds(row["ours"])
-    work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
-    same = {name: row[name] for name in ("size", "lengths", "bits")} | {"work": work}
-    beside = next(other for other in rows if same.items() <= other.items())
+    beside = row_beside(row, rows)
     where = [row[name] for name in ("size", "lengths", "bits")]
     cells = [NAMES[row["work"]], *where, _spread(ours), "–", "–"]
     if "trl" in beside:
@@ -156,6 +177,13 @@ def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
         ratio = statistics.median(theirs) / statistics.median(ours)
         cells[-2:] = [_spread(theirs), f"**{ratio:.2f}**"]
     return f"| {' | '.join(cells)} |"
+
+
+def row_beside(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of the same measurement that has TRL's runs, if any has: all PPO shares one."""
+    work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
+    same = {name: row[name] for name in ("size", "lengths", "bits")} | {"work": work}
+    return next(other for other in rows if same.items() <= other.items())
 
 
 def _generation(row: dict[str, Any]) -> list[str]:
@@ -188,12 +216,11 @@ def _phases(row: dict[str, Any]) -> list[str]:
         if flops := results[0].get("flops"):
             shares = [flops / one["phases"]["update"] / one["ceiling"] for one in results]
             share = f"{statistics.median(shares):.0%}"
-        peak = max(result["peak"] for result in results) / 1e6
         lines.append(
             f"| {NAMES[row['work']].partition(', ')[2]} | {row['size']} | {row['lengths']} | "
             f"{row['bits']} | {side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
             f"{middle['tokens']:.0f} | {middle['tokens'] / middle['rollout']:.0f} | {share} | "
-            f"{read} | {peak:.0f} MB |"
+            f"{read} |"
         )
     return lines
 

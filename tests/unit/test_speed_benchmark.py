@@ -160,7 +160,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     ]
     trl = [iteration(5.0, 4.0), iteration(6.0, 5.0), iteration(9.0, 8.0)]
     same = {"size": "4M", "lengths": "ragged"}
-    steps = [{"steps": [0.2, 0.1, 0.4], "peak": 4e8}] * 3
+    steps = [{"steps": [0.2, 0.1, 0.4], "peak": peak} for peak in (2e8, 3e8, 1e8)]
     rows = [
         {**same, "work": "ppo-separate", "ours": ours, "trl": trl},
         {**same, "work": "ppo-shared", "ours": [iteration(1.0, 0.5)] * 3},
@@ -208,8 +208,12 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     )
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
     # 64 steps in 0.5 s, each of which reads 1e6 bytes, at a bandwidth of 3.2e8 a second: 40 %.
-    assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 40% | 500 MB |" in page
-    assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | – | 500 MB |" in page
+    assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 40% |" in page
+    assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | – |" in page
+    # The most of any run, of training steps, too; a shared trunk beside TRL's separate model.
+    assert f"| SFT step | {same_bits} 300 MB | 400 MB | 75% |" in page
+    assert f"| PPO iteration, shared trunk | {same_bits} 500 MB | 500 MB | 100% |" in page
+    assert "separate value model | 0.6M | ragged | native / native | 500 MB | – | – |" in page
     # 0.5 s for 300 tokens on either side.
     generation = f"| generation, 1,000 tokens | {same_bits} 1.667 [1.667, 1.667] | 1.667 [1.667, "
     assert f"{generation}1.667] | **1.00** |" in page
@@ -232,6 +236,11 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     assert "- 4M, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
+
+
+def test_the_page_is_what_the_measurements_say(tmp_path: Path):
+    speed_page.write_page(tmp_path / "page.md", speed.RESULTS)
+    assert (tmp_path / "page.md").read_text() == (speed.ROOT / "docs/benchmarks.md").read_text()
 
 
 def test_the_exponents_are_those_of_the_power_laws_that_made_the_points():

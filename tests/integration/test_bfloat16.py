@@ -1,4 +1,4 @@
-"""Every stage that trains or runs a model in bfloat16, on a CPU, for four families."""
+"""Every stage that trains or runs a model in bfloat16, on a CPU: four families and the embedded."""
 
 import json
 import math
@@ -83,6 +83,22 @@ def test_every_stage_runs_and_writes_float32(
 ) -> None:
     write_model(world, family)
     run_all(world, monkeypatch)
+    check_weights_and_numbers(world)
+
+
+@pytest.mark.long
+def test_the_embedded_model_is_pre_trained_and_goes_through_every_stage(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = weights(world, "models/base")
+    run_all(world, monkeypatch)
+    check_weights_and_numbers(world)
+    for name, half in weights(world, "models/base").items():
+        assert not torch.equal(half, single[name])
+        assert not torch.equal(half, half.bfloat16().float())
+
+
+def check_weights_and_numbers(world: Path) -> None:
     folders = ["models/base", "models/sft", "models/rounds/r1/reward", "models/rounds/r1/policy"]
     made = [weights(world, folder) for folder in folders]
     for tensors in made:

@@ -1,10 +1,13 @@
 """The plan of memory: its parts against sums by hand, and what its settings change."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_plan import Round, plan
+from benchmarks.memory_plan import GIB, ROUNDS, Round, plan
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/models.md").read_text(encoding="utf-8")
 
 TINY = Round(
     "tiny", 4000, 64, 160, 6, 4, 2, bfloat16=False, separate=True,
@@ -49,3 +52,32 @@ def test_recomputing_layers_saves_the_activations_of_an_update():
     one_matrix_of_the_mlp = 4 * 128 * 160 * 4
     assert plain.update - recomputed.update > 2 * 4 * 3 * one_matrix_of_the_mlp
     assert recomputed.rollout == plain.rollout
+
+
+TARGETS = {"135M": 10, "1B": 60, "1B shared": 40, "8B": 48}
+"""GiB for 128 answers of 256 + 512 tokens."""
+
+
+def targeted(asked: Round) -> str:
+    """Which target a round has."""
+    size = asked.name.partition(",")[0]
+    return f"{size} shared" if size == "1B" and not asked.separate else size
+
+
+def test_the_rounds_with_a_limit_are_those_that_have_a_target():
+    limited = [asked for asked in ROUNDS if asked.limit is not None]
+    assert {targeted(asked): asked.limit for asked in limited} == TARGETS
+    for asked in limited:
+        assert (asked.rows, asked.prompt, asked.response) == (128, 256, 512)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", ROUNDS, ids=lambda asked: asked.name)
+def test_each_plan_keeps_its_limit_and_stands_in_the_page(asked: Round):
+    found = plan(asked)
+    if asked.limit is not None:
+        assert found.most / GIB <= asked.limit
+    numbers = " | ".join(
+        f"{size / GIB:.1f}" for size in (found.models, found.rollout, found.update)
+    )
+    assert f"| {asked.name} | {numbers} |" in PAGE

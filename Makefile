@@ -62,12 +62,12 @@ torture: $(READY)  ## kill stages, damage files, fill disks; writes docs/reliabi
 mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
 
-bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; SIZES="0.6M 135M", RUNS=n, BITS=portable
-	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS)) $(if $(BITS),--bits $(BITS))
+bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; SIZES="0.6M 135M", RUNS=n, BITS=portable, PRECISION=bfloat16
+	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS)) $(if $(BITS),--bits $(BITS)) $(if $(PRECISION),--precision $(PRECISION))
 	@$(if $(SIZES),:,python -m benchmarks.scaling $(if $(RUNS),--runs $(RUNS)))
 
-bench-gpu: $(READY)  ## the same on a GPU, 135M and 1B; without one a tiny model shows that it runs
-	@python -m benchmarks.speed --device cuda --sizes $(or $(SIZES),135M 1B) $(if $(RUNS),--runs $(RUNS))
+bench-gpu: $(READY)  ## the same on a GPU, 135M and 1B; without one a tiny model shows that it runs; SIZES, RUNS, PRECISION=bfloat16
+	@python -m benchmarks.speed --device cuda --sizes $(or $(SIZES),135M 1B) $(if $(RUNS),--runs $(RUNS)) $(if $(PRECISION),--precision $(PRECISION))
 
 trl-parity: $(READY)  ## PPO here against TRL's last PPO; writes docs/trl-parity.md
 	@python -m benchmarks.trl_parity

@@ -1,9 +1,12 @@
-"""What a real iteration of PPO takes on this CPU, beside what `benchmarks.memory_plan` says.
+"""What a real iteration of PPO takes on this machine, beside what `benchmarks.memory_plan` says.
 
-    python -m benchmarks.memory_measured
+    python -m benchmarks.memory_measured [--device cuda]
 
 A model of 27 million parameters in float32, with a value model of its own; every response is of
-full length, as in the plan. Prints one line; takes a minute of one core and 2 GB.
+full length, as in the plan. Prints one line; takes a minute of one core and 2 GB. On a GPU the
+rounds that have a target (docs/models.md) follow, each in what torch has allocated there at the
+most. The largest is planned at 46 GiB there; each of its two models is made in float32 in main
+memory, one after the other, 8 billion weights of 4 bytes. **Not measured** on a GPU so far.
 """
 
 import argparse
@@ -17,8 +20,11 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification
 
-from benchmarks.memory_plan import Round, plan
+from benchmarks.memory_plan import ROUNDS, Round, plan
 from rlhf.compute import Compute
+from rlhf.frozen import cast_frozen, freeze
+from rlhf.lora import add_adapter
+from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
@@ -38,16 +44,21 @@ MEASURED = Round(
 NEXT_TO_NOTHING = replace(MEASURED, vocabulary=64, hidden=64, mlp=64, layers=1, heads=2, kv_heads=2)
 
 
-def taken(asked: Round) -> int:
-    """By how many bytes an iteration of PPO enlarges this process, at the most.
+def taken(asked: Round, device: str = "cpu") -> int:
+    """By how many bytes an iteration of PPO enlarges this process, or fills the GPU, at the most.
 
     One of a model of next to nothing runs before, so that what libraries set up is not counted.
     """
     torch.set_num_threads(1)
-    _train(NEXT_TO_NOTHING)
+    _train(NEXT_TO_NOTHING, device)
     gc.collect()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        _train(asked, device)
+        return torch.cuda.max_memory_allocated() - before
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    _train(asked)
+    _train(asked, device)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return most - pages * resource.getpagesize()
 
@@ -71,30 +82,48 @@ def _settings(asked: Round) -> PPOParams:
     )
 
 
-def _train(asked: Round) -> None:
+def _train(asked: Round, device: str) -> None:
     settings = _settings(asked)
     prompts = [[2 + row % 7] * asked.prompt for row in range(asked.rows)]
-    lm = LlamaForCausalLM(asked.config()).eval()
-    scorer = RewardModel(LlamaForSequenceClassification(asked.config())).eval()
-    actor = build_actor(lm, settings)
-    if asked.recompute:
-        recompute_layers(actor)
-    training = PPOTraining(PPOModels(actor, copy.deepcopy(lm), scorer), settings)
+    compute = Compute(torch.device(device), "bfloat16" if asked.bfloat16 else "float32")
+    training = PPOTraining(_models(asked, settings, compute), settings)
     # The end token is one that no model says: its id lies beyond the vocabulary.
     tokens = SpecialIds(eos=asked.vocabulary, pad=0)
-    compute = Compute(torch.device("cpu"), "bfloat16" if asked.bfloat16 else "float32")
     for _ in train(training, prompts, settings, tokens, compute=compute, seeds=Seeds(0)):
         pass
 
 
+def _models(asked: Round, settings: PPOParams, compute: Compute) -> PPOModels:
+    """As the stage has them: what is frozen is kept in the precision that it is computed in."""
+    scorer = RewardModel(LlamaForSequenceClassification(asked.config())).eval()
+    scorer = freeze(scorer, compute)
+    actor = build_actor(LlamaForCausalLM(asked.config()).eval(), settings)
+    reference = None if asked.lora else freeze(copy.deepcopy(actor.lm), compute)
+    if asked.lora:
+        add_adapter(actor.lm, LoraParams(rank=16, alpha=32), torch.Generator().manual_seed(0))
+        cast_frozen(actor.lm, compute)
+    if asked.recompute:
+        recompute_layers(actor)
+    actor = actor.to(compute.device)
+    return PPOModels(actor, actor.lm if reference is None else reference, scorer)
+
+
 def main() -> int:
     """Entry point; the exit code."""
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    planned, found = plan(MEASURED).most, taken(MEASURED)
-    sys.stdout.write(
-        f"{MEASURED.name}: planned {planned / 1e6:.0f} MB, took {found / 1e6:.0f} MB; "
-        f"the plan is {planned / found:.2f} of it\n"
-    )
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    device = parser.parse_args().device
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write("torch sees no GPU\n")
+        return 2
+    targeted = [asked for asked in ROUNDS if asked.limit is not None] if device == "cuda" else []
+    for asked in (MEASURED, *targeted):
+        planned, found = plan(asked).most, taken(asked, device)
+        sys.stdout.write(
+            f"{asked.name}: planned {planned / 1e6:.0f} MB, took {found / 1e6:.0f} MB; "
+            f"the plan is {planned / found:.2f} of it\n"
+        )
+        sys.stdout.flush()
     return 0
 
 

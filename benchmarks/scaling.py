@@ -24,6 +24,7 @@ from benchmarks import speed_ours
 from benchmarks import speed_world as world
 from benchmarks.scaling_page import draw
 from benchmarks.speed_page import write_page
+from benchmarks.speed_processes import apart
 from rlhf.compute import Compute, keep_freed_memory, make_deterministic
 from rlhf.models import load_policy
 from tasks.running.environment import processor
@@ -58,7 +59,7 @@ def main() -> int:
     load = [os.getloadavg()[0]]
     for run in range(runs):
         for point in points:
-            found = world.apart(partial(_measure, point))
+            found = apart(partial(_measure, point))
             point["value"] = found["value"]
             point["seconds"].append(found["seconds"])
             print(run + 1, point["axis"], point["value"], f"{found['seconds']:.2f} s", flush=True)

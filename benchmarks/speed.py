@@ -7,11 +7,12 @@ Both sides get the same models, token ids, lengths, precision and numbers of opt
 take turns, each in a process of its own. TRL lives in environments that this makes
 (benchmarks/trl_environment.py): PPO in the last release that had it, SFT and reward training in
 the current one; `--without-trl` measures us alone. TRL takes the instructions that the processor
-has. So do we, unless `--bits portable` asks for those of the pipeline's default, AVX2. On a CPU
-seconds are CPU seconds of all threads, so that other work on the machine disturbs little; on a GPU
-they are by the wall.
-Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured, with portable bits
-`DEVICE-SIZE-portable.json`, and, from all of those, `docs/benchmarks.md`.
+has. So do we, unless `--bits portable` asks for those of the pipeline's default, AVX2.
+`--precision bfloat16` is that of forward passes, on both sides; trained weights stay float32.
+On a CPU seconds are CPU seconds of all threads, so that other work on the machine disturbs little;
+on a GPU they are by the wall.
+Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured, `-bfloat16` and
+`-portable` behind the size where that was asked for, and, from all of those, `docs/benchmarks.md`.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed_environment import with_bits, without_pins
-from benchmarks.speed_page import write_page
+from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
 from benchmarks.speed_world import SIZES, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
 from tasks.running.environment import processor
@@ -35,8 +36,6 @@ from tasks.running.environment import processor
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 LENGTHS = ("uniform", "ragged")
-DRAWN = "drawn beforehand, the same for both"
-SUFFIXES = {"native": "", "portable": "-portable"}
 
 
 def main() -> int:
@@ -55,7 +54,8 @@ def main() -> int:
             found: dict[str, Any] = {
                 "machine": _machine(device), "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
-                "bits": {"ours": options.bits, "trl": "native"}, "ends": DRAWN,
+                "bits": {"ours": options.bits, "trl": "native"}, "precision": options.precision,
+                "ends": DRAWN,
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
             for lengths in LENGTHS:
@@ -76,7 +76,7 @@ def main() -> int:
             if keep:
                 RESULTS.mkdir(exist_ok=True)
                 text = json.dumps(found, indent=1) + "\n"
-                name = f"{device}-{size}{SUFFIXES[options.bits]}.json"
+                name = f"{device}-{size}{PRECISIONS[options.precision]}{BITS[options.bits]}.json"
                 (RESULTS / name).write_text(text, encoding="utf-8")
                 write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
     return 0
@@ -88,7 +88,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--bits", choices=list(SUFFIXES), default="native", help="of our side")
+    parser.add_argument("--bits", choices=list(BITS), default="native", help="of our side")
+    parser.add_argument(
+        "--precision", choices=list(PRECISIONS), default="float32", help="of both sides"
+    )
     parser.add_argument("--without-trl", action="store_true")
     return parser.parse_args()
 
@@ -97,7 +100,7 @@ def _turns(
     world: Path, size: str, device: str, options: argparse.Namespace, trl: dict[Path, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Ours and TRL's, in turns; TRL has no PPO with a shared trunk."""
-    settings = [str(world), size, device, str(options.threads)]
+    settings = [str(world), size, device, str(options.threads), options.precision]
     for run in range(options.runs):
         for side, command in commands(trl).items():
             counting = ["--count"] if side == "ours" and run == 0 else []

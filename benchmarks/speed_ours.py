@@ -1,8 +1,9 @@
 """Our side of the speed benchmark, run by benchmarks/speed.py: prints one JSON object.
 
-    python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS [--count]
+    python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS PRECISION [--count] [--work NAME]
 
-`--count` also counts the floating-point operations of an update of PPO, in one more iteration.
+`--count` also counts the floating-point operations of an update of PPO, in one more iteration;
+`--work` does one of the works, in this process.
 Which instructions are used is for the environment to say (benchmarks/speed_environment.py).
 """
 
@@ -17,10 +18,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import speed_world as world
+from benchmarks.speed_processes import each
 from rlhf import ppo, reward, rollouts, sft
 from rlhf.actor_critic import build_actor_critic
-from rlhf.compute import Compute, keep_freed_memory, make_deterministic
+from rlhf.compute import Compute, Precision, keep_freed_memory, make_deterministic
 from rlhf.draws import draw_table
+from rlhf.frozen import freeze, load_frozen_policy
 from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
@@ -41,13 +44,14 @@ OPTIMISER = OptimiserParams(lr=world.RATE, schedule="constant", warmup_steps=0)
 def main(arguments: list[str]) -> None:
     """Run every work in a process of its own; seconds by phase, or of each step."""
     folder, (size, device, threads) = Path(arguments[0]), arguments[1:4]
+    precision: Precision = "bfloat16" if arguments[4] == "bfloat16" else "float32"
     rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
     counting = "--count" in arguments
 
     def run(work: str) -> dict[str, Any]:
         make_deterministic(int(threads))
         keep_freed_memory()
-        compute, clock = Compute(torch.device(device), "float32"), world.Clock(device)
+        compute, clock = Compute(torch.device(device), precision), world.Clock(device)
         found: dict[str, Any]
         if work.startswith("ppo"):
             iterations = ppo_iterations(folder, rows, size, compute, work)
@@ -59,12 +63,13 @@ def main(arguments: list[str]) -> None:
         if counting and work.startswith("ppo"):
             found["flops"] = count(iterations)
         if work.startswith("ppo"):
-            found["weights"] = weights_of_policy(folder)
+            found["weights"] = weights_of_policy(folder, compute)
             found["bandwidth"] = world.bandwidth(device)
-        return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
+        ceiling = world.ceiling(size, device, precision)
+        return found | {"ceiling": ceiling, "kernels": world.kernels()}
 
-    found = {work: world.apart(partial(run, work)) for work in world.works_of(size)}
-    json.dump(found, sys.stdout)
+    works = {work: partial(run, work) for work in world.works_of(size)}
+    json.dump(each(works, device, arguments), sys.stdout)
 
 
 def timed(steps: Iterator[object], clock: world.Clock) -> list[float]:
@@ -104,9 +109,11 @@ def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str,
     }
 
 
-def weights_of_policy(folder: Path) -> int:
-    """Bytes of all the policy's weights, in float32; a tied head is in its file once."""
-    return (folder / "policy/model.safetensors").stat().st_size
+def weights_of_policy(folder: Path, compute: Compute) -> int:
+    """Bytes of all the policy's weights as a rollout reads them; a tied head counts once."""
+    return sum(
+        weight.nbytes for weight in load_frozen_policy(folder / "policy", compute).parameters()
+    )
 
 
 def count(iterations: Iterator[ppo.Iteration]) -> int:
@@ -150,8 +157,9 @@ def ppo_iterations(
         reward_model=None if shared else scorer,
         separate=not shared,
     ).to(compute.device)
-    reference = load_policy(folder / "policy", compute.device)
-    training = PPOTraining(PPOModels(actor, reference, scorer), settings)
+    reference = load_frozen_policy(folder / "policy", compute)
+    models = PPOModels(actor, reference, freeze(scorer, compute))
+    training = PPOTraining(models, settings)
     chosen = rows[: world.responses_of(size)]
     ppo.draw_table = with_lengths(world.lengths_by_prompt(chosen))
     prompts = [row["prompt"] for row in chosen]

@@ -5,9 +5,24 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks import scaling_page
+from benchmarks import scaling_page, speed_goals
+from benchmarks.speed_numbers import (
+    WHERE,
+    Row,
+    bits,
+    memory_share,
+    peak,
+    precision,
+    read_share,
+    row_beside,
+    rows_of,
+    sampling,
+    sampling_ratio,
+    seconds,
+    speed_ratio,
+    update_share,
+)
 from benchmarks.speed_world import (
     ANSWER,
     BATCH,
@@ -29,6 +44,12 @@ NAMES = {
     "sft": "SFT step",
     "reward": "reward-model step",
 }
+PRECISIONS = {"float32": "", "bfloat16": "-bfloat16"}
+BITS = {"native": "", "portable": "-portable"}
+"""What the name of a measurement's file has for it."""
+DRAWN = "drawn beforehand, the same for both"
+"""How ragged lengths come about."""
+HEADER = "size | lengths | precision | bits: ours / TRL"
 DEVICES = {
     "cpu": ("On a CPU", "CPU seconds of all threads"),
     "cuda": ("On a GPU", "seconds by the wall, GPU synchronised"),
@@ -43,7 +64,8 @@ INTRODUCTION = (
     "are drawn beforehand and the same for both, unless a line below says otherwise). SFT and "
     f"reward training: {STEPS - 1} steps of {BATCH} examples or pairs with the same prompts and "
     f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
-    "float32, AdamW, models and token ids the same for both. In our PPO several responses share a "
+    "AdamW, models, token ids and precision (of forward passes; trained weights are float32) the "
+    "same for both. In our PPO several responses share a "
     "row (`ppo.packing`), except in the lines that say padded rows, the default.\n\n"
     "Bits of either side: native takes the instructions that the processor has, portable (our "
     "default in the pipeline, for the same bytes everywhere) confines it to AVX2. Both native is "
@@ -55,6 +77,10 @@ INTRODUCTION = (
     "AVX-512 both sides may be much faster native."
 )
 
+UNMEASURED = (
+    "**Not measured**: no such device was at hand. The scripts are complete; on a CPU our side has "
+    "run small in float32 and bfloat16, TRL's in float32 alone."
+)
 MEMORY = (
     "The most of any run. On a CPU it is the resident memory of the whole process, imports "
     "included; on a GPU it is what torch allocated there."
@@ -66,21 +92,25 @@ def write_page(path: Path, results: Path) -> None:
     lines = ["# Benchmarks", "", INTRODUCTION, ""]
     for device, (title, unit) in DEVICES.items():
         lines += [f"## {title}", ""]
-        names = [f"{device}-{size}{suffix}.json" for size in SIZES for suffix in ("", "-portable")]
-        files = [results / name for name in names]
+        files = [
+            results / f"{device}-{size}{lower}{pinned}.json"
+            for size in SIZES for lower in PRECISIONS.values() for pinned in BITS.values()
+        ]  # fmt: skip
         found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-        if not found:
-            lines += ["**Not measured**: no such device was at hand. The script is complete.", ""]
-            continue
-        lines += _section(found, unit)
+        if found:
+            lines += _section(found, unit)
+        else:
+            lines += [UNMEASURED, ""]
+        goals = speed_goals.section(device, rows_of(found), DRAWN)
+        lines += [f"### Goals {title[:1].lower()}{title[1:]}", "", *goals, ""]
     if (file := results / "scaling.json").is_file():
         lines += scaling_page.section(json.loads(file.read_text(encoding="utf-8")))
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
-def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
+def _section(measured: Sequence[Row], unit: str) -> list[str]:
     """What one device did, each size in a measurement of its own."""
-    rows = [row | {"bits": _bits(found)} for found in measured for row in found["rows"]]
+    rows = rows_of(measured)
     left_out = [size for size in SIZES if size not in ("tiny", *(row["size"] for row in rows))]
     return [
         *(_conditions(found, unit) for found in measured),
@@ -89,15 +119,15 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "caches and memory, which lengthens the seconds of both sides. Not measured here: "
         f"{', '.join(left_out) or 'nothing'}.",
         "",
-        "| work | size | lengths | bits: ours / TRL | ours | TRL | TRL / ours |",
-        "|---|---|---|---|---:|---:|---:|",
-        *(line for row in rows for line in (_comparison(row, rows), *_generation(row))),
+        f"| work | {HEADER} | ours | TRL | TRL / ours |",
+        "|---|---|---|---|---|---:|---:|---:|",
+        *(line for row in rows for line in (_comparison(row, rows), *_generation(row, rows))),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
-        "| PPO iteration | size | lengths | bits: ours / TRL | side | rollout | scoring | update | "
+        f"| PPO iteration | {HEADER} | side | rollout | scoring | update | "
         "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth |",
-        "|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
@@ -107,8 +137,8 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
         "prompts nor the cache. On a CPU it is products and not memory that bound "
         f"{PASSES * BATCH} rows at once.",
         "",
-        "| peak memory | size | lengths | bits: ours / TRL | ours | TRL | ours / TRL |",
-        "|---|---|---|---|---:|---:|---:|",
+        f"| peak memory | {HEADER} | ours | TRL | ours / TRL |",
+        "|---|---|---|---|---|---:|---:|---:|",
         *(_memory(row, rows) for row in rows),
         "",
         MEMORY,
@@ -116,37 +146,28 @@ def _section(measured: Sequence[dict[str, Any]], unit: str) -> list[str]:
     ]
 
 
-def _memory(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+def _memory(row: Row, rows: Sequence[Row]) -> str:
     """The most that any run of either side took."""
-    cells = [NAMES[row["work"]], *(row[name] for name in ("size", "lengths", "bits"))]
-    ours = _peak(row["ours"])
-    cells += [f"{ours / 1e6:.0f} MB", "–", "–"]
-    if theirs := row_beside(row, rows).get("trl"):
-        cells[-2:] = [f"{_peak(theirs) / 1e6:.0f} MB", f"{ours / _peak(theirs):.0%}"]
+    cells = [NAMES[row["work"]], *(row[name] for name in WHERE)]
+    cells += [f"{peak(row['ours']) / 1e6:.0f} MB", "–", "–"]
+    if (share := memory_share(row, rows)) is not None:
+        cells[-2:] = [f"{peak(row_beside(row, rows)['trl']) / 1e6:.0f} MB", f"{share:.0%}"]
     return f"| {' | '.join(cells)} |"
 
 
-def _peak(results: Sequence[dict[str, Any]]) -> int:
-    return max(result["peak"] for result in results)
-
-
-def _conditions(found: dict[str, Any], unit: str) -> str:
+def _conditions(found: Row, unit: str) -> str:
     runs, load = found["runs"], found["load"]
     many = f"medians of {runs} runs in turns, in brackets the least and the most"
     return (
-        f"- {found['rows'][0]['size']}, {_bits(found)}: {found['machine']}{_kernels(found)}, "
-        f"{found['threads']} thread(s), {unit}; "
+        f"- {found['rows'][0]['size']}, {precision(found)}, {bits(found)}: "
+        f"{found['machine']}{_kernels(found)}, {found['threads']} thread(s), {unit}; "
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
         f"{min(load):.1f} to {max(load):.1f}; ragged lengths {found['ends']}; "
         f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
     )
 
 
-def _bits(found: dict[str, Any]) -> str:
-    return f"{found['bits']['ours']} / {found['bits']['trl']}"
-
-
-def _kernels(found: dict[str, Any]) -> str:
+def _kernels(found: Row) -> str:
     """What torch itself says that each side's kernels took, where a measurement recorded it."""
     runs = [(side, run) for row in found["rows"] for side in ("ours", "trl")
             for run in row.get(side, []) if "kernels" in run]  # fmt: skip
@@ -154,75 +175,46 @@ def _kernels(found: dict[str, Any]) -> str:
     return f", kernels: {', '.join(seen)}" if seen else ""
 
 
-def _versions(found: dict[str, Any]) -> str:
+def _versions(found: Row) -> str:
     trl = found["trl"]
     return f"TRL {trl['ppo']} for PPO, {trl['sft']} for SFT, {trl['reward']} for reward training"
 
 
-def _seconds(results: Sequence[dict[str, Any]]) -> list[float]:
-    """One number for each run: the whole iteration, or the median step."""
-    return [
-        result["phases"]["total"] if "phases" in result else statistics.median(result["steps"])
-        for result in results
-    ]
+def _comparison(row: Row, rows: Sequence[Row]) -> str:
+    cells = [NAMES[row["work"]], *(row[name] for name in WHERE), _spread(seconds(row["ours"]))]
+    if (ratio := speed_ratio(row, rows)) is None:
+        return f"| {' | '.join(cells)} | – | – |"
+    theirs = _spread(seconds(row_beside(row, rows)["trl"]))
+    return f"| {' | '.join([*cells, theirs, f'**{ratio:.2f}**'])} |"
 
 
-def _comparison(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    ours = _seconds(row["ours"])
-    beside = row_beside(row, rows)
-    where = [row[name] for name in ("size", "lengths", "bits")]
-    cells = [NAMES[row["work"]], *where, _spread(ours), "–", "–"]
-    if "trl" in beside:
-        theirs = _seconds(beside["trl"])
-        ratio = statistics.median(theirs) / statistics.median(ours)
-        cells[-2:] = [_spread(theirs), f"**{ratio:.2f}**"]
-    return f"| {' | '.join(cells)} |"
-
-
-def row_beside(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row of the same measurement that has TRL's runs, if any has: all PPO shares one."""
-    work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
-    same = {name: row[name] for name in ("size", "lengths", "bits")} | {"work": work}
-    return next(other for other in rows if same.items() <= other.items())
-
-
-def _generation(row: dict[str, Any]) -> list[str]:
+def _generation(row: Row, rows: Sequence[Row]) -> list[str]:
     """The rollouts of both sides alone, where there are two."""
-    if row["work"] != "ppo-separate" or "trl" not in row:
+    if row["work"] != "ppo-separate" or (ratio := sampling_ratio(row, rows)) is None:
         return []
-    ours, theirs = (
-        [run["phases"]["rollout"] / run["phases"]["tokens"] * 1000 for run in row[side]]
-        for side in ("ours", "trl")
-    )
-    ratio = statistics.median(theirs) / statistics.median(ours)
-    where = [row[name] for name in ("size", "lengths", "bits")]
-    cells = ["generation, 1,000 tokens", *where, _spread(ours), _spread(theirs), f"**{ratio:.2f}**"]
-    return [f"| {' | '.join(cells)} |"]
+    spreads = [_spread(sampling(row[side])) for side in ("ours", "trl")]
+    cells = ["generation, 1,000 tokens", *(row[name] for name in WHERE), *spreads]
+    return [f"| {' | '.join([*cells, f'**{ratio:.2f}**'])} |"]
 
 
-def _phases(row: dict[str, Any]) -> list[str]:
+def _phases(row: Row) -> list[str]:
     lines = []
+    name = NAMES[row["work"]].partition(", ")[2]
     for side in ("ours", "trl"):
         if side not in row:
             continue
-        results = row[side]
-        phases = [result["phases"] for result in results]
-        middle = {name: statistics.median(found[name] for found in phases) for name in phases[0]}
-        share, read = "–", "–"
-        if "bandwidth" in results[0]:
-            reads = [ANSWER * one["weights"] / one["phases"]["rollout"] / one["bandwidth"]
-                     for one in results]  # fmt: skip
-            read = f"{statistics.median(reads):.0%}"
-        if flops := results[0].get("flops"):
-            shares = [flops / one["phases"]["update"] / one["ceiling"] for one in results]
-            share = f"{statistics.median(shares):.0%}"
-        lines.append(
-            f"| {NAMES[row['work']].partition(', ')[2]} | {row['size']} | {row['lengths']} | "
-            f"{row['bits']} | {side} | {' | '.join(f'{middle[name]:.2f}' for name in PHASES)} | "
-            f"{middle['tokens']:.0f} | {middle['tokens'] / middle['rollout']:.0f} | {share} | "
-            f"{read} |"
-        )
+        phases = [result["phases"] for result in row[side]]
+        middle = {key: statistics.median(found[key] for found in phases) for key in phases[0]}
+        shares = [_percent(share(row[side])) for share in (update_share, read_share)]
+        cells = [name, *(row[key] for key in WHERE), side]
+        cells += [f"{middle[phase]:.2f}" for phase in PHASES]
+        cells += [f"{middle['tokens']:.0f}", f"{middle['tokens'] / middle['rollout']:.0f}"]
+        lines.append(f"| {' | '.join([*cells, *shares])} |")
     return lines
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
 
 
 def _spread(values: Sequence[float]) -> str:

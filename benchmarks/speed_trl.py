@@ -1,6 +1,6 @@
 """SFT and reward training by TRL's current trainers, run by benchmarks/speed.py beside ours.
 
-    python benchmarks/speed_trl.py FOLDER SIZE DEVICE THREADS
+    python benchmarks/speed_trl.py FOLDER SIZE DEVICE THREADS PRECISION [--work NAME]
 
 Prints one JSON object. TRL runs its own trainers as they are; what is read are the times at which
 a step ends.

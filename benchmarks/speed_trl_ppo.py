@@ -1,12 +1,15 @@
 """The PPO of TRL's last release that has one, run by benchmarks/speed.py in that environment.
 
-    python benchmarks/speed_trl_ppo.py FOLDER SIZE DEVICE THREADS
+    python benchmarks/speed_trl_ppo.py FOLDER SIZE DEVICE THREADS PRECISION [--work NAME]
 
 Prints one JSON object. TRL runs its own trainer as it is; what is read are the times at which it
-generates, begins and ends its update. In a ragged world its responses end where ours do.
+generates, begins and ends its update. In a ragged world its responses end where ours do. With
+bfloat16 its `bf16` covers the update alone; what it leaves in float32 (generation, scores, values)
+is computed in bfloat16 here, and its frozen models are kept in it, as ours are.
 """
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,20 +42,35 @@ def ppo(
         missing_eos_penalty=1.0,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder / "policy", padding_side="left")
-    model, ref = (side.causal(folder) for _ in range(2))
+    frozen = torch.bfloat16 if common["bf16"] else torch.float32
+    model, ref = side.causal(folder), side.causal(folder, frozen)
     lengths = world.lengths_by_prompt(rows[:count])
     if set(lengths.values()) != {None}:
         model.generate = partial(model.generate, logits_processor=[Lengths(lengths)])
-    scorer, critic = (side.classifier(folder) for _ in range(2))
+    scorer, critic = side.classifier(folder, frozen), side.classifier(folder)
     data = Dataset.from_list([{"input_ids": row["prompt"]} for row in rows[:count]])
     trainer = PPOTrainer(
         config, tokenizer, model, ref, scorer, train_dataset=data, value_model=critic,
         eval_dataset=data,
     )  # fmt: skip
+    if common["bf16"]:
+        for name in ("batch_generation", "forward", "get_reward"):
+            function = getattr(ppo_trainer, name)
+            setattr(ppo_trainer, name, in_bfloat16(function, trainer.accelerator.device.type))
     watch = Watch(trainer, clock)
     trainer.train()
     assert watch.steps == world.PASSES * world.MINIBATCHES, watch.steps
     return {"phases": watch.phases()}
+
+
+def in_bfloat16(function: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """The function, its products in bfloat16."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return function(*args, **kwargs)
+
+    return call
 
 
 class Lengths(LogitsProcessor):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import speed_processes as processes
 import speed_world as world
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -16,8 +17,11 @@ Work = Callable[[Path, list[Any], str, world.Clock, dict[str, Any]], dict[str, A
 
 
 def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
-    """Do the works, each in a process of its own, and print what they found as one JSON object."""
-    folder, (size, device, threads) = Path(arguments[0]), arguments[1:4]
+    """Do the works, each in a process of its own, and print what they found as one JSON object.
+
+    In bfloat16 the trainers compute in that precision and keep float32 weights, as ours do.
+    """
+    folder, (size, device, threads, precision) = Path(arguments[0]), arguments[1:5]
     rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
     common = {
         "output_dir": str(folder / "trl"),
@@ -28,7 +32,7 @@ def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
         "logging_strategy": "no",
         "disable_tqdm": True,
         "use_cpu": device == "cpu",
-        "bf16": False,
+        "bf16": precision == "bfloat16",
         "gradient_checkpointing": False,
         "dataloader_pin_memory": False,
         "max_grad_norm": 1.0,
@@ -40,16 +44,16 @@ def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             found = work(folder, rows, size, world.Clock(device), common)
         found["peak"] = world.peak_bytes(device)
-        return found | {"ceiling": world.ceiling(size, device), "kernels": world.kernels()}
+        ceiling = world.ceiling(size, device, precision)
+        return found | {"ceiling": ceiling, "kernels": world.kernels()}
 
-    json.dump({name: world.apart(partial(run, work)) for name, work in works.items()}, sys.stdout)
-
-
-def causal(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32)
+    asked = {name: partial(run, work) for name, work in works.items()}
+    json.dump(processes.each(asked, device, arguments), sys.stdout)
 
 
-def classifier(folder: Path) -> Any:
-    return AutoModelForSequenceClassification.from_pretrained(
-        folder / "reward", dtype=torch.float32
-    )
+def causal(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=dtype)
+
+
+def classifier(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(folder / "reward", dtype=dtype)

@@ -5,12 +5,9 @@ Imports torch and transformers alone, so that the environment that has TRL can r
 
 import json
 import math
-import os
 import resource
 import statistics
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,28 +177,6 @@ def set_ending(policy: PreTrainedModel, chance: float) -> None:
         head[token, 0] = common + height / first
 
 
-def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives in a child, which shares our imports and has a peak memory of its own."""
-    ours, theirs = os.pipe()
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            with os.fdopen(theirs, "w") as pipe:
-                json.dump(work(), pipe)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    if os.waitpid(child, 0)[1] != 0:
-        raise SystemExit(1)
-    found: dict[str, Any] = json.loads(said)
-    return found
-
-
 class Clock:
     """CPU seconds of all threads; on a GPU seconds by the wall, once it has finished."""
 
@@ -228,12 +203,13 @@ def kernels() -> str:
     return found
 
 
-def ceiling(size: str, device: str, repeats: int = 30) -> float:
+def ceiling(size: str, device: str, precision: str, repeats: int = 30) -> float:
     """Floating-point operations a second of the MLP's product at the shape of a minibatch."""
     shape, clock = SIZES[size], Clock(device)
     rows = BATCH * (PROMPT + ANSWER)
-    one = torch.randn(rows, shape["width"], device=device)
-    other = torch.randn(shape["width"], shape["mlp"], device=device)
+    kind = {"device": device, "dtype": getattr(torch, precision)}
+    one = torch.randn(rows, shape["width"], **kind)
+    other = torch.randn(shape["width"], shape["mlp"], **kind)
     for _ in range(3):
         one @ other
     best = float("inf")

@@ -4,8 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks import memory_measured
 from benchmarks.memory_plan import GIB, ROUNDS, Round, plan
+from rlhf.compute import Compute
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/models.md").read_text(encoding="utf-8")
 
@@ -52,6 +55,22 @@ def test_recomputing_layers_saves_the_activations_of_an_update():
     one_matrix_of_the_mlp = 4 * 128 * 160 * 4
     assert plain.update - recomputed.update > 2 * 4 * 3 * one_matrix_of_the_mlp
     assert recomputed.rollout == plain.rollout
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_models_that_are_measured_are_those_of_the_plan(lora: bool):
+    """Bytes of their weights, in bfloat16: a policy that is trained, a reference, a scorer."""
+    asked = replace(TINY, bfloat16=True, separate=not lora, lora=lora)
+    compute = Compute(torch.device("cpu"), "bfloat16")
+    models = memory_measured._models(asked, memory_measured._settings(asked), compute)
+    parts = {models.actor, models.reference, models.reward_model} - {None}
+    weights = {weight for part in parts for weight in part.parameters()}
+    found = sum(weight.nbytes for weight in weights)
+    frozen = 4 * (EMBEDDINGS + NORMS) + 2 * LINEAR
+    adapter = 6 * 16 * (2 * 128 + 2 * 96 + 3 * 224)
+    expected = 2 * frozen + 4 * adapter if lora else 2 * frozen + 2 * 4 * TRUNK
+    assert found == pytest.approx(expected, rel=0.002)
+    memory_measured._train(replace(asked, rows=4, micro_batch=2), "cpu")
 
 
 TARGETS = {"135M": 10, "1B": 60, "1B shared": 40, "8B": 48}

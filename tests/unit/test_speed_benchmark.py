@@ -90,16 +90,6 @@ def test_unequal_work_is_refused():
         speed._require_equal_tokens({"ours": [run], "trl": [{"phases": {"tokens": 299.0}}]})
 
 
-def test_work_runs_apart_and_its_failure_is_ours(capfd: pytest.CaptureFixture[str]):
-    def broken() -> dict[str, float]:
-        raise ZeroDivisionError
-
-    assert speed_world.apart(lambda: {"seconds": 1.5}) == {"seconds": 1.5}
-    with pytest.raises(SystemExit):
-        speed_world.apart(broken)
-    assert "ZeroDivisionError" in capfd.readouterr().err
-
-
 PINS = [*bits.PORTABLE, speed_environment.BEFORE]
 WHAT_IT_READS = f"""
 import json, os
@@ -196,7 +186,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     (tmp_path / "cpu-0.6M.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    same_bits = "4M | ragged | native / native |"
+    same_bits = "4M | ragged | float32 | native / native |"
     separate = f"| PPO iteration, separate value model | {same_bits} 3.000 [2.000, 4.000] | "
     assert f"{separate}6.000 [5.000, 9.000] | **2.00** |" in page
     # TRL has no shared trunk: its separate model is what the row compares with.
@@ -213,29 +203,51 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     # The most of any run, of training steps, too; a shared trunk beside TRL's separate model.
     assert f"| SFT step | {same_bits} 300 MB | 400 MB | 75% |" in page
     assert f"| PPO iteration, shared trunk | {same_bits} 500 MB | 500 MB | 100% |" in page
-    assert "separate value model | 0.6M | ragged | native / native | 500 MB | – | – |" in page
+    assert (
+        "separate value model | 0.6M | ragged | float32 | native / native | 500 MB | – | – |"
+        in page
+    )
     # 0.5 s for 300 tokens on either side.
     generation = f"| generation, 1,000 tokens | {same_bits} 1.667 [1.667, 1.667] | 1.667 [1.667, "
     assert f"{generation}1.667] | **1.00** |" in page
     assert (
-        "- 4M, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3 runs"
+        "- 4M, float32, native / native: M, 1 thread(s), CPU seconds of all threads; medians of 3"
         in page
     )
     versions = "TRL 1 for PPO, 2 for SFT, 3 for reward training."
     assert f"load average 1.0 to 7.5; ragged lengths as told; {versions}" in page
-    assert "- 0.6M, native / native: N, 1 thread(s)" in page
+    assert "- 0.6M, float32, native / native: N, 1 thread(s)" in page
     assert "load average 0.5 to 0.5; ragged lengths as told; without TRL." in page
     assert (
-        "| PPO iteration, separate value model | 0.6M | ragged | native / native | 7.000 | – | – |"
-        in page
+        "separate value model | 0.6M | ragged | float32 | native / native | 7.000 | – | – |" in page
     )
+    confined_row = "| 4M | ragged | float32 | portable / native | 10.000 [10.000, 10.000] | 5.000 "
+    assert confined_row in page
     assert (
-        "| 4M | ragged | portable / native | 10.000 [10.000, 10.000] | 5.000 [5.000, 5.000] "
-        in page
+        "- 4M, float32, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
     )
-    assert "- 4M, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
+
+
+def test_bfloat16_has_rows_of_its_own_beside_trl_in_bfloat16(tmp_path: Path):
+    """Measured on the same day as a row of float32, of which it must take nothing."""
+    same = {"size": "4M", "lengths": "uniform", "work": "ppo-separate"}
+    found = {
+        "machine": "M", "threads": 1, "runs": 1, "load": [0.5], "ends": speed_page.DRAWN,
+        "trl": {"ppo": "1", "sft": "2", "reward": "3"}, "bits": {"ours": "native", "trl": "native"},
+    }  # fmt: skip
+    for precision, suffix, ours, trl in (("float32", "", 2, 3), ("bfloat16", "-bfloat16", 1, 5)):
+        row = same | {"ours": [iteration(ours, 0.5)], "trl": [iteration(trl, 0.5)]}
+        text = json.dumps(found | {"precision": precision, "rows": [row]})
+        (tmp_path / f"cpu-4M{suffix}.json").write_text(text)
+    speed_page.write_page(tmp_path / "page.md", tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    assert "| 4M | uniform | float32 | native / native | 2.000 | 3.000 | **1.50** |" in page
+    assert "| 4M | uniform | bfloat16 | native / native | 1.000 | 5.000 | **5.00** |" in page
+    assert "- 4M, bfloat16, native / native: M" in page
+    goal = "| PPO iteration, separate value model, TRL / ours | 4M | uniform | bfloat16 |"
+    assert f"{goal} native / native | at least 1.15 | 5.00 | yes |" in page
 
 
 def test_the_page_is_what_the_measurements_say(tmp_path: Path):

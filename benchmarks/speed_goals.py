@@ -1,0 +1,132 @@
+"""What the speed benchmark was to show (issue 18), beside what it has measured."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.speed_numbers import (
+    Row,
+    memory_share,
+    read_share,
+    sampling_ratio,
+    speed_ratio,
+    update_share,
+)
+
+Number = Callable[[Row, Sequence[Row]], float | None]
+
+
+def _update(row: Row, _: Sequence[Row]) -> float | None:
+    return update_share(row["ours"])
+
+
+def _decoding(row: Row, _: Sequence[Row]) -> float | None:
+    return read_share(row["ours"])
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on a number of one work."""
+
+    what: str
+    work: str
+    lengths: str
+    number: Number
+    bound: float
+    sizes: tuple[str, ...] = ("4M", "135M")
+    share: bool = False
+    """Written as a percentage."""
+    most: bool = False
+    """The bound is the most that it may be, not the least."""
+
+    def met(self, found: float) -> bool:
+        """Whether a number keeps the bound, before it is rounded."""
+        return found <= self.bound if self.most else found >= self.bound
+
+    def written(self, number: float) -> str:
+        """The number as the page has it."""
+        return f"{number:.0%}" if self.share else f"{number:.2f}"
+
+
+SEPARATE, SHARED = "ppo-separate", "ppo-shared"
+UNIFORM, RAGGED = "uniform", "ragged"
+ON_A_CPU = (
+    Goal("PPO iteration, separate value model, TRL / ours", SEPARATE, RAGGED, speed_ratio, 1.9),
+    Goal("PPO iteration, shared trunk, TRL / ours", SHARED, RAGGED, speed_ratio, 3.6),
+    Goal("PPO iteration, separate value model, TRL / ours", SEPARATE, UNIFORM, speed_ratio, 1.15),
+    Goal("PPO iteration, shared trunk, TRL / ours", SHARED, UNIFORM, speed_ratio, 1.9),
+    *(Goal("generation, TRL / ours", SEPARATE, lengths, sampling_ratio, 2.5)
+      for lengths in (UNIFORM, RAGGED)),
+    *(Goal(f"{name}, TRL / ours", work, lengths, speed_ratio, bound)
+      for work, name in (("sft", "SFT step"), ("reward", "reward-model step"))
+      for lengths, bound in ((RAGGED, 1.5), (UNIFORM, 1.0))),
+    *(Goal("update of PPO, share of the ceiling", SEPARATE, lengths, _update, 0.85, share=True)
+      for lengths in (UNIFORM, RAGGED)),
+    *(Goal(f"peak memory of PPO, {name}, ours / TRL", work, lengths, memory_share, 0.6,
+           ("135M",), share=True, most=True)
+      for work, name in ((SEPARATE, "separate value model"), (SHARED, "shared trunk"))
+      for lengths in (UNIFORM, RAGGED)),
+)  # fmt: skip
+GPU_SIZES = ("135M", "1B")
+ON_A_GPU = (
+    Goal("decoding of 64 rows, share of the bandwidth", SEPARATE, UNIFORM, _decoding, 0.5,
+         GPU_SIZES, share=True),
+    *(Goal("update of PPO, share of the ceiling", SEPARATE, lengths, _update, 0.4,
+           GPU_SIZES, share=True) for lengths in (UNIFORM, RAGGED)),
+    *(Goal("PPO iteration, separate value model, TRL / ours", SEPARATE, lengths, speed_ratio, 4.0,
+           GPU_SIZES) for lengths in (UNIFORM, RAGGED)),
+)  # fmt: skip
+BYTES = (
+    "| the same bytes twice (`pytest -m gpu tests/integration/test_gpu_repetition.py`) | – | – | – "
+    "| – | yes | not measured | – |"
+)
+UNEQUAL = "†"
+RATIOS = (speed_ratio, sampling_ratio, memory_share)
+"""Numbers that compare both sides."""
+
+
+def section(device: str, rows: Sequence[Row], told_beforehand: str) -> Iterator[str]:
+    """Lines of Markdown: every goal of a device with each measurement of it, or none.
+
+    Args:
+        device: cpu or cuda.
+        rows: what has been measured there.
+        told_beforehand: the `ends` of rows in which both sides' lengths are the same.
+    """
+    yield "| goal | size | lengths | precision | bits: ours / TRL | wanted | measured | met |"
+    yield "|---|---|---|---|---|---:|---:|---|"
+    unequal = False
+    for goal in ON_A_GPU if device == "cuda" else ON_A_CPU:
+        sign = "at most" if goal.most else "at least"
+        wanted = f"{sign} {goal.written(goal.bound)}"
+        for size in goal.sizes:
+            found = list(_measured(goal, size, rows))
+            for row, number in found:
+                equal = goal.number not in RATIOS or _equal(row, told_beforehand)
+                mark = "" if equal else f" {UNEQUAL}"
+                unequal = unequal or bool(mark)
+                cells = [goal.what, size, goal.lengths, row["precision"], row["bits"], wanted]
+                met = "yes" if goal.met(number) else "**no**"
+                yield f"| {' | '.join([*cells, goal.written(number) + mark, met])} |"
+            if not found:
+                cells = [goal.what, size, goal.lengths, "–", "–", wanted]
+                yield f"| {' | '.join(cells)} | not measured | – |"
+    if device == "cuda":
+        yield BYTES
+    if unequal:
+        yield ""
+        yield f"{UNEQUAL} The two sides' ragged responses were not of equal length."
+
+
+def _measured(goal: Goal, size: str, rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
+    """The rows that a goal is about, with its number."""
+    asked = {"work": goal.work, "lengths": goal.lengths, "size": size}
+    for row in rows:
+        if asked.items() <= row.items() and (number := goal.number(row, rows)) is not None:
+            yield row, number
+
+
+def _equal(row: Row, told_beforehand: str) -> bool:
+    """Whether both sides did the same work."""
+    return row["lengths"] == UNIFORM or row["work"] in ("sft", "reward") or (
+        row["ends"] == told_beforehand
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Numbers of one row of the speed benchmark: ratios, and shares of what the machine could do."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.speed_world import ANSWER
+
+WHERE = ("size", "lengths", "precision", "bits")
+"""What a row says beside its work."""
+
+Row = dict[str, Any]
+
+
+def rows_of(measured: Sequence[Row]) -> list[Row]:
+    """The rows of several measurements, each with the bits, precision and lengths of its own."""
+    return [
+        row | {"bits": bits(found), "precision": precision(found), "ends": found["ends"]}
+        for found in measured
+        for row in found["rows"]
+    ]
+
+
+def bits(found: Row) -> str:
+    """Of our side and of TRL's."""
+    return f"{found['bits']['ours']} / {found['bits']['trl']}"
+
+
+def precision(found: Row) -> str:
+    """Of both sides; measurements that do not say are older than the choice."""
+    said: str = found.get("precision", "float32")
+    return said
+
+
+def row_beside(row: Row, rows: Sequence[Row]) -> Row:
+    """The row of the same measurement that has TRL's runs, if any has: all PPO shares one."""
+    work = "ppo-separate" if row["work"].startswith("ppo") else row["work"]
+    same = {name: row[name] for name in WHERE} | {"work": work}
+    return next(other for other in rows if same.items() <= other.items())
+
+
+def seconds(results: Sequence[Row]) -> list[float]:
+    """One number for each run: the whole iteration, or the median step."""
+    return [
+        result["phases"]["total"] if "phases" in result else statistics.median(result["steps"])
+        for result in results
+    ]
+
+
+def sampling(results: Sequence[Row]) -> list[float]:
+    """Seconds of the rollout for 1,000 tokens, of each run."""
+    return [run["phases"]["rollout"] / run["phases"]["tokens"] * 1000 for run in results]
+
+
+def peak(results: Sequence[Row]) -> int:
+    """The most bytes of any run."""
+    return max(result["peak"] for result in results)
+
+
+def speed_ratio(row: Row, rows: Sequence[Row]) -> float | None:
+    """How many times as long TRL takes; None without TRL."""
+    if "trl" not in (beside := row_beside(row, rows)):
+        return None
+    return statistics.median(seconds(beside["trl"])) / statistics.median(seconds(row["ours"]))
+
+
+def sampling_ratio(row: Row, rows: Sequence[Row]) -> float | None:
+    """The same of the rollouts alone, for each token."""
+    if "trl" not in (beside := row_beside(row, rows)):
+        return None
+    return statistics.median(sampling(beside["trl"])) / statistics.median(sampling(row["ours"]))
+
+
+def memory_share(row: Row, rows: Sequence[Row]) -> float | None:
+    """Our peak memory over TRL's."""
+    if "trl" not in (beside := row_beside(row, rows)):
+        return None
+    return peak(row["ours"]) / peak(beside["trl"])
+
+
+def update_share(results: Sequence[Row]) -> float | None:
+    """The products of our update a second, over the most that the processor does."""
+    if not (flops := results[0].get("flops")):
+        return None
+    return statistics.median(flops / one["phases"]["update"] / one["ceiling"] for one in results)
+
+
+def read_share(results: Sequence[Row]) -> float | None:
+    """The policy's weights once in each step of a rollout, over what memory gives in that time."""
+    if "bandwidth" not in results[0]:
+        return None
+    return statistics.median(
+        ANSWER * one["weights"] / one["phases"]["rollout"] / one["bandwidth"] for one in results
+    )

@@ -139,7 +139,7 @@ def ppo_iterations(
         rollout_size=world.responses_of(size),
         epochs=world.PASSES,
         minibatches=world.MINIBATCHES,
-        micro_batch_size=world.BATCH,
+        micro_batch_size=world.micro_batch_of(size),
         packing=work not in world.PADDED_WORKS,
         sampling=SamplingParams(temperature=1.0, max_new_tokens=world.ANSWER),
         optimiser=OPTIMISER,

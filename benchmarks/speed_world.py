@@ -45,11 +45,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"vocabulary": 64, "width": 32, "mlp": 64, "layers": 2, "heads": 2, "responses": 16},
     "0.6M": {"vocabulary": 1233, "width": 128, "mlp": 384, "layers": 2, "heads": 4},
     "4M": {"vocabulary": 2048, "width": 256, "mlp": 688, "layers": 4, "heads": 4, "tied": False},
-    "135M": {"vocabulary": 49152, "width": 576, "mlp": 1536, "layers": 30, "heads": 9},
-    "1B": {"vocabulary": 128256, "width": 2048, "mlp": 8192, "layers": 16, "heads": 32},
+    "135M": {"vocabulary": 49152, "width": 576, "mlp": 1536, "layers": 30, "heads": 9, "micro": 4},
+    "1B": {"vocabulary": 128256, "width": 2048, "mlp": 8192, "layers": 16, "heads": 32, "micro": 4},
 }
 """The last two have the shapes of SmolLM2-135M and Llama-3.2-1B, with as many key-value heads as
-heads; all weights are random."""
+heads; all weights are random. PPO of ours splits their minibatches as their presets do."""
 
 
 def works_of(size: str) -> tuple[str, ...]:
@@ -60,6 +60,11 @@ def works_of(size: str) -> tuple[str, ...]:
 def responses_of(size: str) -> int:
     """Responses of a PPO iteration."""
     return int(SIZES[size].get("responses", PASSES * BATCH))
+
+
+def micro_batch_of(size: str) -> int:
+    """Responses of a minibatch of PPO that our side computes at a time."""
+    return int(SIZES[size].get("micro", BATCH))
 
 
 def write_world(folder: Path, size: str, lengths: str) -> None:

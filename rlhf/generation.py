@@ -100,22 +100,22 @@ def sample_responses(
     alive = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
         logits = next_logits(lm, step_ids, seen, cache)
-        tokens = _draw(
+        tokens, finite = _draw(
             logits,
             params,
             banned=stops if step < params.min_new_tokens else None,
             uniform=draws[active, step],
         )
-        ids[active[alive], step], mask[active[alive], step] = tokens[alive], True
+        ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
         stopped = alive & torch.isin(tokens, stops)
-        ended[active[stopped]] = True
-        alive &= ~stopped
-        going = alive.nonzero().squeeze(1)
-        if len(going) == 0:
+        ended[active] = ended[active] | stopped
+        alive = alive & ~stopped
+        if (going := _count(alive, finite)) == 0:
             break
-        if len(going) <= MOST_ALIVE * len(active):
-            cache.batch_select_indices(going)
-            active, seen, tokens, alive = (x[going] for x in (active, seen, tokens, alive))
+        if going <= MOST_ALIVE * len(active):
+            kept = torch.nonzero_static(alive, size=going).squeeze(1)
+            cache.batch_select_indices(kept)
+            active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
         seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
         step_ids = tokens.unsqueeze(1)
     width = int(mask.any(dim=0).sum())
@@ -155,7 +155,8 @@ def _read(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -
 
 def _draw(
     logits: Tensor, params: SamplingParams, *, banned: Tensor | None, uniform: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """A token for each row, and whether all logits were finite: if not, the tokens mean nothing."""
     if params.temperature != 1:
         logits = logits / params.temperature
     if banned is not None:
@@ -163,11 +164,17 @@ def _draw(
     logits = filter_logits(logits, top_k=params.top_k, top_p=params.top_p)
     probabilities = logits.softmax(dim=-1)
     # NaN or infinity anywhere in a row of logits makes its whole softmax NaN.
-    if not bool(probabilities[:, 0].isfinite().all()):
+    return draw_index(probabilities, uniform), probabilities[:, 0].isfinite().all()
+
+
+def _count(alive: Tensor, finite: Tensor) -> int:
+    """How many rows go on, where the logits were finite; the device is waited for once."""
+    is_finite, going = torch.stack([finite.long(), alive.sum()]).tolist()
+    if not is_finite:
         raise NonFiniteError(
             "the policy's logits are not finite, so nothing can be sampled: its weights are broken"
         )
-    return draw_index(probabilities, uniform)
+    return int(going)
 
 
 def draw_index(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -45,15 +45,26 @@ def rows_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def held_as(value: Tensor | Parts, like: Tensor) -> Tensor:
-    """A saved tensor as `like` is held here and now, divided or not, among however many."""
-    found = torch.cat(value.rows) if isinstance(value, Parts) else value
+    """A saved tensor as `like` is held here and now, divided or not, among however many.
+
+    A part is in memory of its own, and of as many parts only the process's own is touched.
+    """
     if not isinstance(like, DTensor):
-        return found
+        return torch.cat(value.rows) if isinstance(value, Parts) else value
     return DTensor.from_local(
-        rows_of(found, like).to(part(like).device),
+        _own_rows(value, like).to(part(like).device, copy=True),
         like.device_mesh,
         like.placements,
         run_check=False,
         shape=like.shape,
         stride=like.stride(),
     )
+
+
+def _own_rows(value: Tensor | Parts, like: Tensor) -> Tensor:
+    """This process's rows of a saved tensor, maybe in the memory of all of them."""
+    if not isinstance(value, Parts):
+        return rows_of(value, like)
+    if len(value.rows) == world():
+        return value.rows[rank()]
+    return rows_of(torch.cat(value.rows), like)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A launcher for RLHF_LAUNCH: a stage's processes on several hosts, torch.distributed.run on each.
+# A launcher for RLHF_LAUNCH: a stage's processes on several hosts, tasks.running.agent on each.
 #
 #   export RLHF_LAUNCH="bash deploy/hosts/launch.sh ADDRESS:PORT PROCESSES 'HOST' 'HOST' ..."
 #
@@ -15,7 +15,7 @@ while [[ $1 != -m ]]; do
 done
 
 run_on() { # NUMBER MODULE ...
-    exec ${hosts[$1]} python -m torch.distributed.run --nnodes ${#hosts[@]} --node-rank "$1" \
+    exec ${hosts[$1]} python -m tasks.running.agent --nnodes ${#hosts[@]} --node-rank "$1" \
         --nproc-per-node "$processes" --master-addr "${address%:*}" --master-port "${address##*:}" \
         "${@:2}"
 }

@@ -3,26 +3,73 @@
 torch gives them thirty seconds: `--shutdown-timeout` and its variable hold where the launcher gets
 a signal, not where a process dies (see pytorch/pytorch#192815). One that waits in a library, such
 as NCCL's, for what the dead one will never send hears no SIGTERM, and would take all of them.
+
+With `--nnodes` one of these runs on each host. torch's do not hear of a death on another host, and
+would leave the deaf ones there for ever; ours ask the store that all of them share.
 """
 
 import os
+import sys
 from signal import Signals
+from typing import Any, cast
 
+from torch._C._distributed_c10d import Store
 from torch.distributed import run
 from torch.distributed.elastic import multiprocessing
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.launcher import api
 
-SECONDS = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+from rlhf.silent_hosts import end_connections_to_silent_hosts
+from tasks.running import launch
+
+SECONDS = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launch.SECONDS))
 """From SIGTERM to SIGKILL."""
+
+DEATH = "death"
+"""What the store of several hosts holds once a process has died."""
 
 
 class Processes(multiprocessing.SubprocessContext):
-    """torch's own, with the timeout that was asked for wherever torch asks for none."""
+    """torch's own, with the timeout that was asked for wherever torch asks for another."""
 
     def close(self, death_sig: Signals | None = None, timeout: int = SECONDS) -> None:
         """End those that still run."""
-        super().close(death_sig, timeout)
+        super().close(death_sig, min(timeout, SECONDS))
+
+    def has_a_death(self) -> bool:
+        """Whether one of them has ended with an error."""
+        return any(each.proc.poll() for each in self.subprocess_handlers.values())
+
+
+class Agent(LocalElasticAgent):
+    """torch's own, which ends its processes when one on another host has died, or the store has."""
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # The store at which all meet is connected by now.
+        end_connections_to_silent_hosts()
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if (worker_group.group_world_size or 1) > 1 and self._has_a_death_elsewhere():
+            sys.exit(1)  # On its way out it ends its processes.
+        found: RunResult = super()._monitor_workers(worker_group)
+        return found
+
+    def _has_a_death_elsewhere(self) -> bool:
+        """Ask the store, or tell it of one here."""
+        assert isinstance(self._pcontext, Processes)
+        here, store = self._pcontext.has_a_death(), cast(Store, self._store)
+        try:
+            if here:
+                store.set(DEATH, "")
+            return not here and store.check([DEATH])
+        except RuntimeError:  # The first host's launcher has ended, or cannot be reached.
+            return not here
 
 
 if __name__ == "__main__":
     multiprocessing.SubprocessContext = Processes  # type: ignore[misc]
+    api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
     run.main()

@@ -29,7 +29,7 @@ SEVERAL = ("sft", "sample", "reward", "ppo", "evaluate", "best_of_n")
 
 LAUNCHER = "RLHF_LAUNCH"
 
-SECONDS = 9
+SECONDS = 8
 """From the death of one process, or the outcome, to the end of the last."""
 
 PATIENCE_SECONDS = 60.0

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests import stage_world
-from tests.several import SFT, finish, outcome, processes_in, start, wait_for_checkpoint
+from tests.several import (
+    SFT,
+    finish,
+    outcome,
+    processes_in,
+    ranks,
+    start,
+    wait_for_checkpoint,
+)
 
 pytestmark = pytest.mark.long
 
@@ -157,6 +165,21 @@ def test_a_host_whose_processes_die_ends_the_stage(
     assert running.returncode == 1
     parted = "another of the stage's processes has ended", "its first process died"
     assert parted[which == 0] in said
+
+
+@pytest.mark.parametrize(("dead", "deaf"), [("2", "3"), ("3", "0"), ("0", "2"), ("1", "3")])
+def test_the_death_of_one_ends_those_that_hear_nothing_on_either_host(
+    built: Path, running: subprocess.Popen[str], dead: str, deaf: str
+) -> None:
+    """0 and 1 are on the first host. torch would take thirty seconds, or for ever."""
+    found = ranks(built)
+    os.kill(found[deaf], signal.SIGSTOP)
+
+    os.kill(found[dead], signal.SIGKILL)
+    running.communicate(timeout=25)
+
+    assert running.returncode == 1
+    assert processes_in(built) == []
 
 
 def test_a_host_that_cannot_be_reached_ends_the_stage(

@@ -28,6 +28,7 @@ from tests.several import (
 pytestmark = pytest.mark.long
 
 LAUNCHER = stage_world.ROOT / "deploy/hosts/launch.sh"
+NODES_LAUNCHER = stage_world.ROOT / "deploy/nodes/launch.sh"
 PREFIX = "rounds-"
 PATIENCE_SECONDS = 120
 """For whoever should have ended in half a minute."""
@@ -193,6 +194,36 @@ def test_a_host_that_cannot_be_reached_ends_the_stage(
 
     assert running.returncode == 1
     assert "another of the stage's processes has ended" in outcome(built)["message"]
+
+
+def test_nodes_that_are_given_one_command_write_the_bytes_of_one_host(
+    built: Path, hosts: tuple[str, str], digest_of_one_host: str
+) -> None:
+    """As SkyPilot and an indexed Job give it; here it is one stage in place of the pipeline."""
+    stage_world.forget(built, SFT)
+    nodes = {"NODES": "2", "FIRST": "10.77.0.1", "PROCESSES": "2", "RUN": "only"}
+    outside = {"PYTHONPATH": str(stage_world.ROOT), "RLHF_EXECUTION": "tiny"}
+    started = []
+    for number, host in enumerate(hosts):
+        command = ["ip", "netns", "exec", host, "bash", str(NODES_LAUNCHER)]
+        environment = stage_world.environment(
+            built, **outside, **nodes, NODE=str(number), GLOO_SOCKET_IFNAME="eth0"
+        )
+        started.append(
+            subprocess.Popen(
+                [*command, sys.executable, "-m", f"tasks.{SFT}"], cwd=built, env=environment
+            )
+        )
+    try:
+        codes = [process.wait(PATIENCE_SECONDS) for process in started]
+        assert processes_in(built) == []
+    finally:
+        for pid in processes_in(built):
+            os.kill(pid, signal.SIGKILL)
+
+    assert codes == [0, 0]
+    assert outcome(built)["environment"]["processes"] == 4
+    assert stage_world.digest(built, SFT) == digest_of_one_host
 
 
 def test_a_sigterm_reaches_all_through_the_first_host(

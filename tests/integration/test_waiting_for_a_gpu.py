@@ -16,8 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from tasks.workspace.held import is_held
 from tests import stage_world
+from tests.integration.test_pipeline import World
+from tests.several import processes_in
 
 pytestmark = pytest.mark.long
 
@@ -57,6 +61,46 @@ def stage(root: Path, gpus: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, World]:
+    """Two checkouts of the repository, made tiny, in which `base` is next."""
+    folder = tmp_path_factory.mktemp("clones")
+    environment = stage_world.environment(
+        folder, TMPDIR=str(folder), CUDA_VISIBLE_DEVICES="0,1", RLHF_CHECKPOINT_STEPS="1"
+    )
+    first = World(folder / "first", environment)
+    stage_world.copy_tiny_repository(first.root, rounds=1)
+    yaml = YAML()
+    params = yaml.load(first.root / "params.yaml")
+    params["run"]["device"] = "auto"
+    params["base"]["embedded"]["steps"] = 60  # Time enough to be stopped.
+    yaml.dump(params, first.root / "params.yaml")
+    first.git("init", "--quiet", "--initial-branch=main")
+    first.dvc("repro", "prepare")
+    first.git("add", "--all")
+    first.git("commit", "--quiet", "-m", "tiny")
+    second = World(Path(shutil.copytree(first.root, folder / "second")), environment)
+    return first, second
+
+
+@contextmanager
+def stopped_repro(world: World) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A plain `dvc repro` of `base`, and its stage's process, stopped in its tracks."""
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", "base"]
+    process = subprocess.Popen(
+        command, cwd=world.root, env=world.environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        eventually(lambda: any(world.root.glob(".work/base/*/step-*")))
+        pid = world.json(".work/base/running.json")["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        yield process, pid
+    finally:
+        for each in processes_in(world.root):
+            os.kill(each, signal.SIGKILL)
+        process.communicate()
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
@@ -85,6 +129,24 @@ def test_a_stage_waits_for_its_gpu_and_another_one_beside_it_runs(worlds: dict[s
         assert re.search(r"^waited \d+ s for GPU 0$", said, re.MULTILINE)
         assert holds.wait(120) == 0
     assert len({stage_world.digest(root, STAGE) for root in worlds.values()}) == 1
+
+
+def test_two_checkouts_run_dvc_repro_side_by_side_on_two_gpus(clones: tuple[World, World]):
+    locks = [
+        Path(clones[0].environment["TMPDIR"], f"rlhf-rounds-{os.getuid()}/gpu-{number}.lock")
+        for number in (0, 1)
+    ]
+    with stopped_repro(clones[0]) as first, stopped_repro(clones[1]) as second:
+        assert all(process.poll() is None for process, _ in (first, second))
+        assert all(is_held(lock) for lock in locks)
+
+        for _, pid in (first, second):
+            os.kill(pid, signal.SIGCONT)
+        for process, _ in (first, second):
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+    entries = [YAML().load(world.root / "dvc.lock")["stages"]["base"] for world in clones]
+    assert entries[0] == entries[1]
 
 
 @contextmanager

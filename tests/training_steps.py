@@ -57,7 +57,7 @@ def sft_steps(
     compute: Compute = COMPUTE, *, divided: bool = False, **changes
 ) -> tuple[list[torch.Tensor], list[float]]:
     params = SFTParams(epochs=1, batch_size=3, optimiser=PLAIN, **changes)
-    training = recorded(tiny.llama(), divided)
+    training = recorded(tiny.llama().to(compute.device), divided)
     steps = sft.train(training, EXAMPLES, params, pad_id=PAD, compute=compute, seeds=Seeds(0))
     losses = [step.loss for step in steps]
     return training.optimiser.noted, losses

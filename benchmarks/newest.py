@@ -6,7 +6,7 @@
 Each is tried by itself: an environment of its own in .work/newest/PACKAGE sees what is installed
 here, and has the newest release of that one package, with whatever that release needs, in front of
 it. There a short set of tests runs. What is installed here stays as it is. Exit code 1 where one
-breaks; the package index has to be reachable.
+breaks; the package index has to be reachable. .github/workflows/newest.yaml does it each week.
 """
 
 import argparse
@@ -27,10 +27,13 @@ TESTS = (
     "tests/unit/tasks/workspace/test_quick_dvc.py",
     "tests/integration/test_flow_stages.py",
     "tests/integration/test_prefect_server.py",
+    "tests/integration/test_promotion.py",
+    "tests/integration/test_serving.py",
     "tests/integration/test_tracking.py",
     "tests/integration/test_validate_stage.py",
 )
-"""Stages under DVC, the flow, Prefect's real server, MLflow's store, and the data gate."""
+"""Stages under DVC, the flow, Prefect's real server, MLflow's store, its registry and its server of
+models, and the data gate."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,24 @@ def environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "behind.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    bring_commands(Path(sysconfig.get_path("scripts")), python)
     return python
+
+
+def bring_commands(scripts: Path, python: Path) -> None:
+    """The commands that are installed here, for the new interpreter.
+
+    MLflow starts its server of models by the name of a command, and would find the one that is
+    installed here and sees nothing else.
+    """
+    for script in scripts.iterdir():
+        target = python.parent / script.name
+        if not script.is_file() or target.exists():
+            continue
+        first, _, rest = script.read_bytes().partition(b"\n")
+        if first.startswith(b"#!") and b"python" in first:
+            target.write_bytes(f"#!{python}\n".encode() + rest)
+            target.chmod(0o755)
 
 
 def why_not(said: str) -> str:

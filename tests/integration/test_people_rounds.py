@@ -5,7 +5,8 @@
 
 `make ui` and `make annotate` run in a copy of the repository with tiny parameters. A run ends as
 `Waiting`; the person labels; the page's event starts the next run, which resumes where the first
-one stopped. After each round a person decides about promotion. Minutes on two quiet cores.
+one stopped. After each round a person decides about promotion; at last what was promoted is rolled
+back, and the person withdraws what she said. Minutes on two quiet cores.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
 from ruamel.yaml import YAML
 
 from data.support_desk.rubric import score_response
@@ -164,7 +166,7 @@ def world(unrun: World) -> World:  # noqa: F811
     return unrun
 
 
-def test_two_rounds_by_people_and_a_decision_after_each(world: World):
+def test_two_rounds_by_people_a_decision_after_each_a_rollback_and_a_withdrawal(world: World):
     with (
         started(world, "flows.serve", "--prefect-port", free(), "--mlflow-port", free()) as ui,
         started(world, "feedback", "serve", "--port", "0", "--gold-rate", "0") as desk,
@@ -173,6 +175,7 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         page = address(desk, "The labelling page")
         password = world.root / ".work/prefect/auth"
         prefect = Prefect(address(ui, "Prefect"), password.read_text().strip())
+        mlflow = MlflowClient(address(ui, "MLflow"))
         if pictures:
             pictures.take("signed-in", sign_in(prefect.address, prefect.password), "Dashboard")
         eventually(lambda: deployed(prefect))
@@ -282,6 +285,38 @@ def test_two_rounds_by_people_and_a_decision_after_each(world: World):
         assert set(prefect.tasks(run["id"]).values()) == {"Unchanged"}
         assert len(prefect.runs("promote")) == 4
 
+        # In use it is worse, so what was there before comes back; MLflow's server says so.
+        decided = ("--who", "Lea", "--why", "worse in use")
+        world.run(sys.executable, "-m", "tasks.promote", "--rollback", *decided)
+        assert in_production(mlflow).tags["rlhf.round"] == "r1"
+
+        # Ana withdraws: what she said goes, the versions that it formed are marked, and the rounds
+        # wait for somebody else.
+        said = world.run(sys.executable, "-m", "tasks.forget", "--annotator", "ana", "--yes")
+        assert "Marked in MLflow: " in said
+        assert in_production(mlflow).tags["withdrawn"].startswith("contains withdrawn data")
+        judged = [
+            world.root / ".work/runs/ours/data/rounds" / key / "judgments.jsonl"
+            for key in ("r1", "r2")
+        ]
+        assert not any(path.exists() for path in judged)
+        prefect.order("rlhf/rlhf", name="ours")
+        run = ended(prefect, "rlhf", 5)
+        assert run["state_name"] == "Waiting"
+        assert "round r1 waits for 48 of 48 judgments" in run["state"]["message"]
+        token = world.run(sys.executable, "-m", "feedback", "token", "bo").strip()
+        assert label(page, token, 1000) == 0
+        # He prefers what she preferred: the policy and the pairs of round r2 are the same, so his
+        # answers complete both rounds. Each tells the flow, and one of two runs finds the other.
+        eventually(
+            lambda: any(
+                str(run["state"]["message"]).startswith("All 19 stages are up to date.")
+                for run in prefect.runs("rlhf")[:-5]
+            )
+        )
+        for path in judged:
+            assert {one.annotator_id for one in read_judgments(path)} == {"bo"}
+
 
 def photograph_the_desk(pictures: Camera, world: World, page: str, token: str) -> None:
     """The page with the pair that ana is at, and the overview of the one who leads the round."""
@@ -299,9 +334,13 @@ def deployed(prefect: Prefect) -> bool:
         return False
 
 
+def in_production(client: MlflowClient) -> ModelVersion:
+    return client.get_model_version_by_alias("rlhf-policy", "production")
+
+
 def production(world: World) -> tuple[str, ...]:
     client = MlflowClient(f"sqlite:///{world.root}/.work/mlflow/mlflow.db")
-    tags = client.get_model_version_by_alias("rlhf-policy", "production").tags
+    tags = in_production(client).tags
     return tuple(tags[key] for key in ("rlhf.round", "decision", "decided_by", "reason"))
 
 

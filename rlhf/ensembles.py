@@ -10,6 +10,7 @@ itself, the others are hub folders in it, `member_2`, `member_3` and so on.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -77,10 +78,12 @@ def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
     return [load_reward_model(place, device, torch.Generator()) for place in folders]
 
 
-def save_members(model: RewardModel, folder: Path) -> None:
+def save_members(
+    model: RewardModel, folder: Path, stored: Literal["float32", "bfloat16"] = "float32"
+) -> None:
     """Write the members after the first beside it; `folder` is that of the first."""
     for number, member in enumerate(members_of(model)[1:], start=1):
-        save_model(member.classifier, member_folder(folder, number))
+        save_model(member.classifier, member_folder(folder, number), stored)
 
 
 def member_folder(folder: Path, number: int) -> Path:

@@ -191,7 +191,7 @@ def _write(stage: Stage, made: Made) -> None:
         set_padding(made.tokenizer, members_of(made.model))
     path = f"models/rounds/{stage.round_key}/reward"
     target = write_model(stage, made.model.classifier, made.tokenizer, path)
-    save_members(made.model, target)
+    save_members(made.model, target, stage.params.run.stored_precision)
     for number, adapter in enumerate(made.adapters):
         adapter.save(member_folder(target, number) / ADAPTER)
     seal_model(stage, target)

@@ -53,6 +53,9 @@ class RunParams:
     """`auto` uses a GPU if there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes below the heads; trained weights and optimisers stay float32."""
+    stored_precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights of base model, SFT, reward model and policy on disk. `bfloat16` halves them,
+    and each stage starts from rounded weights (docs/models.md, Disk)."""
     generation: Literal["local", "server"] = "local"
     """Who samples responses outside PPO: the stage itself, or a server of the model's folder (vLLM;
     docs/how-to/answers-from-a-server.md), whose responses need not repeat."""

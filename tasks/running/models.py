@@ -49,7 +49,7 @@ NO_WEIGHT: Mapping[str, frozenset[str]] = {
 round, and what other files of the folder show (the chat template has its arguments)."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
-    "run": {"processes": 1, "sharded": False},
+    "run": {"processes": 1, "sharded": False, "stored_precision": "float32"},
     "sft": {"heldout_fraction": 0.0},
     "reward": {"model": None, "packing": False},
     "ppo": {
@@ -91,7 +91,7 @@ def write_model(
 ) -> Path:
     """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last."""
     folder = stage.staging.directory(path)
-    save_model(model, folder)
+    save_model(model, folder, stage.params.run.stored_precision)
     tokenizer.save_pretrained(folder)
     return folder
 

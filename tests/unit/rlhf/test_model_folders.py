@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from rlhf.chat import TokenizerError
-from rlhf.model_folders import ModelFolderError
+from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.reward_models import load_reward_model
 from tests import tiny
@@ -127,3 +127,23 @@ def test_code_that_a_model_of_a_known_family_brings_is_not_needed(tmp_path: Path
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert load_policy(tmp_path, CPU).num_parameters() == tiny.llama().num_parameters()
+
+
+@pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2, lambda: tiny.reward_model().classifier])
+def test_weights_stored_in_bfloat16_take_half_and_come_back_rounded(build, tmp_path: Path):
+    """A tied head stays the embedding, stored once; the model in memory loses no digit."""
+    model = build()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    save_model(model, tmp_path / "whole")
+    save_model(model, tmp_path / "half", "bfloat16")
+    whole, half = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "half"))
+    assert whole.keys() == half.keys()
+    assert sum(one.nbytes for one in half.values()) * 2 == sum(one.nbytes for one in whole.values())
+    again = type(model).from_pretrained(tmp_path / "half", dtype=torch.float32)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+        found = again.state_dict()[name]
+        assert torch.equal(found, weight.bfloat16().float())
+        assert ((found - weight).abs() <= 2**-8 * weight.abs()).all()
+    configs = [json.loads((tmp_path / n / "config.json").read_text()) for n in ("whole", "half")]
+    assert configs[0] | {"dtype": "bfloat16"} == configs[1] != configs[0]

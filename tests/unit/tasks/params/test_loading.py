@@ -151,7 +151,7 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str):
         (
             "run.zzz",
             "run.zzz: unknown key; known: seed, threads, processes, sharded, device, precision, "
-            "generation, bits",
+            "stored_precision, generation, bits",
         ),
     ],
 )

@@ -30,5 +30,6 @@ fi
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # Two stages of two jobs on one node: two ports.
 export MASTER_ADDR MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}"
-srun --cpus-per-task "${SLURM_CPUS_PER_TASK:-1}" bash "$0" --task "$@" &
+# The death of one ends all, where the cluster's default would wait for the others (KillOnBadExit).
+srun --kill-on-bad-exit=1 --cpus-per-task "${SLURM_CPUS_PER_TASK:-1}" bash "$0" --task "$@" &
 end_as $! USR1

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import jsonschema
 import prefect.server.api
 import pytest
 from docker.types import HostConfig
+from prefect.client.schemas import FlowRun
 from prefect.utilities.templating import apply_values
 from ruamel.yaml import YAML
 
@@ -166,6 +168,25 @@ def test_prefect_and_kubernetes_take_the_job():
     # The worker makes lists of these.
     pod["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "args": ["python"]}
     schema.validate(manifest, "1.31", strict=True)
+
+
+def test_prefect_slurm_makes_a_job_of_the_variant():
+    """In hours, GB and their units for Slurm; run where the package is installed."""
+    config = pytest.importorskip("prefect_slurm.config", reason="no prefect-slurm")
+    variables = read_variant(ROOT / "deploy/pools/slurm.yaml").job_variables
+    config.SlurmWorkerTemplateVariables(**variables)
+    assert set(variables) <= set(config.SlurmWorkerTemplateVariables.model_fields)
+    run = FlowRun(id=uuid.uuid4(), name="ppo@r1", flow_id=uuid.uuid4())
+    asked = config.SlurmWorkerConfiguration(**variables, command="python -m it")
+    asked.prepare_for_flow_run(run)
+
+    job = asked.get_slurm_job_spec(run)["job"]
+
+    assert job["script"].splitlines()[1:] == ["source deploy/slurm/environment.sh", "python -m it"]
+    assert (job["partition"], job["cpus_per_task"]) == ("gpu", 8)
+    assert job["memory_per_node"]["number"] == 64 * 1024
+    assert job["time_limit"]["number"] == 24 * 60
+    assert job["current_working_directory"] == "/shared/rlhf-rounds"
 
 
 @pytest.mark.parametrize("name", ["docker", "kubernetes"])

@@ -108,6 +108,7 @@ def chosen(root: Path) -> tuple[Path, str]:
     return chat.choose_policy(root, None, chat.ask_production(root))
 
 
+@pytest.mark.long
 def test_the_policy_in_production_comes_before_the_last_one(root: Path):
     (root / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"

@@ -94,6 +94,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return here
 
 
+@pytest.mark.long
 def test_a_first_dvc_repro_is_refused_once_and_the_second_follows_own_files(checkout: Checkout):
     code, said = checkout.dvc("repro", "base")
 

@@ -72,6 +72,7 @@ def digest_of_two(built: Path) -> str:
     return stage_world.digest(built, SFT)
 
 
+@pytest.mark.long
 def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
     world: Path, digest_of_two: str, assert_close
 ) -> None:
@@ -88,6 +89,7 @@ def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
+@pytest.mark.long
 def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
     """Another one that opens a file of the world to write would kill itself."""
     (tmp_path / "sitecustomize.py").write_text(HOOK)
@@ -137,6 +139,7 @@ def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str
     assert processes_in(world) == []
 
 
+@pytest.mark.long
 def test_a_sigterm_to_one_ends_both_after_the_same_step_and_the_next_run_has_the_same_bytes(
     world: Path, digest_of_two: str
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_backup_of_the_open_page_is_restored_with_every_confirmed_answer(tmp_p
             assert [row[0] for row in connection.execute(kinds)] == expected
 
 
+@pytest.mark.long
 def test_what_cannot_be_backed_up_or_restored_is_one_line(tmp_path: Path) -> None:
     store, _ = published(tmp_path, 2)
     nothing, text, other = tmp_path / "no.db", tmp_path / "text.db", tmp_path / "other.db"

@@ -42,6 +42,7 @@ def torture(folder: Path, *rows: str) -> dict[str, tuple[int, int]]:
     return {name: (result["held"], result["tried"]) for name, result in results.items()}
 
 
+@pytest.mark.long
 @LINUX
 def test_kills_damage_and_lost_parents_change_no_byte(tmp_path: Path) -> None:
     assert torture(tmp_path, *ROWS) == {

@@ -346,6 +346,7 @@ print(json.dumps({"same": same, "text": writer("w1", max_new_tokens=3)[0]["gener
 """
 
 
+@pytest.mark.long
 def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
     root: Path, model_folders: Path
 ) -> None:

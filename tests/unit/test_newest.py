@@ -37,6 +37,7 @@ def test_what_pip_lacks_and_the_test_that_failed_are_named():
     )
 
 
+@pytest.mark.long
 def test_what_is_installed_in_front_comes_before_what_is_here(tmp_path: Path):
     python = newest.environment(tmp_path / "one")
     show = "import prefect, importlib.metadata as m; print(m.version('dvc'), prefect.__file__)"

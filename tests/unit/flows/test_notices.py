@@ -89,6 +89,7 @@ def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("away")
 def test_an_end_that_two_processes_see_is_told_once_and_a_second_try_ends_again(
     receiver: Receiver,

@@ -129,7 +129,7 @@ def test_a_known_run_of_a_later_seed_is_tried_on_its_own_settings_and_stays_as_i
 
     assert refusals(root, "mine", None, Choices(), OVERRIDES, [0, 1]) == [
         "overrides.slow: run.old: unknown key; known: seed, threads, processes, sharded, device, "
-        "precision, generation, bits"
+        "precision, stored_precision, generation, bits"
     ]
     assert path.read_bytes() == edited
     assert left(root) == before

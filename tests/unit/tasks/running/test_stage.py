@@ -302,6 +302,7 @@ with stage.signals.patient():
 """
 
 
+@pytest.mark.long
 def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Workplace):
     process = place.start(SLOW_STEP)
     wait_for((place.root / "started").exists)

@@ -5,7 +5,6 @@ the fresh labels whether it still orders what the newest policy writes (docs/rew
 """
 
 import logging
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -75,8 +74,7 @@ log = logging.getLogger(__name__)
 
 def run(stage: Stage) -> None:
     """Train on the preferences so far, or take the model that the round or params.yaml names."""
-    for name in (BLOCKED, STOPPED):
-        shutil.rmtree(stage.work / name, ignore_errors=True)
+    stage.remove_earlier(BLOCKED, STOPPED)
     if stage.params.reward.model == NO_MODEL:
         _publish_none(stage)
         return

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,12 @@ def run(root: Path, stage: str, **environment: str) -> int:
 
 def digest(root: Path, stage: str) -> str:
     """One sha256 over every byte of a stage's outputs; empty where there are none."""
-    paths = [path for out in OUTPUTS[stage] for path in sorted((root / out).rglob("*"))]
+    return digest_of(root, OUTPUTS[stage])
+
+
+def digest_of(root: Path, folders: Sequence[str]) -> str:
+    """The same of any folders."""
+    paths = [path for folder in folders for path in sorted((root / folder).rglob("*"))]
     whole = hashlib.sha256()
     for path in paths:
         if path.is_file():

@@ -43,6 +43,9 @@ class OtherStage(Stage):
         """Keep them in memory alone."""
         self.history.append({"step": step, **metrics})
 
+    def remove_earlier(self, *names: str) -> None:
+        """Leave it to the first process."""
+
     def go_on_alone(self) -> None:
         """End.
 

@@ -193,6 +193,11 @@ class Stage:
         for path in self._published:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
+    def remove_earlier(self, *names: str) -> None:
+        """Remove what an earlier attempt left below the stage's working folder."""
+        for name in names:
+            shutil.rmtree(self.work / name, ignore_errors=True)
+
     def drop_checkpoints(self) -> None:
         """Delete the checkpoints, which a finished stage no longer needs."""
         for folder in checkpoint_folders(self.work):

@@ -104,8 +104,8 @@ def test_all_but_the_first_process_can_do_without_writing(built: Path, tmp_path:
 
 @pytest.mark.parametrize(
     ("rank", "sharded"),
-    [("0", False), ("1", True)],
-    ids=["first", "divided"],
+    [("0", False), ("1", False), ("1", True)],
+    ids=["first", "other", "divided"],
 )
 def test_a_sigterm_to_one_process_ends_both_after_the_same_step(
     world: Path, straight: dict[bool, tuple[str, list[float]]], rank: str, sharded: bool

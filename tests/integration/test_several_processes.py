@@ -23,6 +23,8 @@ from tests.several import (
     wait_for_checkpoint,
 )
 
+pytestmark = pytest.mark.long
+
 HOOK = """
 import os, sys
 if os.environ.get("RANK") == "1":
@@ -72,7 +74,6 @@ def digest_of_two(built: Path) -> str:
     return stage_world.digest(built, SFT)
 
 
-@pytest.mark.long
 def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
     world: Path, digest_of_two: str, assert_close
 ) -> None:
@@ -89,7 +90,6 @@ def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
-@pytest.mark.long
 def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
     """Another one that opens a file of the world to write would kill itself."""
     (tmp_path / "sitecustomize.py").write_text(HOOK)
@@ -101,7 +101,7 @@ def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
     assert outcome(world)["checkpoints"] > 0
 
 
-@pytest.mark.parametrize("rank", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     world: Path, digest_of_two: str, rank: str
 ) -> None:
@@ -122,7 +122,6 @@ def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str) -> None:
     """Stopped, it is as deaf as one that waits inside a GPU's library for the dead one."""
@@ -139,26 +138,6 @@ def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str
     assert processes_in(world) == []
 
 
-@pytest.mark.long
-def test_a_sigterm_to_one_ends_both_after_the_same_step_and_the_next_run_has_the_same_bytes(
-    world: Path, digest_of_two: str
-) -> None:
-    process = start(world, RLHF_CHECKPOINT_STEPS="5")
-    wait_for_checkpoint(world, process)
-
-    os.kill(ranks(world)["1"], signal.SIGTERM)
-    _, said = process.communicate(timeout=DEADLINE_SECONDS)
-
-    assert process.returncode == 143, said
-    assert processes_in(world) == []
-    assert outcome(world)["status"] == "interrupted"
-    code, said = finish(world)
-    assert code == 0, said
-    assert "sft resumes from its checkpoint at step" in said
-    assert stage_world.digest(world, SFT) == digest_of_two
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_stage_reaches_both_and_the_next_run_has_the_same_bytes(
     world: Path, digest_of_two: str, number: signal.Signals
@@ -176,7 +155,6 @@ def test_a_signal_to_the_stage_reaches_both_and_the_next_run_has_the_same_bytes(
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
-@pytest.mark.long
 def test_the_death_of_the_stage_ends_both(world: Path) -> None:
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
     wait_for_checkpoint(world, process)
@@ -188,7 +166,6 @@ def test_the_death_of_the_stage_ends_both(world: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.long
 def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_close) -> None:
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
     wait_for_checkpoint(world, process)
@@ -206,7 +183,6 @@ def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_clos
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stage", ["ppo@r1", "reward@r1"])
 def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
     with_round: Path, assert_close, stage: str
@@ -228,7 +204,6 @@ def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
     assert_close(rows, run(1, False)[1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_divided_weights_resume_to_the_same_bytes_when_one_process_has_died(
     world: Path, rank: str
@@ -251,7 +226,6 @@ def test_divided_weights_resume_to_the_same_bytes_when_one_process_has_died(
     assert stage_world.digest(world, SFT) == straight
 
 
-@pytest.mark.long
 def test_bad_input_is_said_once_and_ends_as_with_one_process(world: Path) -> None:
     stage_world.set_params(world, "sft", {"max_tokens": 2})
     try:
@@ -264,7 +238,6 @@ def test_bad_input_is_said_once_and_ends_as_with_one_process(world: Path) -> Non
     assert "Traceback" not in said
 
 
-@pytest.mark.long
 def test_another_launcher_may_start_them(world: Path, digest_of_two: str) -> None:
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
 
@@ -273,7 +246,6 @@ def test_another_launcher_may_start_them(world: Path, digest_of_two: str) -> Non
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
-@pytest.mark.long
 def test_a_launcher_that_starts_another_number_is_refused(world: Path) -> None:
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 3"
 

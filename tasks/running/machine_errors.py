@@ -38,7 +38,9 @@ def explain(error: BaseException, folder: Path) -> str | None:
         return (
             f"out of memory ({type(error).__name__}: {text.splitlines()[0] if text else 'no text'})"
             ". Run it again to resume from the newest checkpoint; to use less, lower "
-            "`micro_batch_size` (it changes no result but rounding) or the number of tokens"
+            "`micro_batch_size` (it changes no result but rounding) or the number of tokens, or "
+            "set `recompute_layers`; where not even weights, gradients and moments fit, train with "
+            "`lora`, or divide them among `run.processes` with `run.sharded`"
         )
     return None
 

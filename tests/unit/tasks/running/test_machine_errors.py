@@ -53,7 +53,8 @@ def test_a_lack_of_memory_says_what_to_lower(tmp_path: Path, error: Exception):
     said = explain(error, tmp_path)
     assert said is not None
     assert "out of memory" in said
-    assert "`micro_batch_size`" in said
+    for key in ("micro_batch_size", "recompute_layers", "lora", "run.sharded"):
+        assert f"`{key}`" in said
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), FileNotFoundError(2, "no"), KeyError("y")])

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,17 @@ def follow(root: Path, params: Params) -> bool:
     Raises:
         ParamsError: dvc.yaml has no list of dependencies that a line could be added to.
     """
+    named = _present(root, params)
+    return rewrite_definition(root, lambda text: with_named(text, named, root / "dvc.yaml"))
+
+
+def rewrite_definition(root: Path, change: Callable[[str], str]) -> bool:
+    """Replace the text of dvc.yaml, where there is one; returns whether it is another now."""
     path = root / "dvc.yaml"
     if not path.exists():
         return False
     before = path.read_text(encoding="utf-8")
-    after = with_named(before, _present(root, params), path)
+    after = change(before)
     if after == before:
         return False
     draft = path.with_name(".dvc.yaml.draft")

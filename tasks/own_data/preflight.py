@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.own_data.files import Named, follow, named_paths
+from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.model_checks import Problem, model_problems
 from tasks.params.loading import Params, ParamsError
-from tasks.params.plotted_rounds import plot_rounds
+from tasks.params.plotted_rounds import with_rounds
 from tasks.params.rules import nearest
 
 OUTPUTS = (
@@ -61,7 +61,7 @@ def check_inputs(params: Params, root: Path) -> None:
     for note in notes:
         _log.warning("%s", note)
     follow(root, params)
-    plot_rounds(root, params.rounds)
+    rewrite_definition(root, lambda text: with_rounds(text, params.rounds))
 
 
 def _check_place(root: Path) -> None:

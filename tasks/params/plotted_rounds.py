@@ -8,28 +8,12 @@ for each further round of params.yaml, and take it away again with the round.
 import re
 from collections.abc import Collection, Iterator
 from itertools import groupby
-from pathlib import Path
 
 MARK = "  # a round of params.yaml"
 """At the end of the lines that are written here."""
 
 _CURVE = re.compile(r"^( +results/\w+/)(\w+)(/[^\s:]+: [^#\n]*[^#\s])")
 """Of one round, as in `results/ppo/r1/history.csv: objective/kl`."""
-
-
-def plot_rounds(root: Path, rounds: Collection[str]) -> bool:
-    """Bring the plots in dvc.yaml up to date with the rounds; returns whether any changed."""
-    path = root / "dvc.yaml"
-    if not path.exists():
-        return False
-    before = path.read_text(encoding="utf-8")
-    after = with_rounds(before, rounds)
-    if after == before:
-        return False
-    draft = path.with_name(".dvc.yaml.draft")
-    draft.write_text(after, encoding="utf-8")
-    draft.replace(path)
-    return True
 
 
 def with_rounds(text: str, rounds: Collection[str]) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.params.editing import edit_params
-from tasks.params.loading import load_params
-from tasks.params.plotted_rounds import plot_rounds, with_rounds
+from tasks.own_data.files import rewrite_definition
+from tasks.params.plotted_rounds import with_rounds
 
 ROOT = Path(__file__).resolve().parents[4]
 SHIPPED = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
@@ -49,15 +48,15 @@ def test_a_round_that_goes_takes_its_curves_with_it():
 
 
 def test_the_file_is_written_where_something_changes_and_only_there(tmp_path: Path):
-    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    edit_params(tmp_path / "params.yaml", {}, rounds=4)
-    rounds = load_params(tmp_path / "params.yaml").rounds
-    assert not plot_rounds(tmp_path, rounds)
+    def plot(rounds: list[str]) -> bool:
+        return rewrite_definition(tmp_path, lambda text: with_rounds(text, rounds))
+
+    assert not plot(["r1", "r4"])
     (tmp_path / "dvc.yaml").write_text(SHIPPED, encoding="utf-8")
-    assert plot_rounds(tmp_path, rounds)
-    assert (tmp_path / "dvc.yaml").read_text(encoding="utf-8") == with_rounds(SHIPPED, rounds)
-    assert not plot_rounds(tmp_path, rounds)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert plot(["r1", "r4"])
+    assert (tmp_path / "dvc.yaml").read_text(encoding="utf-8") == with_rounds(SHIPPED, ["r4"])
+    assert not plot(["r1", "r4"])
+    assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
 
 
 def test_a_column_may_have_a_comment_and_a_file_of_no_round_is_left_alone():

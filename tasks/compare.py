@@ -66,16 +66,15 @@ def _lines(
     yield from _section("data", differences.data(first, second))
     code = differences.code(root, first, second)
     yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
-    for title, found in (
-        ("reward models", differences.reward_models(results[0], results[1])),
-        ("policies", differences.policies(results[0], results[1])),
+    for kind, differ in (
+        ("reward_models", differences.reward_models),
+        ("policies", differences.policies),
     ):
-        measures = title.replace(" ", "_")
-        without = [letter for letter, one in zip("AB", results, strict=True) if not one[measures]]
-        if without:
+        title = kind.replace("_", " ")
+        if without := [letter for letter, one in zip("AB", results, strict=True) if not one[kind]]:
             yield f"{title}: not compared, nothing measured of {' and '.join(without)} is here"
         else:
-            yield from _section(title, found)
+            yield from _section(title, differ(results[0], results[1]))
     paired = differences.paired_gold(folders[0], folders[1], _rounds(sides))
     yield from (f"  {key} gold, B - A on the same prompts: {by}" for key, by in paired.items())
 

@@ -98,19 +98,19 @@ def _way_back(
     ancestry: Ancestry, name: str, value: str, given: argparse.Namespace
 ) -> Iterator[str]:
     """The models that something formed: of one revision where one is given, else of all."""
-    unclear: list[Model] = []
-    if given.rev is None:
-        models, named = ancestry.all_models(), ancestry.records.named_in()
-        formed = ancestry.formed_by(models, lambda item: BACK[name](item, value), unclear=unclear)
-    else:
-        models, named = ancestry.models(), {}
-        formed = ancestry.formed_by(models, lambda item: BACK[name](item, value))
+    everywhere = given.rev is None
+    models = ancestry.all_models() if everywhere else ancestry.models()
+    formed, untraceable = ancestry.formed_by(models, lambda item: BACK[name](item, value))
+    reasons = [f"{model.path} (md5 {model.digest}): {why}" for model, why in untraceable.items()]
+    if reasons and not everywhere:
+        raise RecordError("\n".join(reasons))
+    # Of other branches, data of old runs may be gone; what is known is said all the same.
+    sys.stderr.writelines(f"{reason}\n" for reason in reasons)
     if given.items:
         yield from _each(formed)
     else:
+        named = ancestry.records.named_in() if everywhere else {}
         yield from _back(f"{name} {value}", formed, named)
-    for model in unclear:
-        sys.stderr.write(f"{model.path} (md5 {model.digest}): what formed it is not here\n")
 
 
 def _each(formed: dict[Model, list[Item]]) -> Iterator[str]:

@@ -56,10 +56,13 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
     ours, theirs = _code(first), _code(second)
     if ours and theirs:
         paths = sorted(ours.keys() | theirs.keys())
-        alone = {path: letter for letter, one, other in (("A", ours, theirs), ("B", theirs, ours))
-                 for path in one.keys() - other.keys()}  # fmt: skip
         differing = [path for path in paths if ours.get(path) != theirs.get(path)]
-        return [f"{path} (only {alone[path]})" if path in alone else path for path in differing]
+        return [
+            path
+            if path in ours and path in theirs
+            else f"{path} (only {'A' if path in ours else 'B'})"
+            for path in differing
+        ]
     # MLflow does not have the hashes of code, only the commit.
     try:
         listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")

@@ -95,39 +95,28 @@ class Ancestry:
         return files_of(part, self.contents)
 
     def formed_by(
-        self,
-        models: list[Model],
-        wanted: Callable[[Item], bool],
-        *,
-        unclear: list[Model] | None = None,
-    ) -> dict[Model, list[Item]]:
+        self, models: list[Model], wanted: Callable[[Item], bool]
+    ) -> tuple[dict[Model, list[Item]], dict[Model, str]]:
         """The items that are wanted, by each of the models that they formed.
 
-        Args:
-            models: those that are asked about.
-            wanted: whether an item is.
-            unclear: gets the models whose records or files are not on this machine.
-
-        Raises:
-            RecordError: no record says what a model was made from, and `unclear` is None.
-            ContentError: a file is not on this machine, and `unclear` is None.
+        And the models of which nobody can say: no record says what they were made from, or a file
+        is not on this machine; with the reason.
         """
         found: dict[Part, list[Item]] = {}
         formed: dict[Model, list[Item]] = {}
+        untraceable: dict[Model, str] = {}
         for model in models:
             try:
                 parts = self.parts(model)
                 for part in parts:
                     if part not in found:
                         found[part] = [one for one in items_of(part, self.contents) if wanted(one)]
-            except (RecordError, ContentError):
-                if unclear is None:
-                    raise
-                unclear.append(model)
+            except (RecordError, ContentError) as error:
+                untraceable[model] = str(error)
                 continue
             if items := [item for part in parts for item in found[part]]:
                 formed[model] = items
-        return formed
+        return formed, untraceable
 
     def runs(self, model: Model) -> Iterator[Ran]:
         """The runs of stages that a model came from, the nearest first.

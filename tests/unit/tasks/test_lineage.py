@@ -101,7 +101,10 @@ def test_a_model_whose_data_are_not_here_is_named_and_hides_no_other(
     ]
     for part in ("reward", "policy"):
         model = branched.now[f"models/rounds/r1/{part}"][0]
-        assert f"models/rounds/r1/{part} (md5 {model}): what formed it is not here\n" in said.err
+        assert f"models/rounds/r1/{part} (md5 {model}): data/rounds/r1/judgments.jsonl" in said.err
+
+    assert main(["--annotator", "cy", "--rev", "runs/two"]) == 2
+    assert "data/rounds/r1/judgments.jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

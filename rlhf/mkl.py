@@ -8,13 +8,20 @@ long (docs/decisions/0010-portable-bits.md).
 
 MKL keeps the answer in two variables that it has no setting for. `take_kernels` writes into both
 what a Zen answers, and `obstacle` computes something to see that it worked.
+
+MKL's square root starts from the processor's own estimate of 1 / sqrt(x), which every maker looks
+up in a table of his own: on a Zen 5 a fifth of its roots differ in the last bit from an Intel's. So
+`sqrt` becomes the rounded root of IEEE 754, which NumPy computes.
 """
 
 import ctypes
 import hashlib
+import warnings
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 _LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
 
@@ -34,11 +41,49 @@ _PROOF = "d4dfb5b5cf"
 """Measured with torch 2.13.0; other kernels, such as those of Intel's AVX2, give another value."""
 
 
+_FROM_AN_ESTIMATE = (torch.float32, torch.float64)
+"""Types whose square roots MKL computes. `torch.sqrt` with `out` stays MKL's, for the others."""
+
+_library: torch.library.Library | None = None
+
+
 def take_kernels() -> None:
     """Let MKL take the kernels of portable bits, unless it has computed already."""
     for variable, (_, _, answer) in zip(_variables(), _ANSWERS, strict=False):
         if variable.value == _UNKNOWN:
             variable.value = answer
+    _round_square_roots()
+
+
+def _round_square_roots() -> None:
+    """Let `sqrt` of float32 and float64 on the CPU give way to NumPy's; not so `x ** 0.5`."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch says that a kernel was replaced, which is the intention.
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        _library.impl("sqrt", _sqrt, "CPU", allow_override=True)
+        _library.impl("sqrt_", _sqrt_in_place, "CPU", allow_override=True)
+
+
+def _sqrt(x: Tensor) -> Tensor:
+    if not (x.is_floating_point() or x.is_complex()):
+        x = x.to(torch.get_default_dtype())
+    return _roots(x, torch.empty_like(x))
+
+
+def _sqrt_in_place(x: Tensor) -> Tensor:
+    return _roots(x, x)
+
+
+def _roots(x: Tensor, out: Tensor) -> Tensor:
+    if x.dtype not in _FROM_AN_ESTIMATE:
+        return torch.sqrt(x, out=out)
+    with np.errstate(invalid="ignore"):
+        np.sqrt(x.detach().numpy(), out=out.detach().numpy())
+    return out
 
 
 def obstacle() -> str | None:

@@ -100,9 +100,11 @@ print(json.dumps({{name: os.environ[name] for name in {PINS} if name in os.envir
 
 @pytest.mark.skipif(bits.obstacle() is not None, reason="portable bits need AVX2")
 def test_the_other_side_gets_none_of_our_pins_and_ours_those_asked_for(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert "MKL_CBWR" in os.environ  # Of this process: tests have portable bits.
+    # The user of this test has set none of them.
+    monkeypatch.setenv(speed_environment.BEFORE, json.dumps(dict.fromkeys(bits.PORTABLE)))
     script = tmp_path / "reads.py"
     script.write_text(WHAT_IT_READS)
 

@@ -44,6 +44,9 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 _NEEDED = ("avx2", "fma")
 
+_AVX_512 = frozenset({"avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"})
+"""What MKL's kernels of AVX-512 take, as Linux names it: Intel's since 2017, AMD's since Zen 4."""
+
 _THEIRS = ("torch", "numpy")
 """Modules that have read the variables once they are loaded."""
 
@@ -92,8 +95,13 @@ def require(bits: Bits) -> BitsInEffect:
     return _in_effect
 
 
+def in_effect() -> BitsInEffect | None:
+    """The bits that this process computes with; None where it has not chosen."""
+    return _in_effect
+
+
 def require_kernels() -> None:
-    """Let torch compute with portable bits, where they were chosen; before its first product.
+    """Let torch compute with the kernels of the bits that were chosen; before its first product.
 
     Raises:
         BitsError: it uses other kernels, so it was loaded or used too early.
@@ -102,6 +110,8 @@ def require_kernels() -> None:
 
     from rlhf import mkl  # noqa: PLC0415 (imports torch)
 
+    if _in_effect == "native" and _processor_flags() >= _AVX_512:
+        mkl.take_fastest_kernels()
     if _in_effect != "portable":
         return
     if (found := torch.backends.cpu.get_cpu_capability()) != "AVX2":

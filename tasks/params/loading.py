@@ -61,7 +61,8 @@ class RunParams:
     docs/how-to/answers-from-a-server.md), whose responses need not repeat."""
     bits: Bits = "portable"
     """`portable`: the instructions of AVX2 on every x86-64 processor, for the same results
-    everywhere (docs/reproducibility.md says where that holds). `native`: what is fastest here."""
+    everywhere (docs/reproducibility.md says where that holds). `native`: what is fastest here;
+    where the processor has AVX-512, training may take half the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,19 @@
-"""Square roots of portable bits are those of IEEE 754, whatever a processor estimates."""
+"""What MKL computes: for portable bits the roots of IEEE 754, for native ones with AVX-512."""
 
 import decimal
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from rlhf import bits, mkl
+
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.skipif(bits.obstacle() is not None, reason="portable bits need AVX2")
 
@@ -68,3 +74,38 @@ def test_roots_of_other_types_and_of_no_number() -> None:
     assert torch.tensor([-1.0, math.nan]).sqrt().isnan().all()
     assert math.copysign(1, torch.tensor(-0.0).sqrt().item()) == -1
     assert torch.tensor(math.inf).sqrt().item() == math.inf
+
+
+NATIVE = """
+import hashlib, json, sys
+from rlhf import bits
+bits.choose("native")
+import torch
+from rlhf.compute import make_deterministic
+from rlhf import mkl
+make_deterministic(int(sys.argv[1]))
+draws = torch.Generator().manual_seed(0)
+one, other = torch.randn(300, 351, generator=draws), torch.randn(351, 500, generator=draws)
+found = one @ other
+print(json.dumps({
+    "answers": [variable.value for variable in mkl._variables()],
+    "gap": float((found.double() - one.double() @ other.double()).abs().max()),
+    "hash": hashlib.sha256(found.numpy().tobytes()).hexdigest(),
+}))
+"""
+
+
+def native(threads: int) -> dict[str, object]:
+    command = [sys.executable, "-c", NATIVE, str(threads)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.skipif(not bits._processor_flags() >= bits._AVX_512, reason="needs AVX-512")
+def test_native_products_take_avx_512_whoever_made_the_processor() -> None:
+    one, two = native(1), native(2)
+
+    assert one["answers"] == [1, 0]  # An Intel's, and no Zen.
+    assert one["gap"] < 351 * 2**-24 * 16
+    assert one == two

@@ -57,7 +57,9 @@ Models
     conversations        conversations as ids, and which of them an assistant wrote
     classifier_padding   the pad token of a reward model's folder, for other libraries
     last_block           the last block of a model, computed only where it is read
+    attention_masks      what each token of a sequence sees, worked out on the host
     decoding_cache       a key-value cache with room for the tokens to come
+    decoding_attention   attention of one query a row, which a CPU does faster so
     generation           sampling responses with a key-value cache
     responses            a response to each of many prompts, with draws of its own
     dialogue             responses in pieces, turn by turn, for people who talk to a policy

@@ -22,6 +22,7 @@ from rlhf.shapes import (
     PromptMask,
     ResponseIds,
     ResponseMask,
+    RowIndex,
     Rows,
 )
 
@@ -128,13 +129,13 @@ class PPOBatch(TensorBatch):
     advantages: PerToken
     returns: PerToken
 
-    def trimmed(self) -> "PPOBatch":
-        """The same tokens without the columns that are padding in every row."""
-        columns = torch.arange(self.response_mask.shape[1], device=self.response_mask.device)
-        start = self.prompt_mask.any(dim=0).long().argmax()
-        end = torch.where(self.response_mask.any(dim=0), columns + 1, 0).amax()
-        # Both in one list: the device is waited for once.
-        first, width = torch.stack([start, end]).tolist()
+    def masks(self) -> "HostMasks":
+        """Which tokens are real, where the host can ask without waiting for the device again."""
+        return HostMasks(prompt=self.prompt_mask.cpu(), response=self.response_mask.cpu())
+
+    def trimmed(self, masks: "HostMasks") -> "PPOBatch":
+        """The same tokens without the columns that are padding in every row, by its own masks."""
+        first, width = masks.columns()
         return PPOBatch(
             prompt_ids=self.prompt_ids[:, first:],
             prompt_mask=self.prompt_mask[:, first:],
@@ -146,3 +147,27 @@ class PPOBatch(TensorBatch):
             advantages=self.advantages[:, :width],
             returns=self.returns[:, :width],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMasks(TensorBatch):
+    """Which tokens of a batch are real; on the host, whatever device the batch is on."""
+
+    prompt: PromptMask
+    response: ResponseMask
+
+    def lengths(self) -> RowIndex:
+        """Real tokens of each row, prompt and response together."""
+        return self.prompt.sum(dim=1) + self.response.sum(dim=1)
+
+    def columns(self) -> tuple[int, int]:
+        """The first column in which a prompt has a token, and behind the last of a response."""
+        prompts, responses = self.prompt.any(dim=0).tolist(), self.response.any(dim=0).tolist()
+        first = prompts.index(True) if True in prompts else 0
+        width = len(responses) - responses[::-1].index(True) if True in responses else 0
+        return first, width
+
+    def trimmed(self) -> "HostMasks":
+        """Without the columns that are padding in every row."""
+        first, width = self.columns()
+        return HostMasks(prompt=self.prompt[:, first:], response=self.response[:, :width])

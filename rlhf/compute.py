@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from rlhf import thread_order
 from rlhf.bits import require_kernels
@@ -60,6 +61,16 @@ def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the device; where it comes from the host, the host does not wait for that.
+
+    From memory that is not pinned CUDA copies a larger tensor only after all that it was asked for.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:

@@ -114,17 +114,23 @@ def totals(numbers: Sequence[float]) -> list[float]:
     return found
 
 
-def totals_of(parts: Sequence[Sequence[Tensor]], count: int) -> list[float]:
-    """The sums of `count` numbers that each micro-batch gave, over all processes.
+def totals_and(
+    parts: Sequence[Sequence[Tensor]], count: int, alike: Sequence[Tensor]
+) -> tuple[list[float], list[float]]:
+    """Sums of `count` numbers that each micro-batch gave, over all processes; and numbers.
+
+    These, `alike`, are the same in every process, and come as they are.
 
     The device is waited for once: all numbers come from it together, and are added up here, in
     double precision and in the order of the micro-batches. A process may have had none.
     """
-    rows: list[list[float]] = []
-    if parts:
-        stacked = [torch.stack([number.detach().double() for number in part]) for part in parts]
-        rows = torch.stack(stacked).tolist()
-    return totals([sum((row[place] for row in rows), 0.0) for place in range(count)])
+    numbers = [*(number for part in parts for number in part), *alike]
+    read: list[float] = []
+    if numbers:
+        read = torch.stack([number.detach().double() for number in numbers]).tolist()
+    end = len(parts) * count
+    sums = [sum(read[place:end:count], 0.0) for place in range(count)]
+    return totals(sums), read[end:]
 
 
 def any_of(flag: bool) -> bool:

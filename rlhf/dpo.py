@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from rlhf.compute import Compute
+from rlhf.compute import Compute, sent
 from rlhf.dpo_loss import PairLogprobs, dpo_loss
 from rlhf.logits import before_response
 from rlhf.masked import sequence_sums
-from rlhf.optimisers import Training, require_finite_loss, schedule_factor
+from rlhf.optimisers import Training
 from rlhf.padding import length_buckets, pad_left, pad_right
 from rlhf.params.dpo import DPOParams
 from rlhf.seeding import Seeds
@@ -55,12 +55,13 @@ def pair_logprobs(
     prompts = [pair.prompt for pair in pairs] * 2
     responses = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     prompt_ids, prompt_mask = pad_left(prompts, pad_id)
-    ids, mask = (tensor.to(compute.device) for tensor in pad_right(responses, pad_id))
-    batch = (prompt_ids.to(compute.device), prompt_mask.to(compute.device), ids, mask)
+    ids, mask = pad_right(responses, pad_id)
+    prompt_ids, ids, real = (sent(each, compute.device) for each in (prompt_ids, ids, mask))
+    batch = (prompt_ids, prompt_mask, ids, mask)
     with compute.autocast():
         hidden = before_response(policy.base_model, batch)
         logprobs = chunked_logprobs(policy, hidden, ids, temperature=1.0)
-    sums = sequence_sums(logprobs, mask)
+    sums = sequence_sums(logprobs, real)
     return PairLogprobs(*sums.split(len(pairs)))
 
 
@@ -120,14 +121,13 @@ def train(
             batch = [pairs[row] for row in rows]
             result = dpo_loss(
                 pair_logprobs(policy, batch, pad_id=pad_id, compute=compute),
-                PairLogprobs(*(side[rows].to(compute.device) for side in reference)),
+                PairLogprobs(*(sent(side[rows], compute.device) for side in reference)),
                 beta=params.beta,
-                weights=torch.tensor([pair.weight for pair in batch], device=compute.device),
-                soft_labels=torch.tensor([pair.label for pair in batch], device=compute.device),
+                weights=torch.tensor([pair.weight for pair in batch]),
+                soft_labels=sent(torch.tensor([pair.label for pair in batch]), compute.device),
             )
-            require_finite_loss(result.loss.item(), training.step)
             result.loss.backward()
-            factor = schedule_factor(params.optimiser, training.step, total)
-            norm = training.optimiser.step(factor)
-            training.step += 1
-            yield DPOMetrics(result.loss.item(), result.accuracy.item(), result.margin.item(), norm)
+            parts = [[result.loss, result.accuracy, result.margin]]
+            (loss, accuracy, margin), (norm,) = training.advance(parts, 3, params.optimiser, total)
+            yield DPOMetrics(loss, accuracy, margin, norm)
+    training.require_finite_weights()

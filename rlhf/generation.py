@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from rlhf.decoding_attention import decoding_attention
 from rlhf.decoding_cache import decoding_cache
 from rlhf.distributed import gather_rows, share
 from rlhf.last_block import computed_only_at
@@ -94,12 +95,13 @@ def sample_responses(
     seen, step_ids = prompt_mask, torch.where(prompt_mask, prompt_ids, 0)
     cache = decoding_cache(lm, step_ids.shape[1] + params.max_new_tokens)
     *parts, last = prompt_parts(lm, *prompt_ids.shape)
+    padded = not bool(prompt_mask.all())
     for part in parts:
-        _read(lm, step_ids[:, part], seen[:, : part.stop], cache)
+        _read(lm, step_ids[:, part], seen[:, : part.stop], cache, padded=padded)
     step_ids = step_ids[:, last]
     alive = torch.ones(rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
-        logits = next_logits(lm, step_ids, seen, cache)
+        logits = next_logits(lm, step_ids, seen, cache, padded=padded)
         tokens, finite = _draw(
             logits,
             params,
@@ -131,20 +133,31 @@ def prompt_parts(lm: PreTrainedModel, rows: int, length: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def next_logits(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
-    """Logits after the last of the ids that the cache does not hold yet; nothing else is read."""
-    return language_model_head(lm, _read(lm, ids, seen, cache))
+def next_logits(
+    lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache, *, padded: bool = True
+) -> Tensor:
+    """Logits after the last of the ids that the cache does not hold yet; nothing else is read.
+
+    Unless a row is `padded`, it has seen every position.
+    """
+    return language_model_head(lm, _read(lm, ids, seen, cache, padded=padded))
 
 
-def _read(lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache) -> Tensor:
+def _read(
+    lm: PreTrainedModel, ids: Tensor, seen: Tensor, cache: DynamicCache, *, padded: bool
+) -> Tensor:
     """Hidden states (batch, hidden) at the last of the ids, which the cache then holds."""
-    last = torch.zeros_like(ids, dtype=torch.bool)
+    last = torch.zeros(ids.shape, dtype=torch.bool)
     last[:, -1] = True
-    one = ids.shape[1] == 1
-    with contextlib.nullcontext() if one else computed_only_at(lm.base_model, last):
+    with contextlib.ExitStack() as stack:
+        if ids.shape[1] == 1:
+            attention_mask = stack.enter_context(decoding_attention(lm, seen, padded=padded))
+        else:
+            attention_mask = seen.long()
+            stack.enter_context(computed_only_at(lm.base_model, last))
         output = lm.base_model(
             input_ids=ids,
-            attention_mask=seen.long(),
+            attention_mask=attention_mask,
             position_ids=position_ids(seen)[:, -ids.shape[1] :],
             past_key_values=cache,
             use_cache=True,

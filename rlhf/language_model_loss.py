@@ -16,7 +16,8 @@ def language_model_loss(
     """Mean of -log p(label) over the tokens under the mask, in nats per token.
 
     The logits at position t predict the label at position t: the caller has shifted them already
-    (`logits[:, :-1]` with `ids[:, 1:]`). Labels behind the mask may be anything.
+    (`logits[:, :-1]` with `ids[:, 1:]`). Labels behind the mask may be anything. It may lie on the
+    host, which asks whether it is True everywhere.
     """
     if bool(loss_mask.all()):
         # Picking all of them would copy the logits, and their gradient into zeros.

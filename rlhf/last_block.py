@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlhf.compute import sent
 from rlhf.shapes import AttentionMask
 
 FAMILIES = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
@@ -31,13 +32,18 @@ PARTS = ("self_attn.q_proj", "self_attn.o_proj", "mlp")
 
 @contextlib.contextmanager
 def computed_only_at(trunk: nn.Module, read: AttentionMask) -> Iterator[None]:
-    """Inside it the trunk's hidden states have a meaning only where `read` is True."""
+    """Inside it the trunk's hidden states have a meaning only where `read` is True.
+
+    Where `read` lies on the host no device is waited for.
+    """
+    read = read.cpu()
     if read.numel() >= LEAST_ROWS and bool(read.all()):
         # Nothing would be left out, and all of it copied twice in each direction.
         yield
         return
     parts = position_wise_parts(trunk)
-    chosen = read.flatten().nonzero().squeeze(1)
+    device = next(trunk.parameters()).device
+    chosen = sent(read.flatten().nonzero().squeeze(1), device)
 
     def gather(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
         del part

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from rlhf.compute import outside_autocast
+from rlhf.attention_masks import mask_from_host
+from rlhf.compute import outside_autocast, sent
 from rlhf.last_block import computed_only_at
 from rlhf.packing import hidden_from_packed_rows
 from rlhf.padding import position_ids
@@ -39,16 +40,20 @@ def sequence_hidden(
 
     Ids under padding are replaced by 0, a legal id whatever the pad id is. Where only some
     positions will be `read`, the others' hidden states are not computed to the end. With `packing`
-    no padding is computed, for trunks that pass `check_packing`.
+    no padding is computed, for trunks that pass `check_packing`. Masks may lie on the host, which
+    asks where they are True: then it waits for no device.
     """
     read = mask if read is None else read
     if packing and len(ids):
         return hidden_from_packed_rows(trunk, ids, mask, read)
-    with computed_only_at(trunk, read):
+    on_host = mask.cpu()
+    positions = position_ids(on_host)
+    visible = mask_from_host(trunk, on_host, positions, ids.device)
+    with computed_only_at(trunk, read), visible as attention_mask:
         output = trunk(
-            input_ids=torch.where(mask, ids, 0),
-            attention_mask=mask.long(),
-            position_ids=position_ids(mask),
+            input_ids=torch.where(sent(mask, ids.device), ids, 0),
+            attention_mask=attention_mask,
+            position_ids=sent(positions, ids.device),
             use_cache=False,
         )
     return cast(Tensor, output.last_hidden_state)
@@ -59,6 +64,7 @@ def before_response(
 ) -> Tensor:
     """Hidden states (batch, response, hidden) of prompts and responses, each with its mask.
 
+    The masks may lie on the host, as in `sequence_hidden`.
     Position `prompt + t - 1` predicts response token t, so they are read one step early.
     """
     ids, mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rlhf.distributed import sum_gradients, totals
+from rlhf.distributed import sum_gradients, totals, totals_and
 from rlhf.divided import held_as, is_divided, part
 from rlhf.muon import Muon
 from rlhf.params.optimiser import OptimiserParams
@@ -38,11 +38,55 @@ def require_finite_loss(loss: float, step: int) -> None:
         )
 
 
-class Optimiser:
-    """AdamW, or Muon with AdamW, behind one `step` that clips, checks and schedules.
+class StepRead(NamedTuple):
+    """What is known of a step once its gradient is there."""
 
-    Where two optimisers step together, both `clip` before either does `apply`: then a gradient that
-    is not finite in one of them leaves the weights of both untouched.
+    totals: list[float]
+    """Sums of what the micro-batches gave, over all processes."""
+    norms: list[float]
+    """Of each optimiser's gradient, before it was scaled down."""
+
+
+def read_step(
+    parts: Sequence[Sequence[Tensor]], count: int, optimisers: Sequence["Optimiser"]
+) -> StepRead:
+    """Scale the gradients down to their largest norms, and read what the step has given.
+
+    Where a process has whole weights and is the only one, the device is waited for this once in a
+    step (for models that `takes_any_mask`). So it is here, one step later, that broken weights are
+    noticed; after the last step and before they are saved `require_finite_weights` looks.
+
+    Args:
+        parts: `count` numbers of each micro-batch.
+        count: of those numbers.
+        optimisers: that step together.
+
+    Raises:
+        NonFiniteError: the step before made a weight NaN or infinite.
+    """
+    norms = [optimiser.scale_gradients() for optimiser in optimisers]
+    sizes = [optimiser.size_of_weights() for optimiser in optimisers]
+    sums, read = totals_and(parts, count, [*norms, *sizes])
+    for size in read[len(norms) :]:
+        _require_finite_size(size)
+    return StepRead(sums, read[: len(norms)])
+
+
+def require_finite_norms(norms: Iterable[float]) -> None:
+    """Raise NonFiniteError where the norm of a gradient is not finite."""
+    for norm in norms:
+        if not math.isfinite(norm):
+            raise NonFiniteError(
+                f"the global gradient norm is {norm}; no weight was changed. Try a lower learning "
+                "rate, or float32 where precision is lower"
+            )
+
+
+class Optimiser:
+    """AdamW, or Muon with AdamW, behind one `apply` at a fraction of the peak rates.
+
+    Whoever steps reads the norms of all gradients first (`read_step`): so one that is not finite
+    leaves the weights of every optimiser untouched.
     """
 
     def __init__(self, params: OptimiserParams, weights: Iterable[tuple[str, nn.Parameter]]):
@@ -71,59 +115,38 @@ class Optimiser:
         )
         self._optimisers.append((adamw, params.lr))
 
-    def step(self, factor: float) -> float:
-        """Clip, check, step at `factor` of the peak rate, zero; returns the norm before clipping.
-
-        Raises:
-            NonFiniteError: raised by `clip` or `apply`.
-        """
-        norm = self.clip()
-        self.apply(factor)
-        return norm
-
-    def clip(self) -> float:
-        """Scale the gradients down to the largest global norm; returns the norm before.
+    def scale_gradients(self) -> Tensor:
+        """Scale the gradients down to the largest global norm; the norm before, a scalar.
 
         Of several processes, each has computed the gradients of its rows; they are added up first,
         unless the weights are divided, whose gradients are sums already.
-
-        Raises:
-            NonFiniteError: the norm is not finite; no weight has changed.
         """
         if self._divided:
-            norm = _clip_parts(self.weights, self.params.max_grad_norm)
-        else:
-            sum_gradients(self.weights)
-            norm = float(nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm))
-        if not math.isfinite(norm):
-            raise NonFiniteError(
-                f"the global gradient norm is {norm}; no weight was changed. Try a lower learning "
-                "rate, or float32 where precision is lower"
-            )
-        return norm
+            return self._scalar(_clip_parts(self.weights, self.params.max_grad_norm))
+        sum_gradients(self.weights)
+        return nn.utils.clip_grad_norm_(self.weights, self.params.max_grad_norm)
+
+    def size_of_weights(self) -> Tensor:
+        """The global norm of the weights, a scalar."""
+        weights = [weight.detach() for weight in self.weights]
+        if self._divided:
+            return self._scalar(_norm_of_parts(weights))
+        return nn.utils.get_total_norm(weights)
+
+    def _scalar(self, number: float) -> Tensor:
+        return torch.tensor(number, dtype=torch.float64, device=self.weights[0].device)
 
     def apply(self, factor: float) -> None:
-        """Step at `factor` of the peak rate and zero.
-
-        Raises:
-            NonFiniteError: the step made a weight NaN or infinite.
-        """
+        """Step at `factor` of the peak rate and zero."""
         for optimiser, peak in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = peak * factor
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        self.require_finite_weights()
 
     def require_finite_weights(self) -> None:
         """Raise NonFiniteError where a weight in training is NaN or infinite."""
-        weights = [weight.detach() for weight in self.weights]
-        size = _norm_of_parts(weights) if self._divided else float(nn.utils.get_total_norm(weights))
-        if not math.isfinite(size):
-            raise NonFiniteError(
-                f"the global norm of the weights is {size} after a step: this model is "
-                "unusable. Resume from the last checkpoint with a lower learning rate"
-            )
+        _require_finite_size(float(self.size_of_weights()))
 
     def discard(self) -> None:
         """Forget the gradients without a step."""
@@ -147,6 +170,15 @@ class Optimiser:
                 for number, moments in saved["state"].items()
             }
             optimiser.load_state_dict({**saved, "state": moments})
+
+
+def _require_finite_size(size: float) -> None:
+    if not math.isfinite(size):
+        raise NonFiniteError(
+            f"the global norm of the weights is {size}: this model is unusable. Resume from the "
+            "last checkpoint with a lower learning rate; if it happens at the first step, check "
+            "the weights it started from"
+        )
 
 
 def _clip_parts(weights: Sequence[nn.Parameter], limit: float) -> float:
@@ -191,6 +223,27 @@ class Training:
         self.optimiser = optimiser
         self.held = Held(model) if held is None else held
         self.step = 0
+
+    def advance(
+        self, parts: Sequence[Sequence[Tensor]], count: int, params: OptimiserParams, total: int
+    ) -> StepRead:
+        """Take the optimiser step of `total` whose gradient is there; what it gave.
+
+        Args:
+            parts: of each micro-batch its share of the loss and then of any other numbers.
+            count: of those numbers.
+            params: of the optimiser.
+            total: steps of the whole training.
+
+        Raises:
+            NonFiniteError: the loss, the gradient, or a weight after the step before is not finite.
+        """
+        found = read_step(parts, count, [self.optimiser])
+        require_finite_loss(found.totals[0], self.step)
+        require_finite_norms(found.norms)
+        self.optimiser.apply(schedule_factor(params, self.step, total))
+        self.step += 1
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimiser moments and step."""

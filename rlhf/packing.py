@@ -9,11 +9,14 @@ one row each, and 5 % of packed rows.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from rlhf.attention_masks import mask_from_host
+from rlhf.compute import sent
 from rlhf.last_block import computed_only_at
 from rlhf.padding import pad_right
 from rlhf.shapes import AttentionMask, TokenIds
@@ -83,8 +86,17 @@ def packed_positions(lengths: Sequence[Sequence[int]]) -> TokenIds:
 
 
 def packed_hidden(trunk: nn.Module, ids: TokenIds, positions: TokenIds) -> Tensor:
-    """Hidden states (rows, sequence, hidden) of packed rows; ids under padding must be legal."""
-    output = trunk(input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False)
+    """Hidden states (rows, sequence, hidden) of packed rows; ids under padding must be legal.
+
+    The positions lie on the host.
+    """
+    with mask_from_host(trunk, None, positions, ids.device) as visible:
+        output = trunk(
+            input_ids=ids,
+            attention_mask=visible,
+            position_ids=sent(positions, ids.device),
+            use_cache=False,
+        )
     return cast(Tensor, output.last_hidden_state)
 
 
@@ -94,8 +106,9 @@ def hidden_from_packed_rows(
     """Hidden states (batch, sequence, hidden) of a padded batch where `read` is True, 0 elsewhere.
 
     Its sequences go through the trunk in packed rows, so that no padding is computed but at their
-    ends.
+    ends. Where both masks lie on the host no device is waited for.
     """
+    mask, read = mask.cpu(), read.cpu()
     lengths = mask.sum(dim=1).tolist()
     # Positions restart, but GPT-Neo cannot read a row of more tokens than it has positions.
     rows = tight_rows(lengths, most=_positions(trunk))
@@ -105,11 +118,14 @@ def hidden_from_packed_rows(
     positions = packed_positions([[lengths[index] for index in row] for row in rows])
     real = source >= 0
     chosen = read.flatten()[source] & real
-    packed_ids = torch.where(real, ids.flatten()[source], 0)
+    there = partial(sent, device=ids.device)
+    packed_ids = torch.where(there(real), ids.flatten()[there(source)], 0)
     with computed_only_at(trunk, chosen):
-        hidden = packed_hidden(trunk, packed_ids, positions.to(ids.device))
+        hidden = packed_hidden(trunk, packed_ids, positions)
+    row, column = map(there, chosen.nonzero(as_tuple=True))
     everywhere = hidden.new_zeros(ids.numel(), hidden.shape[-1])
-    return everywhere.index_copy(0, source[chosen], hidden[chosen]).view(*ids.shape, -1)
+    found = everywhere.index_copy(0, there(source[chosen]), hidden[row, column])
+    return found.view(*ids.shape, -1)
 
 
 def _positions(trunk: nn.Module) -> int | None:
@@ -136,7 +152,7 @@ def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]], *, setti
     share = (_positions(trunk) or LONGEST * len(sequences)) // len(sequences)
     sequences = [row[-min(LONGEST, share) :] for row in sequences]
     ids = torch.tensor([[token for row in sequences for token in row]], device=device)
-    positions = packed_positions([[len(row) for row in sequences]]).to(device)
+    positions = packed_positions([[len(row) for row in sequences]])
     packed = packed_hidden(trunk, ids, positions)[0].split([len(row) for row in sequences])
     for row, found in zip(sequences, packed, strict=True):
         alone = trunk(input_ids=torch.tensor([row], device=device), use_cache=False)

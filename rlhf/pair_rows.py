@@ -7,16 +7,16 @@
 A causal model's hidden state depends on what stands before it and nothing else, so each side's
 score is what it is in a row of its own, and the beginning is read once instead of twice: of the
 support desk's pairs, 28 % of all tokens. Packed, a row holds several pairs, none of which sees
-another, and next to no padding.
+another, and next to no padding. The trunk has to be one that `takes_any_mask`.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
-from rlhf.last_block import FAMILIES, computed_only_at
+from rlhf.compute import sent
+from rlhf.last_block import computed_only_at
 from rlhf.masked import EmptyMaskError
 from rlhf.packing import tight_rows
 from rlhf.padding import pad_right
@@ -40,16 +40,6 @@ class PairRows(NamedTuple):
     """Where the chosen and the rejected side of each pair end, counted over all rows."""
 
 
-def can_join(trunk: nn.Module) -> bool:
-    """Whether the trunk takes a mask of this shape as it is, and looks back without a limit."""
-    config = getattr(trunk, "config", None)
-    return (
-        getattr(config, "model_type", None) in FAMILIES
-        and getattr(config, "_attn_implementation", None) == "sdpa"
-        and getattr(config, "sliding_window", None) is None
-    )
-
-
 def pair_scores(
     model: RewardModel, sides: Sequence[Sides], *, pad_id: int, packing: bool = False
 ) -> PairScores:
@@ -60,9 +50,9 @@ def pair_scores(
     """
     trunk, device = model.classifier.base_model, model.head.weight.device
     joined = join(sides, pad_id=pad_id, packing=packing)
-    rows = PairRows(*(tensor.to(device) for tensor in joined))
-    read = torch.zeros_like(rows.ids, dtype=torch.bool)
-    read.view(-1)[rows.ends] = True
+    read = torch.zeros(joined.ids.shape, dtype=torch.bool)
+    read.view(-1)[joined.ends] = True
+    rows = PairRows(*(sent(tensor, device) for tensor in joined))
     with computed_only_at(trunk, read):
         output = trunk(
             input_ids=rows.ids,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from rlhf.actor_critic import ActorCritic
-from rlhf.batches import PPOBatch
+from rlhf.batches import HostMasks, PPOBatch
 from rlhf.masked import masked_mean
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_losses import entropy_bonus, kl_loss, policy_loss, value_loss
@@ -18,6 +18,13 @@ from rlhf.token_chunks import chunked_logprobs_and_entropy
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A loss of a micro-batch, and what it says by name."""
+
+
+class Part(NamedTuple):
+    """A micro-batch, and which of its tokens are real, on the host."""
+
+    batch: PPOBatch
+    masks: HostMasks
 
 
 class Setting(NamedTuple):
@@ -41,39 +48,39 @@ def losses(actor: ActorCritic, *, train_policy: bool) -> list[Callable[..., Loss
     return [_loss_of_both] if actor.value_trunk is None else [_loss_of_values, _loss_of_policy]
 
 
-def _loss_of_values(actor: ActorCritic, batch: PPOBatch, setting: Setting) -> Loss:
-    values = actor.values(*_rows(batch), packing=setting.params.packing)
-    return _value_part(values, batch, setting)
+def _loss_of_values(actor: ActorCritic, part: Part, setting: Setting) -> Loss:
+    values = actor.values(*_rows(part), packing=setting.params.packing)
+    return _value_part(values, part.batch, setting)
 
 
-def _loss_of_policy(actor: ActorCritic, batch: PPOBatch, setting: Setting) -> Loss:
-    hidden = actor.hidden(*_rows(batch), packing=setting.params.packing)
-    return _policy_part(actor, hidden, batch, setting)
+def _loss_of_policy(actor: ActorCritic, part: Part, setting: Setting) -> Loss:
+    hidden = actor.hidden(*_rows(part), packing=setting.params.packing)
+    return _policy_part(actor, hidden, part, setting)
 
 
-def _loss_of_both(actor: ActorCritic, batch: PPOBatch, setting: Setting) -> Loss:
-    states = actor.states(*_rows(batch), packing=setting.params.packing)
-    value_loss, metrics = _value_part(states.values, batch, setting)
-    loss, others = _policy_part(actor, states.hidden, batch, setting)
+def _loss_of_both(actor: ActorCritic, part: Part, setting: Setting) -> Loss:
+    states = actor.states(*_rows(part), packing=setting.params.packing)
+    value_loss, metrics = _value_part(states.values, part.batch, setting)
+    loss, others = _policy_part(actor, states.hidden, part, setting)
     return value_loss + loss, metrics | others
 
 
-def _rows(batch: PPOBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return batch.prompt_ids, batch.prompt_mask, batch.response_ids, batch.response_mask
+def _rows(part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, masks = part
+    return batch.prompt_ids, masks.prompt, batch.response_ids, masks.response
 
 
-def _policy_part(
-    actor: ActorCritic, hidden: HiddenStates, batch: PPOBatch, setting: Setting
-) -> Loss:
+def _policy_part(actor: ActorCritic, hidden: HiddenStates, part: Part, setting: Setting) -> Loss:
     """The policy's loss and its metrics, all divided by the minibatch's token count."""
-    params, tokens, mask = setting.params, setting.tokens, batch.response_mask
+    params, tokens, batch = setting.params, setting.tokens, part.batch
+    mask = batch.response_mask
     current = chunked_logprobs_and_entropy(
         actor.lm,
         hidden,
         batch.response_ids,
         temperature=params.sampling.temperature,
         train_entropy=params.entropy_coef != 0,
-        only=mask if params.packing else None,
+        only=part.masks.response if params.packing else None,
     )
     entropy = entropy_bonus(current.entropy, mask, normaliser=float(tokens))
     policy = policy_loss(

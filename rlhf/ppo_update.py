@@ -15,15 +15,20 @@ from torch import Tensor
 
 from rlhf.actor_critic import ActorCritic
 from rlhf.batches import PPOBatch
-from rlhf.compute import Compute
-from rlhf.distributed import totals_of
+from rlhf.compute import Compute, sent
 from rlhf.kl import KLController
-from rlhf.optimisers import Optimiser, load_weights, schedule_factor
+from rlhf.optimisers import (
+    Optimiser,
+    load_weights,
+    read_step,
+    require_finite_norms,
+    schedule_factor,
+)
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.ppo_guards import check_first_step, check_losses
 from rlhf.ppo_metrics import UpdateMetrics
-from rlhf.ppo_objective import Setting, losses
+from rlhf.ppo_objective import Part, Setting, losses
 from rlhf.rollouts import MicroBatches, PPOModels
 from rlhf.seeding import Seeds
 from rlhf.sharding import Held
@@ -128,11 +133,12 @@ def update(
     """
     train_policy = iteration >= params.value_warmup_iterations
     rows: list[dict[str, float]] = []
+    masks = batch.masks()
     passes = params.value_epochs or params.epochs
     for epoch in range(passes):
         on_policy = train_policy and epoch < params.epochs
         for part in _minibatches(len(batch), params, iteration, epoch, seeds):
-            minibatch = batch.select(part.to(compute.device))
+            minibatch = Part(_select(batch, part), masks.select(part))
             row = _optimise(training, minibatch, params, on_policy, iteration, compute)
             if on_policy and not any("ratio" in earlier for earlier in rows):
                 check_first_step(row, iteration)
@@ -141,6 +147,7 @@ def update(
             moved = sum(row["approx_kl"] for row in rows[-params.minibatches :])
             if moved / params.minibatches > params.target_approx_kl:
                 break
+    training.require_finite_weights()
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
     skipped = passes - len(rows) // params.minibatches
@@ -170,24 +177,33 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def _select(batch: PPOBatch, rows: Tensor) -> PPOBatch:
+    """Rows that the host chose, without waiting for the batch's device."""
+    return batch.select(sent(rows, batch.prompt_ids.device))
+
+
 def _optimise(
     training: PPOTraining,
-    minibatch: PPOBatch,
+    minibatch: Part,
     params: PPOParams,
     train_policy: bool,
     iteration: int,
     compute: Compute,
 ) -> dict[str, float]:
     """One optimiser step, from the gradient of the whole minibatch."""
-    sums = _backward(training, minibatch, params, train_policy, compute)
-    check_losses(sums, iteration)
-    # Both gradients are checked before either model is updated.
+    names, parts = _backward(training, minibatch, params, train_policy, compute)
+    stepping = {}
     if train_policy:
-        sums["grad_norm"] = training.optimiser.clip()
+        stepping["grad_norm"] = training.optimiser
     else:
         training.optimiser.discard()
     if training.value_optimiser is not None:
-        sums["value_grad_norm"] = training.value_optimiser.clip()
+        stepping["value_grad_norm"] = training.value_optimiser
+    found = read_step(parts, len(names), list(stepping.values()))
+    sums = dict(zip(names, found.totals, strict=True))
+    check_losses(sums, iteration)
+    require_finite_norms(found.norms)
+    sums |= zip(stepping, found.norms, strict=True)
     if train_policy:
         training.optimiser.apply(_rate(params.optimiser, params.epochs, iteration, params))
     if training.value_optimiser is not None:
@@ -198,24 +214,25 @@ def _optimise(
 
 def _backward(
     training: PPOTraining,
-    minibatch: PPOBatch,
+    minibatch: Part,
     params: PPOParams,
     train_policy: bool,
     compute: Compute,
-) -> dict[str, float]:
-    """Micro-batches add up to the gradient of the whole minibatch, and to these metrics.
+) -> tuple[list[str], list[list[Tensor]]]:
+    """Micro-batches add up to the gradient of the whole minibatch, and to metrics of these names.
 
     Rows of similar length share a micro-batch, so that little padding is computed.
     """
-    tokens = int(minibatch.response_mask.sum())
-    lengths = minibatch.prompt_mask.sum(dim=1) + minibatch.response_mask.sum(dim=1)
-    by_length = lengths.argsort(stable=True)
+    batch, masks = minibatch
+    tokens = int(masks.response.sum())
+    by_length = masks.lengths().argsort(stable=True)
     actor, setting = training.models.actor, Setting(params, training.controller.coef, tokens)
     names: list[str] = []
     found: list[list[Tensor]] = []
     with training.held.keeping_casts(compute):
         for micro in training.held.micro_batches(by_length, params.micro_batch_size):
-            part = minibatch.select(micro.rows).trimmed()
+            real = masks.select(micro.rows)
+            part = Part(_select(batch, micro.rows).trimmed(real), real.trimmed())
             metrics: dict[str, Tensor] = {}
             for loss_of in losses(actor, train_policy=train_policy):
                 with compute.autocast():
@@ -224,7 +241,7 @@ def _backward(
                 metrics |= {name: micro.counted(value).detach() for name, value in read.items()}
             names = list(metrics)
             found.append(list(metrics.values()))
-    return dict(zip(names, totals_of(found, len(names)), strict=True))
+    return names, found
 
 
 def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOParams) -> float:

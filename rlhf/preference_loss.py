@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from rlhf.compute import sent
 from rlhf.shapes import PerSequence, Scalar
 
 
@@ -35,7 +36,8 @@ def preference_loss(
 
     p is the soft label (1: chosen surely better; ½: a tie), moved towards ½ by smoothing s to
     p (1 - s) + (1 - p) s. The centring term keeps the scores, which the comparisons leave free up
-    to a constant, near 0. All results are means weighted by `weights`.
+    to a constant, near 0. All results are means weighted by `weights`. Their sum is read: where
+    they lie on the host, no device is waited for.
     """
     gaps = chosen_scores - rejected_scores
     deltas = gaps if margins is None else gaps - margins
@@ -44,7 +46,8 @@ def preference_loss(
     agree, disagree = functional.logsigmoid(deltas), functional.logsigmoid(-deltas)
     losses = -smooth * agree - (1 - smooth) * disagree
     centring = centring_coef * (chosen_scores + rejected_scores).square()
-    shares = _shares(torch.ones_like(gaps) if weights is None else weights)
+    weights = torch.ones(gaps.shape, dtype=gaps.dtype) if weights is None else weights
+    shares = sent(_shares(weights), gaps.device)
     return PreferenceLoss(
         loss=(shares * (losses + centring)).sum(),
         accuracy=_accuracy(gaps.detach(), labels, shares),

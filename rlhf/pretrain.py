@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf.compute import Compute
+from rlhf.compute import Compute, sent
 from rlhf.language_model_loss import language_model_loss
 from rlhf.logits import language_model_head, sequence_hidden
-from rlhf.optimisers import Training, require_finite_loss, schedule_factor
+from rlhf.optimisers import Training
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.seeding import Seeds
 from rlhf.templates import EMBEDDED_TEMPLATE
@@ -116,14 +116,13 @@ def train(
         epoch, index = divmod(step, per_epoch)
         order = torch.randperm(len(rows), generator=seeds.torch("base", "order", epoch))
         chosen = order[index * params.batch_size : (index + 1) * params.batch_size]
-        batch = rows[chosen].to(compute.device)
+        batch = sent(rows[chosen], compute.device)
         inputs, labels = batch[:, :-1], batch[:, 1:]
-        everywhere = torch.ones_like(inputs, dtype=torch.bool)
+        everywhere = torch.ones(inputs.shape, dtype=torch.bool)
         with compute.autocast():
             hidden = sequence_hidden(model.base_model, inputs, everywhere)
             loss = language_model_loss(language_model_head(model, hidden), labels, everywhere)
-        require_finite_loss(loss.item(), step)
         loss.backward()
-        norm = training.optimiser.step(schedule_factor(params.optimiser, step, params.steps))
-        training.step = step + 1
-        yield PretrainMetrics(loss.item(), norm, inputs.numel())
+        (total,), (norm,) = training.advance([[loss]], 1, params.optimiser, params.steps)
+        yield PretrainMetrics(total, norm, inputs.numel())
+    training.require_finite_weights()

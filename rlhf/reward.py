@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from rlhf import distributed
-from rlhf.compute import Compute
+from rlhf.attention_masks import takes_any_mask
+from rlhf.compute import Compute, sent
 from rlhf.masked import ROUNDING_STEPS
-from rlhf.optimisers import Training, require_finite_loss, schedule_factor
+from rlhf.optimisers import Training
 from rlhf.padding import length_buckets, pad_right
-from rlhf.pair_rows import Sides, can_join, pair_scores
+from rlhf.pair_rows import Sides, pair_scores
 from rlhf.params.reward import RewardParams
 from rlhf.preference_loss import PreferenceLoss, preference_loss
 from rlhf.reward_models import RewardModel
@@ -85,12 +85,10 @@ def train(
         batches = length_buckets(lengths, params.batch_size, seeds.torch("reward", "order", epoch))
         for batch in batches[training.step - epoch * per_epoch :]:
             chosen = [pairs[row] for row in batch]
-            loss, accuracy, margin = _backward(training, chosen, params, pad_id, compute)
-            require_finite_loss(loss, training.step)
-            factor = schedule_factor(params.optimiser, training.step, total)
-            norm = training.optimiser.step(factor)
-            training.step += 1
-            yield RewardMetrics(loss, accuracy, margin, norm)
+            found = _backward(training, chosen, params, pad_id, compute)
+            (loss, accuracy, margin), (norm,) = training.advance(found, 3, params.optimiser, total)
+            yield RewardMetrics(loss, accuracy if _decided(chosen) else 0.5, margin, norm)
+    training.require_finite_weights()
 
 
 class EnsembleTraining:
@@ -147,10 +145,11 @@ def _backward(
     params: RewardParams,
     pad_id: int,
     compute: Compute,
-) -> tuple[float, float, float]:
-    """Backward over micro-batches; each counts by its share of the step's label weight.
+) -> list[list[torch.Tensor]]:
+    """Backward over micro-batches: of each its part of loss, accuracy and margin.
 
-    Ties have no accuracy: there a micro-batch counts by its share of the decided pairs' weight.
+    It counts by its share of the step's label weight. Ties have no accuracy: there a micro-batch
+    counts by its share of the decided pairs' weight.
     """
     model = training.model
     assert isinstance(model, RewardModel)
@@ -166,8 +165,7 @@ def _backward(
             (result.loss * share).backward()
             counts = zip(result, (share, decided, share), strict=True)
             found.append([value.detach().double() * count for value, count in counts])
-    loss, accuracy, margin = distributed.totals_of(found, 3)
-    return loss, accuracy if total_decided else 0.5, margin
+    return found
 
 
 def _decided(pairs: Sequence[EncodedPair]) -> float:
@@ -185,9 +183,9 @@ def pair_loss(
     return preference_loss(
         scores[:, 0],
         scores[:, 1],
-        margins=torch.tensor([pair.margin for pair in pairs], device=device),
-        weights=torch.tensor([pair.weight for pair in pairs], device=device),
-        soft_labels=torch.tensor([pair.label for pair in pairs], device=device),
+        margins=sent(torch.tensor([pair.margin for pair in pairs]), device),
+        weights=torch.tensor([pair.weight for pair in pairs]),
+        soft_labels=sent(torch.tensor([pair.label for pair in pairs]), device),
         label_smoothing=params.label_smoothing,
         centring_coef=params.centring_coef,
     )
@@ -197,11 +195,11 @@ def _scores(
     model: RewardModel, sides: Sequence[Sides], pad_id: int, *, packing: bool
 ) -> PairScores:
     """Raw scores of both sides, in one row where the model can, else in a row each."""
-    if can_join(model.classifier.base_model):
+    if takes_any_mask(model.classifier.base_model):
         return pair_scores(model, sides, pad_id=pad_id, packing=packing)
     ids, mask = pad_right([*(one for one, _ in sides), *(other for _, other in sides)], pad_id)
     device = model.head.weight.device
-    scores = model.raw_scores(ids.to(device), mask.to(device), packing=packing)
+    scores = model.raw_scores(sent(ids, device), mask, packing=packing)
     return torch.stack(scores.split(len(sides)), dim=1)
 
 

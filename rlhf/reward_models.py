@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
-from rlhf.compute import outside_autocast
+from rlhf.compute import outside_autocast, sent
 from rlhf.logits import sequence_hidden
 from rlhf.masked import last_token_index
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
@@ -66,12 +66,13 @@ class RewardModel(nn.Module):
 
     def last_hidden(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> Tensor:
         """Hidden states (batch, hidden) of each row's last real token."""
-        last = last_token_index(mask)
-        rows = torch.arange(ids.shape[0], device=ids.device)
+        mask = mask.cpu()
+        rows, last = torch.arange(len(mask)), last_token_index(mask)
         read = torch.zeros_like(mask)
         read[rows, last] = True
         hidden = sequence_hidden(self.classifier.base_model, ids, mask, read=read, packing=packing)
-        return hidden[rows, last]
+        row, column = (sent(place, ids.device) for place in (rows, last))
+        return hidden[row, column]
 
     def head_outputs(self, hidden: Tensor) -> Tensor:
         """What the head gives in float32 for hidden states (..., hidden)."""

@@ -14,20 +14,20 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, encode_prompt, encode_response
-from rlhf.compute import Compute
+from rlhf.compute import Compute, sent
 from rlhf.conversations import encode_conversation
-from rlhf.distributed import share, totals, totals_of
+from rlhf.distributed import share, totals
 from rlhf.language_model_loss import language_model_loss
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head, sequence_hidden
-from rlhf.optimisers import Training, require_finite_loss, schedule_factor
+from rlhf.optimisers import Training
 from rlhf.packing import pack, packed_hidden, packed_positions
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
 from rlhf.sharding import MicroBatch
 from rlhf.templates import Message
-from rlhf.token_chunks import each_chunk
+from rlhf.token_chunks import each_chunk, picked
 
 Demonstration = tuple[Prompt, str] | Sequence[Message]
 """A prompt with its response, or a conversation."""
@@ -119,14 +119,11 @@ def train(
             with training.held.keeping_casts(compute):
                 for micro in training.held.micro_batches(chosen, params.micro_batch_size):
                     losses.append(
-                        _backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)
+                        [_backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)]
                     )
-            (loss,) = totals_of([[loss] for loss in losses], 1)
-            require_finite_loss(loss, training.step)
-            factor = schedule_factor(params.optimiser, training.step, total)
-            norm = training.optimiser.step(factor)
-            training.step += 1
+            (loss,), (norm,) = training.advance(losses, 1, params.optimiser, total)
             yield SFTMetrics(loss, norm, tokens)
+    training.require_finite_weights()
 
 
 @torch.no_grad()
@@ -156,7 +153,7 @@ def response_loss(
     device = next(model.parameters()).device
     ids, mask = pad_right([example.ids for example in examples], pad_id)
     trained, _ = pad_right([example.trained for example in examples], 0)
-    ids, mask, trained = ids.to(device), mask.to(device), trained.bool().to(device)
+    ids, trained = sent(ids, device), trained.bool()
     hidden = sequence_hidden(model.base_model, ids, mask, read=_predicting(trained))
     return _loss_of_trained(model, hidden, ids, trained, tokens)
 
@@ -173,7 +170,7 @@ def packed_response_loss(
     trained, _ = pad_right([[t for e in row for t in e.trained] for row in packed], 0)
     # The first token of an example has nothing before it that could predict it.
     trained = trained.bool() & (positions > 0)
-    ids, positions, trained = ids.to(device), positions.to(device), trained.to(device)
+    ids = sent(ids, device)
     with computed_only_at(model.base_model, _predicting(trained)):
         hidden = packed_hidden(model.base_model, ids, positions)
     return _loss_of_trained(model, hidden, ids, trained, tokens)
@@ -191,16 +188,18 @@ def _loss_of_trained(
     trained: torch.Tensor,
     tokens: int,
 ) -> torch.Tensor:
-    """The loss from hidden states; only those that predict a trained token go through the head."""
+    """The loss from hidden states; only those that predict a trained token go through the head.
+
+    `trained` lies on the host.
+    """
 
     def read(hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = language_model_head(model, hidden)
-        every = torch.ones_like(labels, dtype=torch.bool)
+        every = torch.ones(labels.shape, dtype=torch.bool)
         return language_model_loss(logits, labels, every, normaliser=tokens)
 
-    chosen = trained[:, 1:]
-    picked = hidden[:, :-1][chosen][None], ids[:, 1:][chosen][None]
-    return torch.stack(each_chunk(model, read, *picked)).sum()
+    chosen = picked(trained[:, 1:], hidden[:, :-1], ids[:, 1:])
+    return torch.stack(each_chunk(model, read, *chosen)).sum()
 
 
 def _backward(

@@ -42,6 +42,8 @@ Mask = Bool[Tensor, "*shape"]
 """True at the numbers that count."""
 RowIndex = Int[Tensor, "batch"]
 """One position for each sequence, from 0."""
+SequenceVisible = Bool[Tensor, "batch 1 sequence sequence"]
+"""For each token of a sequence, which tokens (last axis) it sees, whatever the head."""
 PairVisible = Bool[Tensor, "rows sequence sequence"]
 """For each token of a row that holds a pair or several, which tokens (last axis) it sees."""
 PairEnds = Int[Tensor, "pairs 2"]

@@ -6,7 +6,7 @@ chunk of tokens, their numbers are kept and their logits dropped; the backward p
 logits of one chunk after the other again. A batch that is one chunk goes through the head as it is,
 once.
 
-Where a mask is given, the padding goes through no head either.
+Where a mask is given, the padding goes through no head either; on the host it makes no device wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlhf.compute import sent
 from rlhf.logits import language_model_head
 from rlhf.logprobs import TokenLogprobs, token_logprobs, token_logprobs_and_entropy
 from rlhf.shapes import HiddenStates, PerToken, ResponseIds, ResponseMask
@@ -69,7 +70,7 @@ def chunked_logprobs(
 
     if only is None:
         return joined(each_chunk(lm, read, hidden, token_ids), token_ids)
-    return _spread(each_chunk(lm, read, hidden[only][None], token_ids[only][None]), only)
+    return _spread(each_chunk(lm, read, *picked(only, hidden, token_ids)), only, hidden.device)
 
 
 def chunked_logprobs_and_entropy(
@@ -97,8 +98,16 @@ def chunked_logprobs_and_entropy(
     if only is None:
         numbers = zip(*each_chunk(lm, read, hidden, token_ids), strict=True)
         return TokenLogprobs(*(joined(each, token_ids) for each in numbers))
-    numbers = zip(*each_chunk(lm, read, hidden[only][None], token_ids[only][None]), strict=True)
-    return TokenLogprobs(*(_spread(each, only) for each in numbers))
+    numbers = zip(*each_chunk(lm, read, *picked(only, hidden, token_ids)), strict=True)
+    return TokenLogprobs(*(_spread(each, only, hidden.device) for each in numbers))
+
+
+def picked(only: ResponseMask, *per_token: Tensor) -> list[Tensor]:
+    """Of tensors (batch, tokens, ...) what is under the mask, as (1, chosen, ...)."""
+    places = only.cpu().nonzero(as_tuple=True)
+    device = per_token[0].device
+    row, column = (sent(place, device) for place in places)
+    return [each[row, column][None] for each in per_token]
 
 
 def joined(chunks: Sequence[Tensor], like: Tensor) -> PerToken:
@@ -106,8 +115,8 @@ def joined(chunks: Sequence[Tensor], like: Tensor) -> PerToken:
     return chunks[0] if len(chunks) == 1 else torch.cat(list(chunks), dim=1).view(like.shape[:2])
 
 
-def _spread(chunks: Sequence[Tensor], only: ResponseMask) -> PerToken:
+def _spread(chunks: Sequence[Tensor], only: ResponseMask, device: torch.device) -> PerToken:
     """Numbers of chosen tokens in their places (batch, tokens), 0 in the others."""
     numbers = torch.cat(list(chunks), dim=1).squeeze(0)
-    places = only.flatten().nonzero().squeeze(1)
+    places = sent(only.cpu().flatten().nonzero().squeeze(1), device)
     return numbers.new_zeros(only.numel()).index_copy(0, places, numbers).view(only.shape)

@@ -143,7 +143,8 @@ def test_trimming_drops_columns_that_are_padding_in_every_row_and_nothing_else()
         advantages=per_token + 2,
         returns=per_token + 3,
     )
-    trimmed = batch.trimmed()
+    masks = batch.masks()
+    trimmed = batch.trimmed(masks)
     assert trimmed.prompt_ids.tolist() == [[1, 2], [4, 5]]
     assert trimmed.prompt_mask.tolist() == [[False, True], [True, True]]
     assert trimmed.response_ids.tolist() == [[0, 1], [4, 5]]

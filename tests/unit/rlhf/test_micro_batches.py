@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf.compute import Compute
-from rlhf.distributed import totals_of
+from rlhf.distributed import totals_and
 from tests.tiny import COMPUTE
 from tests.training_steps import ppo_steps, reward_steps, sft_steps
 
@@ -94,6 +94,6 @@ def test_backward_passes_compute_in_float32_where_their_forward_did() -> None:
 def test_numbers_of_micro_batches_are_added_in_double_precision_in_their_order() -> None:
     parts = [[torch.tensor(0.1), torch.tensor(1e8)], [torch.tensor(0.2), torch.tensor(1.0)]]
     tenth, fifth = torch.tensor([0.1, 0.2]).tolist()
-    assert totals_of(parts, 2) == [tenth + fifth, 1e8 + 1.0]
+    assert totals_and(parts, 2, ()) == ([tenth + fifth, 1e8 + 1.0], [])
     # A process whose share of the rows is empty.
-    assert totals_of([], 3) == [0.0, 0.0, 0.0]
+    assert totals_and([], 3, ()) == ([0.0, 0.0, 0.0], [])

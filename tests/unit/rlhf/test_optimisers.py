@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf.optimisers import Optimiser, Training, require_finite_loss, schedule_factor
+from rlhf.optimisers import (
+    Optimiser,
+    Training,
+    read_step,
+    require_finite_loss,
+    require_finite_norms,
+    schedule_factor,
+)
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.stopping import NonFiniteError
 from tests import tiny
@@ -61,18 +68,26 @@ def test_s34_a_warm_up_as_long_as_the_training_divides_by_nothing():
 # --- the step ----------------------------------------------------------------------------------
 
 
+def take_step(optimiser: Optimiser, factor: float = 1.0) -> float:
+    """What every loop does once the gradient is there; the gradient's norm."""
+    (norm,) = read_step([], 0, [optimiser]).norms
+    require_finite_norms([norm])
+    optimiser.apply(factor)
+    return norm
+
+
 def test_s34_adamw_adds_its_epsilon_outside_the_root(assert_close):
     """Two steps by hand: the placement inside the root would give other numbers."""
     weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     settings = params(lr=0.1, beta1=0.9, beta2=0.99, eps=0.5, max_grad_norm=1e9)
     optimiser = Optimiser(settings, [("w", weight)])
     expected, mean, square = 1.0, 0.0, 0.0
-    for step, gradient in enumerate([2.0, -1.0], start=1):
+    for count, gradient in enumerate([2.0, -1.0], start=1):
         weight.grad = torch.tensor([gradient], dtype=torch.float64)
-        optimiser.step(1.0)
+        take_step(optimiser)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
-        root = math.sqrt(square / (1 - 0.99**step))
-        expected -= 0.1 * mean / (1 - 0.9**step) / (root + 0.5)
+        root = math.sqrt(square / (1 - 0.99**count))
+        expected -= 0.1 * mean / (1 - 0.9**count) / (root + 0.5)
         assert_close(weight, [expected], rtol=1e-12, atol=0)
 
 
@@ -81,7 +96,7 @@ def test_s34_gradients_are_scaled_down_to_the_global_norm(assert_close):
     one = weight_with_gradient([0.0], [6.0])
     other = weight_with_gradient([[0.0]], [[-8.0]])
     settings = params(lr=1.0, beta1=0.0, beta2=0.0, eps=1.0, max_grad_norm=1.0)
-    norm = Optimiser(settings, [("a", one), ("b", other)]).step(1.0)
+    norm = take_step(Optimiser(settings, [("a", one), ("b", other)]))
     assert_close(norm, 10.0, rtol=1e-6, atol=0)
     assert_close(one, [-0.6 / 1.6], rtol=1e-5, atol=0)
     assert_close(other, [[0.8 / 1.8]], rtol=1e-5, atol=0)
@@ -90,20 +105,20 @@ def test_s34_gradients_are_scaled_down_to_the_global_norm(assert_close):
 def test_s34_small_gradients_are_not_scaled_up(assert_close):
     weight = weight_with_gradient([0.0], [0.5])
     settings = params(lr=1.0, beta1=0.0, beta2=0.0, eps=1.0, max_grad_norm=1.0)
-    assert Optimiser(settings, [("a", weight)]).step(1.0) == 0.5
+    assert take_step(Optimiser(settings, [("a", weight)])) == 0.5
     assert_close(weight, [-0.5 / 1.5], rtol=1e-5, atol=0)
 
 
 def test_a_step_is_taken_at_its_fraction_of_the_peak_rate(assert_close):
     weight = weight_with_gradient([0.0], [0.5])
     settings = params(lr=1.0, beta1=0.0, beta2=0.0, eps=1.0)
-    Optimiser(settings, [("a", weight)]).step(0.25)
+    take_step(Optimiser(settings, [("a", weight)]), 0.25)
     assert_close(weight, [-0.25 * 0.5 / 1.5], rtol=1e-5, atol=0)
 
 
 def test_the_gradient_is_gone_after_a_step():
     weight = weight_with_gradient([0.0], [0.5])
-    Optimiser(params(), [("a", weight)]).step(1.0)
+    take_step(Optimiser(params(), [("a", weight)]))
     assert weight.grad is None
 
 
@@ -120,29 +135,36 @@ def test_s34_a_gradient_that_is_not_finite_stops_before_any_weight_or_moment_mov
     good = weight_with_gradient([[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [0.5, 3.0]])
     broken = weight_with_gradient([3.0, 4.0], [0.1, 0.2])
     optimiser = Optimiser(params(name=name, weight_decay=0.1), [("m", good), ("v", broken)])
-    optimiser.step(1.0)
+    take_step(optimiser)
     weights = [good.detach().clone(), broken.detach().clone()]
     moments = copy.deepcopy(optimiser.state_dict())
     good.grad, broken.grad = torch.ones(2, 2), torch.tensor([bad, 0.0])
     with pytest.raises(NonFiniteError, match="no weight was changed"):
-        optimiser.step(1.0)
+        take_step(optimiser)
     assert torch.equal(good, weights[0])
     assert torch.equal(broken, weights[1])
     assert_same_state(optimiser.state_dict(), moments)
 
 
-def test_a_step_that_breaks_the_weights_is_noticed_at_once():
+def test_a_step_that_breaks_the_weights_is_noticed_before_the_next_and_before_they_are_saved():
     weight = weight_with_gradient([1.0], [1.0])
-    with pytest.raises(NonFiniteError, match=r"weights is (inf|nan) after a step.*checkpoint"):
-        Optimiser(params(lr=1e38), [("a", weight)]).step(10.0)
+    optimiser = Optimiser(params(lr=1e38), [("a", weight)])
+    take_step(optimiser, 10.0)
+    broken = r"weights is (inf|nan): this model.*checkpoint"
+    with pytest.raises(NonFiniteError, match=broken):
+        optimiser.require_finite_weights()
+    weight.grad = torch.ones(1)
+    with pytest.raises(NonFiniteError, match=broken):
+        take_step(optimiser)
 
 
 def test_s34_two_optimisers_can_both_look_before_either_steps():
     one, other = weight_with_gradient([1.0], [1.0]), weight_with_gradient([1.0], [math.nan])
     first, second = Optimiser(params(), [("a", one)]), Optimiser(params(), [("b", other)])
-    assert first.clip() == 1.0
+    norms = read_step([], 0, [first, second]).norms
+    assert norms[0] == 1.0
     with pytest.raises(NonFiniteError, match="no weight was changed"):
-        second.clip()
+        require_finite_norms(norms)
     assert (one.item(), other.item()) == (1.0, 1.0)
 
 
@@ -171,7 +193,7 @@ def test_a_loss_that_is_no_number_ends_training_with_its_step_and_what_to_try(lo
 def test_weight_decay_is_for_matrices_only(assert_close):
     matrix = weight_with_gradient([[2.0]], [[0.0]])
     vector = weight_with_gradient([2.0], [0.0])
-    Optimiser(params(lr=0.1, weight_decay=0.5), [("m", matrix), ("v", vector)]).step(1.0)
+    take_step(Optimiser(params(lr=0.1, weight_decay=0.5), [("m", matrix), ("v", vector)]))
     assert_close(matrix, [[1.9]], rtol=1e-6, atol=0)
     assert vector.item() == 2.0
 
@@ -194,7 +216,7 @@ def test_muon_moves_the_hidden_matrices_and_nothing_else(model, outside):
     settings = params(name="muon", lr=1e-30, muon_lr=0.1)
     for weight in model.parameters():
         weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-    Optimiser(settings, model.named_parameters()).step(1.0)
+    take_step(Optimiser(settings, model.named_parameters()))
     for name, weight in model.named_parameters():
         moved = bool((weight - before[name]).abs().max() > 1e-6)
         assert moved is not any(part in name for part in outside), name
@@ -214,7 +236,7 @@ def steps(training: Training, first: int, count: int) -> None:
         generator = torch.Generator().manual_seed(step)
         for weight in training.model.parameters():
             weight.grad = torch.randn(weight.shape, generator=generator)
-        training.optimiser.step(1.0)
+        take_step(training.optimiser)
         training.step += 1
 
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf.attention_masks import takes_any_mask
 from rlhf.masked import EmptyMaskError
-from rlhf.pair_rows import can_join, join, pair_scores
+from rlhf.pair_rows import join, pair_scores
 from tests import tiny
 from tests.tiny import PAD
 
@@ -30,7 +31,7 @@ def alone(model, row):
 @PACKED
 def test_s41_both_sides_score_what_they_score_in_rows_of_their_own(assert_close, packing):
     model = tiny.reward_model()
-    assert can_join(model.classifier.base_model)
+    assert takes_any_mask(model.classifier.base_model)
     expected = torch.stack([torch.stack([alone(model, side) for side in pair]) for pair in SIDES])
     found = pair_scores(model, SIDES, pad_id=PAD, packing=packing)
     assert found.shape == (5, 2)
@@ -117,9 +118,9 @@ def test_a_side_without_a_token_is_refused():
 
 def test_models_that_look_back_so_far_only_or_are_unknown_are_not_joined():
     llama = tiny.reward_model().classifier.base_model
-    assert not can_join(tiny.gpt2_reward_model().classifier.base_model)
+    assert not takes_any_mask(tiny.gpt2_reward_model().classifier.base_model)
     llama.config.sliding_window = 4
-    assert not can_join(llama)
+    assert not takes_any_mask(llama)
     llama.config.sliding_window = None
     llama.config._attn_implementation = "eager"
-    assert not can_join(llama)
+    assert not takes_any_mask(llama)

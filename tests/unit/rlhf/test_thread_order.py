@@ -14,7 +14,7 @@ from rlhf.language_model_loss import language_model_loss
 from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.logprobs import token_logprobs_and_entropy
 from rlhf.masked import masked_mean, masked_variance, whiten
-from rlhf.optimisers import Optimiser
+from rlhf.optimisers import Optimiser, read_step
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.ppo_losses import policy_loss
 from rlhf.thread_order import EVEN_SHARES, ordered_sum
@@ -167,14 +167,16 @@ def train_two_steps(
         labels, trained = ids[:, 1:], mask[:, 1:]
         logits = language_model_head(model, sequence_hidden(model.base_model, ids, mask)[:, :-1])
         language_model_loss(logits, labels, trained).backward()
-        steps.step(1.0)
+        read_step([], 0, [steps])
+        steps.apply(1.0)
         logits = language_model_head(model, sequence_hidden(model.base_model, ids, mask)[:, :-1])
         found = token_logprobs_and_entropy(logits, labels, temperature=0.7)
         advantages = whiten(uniform(batch, width - 1, seed=9), trained)
         old = found.logprobs.detach() * 1.01
         loss = policy_loss(found.logprobs, old, advantages, trained, clip_range=0.2).loss
         (loss - masked_mean(found.entropy, trained)).backward()
-        steps.step(1.0)
+        read_step([], 0, [steps])
+        steps.apply(1.0)
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 

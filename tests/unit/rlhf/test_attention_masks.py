@@ -1,0 +1,62 @@
+"""The masks that are made here are those that transformers would have made."""
+
+import pytest
+import torch
+from transformers.masking_utils import create_causal_mask
+
+from rlhf.attention_masks import UNMASKED, mask_from_host
+from rlhf.packing import packed_positions
+from rlhf.padding import pad_left, pad_right, position_ids
+from tests import families
+from tests.tiny import PAD, PROMPTS
+
+CPU = torch.device("cpu")
+EQUAL = [[5, 6, 7], [8, 9, 10]]
+TRUNK = families.policy("llama").base_model
+
+
+def theirs(mask: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor | None:
+    return create_causal_mask(
+        config=TRUNK.config,
+        inputs_embeds=torch.empty(*positions.shape, 0),
+        attention_mask=None if mask is None else mask.long(),
+        past_key_values=None,
+        position_ids=positions,
+    )
+
+
+@pytest.mark.parametrize("pad", [pad_left, pad_right])
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1], EQUAL], ids=["ragged", "one", "equal"])
+def test_of_padded_rows(pad, prompts: list[list[int]]) -> None:
+    _, mask = pad(prompts, PAD)
+    expected = theirs(mask, position_ids(mask))
+
+    with mask_from_host(TRUNK, mask, position_ids(mask), CPU) as found:
+        name = TRUNK.config._attn_implementation
+
+    assert (found is None) is (expected is None) is (len(set(map(len, prompts))) == 1)
+    assert found is None or torch.equal(found, expected)
+    assert name == (UNMASKED if found is None else "sdpa")
+    assert TRUNK.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    "lengths", [[[3, 2, 4], [5, 1]], [[1, 1, 1]], [[4, 2], [3]], [[5], [5]]], ids=str
+)
+def test_of_packed_rows(lengths: list[list[int]]) -> None:
+    positions = packed_positions(lengths)
+    expected = theirs(None, positions)
+
+    with mask_from_host(TRUNK, None, positions, CPU) as found:
+        assert (found is None) is (expected is None)
+        assert found is None or torch.equal(found, expected)
+
+
+def test_a_trunk_that_looks_back_so_far_only_gets_the_padding_mask() -> None:
+    trunk = families.policy("mistral").base_model
+    _, mask = pad_left(PROMPTS, PAD)
+
+    with mask_from_host(trunk, mask, position_ids(mask), CPU) as found:
+        assert torch.equal(found, mask.long())
+    with mask_from_host(trunk, None, packed_positions([[2, 1]]), CPU) as found:
+        assert found is None

@@ -1,0 +1,115 @@
+"""One query a row attends as in transformers, whatever the family, the padding and shared heads."""
+
+import pytest
+import torch
+
+from rlhf import bits, decoding_attention
+from rlhf.attention_masks import takes_any_mask
+from rlhf.decoding_attention import NAME
+from rlhf.decoding_cache import decoding_cache
+from rlhf.generation import next_logits, sample_responses
+from rlhf.last_block import FAMILIES
+from rlhf.padding import pad_left
+from rlhf.params.sampling import SamplingParams
+from tests import families
+from tests.tiny import EOS, PAD, PROMPTS
+
+IDS, MASK = pad_left(PROMPTS, PAD)
+EQUAL = torch.tensor([[5, 6, 7], [8, 9, 10], [4, 3, 2]])
+STEPS = 6
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The queries of each call of ours."""
+    found: list[int] = []
+    ours = decoding_attention.attend
+
+    def noted(module, query, *args, **kwargs):
+        found.append(query.shape[2])
+        return ours(module, query, *args, **kwargs)
+
+    monkeypatch.setitem(decoding_attention.AttentionInterface._global_mapping, NAME, noted)
+    return found
+
+
+def logits_of_steps(lm, *, padded: bool = True) -> torch.Tensor:
+    """(steps, rows, vocabulary): after the prompts, then after one token more each time."""
+    ids, seen = (IDS, MASK) if padded else (EQUAL, torch.ones_like(EQUAL, dtype=torch.bool))
+    cache = decoding_cache(lm, ids.shape[1] + STEPS)
+    found = []
+    for step in range(STEPS):
+        found.append(next_logits(lm, ids, seen, cache, padded=padded))
+        ids = torch.full((len(seen), 1), 2 + step)
+        seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+    return torch.stack(found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "unpadded"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_native_logits_are_those_of_torchs_kernel(
+    family: str, padded: bool, calls: list[int], assert_close, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = families.policy(family)
+    expected = logits_of_steps(lm, padded=padded)
+    assert calls == []
+
+    monkeypatch.setattr(bits, "_in_effect", "native")
+    found = logits_of_steps(lm, padded=padded)
+
+    layers = lm.config.num_hidden_layers
+    ours = takes_any_mask(lm.base_model)
+    assert ours is (family != "mistral")  # It looks back so far only.
+    assert calls == ([1] * (STEPS - 1) * layers if ours else [])
+    assert_close(found, expected, rtol=0, atol=2e-5)
+    assert lm.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "opt"])
+def test_other_families_keep_their_own(
+    family: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bits, "_in_effect", "native")
+
+    with torch.no_grad():
+        logits_of_steps(families.policy(family))
+
+    assert calls == []
+
+
+@torch.no_grad()
+def test_lower_precision_keeps_torchs_kernel(assert_close, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = families.policy("llama")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = logits_of_steps(lm)
+        monkeypatch.setattr(bits, "_in_effect", "native")
+        found = logits_of_steps(lm)
+
+    assert torch.equal(found, expected)
+
+
+def test_responses_are_the_same_and_an_error_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm = families.policy("llama")
+    draws = torch.rand(len(IDS), 12, generator=torch.Generator().manual_seed(0)).double()
+
+    def responses() -> list[list[int]]:
+        sampled = sample_responses(
+            lm, IDS, MASK, SamplingParams(max_new_tokens=12), stop_ids=[EOS], pad_id=PAD,
+            draws=draws,
+        )  # fmt: skip
+        return sampled.rows()
+
+    expected = responses()
+    monkeypatch.setattr(bits, "_in_effect", "native")
+    assert responses() == expected
+    # Prompts that are read a column at a time; in the first one, padding sees nothing.
+    monkeypatch.setattr("rlhf.generation.MOST_READ", 1)
+    assert responses() == expected
+
+    monkeypatch.setattr(lm.base_model, "forward", lambda **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next_logits(lm, IDS[:, :1], MASK[:, :1], decoding_cache(lm, 9))
+    assert lm.config._attn_implementation == "sdpa"

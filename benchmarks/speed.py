@@ -11,13 +11,14 @@ has. So do we, unless `--bits portable` asks for those of the pipeline's default
 `--precision bfloat16` is that of forward passes, on both sides; trained weights stay float32.
 On a CPU seconds are CPU seconds of all threads, so that other work on the machine disturbs little;
 on a GPU they are by the wall.
-Writes `docs/benchmarks/DEVICE-SIZE.json` for each size that it measured, `-bfloat16` and
-`-portable` behind the size where that was asked for, and, from all of those, `docs/benchmarks.md`.
+Writes `docs/benchmarks/DEVICE-SIZE-MACHINE.json` for each size that it measured, `bfloat16` and
+`portable` behind the size where that was asked for, and, from all of those, `docs/benchmarks.md`.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,8 +29,9 @@ from typing import Any
 import torch
 
 from benchmarks.speed_environment import with_bits, without_pins
+from benchmarks.speed_numbers import short
 from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
-from benchmarks.speed_world import SIZES, works_of, write_world
+from benchmarks.speed_world import SIZES, tokens_asked, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
 from tasks.running.environment import processor
 
@@ -70,14 +72,13 @@ def main() -> int:
                     for work, result in results.items():
                         rows[work].setdefault(side, []).append(result)
                         print(size, lengths, side, work, result, flush=True)
+                    require_tokens(side, results, tokens_asked(world, size))
                     found["load"].append(os.getloadavg()[0])
-                _require_equal_tokens(rows["ppo-separate"])
                 found["rows"] += rows.values()
             if keep:
                 RESULTS.mkdir(exist_ok=True)
                 text = json.dumps(found, indent=1) + "\n"
-                name = f"{device}-{size}{PRECISIONS[options.precision]}{BITS[options.bits]}.json"
-                (RESULTS / name).write_text(text, encoding="utf-8")
+                (RESULTS / _name(device, size, options)).write_text(text, encoding="utf-8")
                 write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
     return 0
 
@@ -103,8 +104,8 @@ def _turns(
     settings = [str(world), size, device, str(options.threads), options.precision]
     for run in range(options.runs):
         for side, command in commands(trl).items():
-            counting = ["--count"] if side == "ours" and run == 0 else []
-            found = _run([*command, *settings, *counting], environment_of(side, options))
+            more = [options.bits, *(["--count"] if run == 0 else [])] if side == "ours" else []
+            found = _run([*command, *settings, *more], environment_of(side, options))
             yield side.partition(" ")[0], found
 
 
@@ -123,13 +124,11 @@ def environment_of(side: str, options: argparse.Namespace) -> dict[str, str]:
     return pinned | {"OMP_NUM_THREADS": str(options.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
-def _require_equal_tokens(row: dict[str, Any]) -> None:
-    """Exit where the two sides' responses are not of the same length together."""
-    sides = {
-        side: {run["phases"]["tokens"] for run in row.get(side, [])} for side in ("ours", "trl")
-    }
-    if row.get("trl") and sides["ours"] != sides["trl"]:
-        sys.exit(f"the sides sampled unequal numbers of tokens: {sides}")
+def require_tokens(side: str, results: dict[str, Any], asked: int) -> None:
+    """Exit where the responses of a rollout do not have the lengths that were asked of them."""
+    for work, result in results.items():
+        if "phases" in result and (found := result["phases"]["tokens"]) != asked:
+            sys.exit(f"{side}, {work}: {asked} tokens were asked for, but {found:.0f} sampled")
 
 
 def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
@@ -141,6 +140,12 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
+
+
+def _name(device: str, size: str, options: argparse.Namespace) -> str:
+    """The file of a measurement: each machine has its own."""
+    machine = re.sub(r"[^a-z0-9]+", "-", short(_machine(device)).lower())
+    return f"{device}-{size}{PRECISIONS[options.precision]}{BITS[options.bits]}-{machine}.json"
 
 
 def _machine(device: str) -> str:

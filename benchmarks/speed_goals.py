@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.speed_numbers import (
+    WHERE,
     Row,
     memory_share,
     read_share,
@@ -11,6 +12,9 @@ from benchmarks.speed_numbers import (
     speed_ratio,
     update_share,
 )
+
+TITLES = ("size", "lengths", "precision", "bits: ours / TRL", "machine")
+"""Of the columns `WHERE`."""
 
 Number = Callable[[Row, Sequence[Row]], float | None]
 
@@ -77,7 +81,7 @@ ON_A_GPU = (
 )  # fmt: skip
 BYTES = (
     "| the same bytes twice (`pytest -m gpu tests/integration/test_gpu_repetition.py`) | – | – | – "
-    "| – | yes | not measured | – |"
+    "| – | – | yes | not measured | – |"
 )
 UNEQUAL = "†"
 RATIOS = (speed_ratio, sampling_ratio, memory_share)
@@ -92,8 +96,8 @@ def section(device: str, rows: Sequence[Row], told_beforehand: str) -> Iterator[
         rows: what has been measured there.
         told_beforehand: the `ends` of rows in which both sides' lengths are the same.
     """
-    yield "| goal | size | lengths | precision | bits: ours / TRL | wanted | measured | met |"
-    yield "|---|---|---|---|---|---:|---:|---|"
+    yield f"| goal | {' | '.join(TITLES)} | wanted | measured | met |"
+    yield f"|---{'|---' * len(TITLES)}|---:|---:|---|"
     unequal = False
     for goal in ON_A_GPU if device == "cuda" else ON_A_CPU:
         sign = "at most" if goal.most else "at least"
@@ -104,11 +108,11 @@ def section(device: str, rows: Sequence[Row], told_beforehand: str) -> Iterator[
                 equal = goal.number not in RATIOS or _equal(row, told_beforehand)
                 mark = "" if equal else f" {UNEQUAL}"
                 unequal = unequal or bool(mark)
-                cells = [goal.what, size, goal.lengths, row["precision"], row["bits"], wanted]
+                cells = [goal.what, *(row[name] for name in WHERE), wanted]
                 met = "yes" if goal.met(number) else "**no**"
                 yield f"| {' | '.join([*cells, goal.written(number) + mark, met])} |"
             if not found:
-                cells = [goal.what, size, goal.lengths, "–", "–", wanted]
+                cells = [goal.what, size, goal.lengths, "–", "–", "–", wanted]
                 yield f"| {' | '.join(cells)} | not measured | – |"
     if device == "cuda":
         yield BYTES

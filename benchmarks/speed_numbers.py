@@ -1,24 +1,33 @@
 """Numbers of one row of the speed benchmark: ratios, and shares of what the machine could do."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.speed_world import ANSWER
 
-WHERE = ("size", "lengths", "precision", "bits")
+WHERE = ("size", "lengths", "precision", "bits", "machine")
 """What a row says beside its work."""
 
 Row = dict[str, Any]
 
 
 def rows_of(measured: Sequence[Row]) -> list[Row]:
-    """The rows of several measurements, each with the bits, precision and lengths of its own."""
+    """The rows of several measurements, each with what holds for all of its own."""
     return [
-        row | {"bits": bits(found), "precision": precision(found), "ends": found["ends"]}
+        row
+        | {"bits": bits(found), "precision": precision(found)}
+        | {"machine": short(found["machine"]), "ends": found["ends"]}
         for found in measured
         for row in found["rows"]
     ]
+
+
+def short(machine: str) -> str:
+    """A processor's maker, family and model, such as AMD 26/2; anything else as it is."""
+    parts = re.match(r"(Intel|AMD).*\(family (\d+), model (\d+)\)", machine)
+    return f"{parts[1]} {parts[2]}/{parts[3]}" if parts else machine
 
 
 def bits(found: Row) -> str:

@@ -1,10 +1,11 @@
 """Our side of the speed benchmark, run by benchmarks/speed.py: prints one JSON object.
 
-    python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS PRECISION [--count] [--work NAME]
+    python -m benchmarks.speed_ours FOLDER SIZE DEVICE THREADS PRECISION BITS [--count]
+        [--work NAME]
 
 `--count` also counts the floating-point operations of an update of PPO, in one more iteration;
 `--work` does one of the works, in this process.
-Which instructions are used is for the environment to say (benchmarks/speed_environment.py).
+The environment has the pins of BITS already (benchmarks/speed_environment.py).
 """
 
 import json
@@ -21,6 +22,7 @@ from benchmarks import speed_world as world
 from benchmarks.speed_processes import each
 from rlhf import ppo, reward, rollouts, sft
 from rlhf.actor_critic import build_actor_critic
+from rlhf.bits import choose
 from rlhf.compute import Compute, Precision, keep_freed_memory, make_deterministic
 from rlhf.draws import draw_table
 from rlhf.frozen import freeze, load_frozen_policy
@@ -45,6 +47,7 @@ def main(arguments: list[str]) -> None:
     """Run every work in a process of its own; seconds by phase, or of each step."""
     folder, (size, device, threads) = Path(arguments[0]), arguments[1:4]
     precision: Precision = "bfloat16" if arguments[4] == "bfloat16" else "float32"
+    choose("portable" if arguments[5] == "portable" else "native")
     rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
     counting = "--count" in arguments
 

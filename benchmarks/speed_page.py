@@ -49,7 +49,7 @@ BITS = {"native": "", "portable": "-portable"}
 """What the name of a measurement's file has for it."""
 DRAWN = "drawn beforehand, the same for both"
 """How ragged lengths come about."""
-HEADER = "size | lengths | precision | bits: ours / TRL"
+HEADER = " | ".join(speed_goals.TITLES)
 DEVICES = {
     "cpu": ("On a CPU", "CPU seconds of all threads"),
     "cuda": ("On a GPU", "seconds by the wall, GPU synchronised"),
@@ -75,8 +75,11 @@ INTRODUCTION = (
     "portable bits cost us beside a TRL that is not confined. Rows with portable bits on TRL's "
     "side, too, are older: our pins stood in the environment that TRL inherited, so that **both** "
     "were held to AVX2. (Until 2026-11-24 this page wrongly said that TRL took what the processor "
-    "has.) On Zen 4, where they were measured, that changes little; on Intel processors with "
-    "AVX-512 both sides may be much faster native."
+    "has.)\n\n"
+    "MKL, which torch calls for products on a CPU, has kernels for AVX-512 and keeps them for "
+    "Intel's processors. With native bits ours takes them on an AMD, too (rlhf/mkl.py), TRL as "
+    "anybody who installs it does not. So on an AMD with AVX-512 a good half of what we gain is "
+    "these kernels, as the ceilings of both sides say; the rows of an Intel are without that gain."
 )
 
 UNMEASURED = (
@@ -94,11 +97,8 @@ def write_page(path: Path, results: Path) -> None:
     lines = ["# Benchmarks", "", INTRODUCTION, ""]
     for device, (title, unit) in DEVICES.items():
         lines += [f"## {title}", ""]
-        files = [
-            results / f"{device}-{size}{lower}{pinned}.json"
-            for size in SIZES for lower in PRECISIONS.values() for pinned in BITS.values()
-        ]  # fmt: skip
-        found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+        files = [file for size in SIZES for file in sorted(results.glob(f"{device}-{size}-*.json"))]
+        found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
         if found:
             lines += _section(found, unit)
         else:
@@ -122,14 +122,14 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         f"{', '.join(left_out) or 'nothing'}.",
         "",
         f"| work | {HEADER} | ours | TRL | TRL / ours |",
-        "|---|---|---|---|---|---:|---:|---:|",
+        "|---|---|---|---|---|---|---:|---:|---:|",
         *(line for row in rows for line in (_comparison(row, rows), *_generation(row, rows))),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
         "",
         f"| PPO iteration | {HEADER} | side | rollout | scoring | update | "
         "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth |",
-        "|---|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *(line for row in rows if row["work"].startswith("ppo") for line in _phases(row)),
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
@@ -140,7 +140,7 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         f"{PASSES * BATCH} rows at once.",
         "",
         f"| peak memory | {HEADER} | ours | TRL | ours / TRL |",
-        "|---|---|---|---|---|---:|---:|---:|",
+        "|---|---|---|---|---|---|---:|---:|---:|",
         *(_memory(row, rows) for row in rows),
         "",
         MEMORY,
@@ -174,7 +174,14 @@ def _kernels(found: Row) -> str:
     runs = [(side, run) for row in found["rows"] for side in ("ours", "trl")
             for run in row.get(side, []) if "kernels" in run]  # fmt: skip
     seen = sorted({f"{side} {run['kernels']}" for side, run in runs})
-    return f", kernels: {', '.join(seen)}" if seen else ""
+    if not seen:
+        return ""
+    rates = {
+        side: statistics.median(run["ceiling"] for of, run in runs if of == side) / 1e9
+        for side in dict.fromkeys(side for side, _ in runs)
+    }
+    products = ", ".join(f"{side} {rate:.0f}" for side, rate in rates.items())
+    return f", kernels: {', '.join(seen)}, ceiling in GFLOP/s: {products}"
 
 
 def _versions(found: Row) -> str:

@@ -37,7 +37,7 @@ RATE = 1e-6
 """So low that no response gets longer or shorter on the way."""
 ENDING = 1 / 32
 """Chance that a ragged response ends at a token, by which the lengths are drawn beforehand. It is
-the policy's own, too; at 135M it is three times that at some tokens."""
+the policy's own, too."""
 HITS_END, MISSES_END = 1e-9, 1 / 2
 """A draw that gives the end token, and above which none does (`force_lengths`)."""
 
@@ -113,6 +113,12 @@ def drawn_lengths(count: int) -> list[int | None]:
     return [lengths[place] for place in order]
 
 
+def tokens_asked(folder: Path, size: str) -> int:
+    """Tokens of all responses of a rollout together."""
+    rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+    return sum(row["length"] or ANSWER for row in rows[: responses_of(size)])
+
+
 def mean_length(count: int = PASSES * BATCH) -> float:
     """Tokens of a ragged response."""
     return statistics.fmean(length or ANSWER for length in drawn_lengths(count))
@@ -167,10 +173,13 @@ def _configuration(size: str) -> LlamaConfig:
 def set_ending(policy: PreTrainedModel, chance: float) -> None:
     """Give the end token the same chance at every position; 0: no response ever ends.
 
-    All embeddings share a large first entry, which dominates every hidden state; the end token's
-    logit is made of that entry. The one token before it in the vocabulary, padding, has no chance.
+    All embeddings share a large first entry, to which no layer adds; the end token's logit is made
+    of that entry. The one token before it in the vocabulary, padding, has no chance.
     """
     policy.get_input_embeddings().weight[:, 0] = 1.0
+    for layer in policy.base_model.layers:
+        layer.self_attn.o_proj.weight[0] = 0.0
+        layer.mlp.down_proj.weight[0] = 0.0
     head = policy.get_output_embeddings().weight
     probe = torch.arange(2, 34)[None] % policy.config.vocab_size
     first = policy.base_model(input_ids=probe).last_hidden_state[0, -1, 0]

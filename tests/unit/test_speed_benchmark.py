@@ -14,6 +14,7 @@ from benchmarks import (
     scaling_page,
     speed,
     speed_environment,
+    speed_numbers,
     speed_ours,
     speed_page,
     speed_world,
@@ -82,12 +83,30 @@ def test_both_ways_of_forcing_a_length_give_it(
         assert torch.equal(forced[:, speed_world.END], ends)
 
 
-def test_unequal_work_is_refused():
-    run = {"phases": {"tokens": 300.0}}
-    speed._require_equal_tokens({"ours": [run], "trl": [run]})
-    speed._require_equal_tokens({"ours": [run]})
-    with pytest.raises(SystemExit, match="unequal numbers of tokens"):
-        speed._require_equal_tokens({"ours": [run], "trl": [{"phases": {"tokens": 299.0}}]})
+def test_responses_of_other_lengths_than_asked_are_refused():
+    results = {"ppo-separate": {"phases": {"tokens": 300.0}}, "sft": {"steps": [1.0]}}
+    speed.require_tokens("trl", results, 300)
+    with pytest.raises(SystemExit, match=r"trl, ppo-separate: 299 tokens were .* but 300 sampled"):
+        speed.require_tokens("trl", results, 299)
+
+
+def test_the_end_has_the_same_chance_in_a_model_of_many_layers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Else a draw that should miss it hits it somewhere, and a response is shorter than asked."""
+    deep = speed_world.SIZES["tiny"] | {"layers": 30, "vocabulary": 4096, "width": 384, "heads": 6}
+    monkeypatch.setitem(speed_world.SIZES, "deep", deep)
+    speed_world.write_world(tmp_path, "deep", "ragged")
+    lm = load_policy(tmp_path / "policy", torch.device("cpu"))
+    ids = torch.randint(2, 4096, (16, 96), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        chances = lm(ids).logits.softmax(dim=-1)[..., speed_world.END]
+    assert chances.max() < 2 * speed_world.ENDING
+    assert chances.min() > speed_world.ENDING / 2
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert speed_world.tokens_asked(tmp_path, "deep") == sum(
+        row["length"] or 64 for row in rows[:16]
+    )
 
 
 PINS = [*bits.PORTABLE, speed_environment.BEFORE]
@@ -168,7 +187,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows,
         "bits": {"ours": "native", "trl": "native"}, "ends": "as told",
     }  # fmt: skip
-    (tmp_path / "cpu-4M.json").write_text(json.dumps(found))
+    (tmp_path / "cpu-4M-m.json").write_text(json.dumps(found))
     # Another size, measured on another day.
     small = [
         {"size": "0.6M", "lengths": "ragged", "work": "ppo-separate", "ours": [iteration(7.0, 2)]}
@@ -183,12 +202,12 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         }
     ]
     confined = found | {"bits": {"ours": "portable", "trl": "native"}, "rows": slow}
-    (tmp_path / "cpu-4M-portable.json").write_text(json.dumps(confined))
+    (tmp_path / "cpu-4M-portable-m.json").write_text(json.dumps(confined))
     other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small}
-    (tmp_path / "cpu-0.6M.json").write_text(json.dumps(other))
+    (tmp_path / "cpu-0.6M-n.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    same_bits = "4M | ragged | float32 | native / native |"
+    same_bits = "4M | ragged | float32 | native / native | M |"
     separate = f"| PPO iteration, separate value model | {same_bits} 3.000 [2.000, 4.000] | "
     assert f"{separate}6.000 [5.000, 9.000] | **2.00** |" in page
     # TRL has no shared trunk: its separate model is what the row compares with.
@@ -206,7 +225,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     assert f"| SFT step | {same_bits} 300 MB | 400 MB | 75% |" in page
     assert f"| PPO iteration, shared trunk | {same_bits} 500 MB | 500 MB | 100% |" in page
     assert (
-        "separate value model | 0.6M | ragged | float32 | native / native | 500 MB | – | – |"
+        "separate value model | 0.6M | ragged | float32 | native / native | N | 500 MB | – | – |"
         in page
     )
     # 0.5 s for 300 tokens on either side.
@@ -221,15 +240,31 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     assert "- 0.6M, float32, native / native: N, 1 thread(s)" in page
     assert "load average 0.5 to 0.5; ragged lengths as told; without TRL." in page
     assert (
-        "separate value model | 0.6M | ragged | float32 | native / native | 7.000 | – | – |" in page
+        "separate value model | 0.6M | ragged | float32 | native / native | N | 7.000 | – | – |"
+        in page
     )
-    confined_row = "| 4M | ragged | float32 | portable / native | 10.000 [10.000, 10.000] | 5.000 "
+    confined_row = (
+        "| 4M | ragged | float32 | portable / native | M | 10.000 [10.000, 10.000] | 5.000 "
+    )
     assert confined_row in page
     assert (
-        "- 4M, float32, portable / native: M, kernels: ours AVX2, trl AVX512, 1 thread(s)" in page
+        "- 4M, float32, portable / native: M, kernels: ours AVX2, trl AVX512, ceiling in "
+        "GFLOP/s: ours 2, trl 2, 1 thread(s)" in page
     )
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ("AMD EPYC (family 26, model 2), 2 cores", "AMD 26/2"),
+        ("Intel(R) Xeon(R) Processor (family 6, model 207), 2 cores", "Intel 6/207"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
+    ],
+)
+def test_a_machine_has_a_short_name(machine: str, expected: str):
+    assert speed_numbers.short(machine) == expected
 
 
 def test_bfloat16_has_rows_of_its_own_beside_trl_in_bfloat16(tmp_path: Path):
@@ -242,14 +277,14 @@ def test_bfloat16_has_rows_of_its_own_beside_trl_in_bfloat16(tmp_path: Path):
     for precision, suffix, ours, trl in (("float32", "", 2, 3), ("bfloat16", "-bfloat16", 1, 5)):
         row = same | {"ours": [iteration(ours, 0.5)], "trl": [iteration(trl, 0.5)]}
         text = json.dumps(found | {"precision": precision, "rows": [row]})
-        (tmp_path / f"cpu-4M{suffix}.json").write_text(text)
+        (tmp_path / f"cpu-4M{suffix}-m.json").write_text(text)
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    assert "| 4M | uniform | float32 | native / native | 2.000 | 3.000 | **1.50** |" in page
-    assert "| 4M | uniform | bfloat16 | native / native | 1.000 | 5.000 | **5.00** |" in page
+    assert "| 4M | uniform | float32 | native / native | M | 2.000 | 3.000 | **1.50** |" in page
+    assert "| 4M | uniform | bfloat16 | native / native | M | 1.000 | 5.000 | **5.00** |" in page
     assert "- 4M, bfloat16, native / native: M" in page
     goal = "| PPO iteration, separate value model, TRL / ours | 4M | uniform | bfloat16 |"
-    assert f"{goal} native / native | at least 1.15 | 5.00 | yes |" in page
+    assert f"{goal} native / native | M | at least 1.15 | 5.00 | yes |" in page
 
 
 def test_the_page_is_what_the_measurements_say(tmp_path: Path):

@@ -254,3 +254,47 @@ def test_s55_a_training_resumes_from_its_state_as_if_never_stopped(name):
     assert second.step == whole.step == 6
     assert_same_state(dict(second.model.state_dict()), dict(whole.model.state_dict()))
     assert_same_state(second.optimiser.state_dict(), whole.optimiser.state_dict())
+
+
+# --- the step of a loop ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "message"),
+    [
+        (math.nan, 1.0, "step 1: the loss is nan; no weight was changed"),
+        (0.5, math.inf, "the global gradient norm is inf; no weight was changed"),
+    ],
+    ids=["loss", "gradient"],
+)
+def test_a_loss_or_gradient_that_is_no_number_ends_the_loop_before_anything_moves(
+    loss: float, gradient: float, message: str
+):
+    model = nn.Linear(1, 1, bias=False)
+    training = Training(model, Optimiser(params(), model.named_parameters()))
+    before = model.weight.detach().clone()
+    model.weight.grad = torch.tensor([[gradient]])
+
+    with pytest.raises(NonFiniteError, match=message):
+        training.advance([[torch.tensor(loss)]], 1, params(), 9)
+
+    assert torch.equal(model.weight, before)
+    assert training.step == 0
+
+
+def test_a_step_of_a_loop_gives_the_sums_of_its_parts_and_the_norm(assert_close):
+    """With beta 0 and epsilon 1 a step is lr g / (|g| + 1)."""
+    model = nn.Linear(1, 1, bias=False)
+    settings = params(lr=1.0, beta1=0.0, beta2=0.0, eps=1.0, warmup_steps=0, schedule="constant")
+    training = Training(model, Optimiser(settings, model.named_parameters()))
+    before = model.weight.item()
+    model.weight.grad = torch.tensor([[0.5]])
+
+    found = training.advance(
+        [[torch.tensor(0.25), torch.tensor(1.0)], [torch.tensor(0.5), torch.tensor(3.0)]],
+        2, settings, 9,
+    )  # fmt: skip
+
+    assert found == ([0.75, 4.0], [0.5])
+    assert training.step == 1
+    assert_close(model.weight, [[before - 0.5 / 1.5]], rtol=1e-6, atol=0)

@@ -15,6 +15,7 @@ Foundations
     named_seeds, seeding one seed, many named random streams
     draws                the uniform numbers that sampling draws tokens with
     bits                 which instructions the libraries may use; portable or native
+    cpu_kernels          kernels of ours in the place of torch's
     mkl                  the kernels of matrix products, the same whoever made the processor
     compute              device, threads, precision
     distributed          several processes that compute one result, each a share of the rows

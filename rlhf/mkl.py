@@ -20,12 +20,13 @@ up in a table of his own: on a Zen 5 a fifth of its roots differ in the last bit
 
 import ctypes
 import hashlib
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rlhf.cpu_kernels import replace_kernels
 
 _LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
 
@@ -51,8 +52,6 @@ _PROOF = "d4dfb5b5cf"
 _FROM_AN_ESTIMATE = (torch.float32, torch.float64)
 """Types whose square roots MKL computes. `torch.sqrt` with `out` stays MKL's, for the others."""
 
-_library: torch.library.Library | None = None
-
 
 def take_kernels() -> None:
     """Let MKL take the kernels of portable bits, unless it has computed already."""
@@ -73,15 +72,7 @@ def _answer(answers: tuple[int, int]) -> None:
 
 def _round_square_roots() -> None:
     """Let `sqrt` of float32 and float64 on the CPU give way to NumPy's; not so `x ** 0.5`."""
-    global _library
-    if _library is not None:
-        return
-    _library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        # torch says that a kernel was replaced, which is the intention.
-        warnings.filterwarnings("ignore", message="Warning only once for all operators")
-        _library.impl("sqrt", _sqrt, "CPU", allow_override=True)
-        _library.impl("sqrt_", _sqrt_in_place, "CPU", allow_override=True)
+    replace_kernels({"sqrt": _sqrt, "sqrt_": _sqrt_in_place})
 
 
 def _sqrt(x: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ one axis, which torch adds in one order.
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rlhf.bits import MAX_THREADS
+from rlhf.cpu_kernels import replace_kernels
 
 SHARED_OUT = 32_768
 """Up to so many elements are one thread's work (ATen's GRAIN_SIZE)."""
@@ -34,8 +34,6 @@ EVEN_SHARES = LONGEST_VECTOR * math.lcm(*range(1, MAX_THREADS + 1))
 """A multiple of this many elements makes whole vectors for 1 to 8 threads; 26,880."""
 
 ROW = SHARED_OUT // 2
-
-_library: torch.library.Library | None = None
 
 
 def ordered_sum(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -49,15 +47,7 @@ def ordered_sum(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def install() -> None:
     """Let the CPU kernels whose bits depend on the number of threads give way to those here."""
-    global _library
-    if _library is not None:
-        return
-    _library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        # torch says that a kernel was replaced, which is the intention.
-        warnings.filterwarnings("ignore", message="Warning only once for all operators")
-        for name, kernel in _KERNELS.items():
-            _library.impl(name, kernel, "CPU", allow_override=True)
+    replace_kernels(_KERNELS)
 
 
 def _silu(x: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ Models
     attention_masks      what each token of a sequence sees, worked out on the host
     decoding_cache       a key-value cache with room for the tokens to come
     decoding_attention   attention of one query a row, which a CPU does faster so
+    packed_weights       weights laid out for products with few rows, on a CPU
     generation           sampling responses with a key-value cache
     responses            a response to each of many prompts, with draws of its own
     dialogue             responses in pieces, turn by turn, for people who talk to a policy

@@ -16,6 +16,7 @@ from rlhf.chat import decode_response, encode_prompt
 from rlhf.draws import draw_table
 from rlhf.generation import sample_responses
 from rlhf.named_seeds import named_seed
+from rlhf.packed_weights import packed_weights
 from rlhf.params.sampling import SamplingParams
 from rlhf.special_ids import SpecialIds
 from rlhf.templates import EMBEDDED_TEMPLATE
@@ -106,25 +107,26 @@ class Dialogue:
         device = self._lm.device
         done, size = 0, FIRST_PIECE
         seen = list(prompt)
-        while done < room:
-            size = min(size, room - done)
-            ids = torch.tensor([seen], device=device)
-            drawn = sample_responses(
-                self._lm,
-                ids,
-                torch.ones_like(ids, dtype=torch.bool),
-                replace(
-                    self._sampling,
-                    min_new_tokens=max(self._sampling.min_new_tokens - done, 0),
-                    max_new_tokens=size,
-                ),
-                stop_ids=self._tokens.stops,
-                pad_id=self._tokens.pad,
-                draws=draws[:, done : done + size],
-            )
-            (piece,) = drawn.rows()
-            yield piece
-            if bool(drawn.ended[0]):
-                return
-            seen += piece
-            done, size = done + size, 2 * size
+        with packed_weights(self._lm):
+            while done < room:
+                size = min(size, room - done)
+                ids = torch.tensor([seen], device=device)
+                drawn = sample_responses(
+                    self._lm,
+                    ids,
+                    torch.ones_like(ids, dtype=torch.bool),
+                    replace(
+                        self._sampling,
+                        min_new_tokens=max(self._sampling.min_new_tokens - done, 0),
+                        max_new_tokens=size,
+                    ),
+                    stop_ids=self._tokens.stops,
+                    pad_id=self._tokens.pad,
+                    draws=draws[:, done : done + size],
+                )
+                (piece,) = drawn.rows()
+                yield piece
+                if bool(drawn.ended[0]):
+                    return
+                seen += piece
+                done, size = done + size, 2 * size

@@ -16,6 +16,7 @@ from rlhf.distributed import gather_rows, share
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head
 from rlhf.masked import last_token_index
+from rlhf.packed_weights import packed_weights
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
 from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask
@@ -96,30 +97,31 @@ def sample_responses(
     cache = decoding_cache(lm, step_ids.shape[1] + params.max_new_tokens)
     *parts, last = prompt_parts(lm, *prompt_ids.shape)
     padded = not bool(prompt_mask.all())
-    for part in parts:
-        _read(lm, step_ids[:, part], seen[:, : part.stop], cache, padded=padded)
-    step_ids = step_ids[:, last]
-    alive = torch.ones(rows, dtype=torch.bool, device=device)
-    for step in range(params.max_new_tokens):
-        logits = next_logits(lm, step_ids, seen, cache, padded=padded)
-        tokens, finite = _draw(
-            logits,
-            params,
-            banned=stops if step < params.min_new_tokens else None,
-            uniform=draws[active, step],
-        )
-        ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
-        stopped = alive & torch.isin(tokens, stops)
-        ended[active] = ended[active] | stopped
-        alive = alive & ~stopped
-        if (going := _count(alive, finite)) == 0:
-            break
-        if going <= MOST_ALIVE * len(active):
-            kept = torch.nonzero_static(alive, size=going).squeeze(1)
-            cache.batch_select_indices(kept)
-            active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
-        seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
-        step_ids = tokens.unsqueeze(1)
+    with packed_weights(lm):
+        for part in parts:
+            _read(lm, step_ids[:, part], seen[:, : part.stop], cache, padded=padded)
+        step_ids = step_ids[:, last]
+        alive = torch.ones(rows, dtype=torch.bool, device=device)
+        for step in range(params.max_new_tokens):
+            logits = next_logits(lm, step_ids, seen, cache, padded=padded)
+            tokens, finite = _draw(
+                logits,
+                params,
+                banned=stops if step < params.min_new_tokens else None,
+                uniform=draws[active, step],
+            )
+            ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
+            stopped = alive & torch.isin(tokens, stops)
+            ended[active] = ended[active] | stopped
+            alive = alive & ~stopped
+            if (going := _count(alive, finite)) == 0:
+                break
+            if going <= MOST_ALIVE * len(active):
+                kept = torch.nonzero_static(alive, size=going).squeeze(1)
+                cache.batch_select_indices(kept)
+                active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
+            seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+            step_ids = tokens.unsqueeze(1)
     width = int(mask.any(dim=0).sum())
     return Responses(ids[:, :width], mask[:, :width], ended)
 

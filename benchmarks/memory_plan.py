@@ -32,11 +32,12 @@ from transformers import (
 from rlhf.actor_critic import ActorCritic
 from rlhf.compute import Compute
 from rlhf.decoding_cache import decoding_cache
-from rlhf.generation import draw_index, prompt_parts
+from rlhf.generation import prompt_parts
 from rlhf.logits import language_model_head
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_models import RewardModel
 from rlhf.token_chunks import chunked_logprobs_and_entropy
+from rlhf.token_draws import draw_index
 
 GIB = 2**30
 

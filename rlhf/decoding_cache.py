@@ -4,6 +4,8 @@ The cache of `transformers` makes a longer tensor at every step, in every layer:
 of decoding with a small model.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -50,6 +52,14 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
             self._stores = keys, values
             self._show(length)
 
+    def fixed(self, place: Tensor) -> "FixedLayer":
+        """The layer as one that writes at a place of the device's; this one is not used again."""
+        assert self._stores is not None
+        for store in self._stores:
+            # Nobody sees what lies there, but nothing times NaN is NaN.
+            store[:, :, self.get_seq_length() :] = 0
+        return FixedLayer(*self._stores, place)
+
     def _reserve(self, states: Tensor) -> Tensor:
         rows, heads, _, size = states.shape
         kind = states.device.type
@@ -60,6 +70,48 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
     def _show(self, length: int) -> None:
         assert self._stores is not None
         self.keys, self.values = (store[:, :, :length] for store in self._stores)
+
+
+class FixedLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer whose tensors keep their place in memory, and where a step does the same as any.
+
+    So it can be recorded (`rlhf.decoding_graph`): where to write is a number on the device.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, place: Tensor):
+        """Keys and values (rows, heads, positions, size), and the position of the next, (1,)."""
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self._stores, self._place = (keys, values), place
+        self.shown = keys.shape[2]
+        """So many positions are read, from the first; what lies behind the place is for a mask."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one position; the keys and values that are shown."""
+        del args, kwargs
+        with plain_writes():
+            for store, new in zip(self._stores, (key_states, value_states), strict=True):
+                store.index_copy_(2, self._place, new.to(store.dtype))
+        keys, values = (store[:, :, : self.shown] for store in self._stores)
+        return keys, values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows only, in other memory."""
+        keys, values = (store.index_select(0, indices) for store in self._stores)
+        self._stores = keys, values
+
+
+@contextlib.contextmanager
+def plain_writes() -> Iterator[None]:
+    """Let CUDA write at an index without sorting all indices first, which is for repeated ones."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(mode=False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:

@@ -1,7 +1,6 @@
 """Sampling responses with a key-value cache; rows that are finished leave the batch."""
 
 import contextlib
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.decoding_attention import decoding_attention
 from rlhf.decoding_cache import decoding_cache
+from rlhf.decoding_graph import ReadPrompts, recorder, sample_recorded
 from rlhf.distributed import gather_rows, share
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head
@@ -20,11 +20,7 @@ from rlhf.packed_weights import packed_weights
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
 from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask
-from rlhf.stopping import NonFiniteError
-
-ONE = 2**52
-"""Probability 1 in fixed point. Sums of such numbers are exact, so they do not depend on the order
-of summation, and a GPU adds them up deterministically, which torch refuses for floating point."""
+from rlhf.token_draws import draw_tokens, going_on, one_of
 
 MOST_ALIVE = 7 / 8
 """Finished rows leave the batch, and the cache is copied, once the rows alive are so few of it."""
@@ -45,26 +41,6 @@ class Responses(NamedTuple):
         """Token ids of each response without padding; the stop id is kept."""
         ids, mask = self.response_ids.cpu(), self.response_mask.cpu()
         return [ids[i][mask[i]].tolist() for i in range(len(ids))]
-
-
-def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
-    """Logits (batch, vocab) with all but the top-k / top-p tokens at minus infinity.
-
-    Top-p keeps the smallest set of the likeliest tokens whose probability reaches p, including the
-    token that brings the sum there (Holtzman et al. 2020, eq. 2; OpenAI's code of 2019 dropped it).
-    The likeliest token always stays, and so do ties with the k-th.
-    """
-    if top_k > 0:
-        kth = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < kth, float("-inf"))
-    if top_p < 1.0:
-        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
-        shares = _fixed_point(ordered.softmax(dim=-1))
-        reached_before = shares.cumsum(dim=-1) - shares >= math.ceil(top_p * ONE)
-        reached_before[..., 0] = False
-        drop = torch.zeros_like(reached_before).scatter(-1, index, reached_before)
-        logits = logits.masked_fill(drop, float("-inf"))
-    return logits
 
 
 @torch.no_grad()
@@ -101,20 +77,27 @@ def sample_responses(
         for part in parts:
             _read(lm, step_ids[:, part], seen[:, : part.stop], cache, padded=padded)
         step_ids = step_ids[:, last]
+        if (record := recorder(lm, device)) is not None:
+            logits = next_logits(lm, step_ids, seen, cache, padded=padded)
+            read = ReadPrompts(lm, cache, seen, logits)
+            found = sample_recorded(
+                read, params, stops=stops, pad_id=pad_id, draws=draws, record=record
+            )
+            return _cut(*found)
         alive = torch.ones(rows, dtype=torch.bool, device=device)
         for step in range(params.max_new_tokens):
             logits = next_logits(lm, step_ids, seen, cache, padded=padded)
-            tokens, finite = _draw(
+            tokens, finite = draw_tokens(
                 logits,
                 params,
-                banned=stops if step < params.min_new_tokens else None,
+                banned=one_of(stops, logits) if step < params.min_new_tokens else None,
                 uniform=draws[active, step],
             )
             ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
             stopped = alive & torch.isin(tokens, stops)
             ended[active] = ended[active] | stopped
             alive = alive & ~stopped
-            if (going := _count(alive, finite)) == 0:
+            if (going := going_on(torch.stack([finite.long(), alive.sum()]))) == 0:
                 break
             if going <= MOST_ALIVE * len(active):
                 kept = torch.nonzero_static(alive, size=going).squeeze(1)
@@ -122,6 +105,11 @@ def sample_responses(
                 active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
             seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
             step_ids = tokens.unsqueeze(1)
+    return _cut(ids, mask, ended)
+
+
+def _cut(ids: Tensor, mask: Tensor, ended: Tensor) -> Responses:
+    """Without the columns that no response has reached."""
     width = int(mask.any(dim=0).sum())
     return Responses(ids[:, :width], mask[:, :width], ended)
 
@@ -166,47 +154,6 @@ def _read(
         )
     hidden: Tensor = output.last_hidden_state[:, -1]
     return hidden
-
-
-def _draw(
-    logits: Tensor, params: SamplingParams, *, banned: Tensor | None, uniform: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A token for each row, and whether all logits were finite: if not, the tokens mean nothing."""
-    if params.temperature != 1:
-        logits = logits / params.temperature
-    if banned is not None:
-        logits[:, banned] = float("-inf")
-    logits = filter_logits(logits, top_k=params.top_k, top_p=params.top_p)
-    probabilities = logits.softmax(dim=-1)
-    # NaN or infinity anywhere in a row of logits makes its whole softmax NaN.
-    return draw_index(probabilities, uniform), probabilities[:, 0].isfinite().all()
-
-
-def _count(alive: Tensor, finite: Tensor) -> int:
-    """How many rows go on, where the logits were finite; the device is waited for once."""
-    is_finite, going = torch.stack([finite.long(), alive.sum()]).tolist()
-    if not is_finite:
-        raise NonFiniteError(
-            "the policy's logits are not finite, so nothing can be sampled: its weights are broken"
-        )
-    return int(going)
-
-
-def draw_index(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """An index for each row of probabilities (rows, vocab), by inversion of its uniform number.
-
-    A token of probability 0 is never drawn. (`torch.multinomial` draws a number for every token,
-    which on a CPU takes a third of a decoding step of a small model.)
-    """
-    sums = _fixed_point(probabilities).cumsum(dim=-1)
-    total = sums[:, -1:]
-    # Rounding may take the product to the total itself, which no sum exceeds.
-    point = torch.minimum((uniform.unsqueeze(1) * total).long(), total - 1)
-    return torch.searchsorted(sums, point, right=True).squeeze(1)
-
-
-def _fixed_point(probabilities: Tensor) -> Tensor:
-    return (probabilities.double() * ONE).long()
 
 
 def sample_all(

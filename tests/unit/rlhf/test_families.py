@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from rlhf import generation
 from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.draws import draw_table
-from rlhf.generation import draw_index, sample_responses
+from rlhf.generation import sample_responses
 from rlhf.logits import OUTPUT_LAYER_ALONE, language_model_head, response_logits, sequence_hidden
 from rlhf.lora import adapter_weights, add_adapter, take_adapter
 from rlhf.model_folders import is_reward_model, save_model
@@ -32,6 +32,7 @@ from rlhf.seeding import Seeds
 from rlhf.self_checks import check_models, fingerprint
 from rlhf.sft import Example, response_loss
 from rlhf.sft import train as train_sft
+from rlhf.token_draws import draw_index
 from tests.families import EVERY, policy
 from tests.ppo_world import ONE_STEP, run
 from tests.ppo_world import params as ppo_params

@@ -12,8 +12,6 @@ import torch
 from rlhf import generation
 from rlhf.draws import draw_table
 from rlhf.generation import (
-    draw_index,
-    filter_logits,
     prompt_parts,
     sample_all,
     sample_responses,
@@ -22,6 +20,7 @@ from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
 from rlhf.stopping import NonFiniteError
+from rlhf.token_draws import draw_index, filter_logits
 from tests import tiny
 from tests.tiny import EOS, PAD, PROMPTS
 

@@ -1,0 +1,75 @@
+"""Recorded decoding steps on a real GPU: the responses of steps one by one, and the same twice."""
+
+import pytest
+import torch
+
+from rlhf import decoding_graph, generation
+from rlhf.draws import draw_table
+from rlhf.generation import Responses, sample_responses
+from rlhf.padding import pad_left
+from rlhf.params.sampling import SamplingParams
+from tests import families
+from tests.integration.test_gpu_waits import waits
+from tests.tiny import EOS, PAD, PROMPTS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+]
+
+GPU = torch.device("cuda")
+PADDED = [PROMPTS[row % len(PROMPTS)] for row in range(64)]
+EQUAL = [[5, 6, 7 + row % 9] for row in range(64)]
+
+
+def sample(lm, prompts, *, stops=(EOS, 5, 9), tokens: int = 300, **settings) -> Responses:
+    params = SamplingParams(max_new_tokens=tokens, **settings)
+    ids, mask = pad_left(prompts, PAD)
+    return sample_responses(
+        lm, ids.to(GPU), mask.to(GPU), params, stop_ids=stops, pad_id=PAD,
+        draws=draw_table(0, prompts, tokens),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch):
+    def sampled(*args, **kwargs) -> Responses:
+        with monkeypatch.context() as patch:
+            patch.setattr(generation, "recorder", lambda lm, device: None)
+            return sample(*args, **kwargs)
+
+    return sampled
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"top_k": 9, "top_p": 0.9}, {"min_new_tokens": 40}])
+@pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
+@pytest.mark.parametrize("family", ["llama", "olmo2", "qwen2", "qwen3", "smollm3"])
+def test_recorded_steps_draw_what_steps_one_by_one_draw(
+    family: str, prompts, settings, precision: torch.dtype, plain
+) -> None:
+    """Lengths of 128, 256 and 384 positions are read, and rows leave on the way.
+
+    In bfloat16 a draw may fall within rounding of the boundary between two tokens, so one response
+    in ten may differ; recorded steps give the same bytes twice in either precision.
+    """
+    lm = families.policy(family).to(GPU)
+    assert generation.recorder(lm, GPU) is decoding_graph._record
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
+        found, again = (sample(lm, prompts, **settings) for _ in range(2))
+        expected = plain(lm, prompts, **settings)
+
+    assert torch.equal(found.response_ids, again.response_ids)
+    pairs = list(zip(found.rows(), expected.rows(), strict=True))
+    other = sum(one != two for one, two in pairs)
+    assert other == 0 if precision == torch.float32 else other <= len(pairs) // 10
+
+
+def test_each_further_token_is_one_wait() -> None:
+    lm = families.policy("llama").to(GPU)
+
+    def count(tokens: int) -> int:
+        return waits(lambda: sample(lm, EQUAL, stops=(99,), tokens=tokens))
+
+    count(5)  # What is only waited for at first.
+    assert count(90) - count(60) == 30

@@ -10,6 +10,7 @@ Without a terminal, each line of the input gets one line of output: the response
 """
 
 import argparse
+import gc
 import os
 import sys
 import threading
@@ -62,10 +63,14 @@ class Loading:
         return self._speakers
 
     def _load(self) -> None:
+        # Collecting garbage among what is imported would take a second of four.
+        gc.disable()
         try:
             self._speakers = load_speakers(self._root, self._options)
         except BaseException as error:
             self._error = error
+        finally:
+            gc.enable()
 
 
 def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:

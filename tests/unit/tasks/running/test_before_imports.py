@@ -59,10 +59,10 @@ print(importing, gc.isenabled(), os.environ.get("GOMP_SPINCOUNT"))
     [
         ({"DVC_STAGE": "report"}, "False True 5000"),
         ({"DVC_STAGE": "report", "GOMP_SPINCOUNT": "7"}, "False True 7"),
-        ({}, "True True None"),
+        ({}, "True True 5000"),
     ],
 )
-def test_a_stage_of_dvc_imports_without_garbage_search_and_sets_how_threads_wait(
+def test_a_stage_of_dvc_imports_without_garbage_search_and_all_say_how_threads_wait(
     tmp_path: Path, environment: dict[str, str], expected: str
 ):
     inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}

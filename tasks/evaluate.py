@@ -227,7 +227,7 @@ def _metrics(
         "gold": None if gold is None else mean_interval(gold).as_dict(),
         "win_rate_vs_sft": _wins(ours, sft),
         "win_rate_vs_previous": None if previous is None else _wins(ours, previous),
-        "win_rate_judge": "gold",
+        "win_rate_judge": None if gold is None else "gold",
         "kl": mean_interval([0.0] * len(lengths) if kl is None else kl).as_dict(),
         "proxy": {"mean": None},
         "length": {"mean": statistics.fmean(lengths)},

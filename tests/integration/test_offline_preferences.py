@@ -78,7 +78,7 @@ def test_preferences_alone_become_a_policy_and_a_table_without_gold(
         assert stage_world.run(offline, stage) == 0, stage
     round_ = offline / "data/rounds/r1"
     assert (round_ / "comparisons.jsonl").read_text(encoding="utf-8")
-    assert (round_ / "judgments.jsonl").read_bytes() == b""
+    assert not (round_ / "judgments.jsonl").read_text(encoding="utf-8").strip()
     for stage in ("reward@r1", "ppo@r1"):
         assert stage_world.run(offline, stage) == 0, stage
     # The pairs are all that the reward model has seen.
@@ -94,6 +94,9 @@ def test_preferences_alone_become_a_policy_and_a_table_without_gold(
         assert evaluate.main(policy) == 0, policy
     results = build_results(offline, ["r1"], seed=0, test_policy="r1")
     assert [policy["gold"] for policy in results["policies"]] == [None, None]
+    # SFT is not measured against itself, so nobody judged it.
+    judges = [policy["win_rate_judge"] for policy in results["policies"]]
+    assert judges == [None, "reward_model"]
     (model,) = results["reward_models"]
     assert {"mean", "low", "high"} <= model["label_accuracy"].keys()
     table = " ".join(result_table(results).split())

@@ -37,7 +37,8 @@ def run(stage: Stage) -> None:
     except MissingJudgmentsError as missing:
         raise StageEnd("waiting", str(missing)) from None
     target = stage.staging.file(f"data/rounds/{key}/judgments.jsonl")
-    target.write_text(to_lines([j.to_row() for j in judgments]), encoding="utf-8")
+    # A blank line holds no judgment, and DVC warns of a file of 0 bytes.
+    target.write_text(to_lines([j.to_row() for j in judgments]) or "\n", encoding="utf-8")
     counts = Counter(judgment.choice for judgment in judgments)
     metrics = {"judgments": len(judgments), **{f"chose_{c}": n for c, n in sorted(counts.items())}}
     write_metrics(stage.staging.directory(f"results/label/{key}"), metrics)

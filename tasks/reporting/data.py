@@ -168,7 +168,7 @@ def read_labels(root: Path, rounds: Sequence[str]) -> dict[str, tuple[Source, in
             content = path.read_bytes()
             digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
             source = Source(path.relative_to(root).as_posix(), digest)
-            labels[key] = (source, content.count(b"\n"))
+            labels[key] = (source, sum(bool(line.strip()) for line in content.splitlines()))
     return labels
 
 

@@ -1,0 +1,60 @@
+"""Stage `label`: what it writes where nobody labels."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from preferences.loading import load_judgments
+from preferences.records import pair_id
+from tasks.reporting.annotators import read_annotators
+from tasks.reporting.data import read_labels
+from tasks.running.staging import write_json_lines
+from tests import stage_world
+
+JUDGMENTS = "data/rounds/r1/judgments.jsonl"
+
+
+@pytest.fixture
+def unlabelled(tmp_path: Path) -> Path:
+    """A round of one pair after its stage `label`, with `label.annotators: none`."""
+    yaml = YAML()
+    params = yaml.load(stage_world.ROOT / "params.yaml")
+    stage_world.make_tiny(params, rounds=1)
+    params["label"]["annotators"] = "none"
+    params["reward"]["model"] = "none"
+    params["ppo"] |= {"rewards": {"learned": 0, "sentiment": 1}, "value_init": "zero"}
+    yaml.dump(params, tmp_path / "params.yaml")
+    (tmp_path / "data/withdrawn").mkdir(parents=True)
+    (tmp_path / "data/withdrawn/judgments.jsonl").touch()
+    (tmp_path / "data/rounds/r1").mkdir(parents=True)
+    texts = ("Where is it?", "Here.", "There.")
+    row = {
+        "pair_id": pair_id(*texts), "round": "r1", "prompt_id": "p", "prompt": texts[0],
+        "response_a": texts[1], "response_b": texts[2], "policy_a": "x", "policy_b": "y",
+    }  # fmt: skip
+    write_json_lines(tmp_path / "data/rounds/r1/comparisons.jsonl", [row])
+    assert stage_world.run(tmp_path, "label@r1") == 0
+    return tmp_path
+
+
+def test_nobodys_judgments_are_a_file_of_which_dvc_does_not_warn(unlabelled: Path) -> None:
+    copied = f"stages: {{copy: {{cmd: cp {JUDGMENTS} copy.jsonl, outs: [copy.jsonl]}}}}"
+    (unlabelled / "dvc.yaml").write_text(copied)
+    settings = {"cwd": unlabelled, "env": stage_world.environment(unlabelled)}
+    dvc = [sys.executable, "-m", "dvc"]
+    subprocess.run([*dvc, "init", "--no-scm", "--quiet"], check=True, **settings)
+    ran = subprocess.run([*dvc, "repro"], capture_output=True, text=True, **settings)
+    assert ran.returncode == 0, ran.stderr
+    assert "is empty" not in ran.stdout + ran.stderr
+
+
+def test_nobodys_judgments_are_none_to_all_that_read_them(unlabelled: Path) -> None:
+    metrics = json.loads((unlabelled / "results/label/r1/metrics.json").read_text())
+    assert metrics == {"judgments": 0}
+    assert list(load_judgments(unlabelled / JUDGMENTS)) == []
+    assert read_annotators(unlabelled, ["r1"]) == []
+    assert read_labels(unlabelled, ["r1"])["r1"][1] == 0

@@ -117,7 +117,8 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
             ended = _check_still_current(workspace)
     summary = write_summary(workspace, params)
     if ended.code in (0, 5, STALE_EXIT_CODE):
-        sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant))
+        labelled = params.label.annotators != "none"
+        sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant, labelled))
     if ended.message:
         sys.stderr.write(f"{ended.message}\n")
     return ended.code
@@ -231,13 +232,15 @@ def read_results(workspace: Path, params: Params) -> dict[str, Any]:
     )
 
 
-def _closing_words(summary: dict[str, Any], workspace: Path, variant: str | None) -> str:
+def _closing_words(
+    summary: dict[str, Any], workspace: Path, variant: str | None, labelled: bool
+) -> str:
     annotate = f"make annotate VARIANT={variant}" if variant else "make annotate"
     places = {
         "Report": str(workspace / "reports" / "index.html"),
         "Numbers": str(workspace / "reports" / "summary.json"),
         "MLflow, Prefect": "make ui",
-        "Label by hand": annotate,
+        **({"Label by hand": annotate} if labelled else {}),
     }
     lines = "".join(f"{name:<16}{place}\n" for name, place in places.items())
     return f"{result_table(summary)}\n{time_lines(summary['seconds'])}\n{lines}"

@@ -75,16 +75,14 @@ def read_formed(
     """
     tokens = _metric(root / "results/base", "tokens")
     shown = _metric(root / "results/sft", "demonstrations")
-    asked, judged = set[str](), set[str]()
-    for key in rounds:
-        for row in _rows(root / "data/rounds" / key / "comparisons.jsonl"):
-            asked.add(row["prompt_id"])
-            judged.add(row["pair_id"])
+    asked, judged = _compared(root, rounds)
     found = [
         FormedRow("tokens of documents", files.get("corpus") or EMBEDDED, tokens),
         FormedRow("demonstrations", files.get("demonstrations") or EMBEDDED, shown),
-        FormedRow("prompts of judged pairs", files.get("prompts") or EMBEDDED, len(asked)),
     ]
+    if annotators:  # Else the pairs of the rounds are sampled all the same, but nobody judges them.
+        of = files.get("prompts") or EMBEDDED
+        found.append(FormedRow("prompts of judged pairs", of, len(asked)))
     by_source = Counter[str]()
     # Each round's preferences hold those of the rounds that it goes on from.
     validated = [key for key in rounds if (root / "data/rounds" / key / "preferences").is_dir()]
@@ -99,6 +97,16 @@ def read_formed(
         by_kind[annotator.kind] += annotator.by_round.total()
     found += [FormedRow("judgments", *one) for one in by_kind.most_common()]
     return [row for row in found if row.number]
+
+
+def _compared(root: Path, rounds: Sequence[str]) -> tuple[set[str], set[str]]:
+    """The prompts and the pairs that these rounds sampled, by id."""
+    prompts, pairs = set[str](), set[str]()
+    for key in rounds:
+        for row in _rows(root / "data/rounds" / key / "comparisons.jsonl"):
+            prompts.add(row["prompt_id"])
+            pairs.add(row["pair_id"])
+    return prompts, pairs
 
 
 def _metric(folder: Path, name: str) -> int:

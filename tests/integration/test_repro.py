@@ -462,6 +462,18 @@ def test_an_execution_continues_until_it_reaches_its_end_or_its_params_change(
     assert begin_execution(tmp_path).id != second.id
 
 
+def test_where_nobody_labels_nobody_is_told_to_label_by_hand(root: Path) -> None:
+    text = (root / "params.yaml").read_text().replace("label: {}", "label: {annotators: none}")
+    # Without a reward model there need be no preferences of one's own.
+    text = text.replace("reward: {}", "reward: {model: none}")
+    text = text.replace("ppo: {}", "ppo: {rewards: {learned: 0, sentiment: 1}, value_init: zero}")
+    (root / "params.yaml").write_text(text)
+    code, out, err = drive(root)
+    assert code == 0, err
+    assert "MLflow, Prefect make ui\n" in out
+    assert "Label by hand" not in out
+
+
 def wait_for(path: Path) -> int:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not path.exists() or not path.read_text():

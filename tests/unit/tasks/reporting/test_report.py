@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tasks.params.changed import ChangedParam
 from tasks.report import build_report
-from tasks.reporting.annotators import FormedRow, read_annotators, read_formed
+from tasks.reporting.annotators import AnnotatorRow, FormedRow, read_annotators, read_formed
 from tasks.reporting.charts import nice_ticks
 from tasks.reporting.data import read_curves, read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
@@ -142,13 +143,18 @@ def test_own_files_and_preferences_to_start_with_are_named_as_lineage_names_them
     sft = tmp_path / "results/sft"
     sft.mkdir(parents=True)
     (sft / "metrics.json").write_text('{"demonstrations": 7}')
+    ada = AnnotatorRow(annotator="ada", kind="human", by_round=Counter(r1=2))
     # Of a model of one's own base says nothing of tokens, and r2 has not run yet.
-    assert read_formed(tmp_path, ["r1", "r2"], files, []) == [
+    assert read_formed(tmp_path, ["r1", "r2"], files, [ada]) == [
         FormedRow("demonstrations", "mine/shown", 7),
         FormedRow("prompts of judged pairs", "mine/asked", 1),
         FormedRow("preferences to start with", "old/data", 3),
         FormedRow("preferences to start with", "hub/set", 2),
+        FormedRow("judgments", "human", 2),
     ]
+    # Where nobody labels, the pairs of the rounds are judged by nobody.
+    whats = {row.what for row in read_formed(tmp_path, ["r1"], files, [])}
+    assert whats == {"demonstrations", "preferences to start with"}
 
 
 def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:

@@ -34,6 +34,7 @@ from tasks.reporting.summary import (
     has_worked,
     read_outcomes,
 )
+from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
@@ -161,6 +162,8 @@ def _run(
     workspace: Path, environment: dict[str, str], variant: str | None, params: Params
 ) -> Ended:
     execution = begin_execution(workspace, variant)
+    # A call that was killed could not add its time: what its stages took is known all the same.
+    execution.seconds = max(execution.seconds, seconds_of_stages(workspace, execution.id))
     record_start(workspace, execution.id, params)
     started, started_ms = time.monotonic(), now_ms()
     for problem in clear_stale(workspace):
@@ -217,7 +220,11 @@ def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
         machine=Machine(cpu=cpu_name(), threads=params.run.threads),
         total_seconds=execution.seconds if execution else 0.0,
         execution=execution.id if execution else None,
-        outcomes=read_outcomes(workspace),
+        outcomes=[
+            outcome
+            for outcome in read_outcomes(workspace)
+            if round_of(outcome["stage"]) in (None, *params.rounds)
+        ],
     )
     (workspace / "reports").mkdir(exist_ok=True)
     write_json(workspace / "reports" / "summary.json", summary)

@@ -1,5 +1,6 @@
 """The short table that ends `make repro`, for a terminal of 80 columns."""
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,16 +52,34 @@ def result_table(summary: Mapping[str, Any]) -> str:
 
 
 def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
-    """The total time, then the slowest stages, then the rest."""
+    """The total time, then the slowest stages, then the rest; and what earlier runs had done."""
     stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
     parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
     if rest := stages[longest:]:
         parts.append(f"{len(rest)} others {duration(sum(took for _, took in rest))}")
     # Lines break between parts only, not between a number and its unit.
     listed = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts) or "nothing ran"
-    text = f"Time: {duration(seconds['total'])} ({listed})"
-    filled = textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False)
-    return filled.replace("\N{NO-BREAK SPACE}", " ") + "\n"
+    sentences = [f"Time: {duration(seconds['total'])} ({listed})"]
+    if earlier := seconds.get("earlier"):
+        words = re.sub(
+            r"(?<=\d) (?=s|min)", "\N{NO-BREAK SPACE}", before_words(seconds["total"], earlier)
+        )
+        sentences.append(f"      {words}")
+    filled = [
+        textwrap.fill(text, width=80, subsequent_indent="      ", break_on_hyphens=False)
+        for text in sentences
+    ]
+    return "\n".join(filled).replace("\N{NO-BREAK SPACE}", " ") + "\n"
+
+
+def before_words(total: float, earlier: Mapping[str, float]) -> str:
+    """What this run found done, how long that took in its time, and the sum of both."""
+    stages = "1 stage" if len(earlier) == 1 else f"{len(earlier)} stages"
+    took = sum(earlier.values())
+    return (
+        f"not counting {stages} that earlier runs had done in {duration(took)}: "
+        f"with them {duration(total + took)}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.reporting.result_table import duration
+from tasks.reporting.result_table import before_words, duration
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
 from tasks.workspace.execution import Execution
 
@@ -87,7 +87,12 @@ def commit_link(workspace: Path, commit: str) -> str | None:
 def _times(seconds: Mapping[str, Any]) -> Markup:
     stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{stage} {duration(took)}" for stage, took in stages)
-    return Markup("{}{}").format(duration(seconds["total"]), f": {parts}" if parts else "")
+    earlier = seconds.get("earlier")
+    return Markup("{}{}{}").format(
+        duration(seconds["total"]),
+        f": {parts}" if parts else "",
+        f"; {before_words(seconds['total'], earlier)}" if earlier else "",
+    )
 
 
 def _mlflow(workspace: Path, execution: str) -> Markup:

@@ -116,11 +116,13 @@ def build_summary(
         commit: the one that was checked out.
         machine: the one it ran on.
         total_seconds: wall-clock seconds of the whole execution.
-        execution: id of the execution; stages that last ran in another have no time in this one.
+        execution: id of the execution; what stages took that last ran in another is listed apart,
+            as `earlier`, where they reached their end in it.
         outcomes: of the stages, each of its last run (`read_outcomes`).
     """
     ran = [outcome for outcome in outcomes if outcome["execution"] == execution]
     ran.sort(key=lambda outcome: int(outcome["ended_ms"]))
+    earlier = [one for one in outcomes if one["execution"] != execution and one["code"] == 0]
     return {
         "schema": results["schema"],
         "seed": results["seed"],
@@ -128,7 +130,8 @@ def build_summary(
         "machine": {"cpu": machine.cpu, "threads": machine.threads},
         "seconds": {
             "total": round(total_seconds, 1),
-            "stages": {outcome["stage"]: round(outcome["seconds"], 1) for outcome in ran},
+            "stages": _took(ran),
+            **({"earlier": _took(earlier)} if earlier else {}),
         },
         "peak_rss_bytes": {outcome["stage"]: outcome["peak_rss_bytes"] for outcome in ran},
         **{name: results[name] for name in ("sft", "served_rollouts") if name in results},
@@ -167,6 +170,10 @@ def read_outcomes(root: Path) -> list[dict[str, Any]]:
     paths = (root / ".work").glob("*/outcome.json")
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return sorted(outcomes, key=lambda outcome: int(outcome["ended_ms"]))
+
+
+def _took(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {outcome["stage"]: round(outcome["seconds"], 1) for outcome in outcomes}
 
 
 def cpu_name() -> str:

@@ -462,6 +462,32 @@ def test_an_execution_continues_until_it_reaches_its_end_or_its_params_change(
     assert begin_execution(tmp_path).id != second.id
 
 
+def test_a_run_of_changed_params_names_the_time_of_the_stages_that_were_done(root: Path) -> None:
+    """The stages take 0.5 s each, as they say."""
+    code, out, err = drive(root)
+    assert code == 0, err
+    assert "earlier runs" not in out
+    params = root / "params.yaml"
+    params.write_text(params.read_text().replace("ppo: {}", "ppo: {kl_coef: 0.2}"))
+    code, out, err = drive(root)
+    assert code == 0, err
+    assert "not counting 1 stage that earlier runs had done in 0.5 s" in " ".join(out.split())
+    summary = json.loads((root / "reports" / "summary.json").read_text())
+    assert summary["seconds"]["earlier"] == {"baseline": 0.5}
+
+
+def test_stages_that_ended_before_the_driver_was_killed_count_for_the_run(root: Path) -> None:
+    (root / "wanted").write_text("blocked evaluate@r1")
+    assert drive(root)[0] == 4
+    for name, seconds in (("baseline", 700.0), ("evaluate@r1", 50.0)):
+        outcome = root / ".work" / name / "outcome.json"
+        outcome.write_text(json.dumps(json.loads(outcome.read_text()) | {"seconds": seconds}))
+    execution = root / ".work/execution.json"
+    execution.write_text(json.dumps(json.loads(execution.read_text()) | {"seconds": 0.0}))
+    assert drive(root)[0] == 4
+    assert json.loads(execution.read_text())["seconds"] > 750
+
+
 def test_where_nobody_labels_nobody_is_told_to_label_by_hand(root: Path) -> None:
     text = (root / "params.yaml").read_text().replace("label: {}", "label: {annotators: none}")
     # Without a reward model there need be no preferences of one's own.

@@ -108,6 +108,24 @@ def test_the_time_goes_to_the_longest_stages_first_and_the_rest_is_summed() -> N
     assert text == "Time: 3:13 min (ppo@r1 1:32 min, sft 1:01 min, 20 others 40.0 s)\n"
 
 
+def test_the_time_of_what_earlier_runs_had_done_is_named_and_added() -> None:
+    seconds = {"total": 193.0, "stages": {"ppo@r1": 190.0}}
+    assert "earlier" not in time_lines(seconds)
+    text = time_lines(seconds | {"earlier": {"base": 92.0, "sft": 61.0}})
+    assert " ".join(text.split()) == (
+        "Time: 3:13 min (ppo@r1 3:10 min) not counting 2 stages that earlier runs had done in "
+        "2:33 min: with them 5:46 min"
+    )
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_no_time_of_earlier_runs_is_parted_from_its_unit() -> None:
+    """Eight stages in 16.8 s and 14 s of this run end at the 80th column."""
+    earlier = {f"s{number}": 2.1 for number in range(8)}
+    text = time_lines({"total": 14.0, "stages": {}, "earlier": earlier})
+    assert text.endswith("\n      30.8 s\n")
+
+
 def test_a_time_line_never_exceeds_80_columns() -> None:
     stages = {f"evaluate@round_with_a_name_{number}": 75.0 for number in range(9)}
     text = time_lines({"total": 600.0, "stages": stages})

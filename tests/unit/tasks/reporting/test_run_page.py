@@ -14,7 +14,7 @@ from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.execution import Execution
 
 COMMIT = "1cd83fd0000000000000000000000000000000aa"
-SUMMARY = {
+SUMMARY: dict[str, Any] = {
     "seed": 0,
     "commit": COMMIT,
     "machine": {"cpu": "a <b>processor</b>", "threads": 2},
@@ -59,6 +59,13 @@ def test_it_has_name_commit_times_and_machine(workspace: Path) -> None:
     assert "1:33 min" in text
     assert "sft 1:01 min" in text
     assert "a &lt;b&gt;processor&lt;/b&gt;, 2 threads" in text
+
+
+def test_it_names_the_time_of_what_earlier_runs_had_done(workspace: Path) -> None:
+    assert "earlier runs" not in page(workspace)
+    seconds = SUMMARY["seconds"] | {"earlier": {"base": 61.0}}
+    text = page(workspace, SUMMARY | {"seconds": seconds})
+    assert "not counting 1 stage that earlier runs had done in 1:01 min: with them 2:34 min" in text
 
 
 def test_it_leads_to_the_report_and_its_numbers(workspace: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
         folder.mkdir(parents=True)
         outcome = {
             "stage": stage, "seconds": 10.26, "peak_rss_bytes": 7, "ended_ms": 50 - number,
-            "execution": "now",
+            "execution": "now", "code": 0,
         }  # fmt: skip
         (folder / "outcome.json").write_text(json.dumps(outcome))
     outcomes = read_outcomes(tmp_path)
@@ -111,16 +111,18 @@ def test_the_summary_adds_times_memory_and_machine_in_the_order_in_which_stages_
     ]  # fmt: skip
 
 
-def test_a_stage_that_did_not_run_this_time_has_no_time_in_the_summary(tmp_path: Path) -> None:
+def test_what_ran_in_an_earlier_execution_is_listed_apart_if_it_was_done(tmp_path: Path) -> None:
     """base ran last week and was up to date today; its old outcome is still there."""
     outcomes = [
-        {"stage": stage, "seconds": took, "peak_rss_bytes": 9, "ended_ms": end, "execution": run}
-        for stage, took, end, run in (
-            ("base", 92.0, 10, "last week"),
-            ("sft", 61.0, 20, "last week"),
-            ("ppo@r1", 30.0, 30, "today"),
+        {"stage": stage, "seconds": took, "peak_rss_bytes": 9, "ended_ms": end, "execution": run,
+         "code": code}
+        for stage, took, end, run, code in (
+            ("base", 92.0, 10, "last week", 0),
+            ("sft", 61.0, 20, "last week", 0),
+            ("ppo@r1", 30.0, 30, "today", 0),
+            ("test", 5.0, 40, "last week", 143),
         )
-    ]
+    ]  # fmt: skip
     summary = build_summary(
         build_results(tmp_path, [], seed=0, test_policy="r1"),
         commit="c0ffee",
@@ -129,7 +131,9 @@ def test_a_stage_that_did_not_run_this_time_has_no_time_in_the_summary(tmp_path:
         execution="today",
         outcomes=outcomes,
     )
-    assert summary["seconds"] == {"total": 31.0, "stages": {"ppo@r1": 30.0}}
+    assert summary["seconds"] == {
+        "total": 31.0, "stages": {"ppo@r1": 30.0}, "earlier": {"base": 92.0, "sft": 61.0},
+    }  # fmt: skip
     assert summary["peak_rss_bytes"] == {"ppo@r1": 9}
 
 

@@ -156,16 +156,17 @@ class Verdict:
         """A short summary, for a Prefect artifact or MLflow."""
         lines = [f"# Preference data: {'passed' if self.passed else 'BLOCKED'}", ""]
         lines += [f"- {escaped(reason)}" for reason in self.reasons]
-        lines += ["", "| rows | |", "|---|---:|"]
+        lines += [""] if self.reasons else []
+        lines += [*self._fates(), "", "| rows | |", "|---|---:|"]
         lines += [
             f"| {name.replace('_', ' ')} | {count:,} |"
             for name, count in asdict(self.counts).items()
         ]
-        lines += ["", "| rule | severity | rows | allowed | meaning |"]
-        lines += ["|---|---|---:|---:|---|"]
+        lines += ["", "| rule | what it does | rows that break it | meaning |"]
+        lines += ["|---|---|---:|---|"]
         lines += [
-            f"| {finding.rule} | {finding.severity} | {len(finding.rows):,} "
-            f"| {finding.allowed:,} | {escaped(REASONS[finding.rule])} |"
+            f"| {finding.rule} | {self._deed(finding)} | {len(finding.rows):,} "
+            f"| {escaped(REASONS[finding.rule])} |"
             for finding in self.findings
         ]
         if self.numbers:
@@ -179,6 +180,34 @@ class Verdict:
         lines += ["", "## Rows", ""] if located else []
         lines += [f"- {finding.rule}: {_listed(finding)}" for finding in located]
         return "\n".join([*lines, ""])
+
+    def _fates(self) -> list[str]:
+        """What becomes of the preferences, in sentences."""
+        counts = self.counts
+        good = counts.train + counts.heldout
+        sides = f"{counts.train:,} to train on, {counts.heldout:,} held out"
+        use = "are used" if self.passed else "break no rule that sets rows aside"
+        said = [f"{good:,} of {rows(good + counts.quarantined)} {use}: {sides}."]
+        if counts.quarantined:
+            aside = f"{_are(counts.quarantined)} set aside and not trained on, each with its rules"
+            harmless = " That is no error: the others pass without them." if self.passed else ""
+            said.append(f"{aside} in quarantine.jsonl.{harmless}")
+        said += [
+            f"{_are(one.allowed)} kept although {one.rule} finds them: the allow-list says so."
+            for one in self.findings
+            if one.allowed
+        ]
+        return said
+
+    def _deed(self, finding: Finding) -> str:
+        """What a rule does to the rows that break it, or to the data as a whole."""
+        if finding.severity == "warn":
+            return "only reports them"
+        if any(reason.startswith(f"{finding.rule}: ") for reason in self.reasons):
+            return "BLOCKS the data"
+        if finding.severity == "error" and not finding.rows:
+            return "would block the data"
+        return "sets them aside"
 
     def located(self, places: Mapping[str, Sequence[str]]) -> "Verdict":
         """The same verdict with the places of the first rows per rule."""
@@ -212,6 +241,10 @@ def write_quarantine(folder: Path, quarantined: Iterable[Quarantined]) -> None:
     """Writes quarantine.jsonl."""
     with (folder / "quarantine.jsonl").open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(compact_json(entry.to_row()) + "\n" for entry in quarantined)
+
+
+def _are(count: int) -> str:
+    return f"{rows(count)} {'is' if count == 1 else 'are'}"
 
 
 def rows(count: int) -> str:

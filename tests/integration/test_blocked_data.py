@@ -145,7 +145,7 @@ def test_prefect_shows_the_reason_and_the_report(blocked: Blocked):
     (page,) = asked("/artifacts/filter", {"artifacts": {"key": {"any_": ["validate-r1"]}}})
     assert page["type"] == "markdown"
     assert page["data"].startswith("# Preference data: BLOCKED\n")
-    assert f"| evaluation_leaks | error | {LEAKS} | 0 |" in page["data"]
+    assert f"| evaluation_leaks | BLOCKS the data | {LEAKS} |" in page["data"]
     assert REASON in page["description"]
     ours = {"flow_runs": {"id": {"any_": [str(blocked.state.state_details.flow_run_id)]}}}
     (run,) = asked("/task_runs/filter", ours)

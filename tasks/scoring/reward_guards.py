@@ -20,7 +20,15 @@ from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
 from tasks.scoring.reward_accuracy import label_gaps
-from tasks.scoring.reward_probes import LEAST, Probe, failures, probe, probe_table, write_probes
+from tasks.scoring.reward_probes import (
+    LEAST,
+    Probe,
+    failures,
+    probe,
+    probe_table,
+    undecided,
+    write_probes,
+)
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
@@ -113,8 +121,8 @@ def end_where_they_say_so(stage: Stage, guards: Guards) -> None:
         min_accuracy=params.min_fresh_accuracy,
         of_sft=stage.round.policy == "models/sft",
     )
-    if all(found.demand == "none" for found in guards.probes):
-        log.warning("%s: too few held-out pairs for the probes to decide anything", stage.name)
+    if words := undecided(guards.probes):
+        log.warning("%s: %s", stage.name, words)
     checks: tuple[tuple[Status, str, bool, list[str]], ...] = (
         ("blocked", BLOCKED, params.probes == "block", failures(guards.probes)),
         ("stopped", STOPPED, params.over_optimisation == "stop", warnings),

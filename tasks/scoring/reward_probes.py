@@ -156,6 +156,19 @@ def failures(probes: Sequence[Probe]) -> list[str]:
     return [found.words for found in probes if not found.passed]
 
 
+def undecided(probes: Sequence[Probe]) -> str | None:
+    """Why no probe decides anything, and what to do about it; None where one does."""
+    if any(found.demand != "none" for found in probes):
+        return None
+    scored = next(found.pairs for found in probes if found.name == "labels")
+    return (
+        f"the probes decide nothing: they need at least {LEAST} held-out pairs that can be scored, "
+        f"found {scored} (without ties and what is longer than reward.max_tokens); give more pairs "
+        "or hold out more of them (prepare.heldout_preferences of your own pairs, "
+        "validate.heldout_fraction of labels)"
+    )
+
+
 def write_probes(path: Path, probes: Sequence[Probe]) -> None:
     """The probes as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:

@@ -15,7 +15,15 @@ import torch
 from preferences.records import Preference, Prompt
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
-from tasks.scoring.reward_probes import DEMANDS, LEAST, Probe, failures, probe, write_probes
+from tasks.scoring.reward_probes import (
+    DEMANDS,
+    LEAST,
+    Probe,
+    failures,
+    probe,
+    undecided,
+    write_probes,
+)
 from tests import tiny
 from tests.tiny import COMPUTE, tokenizer
 
@@ -221,6 +229,19 @@ def test_fewer_pairs_than_an_interval_needs_decide_nothing():
     assert few["labels"].won is not None
     assert few["labels"].won.mean == 0.0
     assert "labels" in red(asked(lambda *text: -known(*text), rows(LEAST)))
+
+
+def test_probes_that_decide_nothing_say_how_many_pairs_were_found_and_are_needed():
+    few = list(asked(known, rows(LEAST - 1), []).values())
+    words = undecided(few)
+    assert words is not None
+    assert "at least 100 held-out pairs" in words
+    assert "found 99" in words
+    assert "prepare.heldout_preferences" in words
+    assert undecided(list(asked(known, rows(LEAST)).values())) is None
+    # Pairs of earlier rounds count for `labels`, which then decides.
+    earlier = [dataclasses.replace(row, pair_id=f"{row.pair_id} again") for row in rows(1)]
+    assert undecided(list(asked(known, rows(LEAST - 1), earlier).values())) is None
 
 
 def test_ties_and_what_is_too_long_are_left_out():

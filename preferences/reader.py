@@ -3,13 +3,15 @@
 Python's json accepts more than JSON (NaN, repeated keys, lone surrogates) and input of any size;
 here the size of a row is limited before it is decoded, and its values are checked before they are
 used. A file is always read to its end, so that the first twenty problems and their total are
-reported together, and no row of a file with a problem is returned. Where a number of malformed rows
-may be set aside, they are left out and listed; a damaged file is refused all the same.
+reported together, and no row of a file with a problem is returned. What many rows have in common is
+one problem, with the place of the first and their number. Where a number of malformed rows may be
+set aside, they are left out and listed; a damaged file is refused all the same.
 """
 
 import json
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -24,6 +26,8 @@ TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
 """The error for a row that is too long."""
 _EXTRA_DATA = "not JSON: Extra data"
 MAX_ERRORS_SHOWN = 20
+_NUMBER = re.compile(r"[0-9]+$")
+"""Of a row, at the end of its place."""
 _BOM = b"\xef\xbb\xbf"
 _BLANK = " \t\n\r"
 """What JSON takes for white space."""
@@ -32,12 +36,13 @@ _BLANK = " \t\n\r"
 class MalformedDataError(ValueError):
     """A data file that cannot be read; the message has one line per problem (callers exit 2)."""
 
-    def __init__(self, errors: list[str], total: int) -> None:
-        """Takes the first `errors`, each as `file:line: what`, and the `total` number."""
+    def __init__(self, errors: list[str], total: int, counts: Sequence[int] | None = None) -> None:
+        """Takes the first `errors`, `file:line: what`, which tell of `counts` of the `total`."""
         # A name of a file can hold anything; escaped, it neither steers a terminal nor ends a line.
         self.errors = [printable(error) for error in errors]
         self.total = total
-        super().__init__("\n".join([*self.errors, *self._more(total - len(errors))]))
+        self.counts = [1] * len(errors) if counts is None else list(counts)
+        super().__init__("\n".join([*self.errors, *self._more(total - sum(self.counts))]))
 
     def _more(self, rest: int) -> list[str]:
         return [f"... and {rest} more problems; {self.total} in all"] if rest else []
@@ -47,7 +52,22 @@ class TooManyProblemsError(MalformedDataError):
     """Data with so many problems that the rest was not read."""
 
     def _more(self, rest: int) -> list[str]:
-        return [f"... and {rest} more problems; the rest was not read"]
+        more = f"and {rest} more problems; " if rest else ""
+        return [f"... {more}the rest was not read"]
+
+
+@dataclass(slots=True)
+class _Line:
+    """A problem, and how many rows of its file have it."""
+
+    text: str
+    count: int = 1
+    rows: bool = False
+    """Whether it was found row by row, rather than by another reader or of the data as a whole."""
+
+    def __str__(self) -> str:
+        several = self.rows and self.count > 1
+        return f"{self.text} (the first of {self.count:,} such rows)" if several else self.text
 
 
 @dataclass(slots=True)
@@ -57,18 +77,29 @@ class Problems:
     limits: Limits = USUAL_LIMITS
     skip: int = 0
     """Malformed rows that may be set aside; with more, all of them are problems."""
-    shown: list[str] = field(default_factory=list)
     total: int = 0
     aside: list[str] = field(default_factory=list)
     """The first problem of each malformed row, of the first `skip` ones."""
     _rows: int = 0
     _row: str = ""
     _damaged: bool = False
+    _lines: dict[str, _Line] = field(default_factory=dict)
+    """What is shown, by what makes it the same problem: the file and the words."""
+
+    @property
+    def shown(self) -> list[str]:
+        """The first problems, one line each."""
+        return [str(line) for line in self._lines.values()]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many problems each of them tells of."""
+        return [line.count for line in self._lines.values()]
 
     def add(self, where: str, what: str) -> None:
         """Records a problem of the data as a whole."""
         self._damaged = True
-        self._note(where, what)
+        self._note(_Line(f"{where}: {what}"), f"{where}: {what}")
 
     def add_row(self, where: str, what: str) -> None:
         """Records a problem of one row; those of the same row follow each other."""
@@ -77,25 +108,29 @@ class Problems:
             self._rows += 1
             if self._rows <= self.skip:
                 self.aside.append(printable(f"{where}: {what}"))
-        self._note(where, what)
+        self._note(_Line(f"{where}: {what}", rows=True), f"{_NUMBER.sub('', where)}: {what}")
 
     def merge(self, error: "MalformedDataError") -> None:
         """Adds the problems that another reader found."""
         self._damaged = True
         self.total += error.total
-        self.shown = (self.shown + error.errors)[:MAX_ERRORS_SHOWN]
+        for text, count in zip(error.errors, error.counts, strict=True):
+            if len(self._lines) < MAX_ERRORS_SHOWN:
+                self._lines[text] = _Line(text, count)
 
     def check(self) -> None:
         """Raises MalformedDataError unless all problems are rows that may be set aside."""
         if self.total and (self._damaged or self._rows > self.skip):
-            raise MalformedDataError(self.shown, self.total)
+            raise MalformedDataError(self.shown, self.total, self.counts)
 
-    def _note(self, where: str, what: str) -> None:
+    def _note(self, line: _Line, same: str) -> None:
         self.total += 1
-        if len(self.shown) < MAX_ERRORS_SHOWN:
-            self.shown.append(f"{where}: {what}")
+        if same in self._lines:
+            self._lines[same].count += 1
+        elif len(self._lines) < MAX_ERRORS_SHOWN:
+            self._lines[same] = line
         if self.total >= self.limits.problems:
-            raise TooManyProblemsError(self.shown, self.total)
+            raise TooManyProblemsError(self.shown, self.total, self.counts)
 
 
 @dataclass(frozen=True, slots=True)

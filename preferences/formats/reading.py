@@ -248,8 +248,10 @@ def detect(path: Path, limits: Limits = USUAL_LIMITS, skip_malformed: int = 0) -
         problems.check()
         unknown = MalformedDataError([f"{path}: no row to detect the format from"], 1)
     # Earlier problems come first, cut so that this one is always shown.
-    before = problems.shown[: MAX_ERRORS_SHOWN - len(unknown.errors)]
-    raise MalformedDataError(before + unknown.errors, problems.total + unknown.total) from None
+    room = MAX_ERRORS_SHOWN - len(unknown.errors)
+    shown, counts = problems.shown[:room], problems.counts[:room]
+    total = problems.total + unknown.total
+    raise MalformedDataError(shown + unknown.errors, total, counts + unknown.counts) from None
 
 
 def detect_row(path: str, first: NumberedRow | None) -> FormatName:

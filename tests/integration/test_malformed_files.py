@@ -47,7 +47,9 @@ def test_of_many_problems_the_first_twenty_and_the_total_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "x.jsonl"
-    path.write_text('{"prompt": "p", "chosen": 1, "rejected": "b"}\n' * 33)
+    path.write_text(
+        "".join(f'{{"prompt": "p", "chosen": {n}, "rejected": "b"}}\n' for n in range(33))
+    )
 
     assert main(["check", str(path)]) == 2
 

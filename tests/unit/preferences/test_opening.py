@@ -129,13 +129,16 @@ def test_a_workbook_may_have_twenty_empty_cells_for_each_filled_one(tmp_path):
 
 def test_reading_ends_after_very_many_problems(tmp_path):
     path = tmp_path / "x.jsonl"
-    path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 49)
+    path.write_bytes(b"".join(line({"chosen": n, "rejected": "b"}) for n in range(49)))
     with pytest.raises(MalformedDataError, match="; 49 in all"):
         list(open_source(path, "trl", limits=SMALL))
-    path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 5000)
+    path.write_bytes(b"".join(line({"chosen": n, "rejected": "b"}) for n in range(5000)))
     with pytest.raises(TooManyProblemsError, match="30 more problems; the rest was not read") as e:
         list(open_source(path, "trl", limits=SMALL))
     assert e.value.total == 50
+    path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 5000)
+    with pytest.raises(TooManyProblemsError, match=r"50 such rows\)\n\.\.\. the rest was not read"):
+        list(open_source(path, "trl", limits=SMALL))
 
 
 def test_rows_that_have_to_be_held_are_held_up_to_a_limit(tmp_path):

@@ -139,10 +139,34 @@ def test_a_row_over_the_limit_is_skipped_without_being_held_and_the_next_one_rea
 
 
 def test_the_first_twenty_problems_come_with_the_total(write):
-    error = errors_of(write(b"[]\n" * 45))
+    error = errors_of(write(b"".join(b"%d\n" % number for number in range(45))))
     assert error.total == 45
     assert str(error).count("\n") == 20
     assert str(error).endswith("... and 25 more problems; 45 in all")
+
+
+def test_what_many_rows_have_in_common_is_one_line_with_the_first_of_them_and_their_number(write):
+    """Distinct problems stay distinct, of the same rows and of others."""
+    rows = [{"prompt_id": f"p{n}", "prompt": "x", "topic": n} for n in range(5_500)]
+    rows[2]["prompt"], rows[7]["prompt"], rows[9]["level"] = 1, 2, 3
+    error = errors_of(write("".join(json.dumps(row) + "\n" for row in rows)))
+    assert error.errors == [
+        'x.jsonl:1: field "topic": unknown; prompts have prompt_id, prompt '
+        "(the first of 5,500 such rows)",
+        'x.jsonl:3: field "prompt": expected text or messages, got 1',
+        'x.jsonl:8: field "prompt": expected text or messages, got 2',
+        'x.jsonl:10: field "level": unknown; prompts have prompt_id, prompt',
+    ]
+    assert error.total == 5_503
+    assert str(error).splitlines() == error.errors, "nothing is left that is not shown"
+
+
+def test_of_more_problems_than_are_shown_those_of_shown_lines_are_not_counted_as_left(write):
+    rows = [{"prompt_id": "p", "prompt": n, "topic": "t"} for n in range(30)]
+    error = errors_of(write("".join(json.dumps(row) + "\n" for row in rows)))
+    # One line for `topic` in 30 rows and 19 for prompts, of which 11 are left.
+    assert "(the first of 30 such rows)" in error.errors[1]
+    assert str(error).endswith("\n... and 11 more problems; 60 in all")
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path, monkeypatch):

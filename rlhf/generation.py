@@ -1,7 +1,7 @@
 """Sampling responses with a key-value cache; rows that are finished leave the batch."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -166,7 +166,30 @@ def sample_all(
     batch_size: int,
     draws: Draws,
 ) -> list[list[int]]:
-    """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time.
+    """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time."""
+    batches = sample_batches(
+        lm,
+        prompts,
+        params,
+        stop_ids=stop_ids,
+        pad_id=pad_id,
+        batch_size=batch_size,
+        draws=draws,
+    )
+    return in_order(batches, len(prompts))
+
+
+def sample_batches(
+    lm: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    *,
+    stop_ids: Sequence[int],
+    pad_id: int,
+    batch_size: int,
+    draws: Draws,
+) -> Iterator[list[list[int]]]:
+    """The same batch by batch: for each prompt its place among the prompts, then the response.
 
     Prompts of similar length share a batch, and of several processes each samples its share. Which
     prompts share a batch affects a response only where a draw falls within rounding of the boundary
@@ -174,7 +197,6 @@ def sample_all(
     """
     device = next(lm.parameters()).device
     order = share(sorted(range(len(prompts)), key=lambda row: len(prompts[row])))
-    found: list[list[int]] = []
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         ids, mask = pad_left([prompts[row] for row in chosen], pad_id)
@@ -187,8 +209,12 @@ def sample_all(
             pad_id=pad_id,
             draws=draws[chosen],
         )
-        found += [[row, *ids] for row, ids in zip(chosen, responses.rows(), strict=True)]
-    sampled: list[list[int]] = [[] for _ in prompts]
-    for row, *response in gather_rows(found):
+        yield [[row, *ids] for row, ids in zip(chosen, responses.rows(), strict=True)]
+
+
+def in_order(batches: Iterable[Sequence[Sequence[int]]], count: int) -> list[list[int]]:
+    """The responses to `count` prompts, of all processes, in the prompts' order."""
+    sampled: list[list[int]] = [[] for _ in range(count)]
+    for row, *response in gather_rows([row for batch in batches for row in batch]):
         sampled[row] = response
     return sampled

@@ -1,12 +1,12 @@
 """Responses of a policy to many prompts, each with draws of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.generation import sample_all
+from rlhf.generation import sample_all, sample_batches
 from rlhf.params.sampling import SamplingParams
 from rlhf.special_ids import SpecialIds
 
@@ -28,6 +28,29 @@ def respond(
     """
     with compute.autocast():
         return sample_all(
+            policy,
+            prompts,
+            sampling,
+            stop_ids=tokens.stops,
+            pad_id=tokens.pad,
+            batch_size=batch_size,
+            draws=draw_table(seed, prompts, sampling.max_new_tokens),
+        )
+
+
+def response_batches(
+    policy: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    tokens: SpecialIds,
+    *,
+    batch_size: int,
+    compute: Compute,
+    seed: int,
+) -> Iterator[list[list[int]]]:
+    """The same batch by batch, as `rlhf.generation.in_order` takes them."""
+    with compute.autocast():
+        yield from sample_batches(
             policy,
             prompts,
             sampling,

@@ -26,7 +26,6 @@ from rlhf.pair_rows import Sides, pair_scores
 from rlhf.params.reward import RewardParams
 from rlhf.preference_loss import PreferenceLoss, preference_loss
 from rlhf.reward_models import RewardModel
-from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from rlhf.shapes import PairScores
 
@@ -203,19 +202,14 @@ def _scores(
     return torch.stack(scores.split(len(sides)), dim=1)
 
 
-def fit_normaliser(
-    model: RewardModel,
-    rows: Sequence[Sequence[int]],
-    *,
-    pad_id: int,
-    compute: Compute,
-) -> None:
-    """Set the normaliser so that these rows (reference responses) score mean 0, deviation 1.
+def fit_normaliser(model: RewardModel, raw: Sequence[float]) -> None:
+    """Set the normaliser so that reference responses score mean 0, deviation 1.
 
-    Fitting twice changes nothing: it starts from raw scores.
+    Args:
+        model: whose normaliser leaves scores as they are (mean 0, deviation 1).
+        raw: its scores of the reference responses.
     """
-    model.set_normaliser(0.0, 1.0)
-    raw = score_rows(model, rows, pad_id=pad_id, compute=compute)
+    assert (model.mean, model.std) == (0.0, 1.0), "the scores are not raw"
     # Where a row stands in its batch may change its last digits.
     noise = ROUNDING_STEPS * torch.finfo(torch.float32).eps * max(map(abs, raw))
     spread = statistics.pstdev(raw)

@@ -1,6 +1,6 @@
 """Scores of texts by a reward model: prompts and responses to rows of ids, rows to numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +34,6 @@ class Encoder:
         return [*self._prompts[key], *encode_response(self._tokenizer, response, finished=finished)]
 
 
-@torch.no_grad()
 def score_rows(
     model: RewardModel,
     rows: Sequence[Sequence[int]],
@@ -43,14 +42,38 @@ def score_rows(
     compute: Compute,
     batch_size: int = 256,
 ) -> list[float]:
-    """Normalised scores of token rows, in their order; rows of similar length share a batch."""
+    """Normalised scores of token rows, in their order."""
+    batches = score_batches(model, rows, pad_id=pad_id, compute=compute, batch_size=batch_size)
+    return scores_in_order(batches, len(rows))
+
+
+@torch.no_grad()
+def score_batches(
+    model: RewardModel,
+    rows: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    compute: Compute,
+    batch_size: int = 256,
+) -> Iterator[list[tuple[int, float]]]:
+    """The same batch by batch: the place of each row among the rows, and its score.
+
+    Rows of similar length share a batch, and of several processes each scores its share.
+    """
     order = share(sorted(range(len(rows)), key=lambda row: len(rows[row])))
-    scores: Tensor = torch.zeros(len(rows))
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         ids, mask = pad_right([rows[row] for row in chosen], pad_id)
         with compute.autocast():
             batch = model(ids.to(compute.device), mask.to(compute.device))
-        scores[chosen] = batch.cpu()
+        yield list(zip(chosen, batch.float().tolist(), strict=True))
+
+
+def scores_in_order(batches: Iterable[Sequence[tuple[int, float]]], count: int) -> list[float]:
+    """The scores of `count` rows, of all processes, in the rows' order."""
+    scores: Tensor = torch.zeros(count)
+    for batch in batches:
+        places, found = zip(*batch, strict=True)
+        scores[list(places)] = torch.tensor(found)
     values: list[float] = total(scores).tolist()
     return values

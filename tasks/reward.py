@@ -56,8 +56,9 @@ from tasks.running.progress import Progress, say_left_out
 from tasks.running.resuming import Checkpoints
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
+from tasks.scoring import reward_guards
 from tasks.scoring.normaliser import normalise
-from tasks.scoring.reward_accuracy import gold_accuracy, measure, write_reliability
+from tasks.scoring.reward_accuracy import gold_accuracy, measure, passes, write_reliability
 from tasks.scoring.reward_guards import Known, ask, end_where_they_say_so
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, STOPPED
@@ -90,10 +91,12 @@ def run(stage: Stage) -> None:
         "round": stage.round_key, "pairs": len(train), "accuracy_before": before
     }  # fmt: skip
     made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
-    numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute)
+    progress = Progress(stage.name, passes(made.model) + reward_guards.PASSES, "passes")
+    numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute, progress=progress)
     metrics |= made.metrics | numbers
     known = Known(train, heldout, trained=made.trained)
-    guards = ask(stage, made.model, made.encoder, known, compute)
+    guards = ask(stage, made.model, made.encoder, known, compute, progress=progress)
+    progress.close()
     end_where_they_say_so(stage, guards)
     _write(stage, made)
     key = stage.round_key

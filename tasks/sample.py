@@ -58,9 +58,10 @@ def run(stage: Stage) -> None:
     models = {folder: load_frozen_policy(folder, compute) for folder in (policy, sft)}
     longest = longest_row("sample", params.max_prompt_tokens, params.sampling.max_new_tokens)
     check_positions(models[policy], longest)
-    progress = Progress(stage.name, len(rows), "pairs")
 
-    def respond(folder: Path, indices: Sequence[int], name: str) -> list[Response]:
+    def respond(
+        folder: Path, indices: Sequence[int], name: str, progress: Progress
+    ) -> list[Response]:
         if not indices:
             return []
         ids = generator.respond(
@@ -70,6 +71,7 @@ def run(stage: Stage) -> None:
             params.sampling,
             batch_size=params.batch_size,
             seed=seeds.named("sample", name),
+            progress=progress,
         )
         return [Response(decode_response(tokenizer, row), row[-1] in tokens.stops) for row in ids]
 
@@ -77,18 +79,21 @@ def run(stage: Stage) -> None:
     with Generator(stage, compute, tokens) as generator:
         for draw in range(DRAWS):
             left = [index for index in range(len(rows)) if index not in pairs]
+            if not left:
+                break
+            unit = "redrawn" if draw else "responses"
+            progress = Progress(stage.name, 2 * len(left), unit)
             against = [index for index in left if index < num_against_sft]
-            first = respond(policy, left, f"first {draw}")
-            second = respond(policy, left[len(against) :], f"second {draw}")
-            second = respond(sft, against, f"sft {draw}") + second
+            first = respond(policy, left, f"first {draw}", progress)
+            second = respond(policy, left[len(against) :], f"second {draw}", progress)
+            second = respond(sft, against, f"sft {draw}", progress) + second
+            progress.close()
             new = {
                 index: (one, other)
                 for index, one, other in zip(left, first, second, strict=True)
                 if _comparable(one.text, other.text)
             }
             pairs |= new
-            progress.step(len(new))
-    progress.close()
     names = model_hash(policy), model_hash(sft)
     comparisons = [
         _comparison(

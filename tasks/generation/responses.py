@@ -8,12 +8,14 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
+from rlhf.generation import in_order
 from rlhf.params.sampling import SamplingParams
-from rlhf.responses import respond
+from rlhf.responses import response_batches
 from rlhf.special_ids import SpecialIds
 from tasks.generation.client import Client, seeds_of_responses
 from tasks.generation.same_model import require_known_ids, require_same_model
 from tasks.generation.servers import serving
+from tasks.running.progress import Progress, track_batches
 from tasks.running.stage import Stage
 
 
@@ -42,6 +44,7 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
         *,
         batch_size: int,
         seed: int,
+        progress: Progress | None = None,
     ) -> list[list[int]]:
         """One response to each prompt as token ids, a stop id kept.
 
@@ -56,6 +59,7 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             sampling: how to draw.
             batch_size: prompts at a time, in this process.
             seed: of the draws.
+            progress: counts the responses, for who shows them one by one.
 
         Raises:
             StageEnd: there is no server, or it has another model.
@@ -65,8 +69,10 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             seeds = seeds_of_responses(draw_table(seed, prompts, 1))
             answers = client.complete(prompts, sampling, stop_ids=self._tokens.stops, seeds=seeds)
             require_known_ids(client, lm, answers)
+            if progress is not None:
+                progress.step(len(answers))
             return [answer.ids for answer in answers]
-        return respond(
+        batches = response_batches(
             lm,
             prompts,
             sampling,
@@ -75,6 +81,9 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             compute=self._compute,
             seed=seed,
         )
+        if progress is not None:
+            batches = track_batches(batches, progress, len(prompts))
+        return in_order(batches, len(prompts))
 
     def _client(
         self,

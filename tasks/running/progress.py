@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 from tqdm import tqdm
 
 Item = TypeVar("Item")
+Batch = TypeVar("Batch", bound=Sized)
 
 LINE_EVERY_SECONDS = 10.0
 
@@ -67,6 +68,19 @@ def track(items: Iterable[Item], name: str, total: int, unit: str) -> Iterator[I
         yield item
         progress.step()
     progress.close()
+
+
+def track_batches(batches: Iterable[Batch], progress: Progress, total: int) -> Iterator[Batch]:
+    """Pass batches on and show how many of their `total` things are done.
+
+    What this process does not see, because others have done it meanwhile, is noted at the end.
+    """
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        progress.step(len(batch))
+    progress.step(total - done)
 
 
 def say_left_out(count: int, total: int, what: str, why: str) -> None:

@@ -6,8 +6,9 @@ from preferences.loading import load_comparisons
 from rlhf.compute import Compute
 from rlhf.reward import fit_normaliser
 from rlhf.reward_models import RewardModel
-from rlhf.scoring import Encoder
+from rlhf.scoring import Encoder, score_batches, scores_in_order
 from tasks.running.outcome import StageEnd
+from tasks.running.progress import Progress, track_batches
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 
@@ -34,7 +35,12 @@ def normalise(stage: Stage, model: RewardModel, encoder: Encoder, compute: Compu
             f"{len(rows)} of the round's responses are by SFT, but the score normaliser "
             "needs at least 2: raise sample.against_sft",
         )
+    model.set_normaliser(0.0, 1.0)
+    progress = Progress(stage.name, len(rows), "responses")
+    batches = score_batches(model, rows, pad_id=encoder.pad_id, compute=compute)
+    raw = scores_in_order(track_batches(batches, progress, len(rows)), len(rows))
+    progress.close()
     try:
-        fit_normaliser(model, rows, pad_id=encoder.pad_id, compute=compute)
+        fit_normaliser(model, raw)
     except ValueError as error:
         raise StageEnd("stopped", f"{error}; look at the labels and reward.optimiser") from None

@@ -20,6 +20,7 @@ from rlhf.ensembles import members_of
 from rlhf.intervals import proportion_interval
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
+from tasks.running.progress import Progress
 
 STRENGTHS = 4
 """Grades of a label, from negligibly (margin 0) to significantly better (margin 1)."""
@@ -31,15 +32,25 @@ def measure(
     fresh: Sequence[Preference],
     heldout: Sequence[Preference],
     compute: Compute,
+    *,
+    progress: Progress,
 ) -> tuple[dict[str, Any], list[float]]:
-    """Metrics on held-out pairs (`fresh`: those of this round), and the gaps of all of them."""
+    """Metrics on held-out pairs (`fresh`: those of this round), and the gaps of all of them.
+
+    `progress` counts as many passes as `passes` says.
+    """
     older = [row for row in heldout if row.round != (fresh[0].round if fresh else None)]
     decided = [row for row in heldout if not row.is_tie]
     gaps = label_gaps(model, encoder, decided, compute)
+    progress.step()
+    accuracies = []
+    for rows in (fresh, older):
+        accuracies.append(gold_accuracy(model, encoder, rows, compute))
+        progress.step()
     longer = [float(len(row.chosen) - len(row.rejected)) for row in decided]
     metrics = {
-        "accuracy_after": gold_accuracy(model, encoder, fresh, compute),
-        "accuracy_older": gold_accuracy(model, encoder, older, compute),
+        "accuracy_after": accuracies[0],
+        "accuracy_older": accuracies[1],
         "heldout_accuracy": statistics.fmean(hits(gaps)) if gaps else None,
         "longer_wins": _longer_wins(fresh),
         "ece": expected_calibration_error(gaps) if gaps else None,
@@ -54,7 +65,13 @@ def measure(
     }
     if len(members_of(model)) > 1:
         metrics["disagreement"] = _disagreement(model, encoder, heldout, compute)
+        progress.step()
     return metrics, gaps
+
+
+def passes(model: RewardModel) -> int:
+    """How often `measure` has the model score pairs."""
+    return 4 if len(members_of(model)) > 1 else 3
 
 
 def gold_accuracy(

@@ -16,13 +16,16 @@ from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.running.metrics_file import write_metrics
 from tasks.running.outcome import StageEnd, Status
+from tasks.running.progress import Progress
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
+from tasks.scoring import reward_probes
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
 from tasks.scoring.reward_accuracy import label_gaps
 from tasks.scoring.reward_probes import (
     LEAST,
     Probe,
+    Scorer,
     failures,
     probe,
     probe_table,
@@ -33,6 +36,9 @@ from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
 
 log = logging.getLogger(__name__)
+
+PASSES = reward_probes.PASSES + 1
+"""How often `ask` has the model score pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +87,27 @@ class Known:
 
 
 def ask(
-    stage: Stage, model: RewardModel, encoder: Encoder, known: Known, compute: Compute
+    stage: Stage,
+    model: RewardModel,
+    encoder: Encoder,
+    known: Known,
+    compute: Compute,
+    *,
+    progress: Progress,
 ) -> Guards:
-    """Put every probe to the model, and compare it with the fresh labels."""
+    """Put every probe to the model, and compare it with the fresh labels: `PASSES` of scoring."""
     key = stage.round_key
     asked, unseen = known.asked(key, stage.params.reward.model), known.newest(key)
     own = {row.pair_id for row in asked}
+    limit = stage.params.reward.max_tokens
     probes = probe(
-        model,
-        encoder,
+        Scorer(model, encoder, compute, max_tokens=limit, progress=progress),
         asked,
         others=[row for row in known.heldout if row.pair_id not in own],
-        max_tokens=stage.params.reward.max_tokens,
         draws=named_random(stage.params.run.seed, "probes", str(key)),
-        compute=compute,
     )
     gaps = label_gaps(model, encoder, [row for row in unseen if not row.is_tie], compute)
+    progress.step()
     comparisons = load_comparisons(Path(f"data/rounds/{key}/comparisons.jsonl"))
     folder = Path(f"data/rounds/{key}/preferences")
     labelled = [

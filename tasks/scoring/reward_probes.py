@@ -33,6 +33,7 @@ from rlhf.compute import Compute
 from rlhf.intervals import Interval, proportion_interval
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
+from tasks.running.progress import Progress
 from tasks.scoring.reward_accuracy import hits
 
 LEAST = 100
@@ -43,6 +44,8 @@ SPOILT = 200
 """Most pairs whose chosen response is spoilt; each is scored five times more."""
 EVEN = 0.5
 EQUAL_LENGTHS = 0.1
+PASSES = 7
+"""How often the model scores pairs: the round's, the others, and those spoilt in five ways."""
 DISAGREEING = 0.05
 """Least share of pairs with a longer side in which a model that knows more disagrees with it."""
 HARDLY_EVER = 0.2
@@ -104,28 +107,21 @@ class Probe:
 
 
 def probe(
-    model: RewardModel,
-    encoder: Encoder,
+    scorer: "Scorer",
     rows: Sequence[Preference],
     *,
     others: Sequence[Preference] = (),
-    max_tokens: int,
     draws: random.Random,
-    compute: Compute,
 ) -> list[Probe]:
     """Every probe, in the order of `DEMANDS`.
 
     Args:
-        model: as PPO will use it, an ensemble as one scorer.
-        encoder: of the model.
+        scorer: what is asked, `PASSES` times.
         rows: held-out pairs of the round; ties are left out.
         others: those of other rounds.
-        max_tokens: a response with its prompt that is longer is not asked about.
         draws: the order of shuffled words.
-        compute: where the model is.
     """
     rows = [row for row in rows if not row.is_tie]
-    scorer = _Scorer(model, encoder, max_tokens, compute)
     gaps = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in rows])
     known = [(row, gap) for row, gap in zip(rows, gaps, strict=True) if gap is not None]
     labelled = [row for row in others if not row.is_tie]
@@ -210,12 +206,29 @@ def drawn(share: Interval | None, *, width: int = 41) -> str:
     return "".join(letters)
 
 
-class _Scorer:
+class Scorer:
     """Scores of responses, those of the chosen ones computed once."""
 
-    def __init__(self, model: RewardModel, encoder: Encoder, max_tokens: int, compute: Compute):
+    def __init__(
+        self,
+        model: RewardModel,
+        encoder: Encoder,
+        compute: Compute,
+        *,
+        max_tokens: int,
+        progress: Progress,
+    ):
+        """Takes a model as PPO will use it: an ensemble as one.
+
+        Args:
+            model: the model.
+            encoder: of the model.
+            compute: where the model is.
+            max_tokens: a response with its prompt that is longer is not asked about.
+            progress: counts the passes.
+        """
         self._model, self._encoder, self._compute = model, encoder, compute
-        self._max_tokens = max_tokens
+        self._max_tokens, self._progress = max_tokens, progress
         self._known: dict[tuple[int, ...], float] = {}
 
     def gaps(self, pairs: Sequence[tuple[Preference, str, bool]]) -> list[float | None]:
@@ -231,6 +244,7 @@ class _Scorer:
         asked = sorted(new - self._known.keys())
         scores = score_rows(self._model, asked, pad_id=self._encoder.pad_id, compute=self._compute)
         self._known |= dict(zip(asked, scores, strict=True))
+        self._progress.step()
         sides = [(self._known.get(good), self._known.get(bad)) for good, bad in encoded]
         return [None if good is None or bad is None else good - bad for good, bad in sides]
 

@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         write_json_lines(root / f"data/prepared/prompts/{split}.jsonl", other)
     write_json_lines(root / "data/allowed.jsonl", [])
     made = World(root)
-    train, draw = reward.train_members, responses.respond
+    train, draw = reward.train_members, responses.in_order
 
     def listened(*given: Any, **more: Any) -> list[list[int]]:
         drawn = draw(*given, **more)
@@ -95,7 +95,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reward, "train_members", watched)
-        patch.setattr(responses, "respond", listened)
+        patch.setattr(responses, "in_order", listened)
         for stage in STAGES:
             assert stage_world.run(root, stage) == 0, stage
     return made

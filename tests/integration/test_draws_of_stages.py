@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tasks.running.staging import model_hash
 from tests import stage_world
 
 COMPARISONS = "data/rounds/r1/comparisons.jsonl"
@@ -51,6 +52,24 @@ def test_a_batch_of_another_size_writes_the_same_comparisons(world: Path) -> Non
     assert stage_world.run(world, "sample@r1") == 0
 
     assert (world / COMPARISONS).read_bytes() == before
+
+
+def test_sampling_and_the_scoring_after_the_last_step_show_how_far_they_are(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line comes with the last of all alone, so that a wrong number of them would be silent."""
+    world = Path(shutil.copytree(world, tmp_path / "world"))
+    assert stage_world.run(world, "sample@r1") == 0
+    said = capsys.readouterr().err
+    assert "sample@r1    48/48 responses  " in said
+    by_sft = (world / COMPARISONS).read_text().count(model_hash(world / "models/sft"))
+
+    assert stage_world.run(world, "reward@r1") == 0
+    said = capsys.readouterr().err
+    *_, steps, normaliser, passes = said.splitlines()
+    assert steps.startswith("reward@r1    6/6 steps ")
+    assert normaliser.startswith(f"reward@r1    {by_sft}/{by_sft} responses ")
+    assert passes.startswith("reward@r1    11/11 passes ")
 
 
 def test_stages_run_alone_beside_another_round_write_the_same_bytes(world: Path) -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.running import progress
-from tasks.running.progress import Progress, say_left_out, track
+from tasks.running.progress import Progress, say_left_out, track, track_batches
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -29,8 +29,8 @@ def test_elsewhere_one_line_at_the_end_has_count_metrics_rate_and_time_left(caps
 
 
 def test_a_step_that_finishes_nothing_repeats_no_line(capsys):
-    """As when the last draw of `sample` finds no pair left to draw again."""
-    shown = Progress("sample@r1", 2, "pairs")
+    """As at the end of batches, all of which this process has computed."""
+    shown = Progress("sample@r1", 2, "responses")
     for count in (2, 0, 0):
         shown.step(count)
     shown.close()
@@ -47,12 +47,22 @@ def clock(monkeypatch):
 
 
 def test_the_last_line_comes_once_although_passes_without_news_follow(capsys):
-    """As `sample` does: its later passes only replace responses that cannot be compared."""
-    shown = Progress("sample@r1", 3, "pairs")
+    shown = Progress("sample@r1", 3, "responses")
     for new in (3, 0, 0):
         shown.step(new)
 
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_batches_are_counted_by_what_they_hold_and_others_work_at_the_end(capsys, clock):
+    """One of two processes computes 5 of 9 responses, in batches of 2 that take 10 s."""
+    shown, passed = Progress("sample@r1", 9, "responses"), []
+    for batch in track_batches([[1, 2], [3, 4], [5]], shown, 9):
+        passed.append(batch)
+        clock.now += 10
+    assert passed == [[1, 2], [3, 4], [5]]
+    counts = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
+    assert counts == ["2/9", "4/9", "5/9", "9/9"]
 
 
 def test_a_long_stage_shows_a_line_every_ten_seconds(capsys, clock):

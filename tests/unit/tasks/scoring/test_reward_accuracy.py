@@ -2,13 +2,23 @@
 
 import csv
 import math
+from typing import Any
 
 import pytest
 
 from data.support_desk.rubric import score_response
 from preferences.records import Preference
+from rlhf.ensembles import join
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
-from tasks.scoring.reward_accuracy import gold_accuracy, label_gaps, measure, write_reliability
+from tasks.running.progress import Progress
+from tasks.scoring.reward_accuracy import (
+    gold_accuracy,
+    label_gaps,
+    measure,
+    passes,
+    write_reliability,
+)
 from tests import tiny
 from tests.tiny import COMPUTE, tokenizer
 
@@ -29,6 +39,13 @@ def preference(chosen: str, rejected: str, **more) -> Preference:
 ANSWERS = ["It left.", "A new lamp is on its way.", "I am sorry.", "comes", "Sam and Kim", "no"]
 
 
+def measured(
+    model: RewardModel, encoder: Encoder, fresh: list[Preference], heldout: list[Preference]
+) -> tuple[dict[str, Any], list[float]]:
+    progress = Progress("reward", passes(model), "passes")
+    return measure(model, encoder, fresh, heldout, COMPUTE, progress=progress)
+
+
 def ordered(scorer) -> list[str]:
     """The answers from the lowest score to the highest."""
     pairs = [preference(answer, ANSWERS[0]) for answer in ANSWERS]
@@ -47,7 +64,7 @@ def test_s48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close
 def test_s48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
     low, *_, high = ordered(scorer)
     right, wrong = preference(high, low, round="r1"), preference(low, high, round="r1")
-    metrics, gaps = measure(*scorer, [right], [right, right, right, wrong], COMPUTE)
+    metrics, gaps = measured(*scorer, [right], [right, right, right, wrong])
     labels = metrics["labels"]
     assert (labels["accuracy"]["mean"], labels["accuracy"]["n"]) == (0.75, 4)
     assert labels["accuracy"]["low"] < 0.75 < labels["accuracy"]["high"]
@@ -60,11 +77,11 @@ def test_s48_accuracy_stands_with_its_interval_beside_longer_wins(scorer):
 def test_s43_ties_are_measured_nowhere(scorer):
     low, *_, high = ordered(scorer)
     tie = preference(low, high, label=0.5)
-    metrics, gaps = measure(*scorer, [tie], [tie], COMPUTE)
+    metrics, gaps = measured(*scorer, [tie], [tie])
     assert gaps == []
     assert metrics["heldout_accuracy"] is metrics["longer_wins"] is metrics["ece"] is None
     assert gold_accuracy(*scorer, [tie], COMPUTE) is None
-    with_one, _ = measure(*scorer, [], [tie, preference(high, low)], COMPUTE)
+    with_one, _ = measured(*scorer, [], [tie, preference(high, low)])
     assert with_one["labels"]["accuracy"]["n"] == 1
 
 
@@ -72,10 +89,10 @@ def test_s48_accuracy_by_how_sure_the_annotators_were(scorer):
     low, *_, high = ordered(scorer)
     rows = [preference(high, low, margin=1.0)] * 3
     rows += [preference(high, low, margin=1 / 3), preference(low, high, margin=1 / 3)]
-    labels = measure(*scorer, [], rows, COMPUTE)[0]["labels"]
+    labels = measured(*scorer, [], rows)[0]["labels"]
     assert (labels["strength_4"]["mean"], labels["strength_4"]["n"]) == (1.0, 3)
     assert (labels["strength_2"]["mean"], labels["strength_2"]["n"]) == (0.5, 2)
-    plain = measure(*scorer, [], [preference(high, low)] * 2, COMPUTE)[0]["labels"]
+    plain = measured(*scorer, [], [preference(high, low)] * 2)[0]["labels"]
     assert set(plain) == {"accuracy", "longer_wins"}
 
 
@@ -111,3 +128,12 @@ def test_s48_gold_counts_a_response_that_was_cut_as_unfinished(scorer):
         (gap,) = label_gaps(*scorer, [preference_], COMPUTE)
         accuracy = gold_accuracy(*scorer, [preference_], COMPUTE)
         assert accuracy["mean"] == float(gap * difference > 0)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_every_pass_is_counted_and_the_last_one_shown(members, scorer, capsys):
+    """Of an ensemble its disagreement, too."""
+    model = join([tiny.reward_model(n, vocabulary=len(tokenizer())) for n in range(members)], 1.0)
+    measured(model, scorer[1], [], [preference("a", "b")])
+    count = 2 + members
+    assert f"reward       {count}/{count} passes" in capsys.readouterr().err

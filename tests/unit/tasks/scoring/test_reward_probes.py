@@ -15,10 +15,13 @@ import torch
 from preferences.records import Preference, Prompt
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
+from tasks.running.progress import Progress
 from tasks.scoring.reward_probes import (
     DEMANDS,
     LEAST,
+    PASSES,
     Probe,
+    Scorer,
     failures,
     probe,
     undecided,
@@ -77,18 +80,20 @@ def rows(count: int = PAIRS) -> list[Preference]:
     ]
 
 
+def scorer(rule: Rule, encoder: Encoder, *, max_tokens: int = 1000) -> Scorer:
+    progress = Progress("probes", PASSES, "passes")
+    return Scorer(Ruled(rule, encoder), encoder, COMPUTE, max_tokens=max_tokens, progress=progress)
+
+
 def asked(
     rule: Rule, pairs: list[Preference] | None = None, others: Sequence[Preference] = ()
 ) -> dict[str, Probe]:
     encoder = Reading()
     found = probe(
-        Ruled(rule, encoder),
-        encoder,
+        scorer(rule, encoder),
         rows() if pairs is None else pairs,
         others=others,
-        max_tokens=1000,
         draws=random.Random(0),
-        compute=COMPUTE,
     )
     assert [one.name for one in found] == list(DEMANDS)
     return {one.name: one for one in found}
@@ -249,10 +254,8 @@ def test_ties_and_what_is_too_long_are_left_out():
     assert all(one.pairs == 0 for one in asked(known, tied).values())
     whole = Encoder(tokenizer()).encode(rows()[0].prompt, rows()[0].chosen, finished=True)
     encoder = Reading()
-    found = probe(
-        Ruled(known, encoder), encoder, rows(),
-        max_tokens=len(whole) + 6, draws=random.Random(0), compute=COMPUTE,
-    )  # fmt: skip
+    short = scorer(known, encoder, max_tokens=len(whole) + 6)
+    found = probe(short, rows(), draws=random.Random(0))
     pairs = {one.name: one.pairs for one in found}
     assert pairs["repeated"] == 0
     assert pairs["empty"] == PAIRS
@@ -279,10 +282,8 @@ def test_pairs_that_were_not_scored_do_not_count_towards_the_least():
     encoder = Reading()
     whole = Encoder(tokenizer()).encode(rows()[0].prompt, rows()[0].chosen, finished=True)
     too_long = [dataclasses.replace(row, rejected=row.rejected * 50) for row in rows()[30:]]
-    found = probe(
-        Ruled(lambda *text: -known(*text), encoder), encoder, [*rows()[:30], *too_long],
-        max_tokens=len(whole) + 6, draws=random.Random(0), compute=COMPUTE,
-    )  # fmt: skip
+    short = scorer(lambda *text: -known(*text), encoder, max_tokens=len(whole) + 6)
+    found = probe(short, [*rows()[:30], *too_long], draws=random.Random(0))
     assert all(one.demand == "none" for one in found)
 
 
@@ -298,13 +299,18 @@ def test_a_response_that_was_cut_is_spoilt_without_an_end_token():
         return original(prompt, response, finished=finished)
 
     encoder.encode = encode  # type: ignore[method-assign]
-    probe(
-        Ruled(known, encoder), encoder,
-        [dataclasses.replace(row, rejected_finished=False) for row in cut],
-        max_tokens=1000, draws=random.Random(0), compute=COMPUTE,
-    )  # fmt: skip
+    both = [dataclasses.replace(row, rejected_finished=False) for row in cut]
+    probe(scorer(known, encoder), both, draws=random.Random(0))
     assert seen
     assert not any(seen)
+
+
+def test_every_pass_is_counted_and_the_last_one_shown(capsys):
+    """The line comes with the last of them alone, so that one more or less would be silent."""
+    asked(known)
+    assert "probes       7/7 passes" in capsys.readouterr().err
+    asked(known, rows(0))
+    assert "7/7 passes" in capsys.readouterr().err
 
 
 def test_a_probe_of_few_pairs_is_only_shown():

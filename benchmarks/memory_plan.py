@@ -292,8 +292,7 @@ def table() -> Iterator[str]:
 def main() -> int:
     """Entry point; the exit code."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    for line in table():
-        print(line, flush=True)
+    print(*table(), sep="\n")
     return 0
 
 

@@ -45,6 +45,8 @@ class ReadPrompts(NamedTuple):
     cache: DynamicCache
     """Of `decoding_cache`, with room for the responses."""
     seen: PromptMask
+    padded: bool
+    """Whether some are shorter than others."""
     logits: Tensor
     """(rows, vocab), which follow the prompts."""
 

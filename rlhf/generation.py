@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.decoding_attention import decoding_attention
 from rlhf.decoding_cache import decoding_cache
-from rlhf.decoding_graph import ReadPrompts, recorder, sample_recorded
+from rlhf.decoding_graph import ReadPrompts, Sampled, recorder, sample_recorded
 from rlhf.distributed import gather_rows, share
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head
@@ -63,55 +63,65 @@ def sample_responses(
         NonFiniteError: the policy's logits are not finite.
     """
     last_token_index(prompt_mask)
-    rows, device = len(prompt_ids), prompt_ids.device
-    ids = torch.full((rows, params.max_new_tokens), pad_id, dtype=torch.int64, device=device)
-    mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
-    ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    active, draws = torch.arange(rows, device=device), draws.to(device)
-    stops = torch.tensor(stop_ids, device=device)
-    seen, step_ids = prompt_mask, torch.where(prompt_mask, prompt_ids, 0)
-    cache = decoding_cache(lm, step_ids.shape[1] + params.max_new_tokens)
-    *parts, last = prompt_parts(lm, *prompt_ids.shape)
-    padded = not bool(prompt_mask.all())
+    device = prompt_ids.device
+    stops, draws = torch.tensor(stop_ids, device=device), draws.to(device)
     with packed_weights(lm):
-        for part in parts:
-            _read(lm, step_ids[:, part], seen[:, : part.stop], cache, padded=padded)
-        step_ids = step_ids[:, last]
+        read = _read_prompts(lm, prompt_ids, prompt_mask, params.max_new_tokens)
         if (record := recorder(lm, device)) is not None:
-            logits = next_logits(lm, step_ids, seen, cache, padded=padded)
-            read = ReadPrompts(lm, cache, seen, logits)
             found = sample_recorded(
                 read, params, stops=stops, pad_id=pad_id, draws=draws, record=record
             )
-            return _cut(*found)
-        alive = torch.ones(rows, dtype=torch.bool, device=device)
-        for step in range(params.max_new_tokens):
-            logits = next_logits(lm, step_ids, seen, cache, padded=padded)
-            tokens, finite = draw_tokens(
-                logits,
-                params,
-                banned=one_of(stops, logits) if step < params.min_new_tokens else None,
-                uniform=draws[active, step],
-            )
-            ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
-            stopped = alive & torch.isin(tokens, stops)
-            ended[active] = ended[active] | stopped
-            alive = alive & ~stopped
-            if (going := going_on(torch.stack([finite.long(), alive.sum()]))) == 0:
-                break
-            if going <= MOST_ALIVE * len(active):
-                kept = torch.nonzero_static(alive, size=going).squeeze(1)
-                cache.batch_select_indices(kept)
-                active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
-            seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
-            step_ids = tokens.unsqueeze(1)
-    return _cut(ids, mask, ended)
+        else:
+            found = _one_by_one(read, params, stops=stops, pad_id=pad_id, draws=draws)
+    width = int(found.mask.any(dim=0).sum())
+    return Responses(found.ids[:, :width], found.mask[:, :width], found.ended)
 
 
-def _cut(ids: Tensor, mask: Tensor, ended: Tensor) -> Responses:
-    """Without the columns that no response has reached."""
-    width = int(mask.any(dim=0).sum())
-    return Responses(ids[:, :width], mask[:, :width], ended)
+def _read_prompts(
+    lm: PreTrainedModel, prompt_ids: PromptIds, prompt_mask: PromptMask, room: int
+) -> ReadPrompts:
+    """Prompts in a cache with room for so many tokens more, and the logits that follow them."""
+    ids = torch.where(prompt_mask, prompt_ids, 0)
+    cache = decoding_cache(lm, ids.shape[1] + room)
+    *parts, last = prompt_parts(lm, *ids.shape)
+    padded = not bool(prompt_mask.all())
+    for part in parts:
+        _read(lm, ids[:, part], prompt_mask[:, : part.stop], cache, padded=padded)
+    logits = next_logits(lm, ids[:, last], prompt_mask, cache, padded=padded)
+    return ReadPrompts(lm, cache, prompt_mask, padded, logits)
+
+
+def _one_by_one(
+    read: ReadPrompts, params: SamplingParams, *, stops: Tensor, pad_id: int, draws: Tensor
+) -> Sampled:
+    """The responses, each step asked for by itself; the cache is used up."""
+    lm, cache, seen, padded, logits = read
+    rows, device = len(seen), seen.device
+    ids = torch.full((rows, params.max_new_tokens), pad_id, dtype=torch.int64, device=device)
+    mask = torch.zeros(ids.shape, dtype=torch.bool, device=device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    active, alive = torch.arange(rows, device=device), ~ended
+    for step in range(params.max_new_tokens):
+        tokens, finite = draw_tokens(
+            logits,
+            params,
+            banned=one_of(stops, logits) if step < params.min_new_tokens else None,
+            uniform=draws[active, step],
+        )
+        ids[active, step], mask[active, step] = torch.where(alive, tokens, pad_id), alive
+        stopped = alive & torch.isin(tokens, stops)
+        ended[active] = ended[active] | stopped
+        alive = alive & ~stopped
+        going = going_on(torch.stack([finite.long(), alive.sum()]))
+        if going == 0 or step + 1 == params.max_new_tokens:
+            break
+        if going <= MOST_ALIVE * len(active):
+            kept = torch.nonzero_static(alive, size=going).squeeze(1)
+            cache.batch_select_indices(kept)
+            active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
+        seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+        logits = next_logits(lm, tokens.unsqueeze(1), seen, cache, padded=padded)
+    return Sampled(ids, mask, ended)
 
 
 def prompt_parts(lm: PreTrainedModel, rows: int, length: int) -> list[slice]:

@@ -279,7 +279,8 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
             execution.seconds = time.monotonic() - started
             save_execution(root, execution)
-        summary = write_summary(root, params)
+        done = all(state.name == "Completed" for state in states)
+        summary = write_summary(root, params, whole=done)
     if arrived:
         tag_and_register(root)
     else:

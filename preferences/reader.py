@@ -9,7 +9,6 @@ set aside, they are left out and listed; a damaged file is refused all the same.
 """
 
 import json
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from preferences.opening import USUAL_LIMITS, Limits, is_packing_error, open_binary, unreadable
+from preferences.problem_line import ProblemLine, split_place
 from preferences.records import Row
 from preferences.row_values import RowError, check_value
 from preferences.schemas import Schema, printable, shown
@@ -26,8 +26,6 @@ TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
 """The error for a row that is too long."""
 _EXTRA_DATA = "not JSON: Extra data"
 MAX_ERRORS_SHOWN = 20
-_NUMBER = re.compile(r"[0-9]+$")
-"""Of a row, at the end of its place."""
 _BOM = b"\xef\xbb\xbf"
 _BLANK = " \t\n\r"
 """What JSON takes for white space."""
@@ -57,20 +55,6 @@ class TooManyProblemsError(MalformedDataError):
 
 
 @dataclass(slots=True)
-class _Line:
-    """A problem, and how many rows of its file have it."""
-
-    text: str
-    count: int = 1
-    rows: bool = False
-    """Whether it was found row by row, rather than by another reader or of the data as a whole."""
-
-    def __str__(self) -> str:
-        several = self.rows and self.count > 1
-        return f"{self.text} (the first of {self.count:,} such rows)" if several else self.text
-
-
-@dataclass(slots=True)
 class Problems:
     """What a reader accepts, and the first problems it found, with their total number."""
 
@@ -83,7 +67,7 @@ class Problems:
     _rows: int = 0
     _row: str = ""
     _damaged: bool = False
-    _lines: dict[str, _Line] = field(default_factory=dict)
+    _lines: dict[str, ProblemLine] = field(default_factory=dict)
     """What is shown, by what makes it the same problem: the file and the words."""
 
     @property
@@ -99,7 +83,7 @@ class Problems:
     def add(self, where: str, what: str) -> None:
         """Records a problem of the data as a whole."""
         self._damaged = True
-        self._note(_Line(f"{where}: {what}"), f"{where}: {what}")
+        self._note(ProblemLine(f"{where}: {what}"), f"{where}: {what}")
 
     def add_row(self, where: str, what: str) -> None:
         """Records a problem of one row; those of the same row follow each other."""
@@ -108,25 +92,28 @@ class Problems:
             self._rows += 1
             if self._rows <= self.skip:
                 self.aside.append(printable(f"{where}: {what}"))
-        self._note(_Line(f"{where}: {what}", rows=True), f"{_NUMBER.sub('', where)}: {what}")
+        place, number = split_place(where)
+        self._note(ProblemLine(f"{where}: {what}"), f"{place}: {what}", number)
 
     def merge(self, error: "MalformedDataError") -> None:
         """Adds the problems that another reader found."""
         self._damaged = True
         self.total += error.total
         for text, count in zip(error.errors, error.counts, strict=True):
-            if len(self._lines) < MAX_ERRORS_SHOWN:
-                self._lines[text] = _Line(text, count)
+            if text in self._lines:
+                self._lines[text].count += count
+            elif len(self._lines) < MAX_ERRORS_SHOWN:
+                self._lines[text] = ProblemLine(text, count)
 
     def check(self) -> None:
         """Raises MalformedDataError unless all problems are rows that may be set aside."""
         if self.total and (self._damaged or self._rows > self.skip):
             raise MalformedDataError(self.shown, self.total, self.counts)
 
-    def _note(self, line: _Line, same: str) -> None:
+    def _note(self, line: ProblemLine, same: str, row: str | None = None) -> None:
         self.total += 1
-        if same in self._lines:
-            self._lines[same].count += 1
+        if known := self._lines.get(same):
+            known.add(row)
         elif len(self._lines) < MAX_ERRORS_SHOWN:
             self._lines[same] = line
         if self.total >= self.limits.problems:

@@ -157,7 +157,7 @@ class Verdict:
         lines = [f"# Preference data: {'passed' if self.passed else 'BLOCKED'}", ""]
         lines += [f"- {escaped(reason)}" for reason in self.reasons]
         lines += [""] if self.reasons else []
-        lines += [*self._fates(), "", "| rows | |", "|---|---:|"]
+        lines += [*self._what_became(), "", "| rows | |", "|---|---:|"]
         lines += [
             f"| {name.replace('_', ' ')} | {count:,} |"
             for name, count in asdict(self.counts).items()
@@ -165,7 +165,7 @@ class Verdict:
         lines += ["", "| rule | what it does | rows that break it | meaning |"]
         lines += ["|---|---|---:|---|"]
         lines += [
-            f"| {finding.rule} | {self._deed(finding)} | {len(finding.rows):,} "
+            f"| {finding.rule} | {self._what_it_does(finding)} | {len(finding.rows):,} "
             f"| {escaped(REASONS[finding.rule])} |"
             for finding in self.findings
         ]
@@ -181,25 +181,29 @@ class Verdict:
         lines += [f"- {finding.rule}: {_listed(finding)}" for finding in located]
         return "\n".join([*lines, ""])
 
-    def _fates(self) -> list[str]:
+    def _what_became(self) -> list[str]:
         """What becomes of the preferences, in sentences."""
         counts = self.counts
         good = counts.train + counts.heldout
+        if not good + counts.quarantined:
+            return ["There are no preferences."]
         sides = f"{counts.train:,} to train on, {counts.heldout:,} held out"
-        use = "are used" if self.passed else "break no rule that sets rows aside"
-        said = [f"{good:,} of {rows(good + counts.quarantined)} {use}: {sides}."]
+        use = "Used" if self.passed else "Not set aside by any rule"
+        said = [f"{use}: {good:,} of {rows(good + counts.quarantined)}, {sides}."]
         if counts.quarantined:
-            aside = f"{_are(counts.quarantined)} set aside and not trained on, each with its rules"
+            aside = (
+                f"{_rows_are(counts.quarantined)} set aside and not trained on, each with its rules"
+            )
             harmless = " That is no error: the others pass without them." if self.passed else ""
             said.append(f"{aside} in quarantine.jsonl.{harmless}")
         said += [
-            f"{_are(one.allowed)} kept although {one.rule} finds them: the allow-list says so."
+            f"{_rows_are(one.allowed)} kept although {one.rule} finds them: the allow-list says so."
             for one in self.findings
             if one.allowed
         ]
         return said
 
-    def _deed(self, finding: Finding) -> str:
+    def _what_it_does(self, finding: Finding) -> str:
         """What a rule does to the rows that break it, or to the data as a whole."""
         if finding.severity == "warn":
             return "only reports them"
@@ -243,7 +247,7 @@ def write_quarantine(folder: Path, quarantined: Iterable[Quarantined]) -> None:
         stream.writelines(compact_json(entry.to_row()) + "\n" for entry in quarantined)
 
 
-def _are(count: int) -> str:
+def _rows_are(count: int) -> str:
     return f"{rows(count)} {'is' if count == 1 else 'are'}"
 
 

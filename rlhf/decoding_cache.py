@@ -107,11 +107,12 @@ class FixedLayer(DynamicLayer):  # type: ignore[misc]
 def plain_writes() -> Iterator[None]:
     """Let CUDA write at an index without sorting all indices first, which is for repeated ones."""
     deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(mode=False)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
 
 
 def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:

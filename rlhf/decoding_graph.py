@@ -12,6 +12,7 @@ always has a mask.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -29,6 +30,9 @@ from rlhf.token_draws import draw_tokens, going_on, one_of
 
 LENGTH_STEP = 128
 """Keys are read up to a multiple of this many positions."""
+
+SWITCH = "RLHF_DECODING_GRAPHS"
+"""An environment variable: 0 asks for each step by itself, should a GPU not record one."""
 
 MOST_LEFT = 1 / 2
 """Finished rows leave once so few of the rows are left: a GPU reads the weights for all at once,
@@ -63,6 +67,8 @@ def recorder(lm: PreTrainedModel, device: torch.device) -> Record | None:
     """How steps of the model are recorded there; None where they are not."""
     if device.type != "cuda" or not takes_any_mask(lm.base_model):
         return None
+    if os.environ.get(SWITCH) == "0":
+        return None
     # These positions are worked out anew as a response grows, by questions to the device.
     rope = str(getattr(getattr(lm.base_model, "rotary_emb", None), "rope_type", ""))
     return None if "dynamic" in rope or rope == "longrope" else _record
@@ -75,9 +81,27 @@ def _record(step: Callable[[], None]) -> Callable[[], object]:
         step()
     before.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        step()
+    try:
+        _capture(graph, stream, step)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"this GPU cannot record a step of decoding; {SWITCH}=0 decodes without: {error}"
+        ) from error
     return cast(Callable[[], object], graph.replay)
+
+
+def _capture(
+    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, step: Callable[[], None]
+) -> None:
+    """As `torch.cuda.graph` does, which gives all free memory back and may stay on the stream."""
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            step()
+        finally:
+            graph.capture_end()
 
 
 @functools.cache
@@ -218,7 +242,8 @@ class _Steps:
             kept = torch.where(rows.alive, drawn, self._pad)
             rows.ids.index_copy_(1, self._step, kept[:, None])
             rows.mask.index_copy_(1, self._step, rows.alive[:, None])
-        stopped = rows.alive & torch.isin(drawn, self._stops)
+        # `torch.isin` asks the device where there are many.
+        stopped = rows.alive & (drawn[:, None] == self._stops).any(dim=1)
         rows.ended |= stopped
         rows.alive &= ~stopped
         rows.tokens.copy_(drawn[:, None])

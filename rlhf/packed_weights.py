@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlhf import bits
 
-SMALLEST = 2**16
+SMALLEST = 2**17
 """Numbers in a weight that is worth it."""
 
 
@@ -39,7 +39,7 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in packed:
-            del vars(layer)["forward"]
+            vars(layer).pop("forward", None)
 
 
 def _has_kernels() -> bool:
@@ -65,7 +65,8 @@ def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
     def forward(rows: Tensor) -> Tensor:
         nonlocal packed
-        if rows.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        lower = rows.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+        if lower or torch.is_grad_enabled():
             return plain(rows)
         if packed is None:
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())

@@ -20,7 +20,8 @@ if "DVC_STAGE" in os.environ:
 # OpenMP reads this when torch is loaded, in `make chat` or a stage started by hand too. Waiting
 # threads spin briefly, then sleep: pure spinning is very slow beside other work (a first answer of
 # 9 s in place of 1.2), and sleeping immediately is a quarter slower.
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 # Torch and NumPy read its effect when they are loaded.
 from tasks.running.bits import choose_bits  # noqa: E402

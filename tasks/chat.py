@@ -70,6 +70,7 @@ class Loading:
         except BaseException as error:
             self._error = error
         finally:
+            gc.freeze()
             gc.enable()
 
 

@@ -116,7 +116,7 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
         ended = _run(workspace, environment, variant, params)
         if ended.code == 0:
             ended = _check_still_current(workspace)
-    summary = write_summary(workspace, params)
+    summary = write_summary(workspace, params, whole=ended.code == 0)
     if ended.code in (0, 5, STALE_EXIT_CODE):
         labelled = params.label.annotators != "none"
         sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant, labelled))
@@ -210,20 +210,26 @@ def _rounds_that_ended(workspace: Path, params: Params) -> list[str]:
     return list(takewhile(lambda key: key not in unfinished, params.rounds))
 
 
-def write_summary(workspace: Path, params: Params) -> dict[str, Any]:
-    """Write `reports/summary.json` and the page of the run; return the summary."""
+def write_summary(workspace: Path, params: Params, *, whole: bool) -> dict[str, Any]:
+    """Write `reports/summary.json` and the page of the run; return the summary.
+
+    Unless all stages are up to date, the `whole` of them, what earlier executions did is left out:
+    some of it is no part of these results.
+    """
     results = read_results(workspace, params)
     execution = last_execution(workspace)
+    ran = None if execution is None else execution.id
     summary = build_summary(
         results,
         commit=git_commit(workspace),
         machine=Machine(cpu=cpu_name(), threads=params.run.threads),
         total_seconds=execution.seconds if execution else 0.0,
-        execution=execution.id if execution else None,
+        execution=ran,
         outcomes=[
             outcome
             for outcome in read_outcomes(workspace)
             if round_of(outcome["stage"]) in (None, *params.rounds)
+            and (whole or outcome["execution"] == ran)
         ],
     )
     (workspace / "reports").mkdir(exist_ok=True)

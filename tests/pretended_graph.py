@@ -1,7 +1,8 @@
 """A CUDA graph that is none: what a step asks of torch is recorded, and asked for again.
 
 As with a real one, recording computes nothing that lasts, repeating runs no Python, and numbers for
-the host, shapes that depend on numbers, and data from the host are refused in a recording.
+the host, shapes that depend on numbers, and data that come from the host or go there are refused in
+a recording. Nothing here knows streams, or memory that was freed: a recording keeps all its own.
 """
 
 from collections.abc import Callable
@@ -12,10 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.pretended_device import ASKS, OnDevice
+from tests.pretended_device import ASKS, INDEXING, OnDevice
 
-REFUSED = ASKS | {torch.ops.aten.lift_fresh.default}
-"""The last: a tensor made of numbers of the host."""
+REFUSED = ASKS | {
+    torch.ops.aten.lift_fresh.default,  # A tensor made of numbers of the host.
+    torch.ops.aten._unique2.default,
+    torch.ops.aten._unique.default,
+    torch.ops.aten.unique_dim.default,
+}
 
 
 class _Recording(TorchDispatchMode):
@@ -26,7 +31,11 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in REFUSED:
+        masks = func in INDEXING and any(
+            isinstance(each, Tensor) and each.dtype == torch.bool for each in args[1]
+        )
+        moves = func is torch.ops.aten._to_copy.default and kwargs.get("device") is not None
+        if func in REFUSED or masks or moves:
             raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:

@@ -59,7 +59,7 @@ class Generator(contextlib.AbstractContextManager["Generator"]):
             sampling: how to draw.
             batch_size: prompts at a time, in this process.
             seed: of the draws.
-            progress: counts the responses, for who shows them one by one.
+            progress: counts the responses, for whoever shows them one by one.
 
         Raises:
             StageEnd: there is no server, or it has another model.

@@ -62,7 +62,7 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     sentences = [f"Time: {duration(seconds['total'])} ({listed})"]
     if earlier := seconds.get("earlier"):
         words = re.sub(
-            r"(?<=\d) (?=s|min)", "\N{NO-BREAK SPACE}", before_words(seconds["total"], earlier)
+            r"(?<=\d) (?=s|min)", "\N{NO-BREAK SPACE}", earlier_words(seconds["total"], earlier)
         )
         sentences.append(f"      {words}")
     filled = [
@@ -72,13 +72,13 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     return "\n".join(filled).replace("\N{NO-BREAK SPACE}", " ") + "\n"
 
 
-def before_words(total: float, earlier: Mapping[str, float]) -> str:
+def earlier_words(total: float, earlier: Mapping[str, float]) -> str:
     """What this run found done, how long that took in its time, and the sum of both."""
     stages = "1 stage" if len(earlier) == 1 else f"{len(earlier)} stages"
     took = sum(earlier.values())
     return (
         f"not counting {stages} that earlier runs had done in {duration(took)}: "
-        f"with them {duration(total + took)}"
+        f"{'with it' if len(earlier) == 1 else 'with them'} {duration(total + took)}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.reporting.result_table import before_words, duration
+from tasks.reporting.result_table import duration, earlier_words
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
 from tasks.workspace.execution import Execution
 
@@ -91,7 +91,7 @@ def _times(seconds: Mapping[str, Any]) -> Markup:
     return Markup("{}{}{}").format(
         duration(seconds["total"]),
         f": {parts}" if parts else "",
-        f"; {before_words(seconds['total'], earlier)}" if earlier else "",
+        f"; {earlier_words(seconds['total'], earlier)}" if earlier else "",
     )
 
 

@@ -73,7 +73,7 @@ def track(items: Iterable[Item], name: str, total: int, unit: str) -> Iterator[I
 def track_batches(batches: Iterable[Batch], progress: Progress, total: int) -> Iterator[Batch]:
     """Pass batches on and show how many of their `total` things are done.
 
-    What this process does not see, because others have done it meanwhile, is noted at the end.
+    Of several processes this one passes on its own share; the others' are noted at its end.
     """
     done = 0
     for batch in batches:

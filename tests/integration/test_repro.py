@@ -476,6 +476,17 @@ def test_a_run_of_changed_params_names_the_time_of_the_stages_that_were_done(roo
     assert summary["seconds"]["earlier"] == {"baseline": 0.5}
 
 
+def test_a_run_that_stops_names_no_time_of_earlier_runs(root: Path) -> None:
+    """Its later stages are those of other params, and no part of what it shows."""
+    assert drive(root)[0] == 0
+    params = root / "params.yaml"
+    params.write_text(params.read_text().replace("ppo: {}", "ppo: {kl_coef: 0.2}"))
+    (root / "wanted").write_text("blocked evaluate@r1")
+    assert drive(root)[0] == 4
+    summary = json.loads((root / "reports" / "summary.json").read_text())
+    assert "earlier" not in summary["seconds"]
+
+
 def test_stages_that_ended_before_the_driver_was_killed_count_for_the_run(root: Path) -> None:
     (root / "wanted").write_text("blocked evaluate@r1")
     assert drive(root)[0] == 4

@@ -137,7 +137,10 @@ def test_reading_ends_after_very_many_problems(tmp_path):
         list(open_source(path, "trl", limits=SMALL))
     assert e.value.total == 50
     path.write_bytes(line({"chosen": 1, "rejected": "b"}) * 5000)
-    with pytest.raises(TooManyProblemsError, match=r"50 such rows\)\n\.\.\. the rest was not read"):
+    with pytest.raises(
+        TooManyProblemsError,
+        match=r"50 such rows, then 2, 3, 4, \.\.\.\)\n\.\.\. the rest was not read",
+    ):
         list(open_source(path, "trl", limits=SMALL))
 
 

@@ -152,7 +152,7 @@ def test_what_many_rows_have_in_common_is_one_line_with_the_first_of_them_and_th
     error = errors_of(write("".join(json.dumps(row) + "\n" for row in rows)))
     assert error.errors == [
         'x.jsonl:1: field "topic": unknown; prompts have prompt_id, prompt '
-        "(the first of 5,500 such rows)",
+        "(the first of 5,500 such rows, then 2, 3, 4, ...)",
         'x.jsonl:3: field "prompt": expected text or messages, got 1',
         'x.jsonl:8: field "prompt": expected text or messages, got 2',
         'x.jsonl:10: field "level": unknown; prompts have prompt_id, prompt',
@@ -165,7 +165,7 @@ def test_of_more_problems_than_are_shown_those_of_shown_lines_are_not_counted_as
     rows = [{"prompt_id": "p", "prompt": n, "topic": "t"} for n in range(30)]
     error = errors_of(write("".join(json.dumps(row) + "\n" for row in rows)))
     # One line for `topic` in 30 rows and 19 for prompts, of which 11 are left.
-    assert "(the first of 30 such rows)" in error.errors[1]
+    assert "(the first of 30 such rows, then " in error.errors[1]
     assert str(error).endswith("\n... and 11 more problems; 60 in all")
 
 

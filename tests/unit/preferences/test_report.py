@@ -16,7 +16,7 @@ def test_the_summary_says_why_it_is_blocked_and_where_all_rows_went():
     text = verdict.to_markdown()
     assert text.startswith(
         "# Preference data: BLOCKED\n\n- blank\\_responses: 2 rows\n\n"
-        "3 of 4 rows break no rule that sets rows aside: 2 to train on, 1 held out.\n"
+        "Not set aside by any rule: 3 of 4 rows, 2 to train on, 1 held out.\n"
     )
     assert "| blank_responses | BLOCKS the data | 2 | a response has no visible character |" in text
     assert "| ties | 4 |" in text
@@ -32,7 +32,7 @@ def test_a_passed_summary_says_what_becomes_of_the_rows_that_break_a_rule():
     text = Verdict(counts=COUNTS, findings=findings, reasons=()).to_markdown()
     assert text.startswith(
         "# Preference data: passed\n\n"
-        "3 of 4 rows are used: 2 to train on, 1 held out.\n"
+        "Used: 3 of 4 rows, 2 to train on, 1 held out.\n"
         "1 row is set aside and not trained on, each with its rules in quarantine.jsonl. That is "
         "no error: the others pass without them.\n"
         "2 rows are kept although blank_responses finds them: the allow-list says so.\n"

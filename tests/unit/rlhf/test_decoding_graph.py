@@ -163,16 +163,21 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield found
 
 
+@pytest.mark.parametrize("kind", ["plain", "filtered", "least"])
 @pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_each_token_is_one_wait(
-    prompts, recorded: Recordings, waits: list[str], monkeypatch: pytest.MonkeyPatch
+    family: str, prompts, kind: str, recorded: Recordings, waits: list[str]
 ) -> None:
-    lm = tiny.llama()
+    """No response ends: none of twenty ids is in the vocabulary, or none is allowed yet."""
+    lm = families.policy(family)
     pretended_device.move(lm)
 
     def count(tokens: int) -> int:
         waits.clear()
-        found = sample(lm, prompts, stops=(99,), device=DEVICE, max_new_tokens=tokens)
+        asked = {"min_new_tokens": tokens} if kind == "least" else SETTINGS[kind]
+        stops = (EOS,) if kind == "least" else tuple(range(80, 100))
+        found = sample(lm, prompts, stops=stops, device=DEVICE, **asked, max_new_tokens=tokens)
         assert found.response_ids.shape[1] == tokens
         return len(waits)
 
@@ -185,6 +190,9 @@ def test_only_a_gpu_records_and_only_what_never_asks(monkeypatch: pytest.MonkeyP
     assert recorder(tiny.llama(), gpu) is decoding_graph._record
     assert recorder(families.policy("mistral"), gpu) is None, "it looks back so far only"
     assert recorder(families.policy("gemma2"), gpu) is None
+    monkeypatch.setenv(decoding_graph.SWITCH, "0")
+    assert recorder(tiny.llama(), gpu) is None
+    monkeypatch.delenv(decoding_graph.SWITCH)
     for rope in ("dynamic", "longrope"):
         lm = tiny.llama()
         lm.model.rotary_emb.rope_type = rope
@@ -205,6 +213,20 @@ def test_the_pretended_graph_repeats_memory_not_python() -> None:
     x.fill_(10)
     repeat()
     assert (total.tolist(), len(calls)) == ([23.0, 23.0], 2)
-    for asks in (lambda: float(total.sum()), lambda: total.nonzero(), lambda: torch.tensor([1.0])):
-        with pytest.raises(RuntimeError, match="not permitted"):
-            pretended_graph.record(lambda asks=asks: asks())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: float(x.sum()),
+        lambda x: x.nonzero(),
+        lambda x: torch.tensor([1.0]),
+        lambda x: x[x > 0],
+        lambda x: torch.unique(x),
+        lambda x: x.to("meta"),
+    ],
+)
+def test_the_pretended_graph_refuses_what_needs_the_host(ask) -> None:
+    x, stops = torch.ones(2), []
+    with pytest.raises(RuntimeError, match="not permitted"):
+        pretended_graph.record(lambda: stops.append(ask(x)))

@@ -65,7 +65,7 @@ def test_it_names_the_time_of_what_earlier_runs_had_done(workspace: Path) -> Non
     assert "earlier runs" not in page(workspace)
     seconds = SUMMARY["seconds"] | {"earlier": {"base": 61.0}}
     text = page(workspace, SUMMARY | {"seconds": seconds})
-    assert "not counting 1 stage that earlier runs had done in 1:01 min: with them 2:34 min" in text
+    assert "not counting 1 stage that earlier runs had done in 1:01 min: with it 2:34 min" in text
 
 
 def test_it_leads_to_the_report_and_its_numbers(workspace: Path) -> None:

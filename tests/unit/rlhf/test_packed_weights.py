@@ -143,7 +143,7 @@ def test_what_is_not_a_large_plain_layer_in_float32_computes_as_ever(native: Non
 
 def test_a_layer_below_the_size_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bits, "_in_effect", "native")
-    model = nn.Sequential(nn.Linear(256, 255), nn.Linear(256, 256))
+    model = nn.Sequential(nn.Linear(512, 255), nn.Linear(512, 256))
     with packed_weights.packed_weights(model):
         assert changed(model) == ["1"]
 

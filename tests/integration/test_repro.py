@@ -477,13 +477,21 @@ def test_a_run_of_changed_params_names_the_time_of_the_stages_that_were_done(roo
 
 
 def test_a_run_that_stops_names_no_time_of_earlier_runs(root: Path) -> None:
-    """Its later stages are those of other params, and no part of what it shows."""
-    assert drive(root)[0] == 0
+    """Its second round is that of other inputs, and no part of what it shows."""
     params = root / "params.yaml"
+    second = """\
+  r2:
+    {policy: models/rounds/r1/policy, start: models/rounds/r1/policy, reward_model: models/sft,
+     preferences: data/prepared/preferences}
+"""
+    params.write_text(params.read_text().replace("final: r1\n", f"{second}final: r2\n"))
+    code, _, err = drive(root)
+    assert code == 0, err
     params.write_text(params.read_text().replace("ppo: {}", "ppo: {kl_coef: 0.2}"))
     (root / "wanted").write_text("blocked evaluate@r1")
     assert drive(root)[0] == 4
     summary = json.loads((root / "reports" / "summary.json").read_text())
+    assert set(summary["seconds"]["stages"]) == {"baseline", "evaluate@r1"}
     assert "earlier" not in summary["seconds"]
 
 

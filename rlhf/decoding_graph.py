@@ -95,7 +95,10 @@ def _record(step: Callable[[], None]) -> Callable[[], object]:
 def _capture(
     graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, step: Callable[[], None]
 ) -> None:
-    """As `torch.cuda.graph` does, which gives all free memory back and may stay on the stream."""
+    """Record a step.
+
+    `torch.cuda.graph` would give all free memory back first, and after an error stay on the stream.
+    """
     with torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")
         try:

@@ -166,29 +166,6 @@ def _read(
     return hidden
 
 
-def sample_all(
-    lm: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-    *,
-    stop_ids: Sequence[int],
-    pad_id: int,
-    batch_size: int,
-    draws: Draws,
-) -> list[list[int]]:
-    """Responses as token rows, in the prompts' order, sampled `batch_size` prompts at a time."""
-    batches = sample_batches(
-        lm,
-        prompts,
-        params,
-        stop_ids=stop_ids,
-        pad_id=pad_id,
-        batch_size=batch_size,
-        draws=draws,
-    )
-    return in_order(batches, len(prompts))
-
-
 def sample_batches(
     lm: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -199,11 +176,11 @@ def sample_batches(
     batch_size: int,
     draws: Draws,
 ) -> Iterator[list[list[int]]]:
-    """The same batch by batch: for each prompt its place among the prompts, then the response.
+    """Responses, `batch_size` prompts at a time: of each its prompt's place, then its token ids.
 
-    Prompts of similar length share a batch, and of several processes each samples its share. Which
-    prompts share a batch affects a response only where a draw falls within rounding of the boundary
-    between two tokens.
+    `in_order` puts them together. Prompts of similar length share a batch, and of several processes
+    each samples its share. Which prompts share a batch affects a response only where a draw falls
+    within rounding of the boundary between two tokens.
     """
     device = next(lm.parameters()).device
     order = share(sorted(range(len(prompts)), key=lambda row: len(prompts[row])))

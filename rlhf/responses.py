@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from rlhf.compute import Compute
 from rlhf.draws import draw_table
-from rlhf.generation import sample_all, sample_batches
+from rlhf.generation import in_order, sample_batches
 from rlhf.params.sampling import SamplingParams
 from rlhf.special_ids import SpecialIds
 
@@ -26,16 +26,10 @@ def respond(
     The draws depend on the seed and the prompts alone: policies that respond with the same seed are
     paired, and equal ones give equal responses.
     """
-    with compute.autocast():
-        return sample_all(
-            policy,
-            prompts,
-            sampling,
-            stop_ids=tokens.stops,
-            pad_id=tokens.pad,
-            batch_size=batch_size,
-            draws=draw_table(seed, prompts, sampling.max_new_tokens),
-        )
+    batches = response_batches(
+        policy, prompts, sampling, tokens, batch_size=batch_size, compute=compute, seed=seed
+    )
+    return in_order(batches, len(prompts))
 
 
 def response_batches(

@@ -18,8 +18,8 @@ if "DVC_STAGE" in os.environ:
     gc.disable()
 
 # OpenMP reads this when torch is loaded, in `make chat` or a stage started by hand too. Waiting
-# threads spin briefly, then sleep: pure spinning is very slow beside other work (three times as long
-# for an answer beside two jobs), and sleeping immediately is a quarter slower.
+# threads spin briefly, then sleep: pure spinning is very slow beside other work (an answer beside
+# two jobs takes three times as long), and sleeping immediately is a quarter slower.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 

@@ -4,7 +4,6 @@ import pytest
 
 from rlhf.chat import decode_response
 from rlhf.draws import draw_table
-from rlhf.generation import sample_all
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.sampling import SamplingParams
@@ -12,6 +11,7 @@ from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
 from rlhf.sft import encode_examples, train
 from tests import tiny
+from tests.sampling import sample_all
 from tests.tiny import COMPUTE, LINES, tokenizer
 
 PAIRS = list(zip(("one", "two", "three", "four"), LINES, strict=True))

@@ -6,12 +6,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlhf.chat import Prompt, decode_response, encode_prompt
 from rlhf.dialogue import CUT, FIRST_PIECE, Dialogue, TooLongError
 from rlhf.draws import draw_table
-from rlhf.generation import sample_all
 from rlhf.named_seeds import named_seed
 from rlhf.params.sampling import SamplingParams
 from rlhf.pretrain import train_tokenizer
 from rlhf.special_ids import special_ids
 from tests import tiny
+from tests.sampling import sample_all
 
 TURNS = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from rlhf import distributed, ppo_update, sft
 from rlhf.draws import draw_table
 from rlhf.evaluation import kl_to_reference
-from rlhf.generation import sample_all
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
@@ -22,6 +21,7 @@ from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from tests import ppo_world, tiny
 from tests.forked import run_together
+from tests.sampling import sample_all
 from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
 from tests.training_steps import EXAMPLES, ppo_steps, reward_steps, sft_steps
 

@@ -13,7 +13,6 @@ from rlhf import generation
 from rlhf.draws import draw_table
 from rlhf.generation import (
     prompt_parts,
-    sample_all,
     sample_responses,
 )
 from rlhf.masked import EmptyMaskError
@@ -22,6 +21,7 @@ from rlhf.params.sampling import SamplingParams
 from rlhf.stopping import NonFiniteError
 from rlhf.token_draws import draw_index, filter_logits
 from tests import tiny
+from tests.sampling import sample_all
 from tests.tiny import EOS, PAD, PROMPTS
 
 BOTH = pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])

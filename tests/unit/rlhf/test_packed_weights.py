@@ -186,3 +186,13 @@ def test_a_dialogue_packs_once_for_a_response(native: None) -> None:
     assert lm.base_model.layers[0].mlp.up_proj.forward is first
     pieces.close()
     assert changed(lm) == []
+
+
+def test_where_gradients_are_wanted_the_layer_computes_as_ever(native: None) -> None:
+    """A dialogue leaves its model so between two pieces of a response."""
+    module, x = layer(), drawn(3, 40)
+    with packed_weights.packed_weights(module):
+        found = module(x)
+        found.sum().backward()
+    assert torch.equal(found, module(x))
+    assert torch.equal(module.weight.grad, x.sum(dim=0).expand_as(module.weight))

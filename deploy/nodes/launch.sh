@@ -26,10 +26,10 @@ if [[ $1 == -m ]]; then
     start_processes "$@"
 fi
 
+mkdir -p "$orders" # Whichever node is the first to get here.
 child=
 trap '[[ -z $child ]] || kill -TERM $child 2>/dev/null || true' TERM INT
 if [[ $NODE == 0 ]]; then
-    mkdir -p "$orders"
     RLHF_NODES_ORDERS=$orders RLHF_LAUNCH="bash $(realpath "$0")" "$@" &
     child=$! code=0
     wait $child || code=$?
@@ -40,9 +40,11 @@ if [[ $NODE == 0 ]]; then
     touch "$orders/end"
     exit $code
 fi
+shopt -s nullglob
 taken=
 while [[ ! -e $orders/end ]]; do
-    newest=$(find "$orders" -name 'order-*' 2>/dev/null | sort | tail -n 1)
+    found=("$orders"/order-*) # Sorted.
+    newest=${found[*]: -1}
     if [[ $newest > $taken ]]; then
         [[ -z $child ]] || { kill -TERM $child 2>/dev/null && wait $child; } || true
         taken=$newest

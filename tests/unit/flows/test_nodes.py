@@ -25,6 +25,26 @@ def test_the_launcher_asks_for_what_the_files_give_and_for_nothing_else():
     assert asked - {"PWD", "OMP_NUM_THREADS"} == NAMES
 
 
+def test_a_node_that_comes_before_the_first_one_waits_for_it(tmp_path: Path):
+    def node(number: int) -> subprocess.Popen[bytes]:
+        given = {"NODES": "2", "FIRST": "10.0.0.1", "PROCESSES": "1", "RUN": "only"}
+        return subprocess.Popen(
+            ["bash", FOLDER / "launch.sh", "true"],
+            cwd=tmp_path,
+            env={**given, "NODE": str(number), "PATH": "/usr/bin:/bin"},
+        )
+
+    second = node(1)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(1.5)  # It has looked for orders twice.
+
+        assert node(0).wait(30) == 0
+        assert second.wait(30) == 0
+    finally:
+        second.kill()
+
+
 def test_the_task_of_skypilot_tells_its_second_node_who_it_is(tmp_path: Path):
     (task,) = documents("skypilot.yaml")
     subprocess.run(["bash", "-n"], input=task["setup"], text=True, check=True)

@@ -52,9 +52,10 @@ class Driver:
 
 @contextmanager
 def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
-    """Hold the workspace; yields the ids of flow runs that died in here unnoticed.
+    """Hold the workspace; yields the ids of flow runs that may have died in here unnoticed.
 
-    They are a flow run's to report; any other driver leaves them to the next flow run.
+    They are a flow run's to report; any other driver leaves them to the next flow run. One that a
+    signal ends is among them: whoever sent it may have ended Prefect's server, too.
 
     Raises:
         WorkspaceBusyError: another driver is running here.
@@ -64,10 +65,15 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
         if before is not None and before.flow_run is not None:
             dead = [*dead, before.flow_run]
         _write(lock, driver, dead)
+        left = [] if driver.flow_run else dead
         try:
             yield dead
+        except BaseException as error:
+            if driver.flow_run and not isinstance(error, Exception):
+                left = [driver.flow_run]
+            raise
         finally:
-            _write(lock, None, [] if driver.flow_run else dead)
+            _write(lock, None, left)
 
 
 def refuse_if_busy(root: Path) -> None:
@@ -81,7 +87,7 @@ def refuse_if_busy(root: Path) -> None:
 
 
 def died_in(root: Path) -> list[str]:
-    """The flow runs that died here and have no successor yet; none while a driver is running."""
+    """Flow runs that may have died here unnoticed, with no successor; none while a driver runs."""
     with suppress(WorkspaceBusyError), _locked(root) as lock:
         last, dead = _read(lock)
         return [*dead, last.flow_run] if last is not None and last.flow_run else dead

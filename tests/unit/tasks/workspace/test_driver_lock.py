@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import TerminationSignal
 
 from tasks.workspace.driver_lock import (
     LOCK_FILE,
@@ -74,6 +75,17 @@ def test_a_flow_that_failed_is_not_taken_for_one_that_died(tmp_path):
         raise ZeroDivisionError
     with sole_use(tmp_path, flow("two")) as dead:
         assert dead == []
+
+
+@pytest.mark.parametrize("signalled", [TerminationSignal(15), KeyboardInterrupt()])
+def test_a_flow_that_a_signal_ends_may_have_had_nobody_to_tell(tmp_path, signalled):
+    with pytest.raises(type(signalled)), sole_use(tmp_path, flow("one")):
+        raise signalled
+    with pytest.raises(type(signalled)), sole_use(tmp_path, REPRO):
+        raise signalled
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == ["one"]
+    assert died_in(tmp_path) == []
 
 
 def test_a_killed_flow_frees_the_workspace_and_the_next_flow_hears_of_it_once(tmp_path):

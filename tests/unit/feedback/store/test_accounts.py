@@ -1,0 +1,73 @@
+"""Who may sign in: tokens and sessions that are hashed and end, and names that can be read."""
+
+from typing import Any
+
+import pytest
+
+from feedback.store import accounts, database, schema
+
+
+def test_tokens_and_sessions_are_stored_as_hashes(desk: Any) -> None:
+    with desk.database.writing() as connection:
+        token = accounts.new_token(connection, "ana")
+        session = accounts.open_session(connection, "ana")
+    stored = str([desk.sql(f"SELECT * FROM {table}") for table in schema.metadata.tables])
+    assert "ana" in stored
+    assert token not in stored
+    assert session not in stored
+
+
+def test_a_new_token_ends_the_old_one_and_its_sessions(desk: Any) -> None:
+    with desk.database.writing() as connection:
+        old = accounts.new_token(connection, "ana")
+        session = accounts.open_session(connection, "ana")
+        assert accounts.by_session(connection, session) is not None
+        new = accounts.new_token(connection, "ana", role="lead")
+        assert accounts.by_token(connection, old) is None
+        assert accounts.by_session(connection, session) is None
+        person = accounts.by_token(connection, new)
+    assert (person.annotator_id, person.role) == ("ana", "lead")
+
+
+def test_a_session_ends_by_itself(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with desk.database.writing() as connection:
+        accounts.new_token(connection, "ana")
+        session = accounts.open_session(connection, "ana")
+        later = database.now_ms() + accounts.SESSION_MS + 1
+        monkeypatch.setattr(accounts, "now_ms", lambda: later)
+        assert accounts.by_session(connection, session) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "x" * 65,
+        "a\nb",
+        "a\x00",
+        " ",
+        "\u200b",
+        "\u202e\u2066",
+        "\u2800",
+        "\u3164",
+        "\u0301",
+        "\u200d",
+        "ana\u202e",
+        "ana\u200b",
+        " ana",
+        "ana\u00a0",
+        "ana\u0085",
+    ],
+)
+def test_a_name_that_is_none_is_refused(desk: Any, name: str) -> None:
+    with desk.database.writing() as connection, pytest.raises(ValueError, match="annotator is"):
+        accounts.new_token(connection, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["ana", "Ana María", "李", "عليرضا", "نیم\u200cفاصله", "👩\u200d🔬"]
+)
+def test_a_name_of_any_script_is_taken(desk: Any, name: str) -> None:
+    with desk.database.writing() as connection:
+        token = accounts.new_token(connection, name)
+        assert accounts.by_token(connection, token).annotator_id == name

@@ -6,8 +6,13 @@ import math
 import pytest
 import torch
 
+from rlhf.actor_critic import ActorCritic, PolicyStates, build_actor_critic
+from rlhf.logits import before_response
 from rlhf.ppo_guards import check_first_step, check_losses
+from rlhf.ppo_update import PPOTraining
+from rlhf.rollouts import PPOModels
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
+from tests import tiny
 from tests.ppo_world import assert_same_weights, fresh, params, run
 
 
@@ -142,3 +147,73 @@ def test_s26_a_sound_first_step_passes():
 def test_s26_a_first_step_at_which_something_has_moved_is_named(changes):
     with pytest.raises(SelfCheckError, match="'first ratio is 1' failed in iteration 1"):
         check_first_step({**SOUND, **changes}, 0)
+
+
+def test_s34_a_gradient_that_is_not_finite_stops_the_round_before_a_weight_moves():
+    settings = params()
+    training = fresh(settings)
+    training.models.reward_model.head.weight.data.fill_(float("inf"))
+    with pytest.raises(NonFiniteError, match="no weight was changed"):
+        run(training, settings)
+    assert_same_weights(training.models.actor, fresh(settings).models.actor)
+
+
+def test_s34_a_value_gradient_that_is_not_finite_stops_before_the_policy_moves():
+    settings = params(value_coef=3e38)
+    training = fresh(settings)
+    with pytest.raises(NonFiniteError, match="no weight was changed"):
+        run(training, settings)
+    assert_same_weights(training.models.actor, fresh(settings).models.actor)
+
+
+class ScoredByAnother(ActorCritic):
+    """A defect to be found: samples from one policy and scores with another."""
+
+    def __init__(self, lm, other):
+        super().__init__(lm, torch.nn.Linear(32, 1), None)
+        self.other = [other]
+
+    def states(self, *batch, **_):
+        hidden = before_response(self.other[0].base_model, batch)
+        return PolicyStates(hidden, torch.zeros_like(hidden[..., 0]))
+
+
+def test_s19_a_kl_far_below_zero_stops_the_round_and_says_why():
+    settings = params(kl_alarm=0.5, value_model="shared")
+    actor = ScoredByAnother(tiny.gpt2(0, spread=12.0), tiny.gpt2(1, spread=12.0))
+    models = PPOModels(actor, tiny.gpt2(0, spread=12.0), tiny.reward_model())
+    with pytest.raises(TrainingStopped, match="sampled and scored differently"):
+        run(PPOTraining(models, settings), settings)
+
+
+def test_s10_dropout_in_the_policy_is_found_at_the_first_ratio():
+    settings = params(value_model="shared", kl_alarm=1e9)
+    lm = tiny.gpt2(dropout=0.3)
+    actor = build_actor_critic(lm, reward_model=None, separate=False)
+    actor.train()
+    models = PPOModels(actor, tiny.gpt2(), tiny.reward_model())
+    with pytest.raises(SelfCheckError, match="self-check 'first ratio is 1' failed"):
+        run(PPOTraining(models, settings), settings)
+
+
+def test_a_round_ends_after_the_iteration_that_used_up_its_kl_budget_and_says_so():
+    for budget, iterations in ((1e-6, 1), (1e6, 2), (None, 2)):
+        settings = params(kl_budget=budget)
+        training = fresh(settings, reference_seed=1)
+        result = run(training, settings)
+        assert result[0].metrics.kl > 1e-3
+        assert len(result) == training.iteration == iterations
+        if iterations == 1:
+            assert result[0].end == training.end
+            assert "the KL budget is used up" in result[0].end
+            assert "after 1 of 2 iterations" in result[0].end
+        else:
+            assert [one.end for one in result] == [None, None]
+
+
+def test_s55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
+    settings = params(kl_budget=1e-6)
+    first, second = fresh(settings, reference_seed=1), fresh(settings, reference_seed=1)
+    run(first, settings)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert run(second, settings) == []

@@ -1,0 +1,76 @@
+"""Which weights a round of PPO moves: the policy's, the value function's, and no others."""
+
+import pytest
+import torch
+
+from rlhf.actor_critic import build_actor_critic
+from rlhf.params.optimiser import OptimiserParams
+from rlhf.ppo_update import PPOTraining
+from rlhf.self_checks import fingerprint
+from tests.ppo_world import assert_same_weights, fresh, metrics_of, params, policy, run
+
+
+@pytest.mark.parametrize("value_model", ["shared", "separate"])
+def test_s38_the_reference_and_the_reward_model_are_bit_identical_after_a_round(value_model):
+    settings = params(value_model=value_model)
+    models = fresh(settings).models
+    if value_model == "separate":
+        actor = build_actor_critic(policy(), reward_model=models.reward_model, separate=True)
+        models = models._replace(actor=actor)
+    parts = (models.actor, models.reference, models.reward_model)
+    before = [fingerprint(model) for model in parts]
+    run(PPOTraining(models, settings), settings)
+    after = [fingerprint(model) for model in parts]
+    assert before[1:] == after[1:]
+    assert before[0] != after[0]
+
+
+def test_s38_every_trained_weight_moves():
+    settings = params()
+    training = fresh(settings)
+    run(training, settings)
+    start = fresh(settings).models.actor.state_dict()
+    for name, weight in training.models.actor.named_parameters():
+        assert not torch.equal(weight, start[name]), name
+
+
+def test_s38_every_weight_of_the_actor_belongs_to_one_of_the_two_optimisers():
+    for value_model in ("shared", "separate"):
+        training = fresh(params(value_model=value_model))
+        stepped = [*training.optimiser.weights, *training.value_optimiser.weights]
+        assert sorted(map(id, stepped)) == sorted(map(id, training.models.actor.parameters()))
+
+
+def test_s34_the_value_optimiser_follows_its_own_schedule():
+    """A warm-up of a billion steps: nothing may move yet."""
+    slow = OptimiserParams(lr=3e-3, warmup_steps=10**9)
+    settings = params(value_optimiser=slow)
+    training = fresh(settings)
+    run(training, settings)
+    assert training.models.actor.value_head.weight.abs().max() < 1e-6
+
+
+def test_s37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk():
+    for value_model in ("shared", "separate"):
+        settings = params(value_warmup_iterations=1, value_model=value_model)
+        training, start = fresh(settings), fresh(settings)
+        head = training.models.actor.value_head.weight
+        run(training, settings, stop=1)
+        assert_same_weights(training.models.actor.lm, start.models.actor.lm)
+        assert head.any()
+        assert all(weight.grad is None for weight in training.models.actor.lm.parameters())
+        run(training, settings)
+        assert fingerprint(training.models.actor.lm) != fingerprint(start.models.actor.lm)
+
+
+def test_s37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be():
+    trained = []
+    for value_epochs in (None, 3):
+        settings = params(iterations=1, epochs=1, value_epochs=value_epochs)
+        training = fresh(settings)
+        (metrics,) = metrics_of(run(training, settings))
+        trained.append((training.models.actor, metrics.optimiser_steps))
+    (plain, few), (longer, many) = trained
+    assert (few, many) == (2, 6)
+    assert_same_weights(plain.lm, longer.lm)
+    assert not torch.equal(plain.value_head.weight, longer.value_head.weight)

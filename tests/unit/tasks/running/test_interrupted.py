@@ -1,0 +1,86 @@
+"""A stage that is interrupted ends with nothing published, and dies with its parent."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace, wait_for
+
+SLOW_STEP = """\
+with stage.signals.patient():
+    Path('started').touch()
+    time.sleep(10)
+    if stage.signals.asked:
+        Path('checkpoint').touch()
+        raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.long
+def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Workplace):
+    process = place.start(SLOW_STEP)
+    wait_for((place.root / "started").exists)
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 143
+    assert (place.root / "checkpoint").exists()
+    assert err.splitlines()[0] == (
+        "probe will end after the current step and write a checkpoint; a second Ctrl-C ends it at "
+        "once and loses its work since the newest checkpoint"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_nothing_published(place: Workplace, number: signal.Signals):
+    process = place.start(HANG)
+    wait_for((place.root / "started").exists)
+
+    process.send_signal(number)
+    wait_for(lambda: process.poll() is not None)
+
+    assert process.returncode == 143
+    assert place.output() == []
+    assert (place.outcome()["status"], place.outcome()["code"]) == ("interrupted", 143)
+    assert place.finish()["status"] == "KILLED"
+    assert "run it again" in process.communicate()[1]
+
+
+@LINUX
+def test_it_dies_with_its_parent(place: Workplace):
+    script = place.script(HANG)
+    parent = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, sys.argv[1]])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    middle = subprocess.Popen(
+        [sys.executable, "-c", parent, str(script)],
+        cwd=place.root,
+        env=place.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert middle.stdout is not None
+    child = int(middle.stdout.readline())
+    wait_for((place.root / "started").exists)
+
+    middle.kill()
+    middle.communicate()
+    wait_for(lambda: not running(child))
+
+    assert place.outcome()["status"] == "interrupted"
+    assert place.output() == []
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

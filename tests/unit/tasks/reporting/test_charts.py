@@ -1,0 +1,107 @@
+"""The page's charts: every point, axis and label lies where its numbers say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.reporting.charts import nice_ticks
+from tasks.reporting.data import read_curves
+from tests.unit.tasks.reporting.conftest import ROUNDS, report
+from tests.unit.tasks.reporting.report_world import write_world
+
+
+def test_a_new_column_of_history_appears_among_the_folded_curves(tmp_path: Path) -> None:
+    write_world(tmp_path)
+    assert "All other PPO metrics" not in report(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        header, *rows = history.read_text().splitlines()
+        rows = [f"{row},{number}" for number, row in enumerate(rows)]
+        history.write_text("\n".join([f"{header},policy/<new>", *rows]) + "\n")
+    text = report(tmp_path)
+    section = text.partition("<h2>Training curves</h2>")[2].partition("</section>")[0]
+    folded = section.partition("<details><summary>All other PPO metrics")[2]
+    folded = folded.partition("</details>")[0]
+    assert "policy/&lt;new&gt;</b>" in folded
+    assert "<new>" not in text
+    # One chart with a line per round; what is drawn above is not drawn again.
+    assert folded.count("<svg") == 1
+    assert folded.count("<polyline") == len(ROUNDS)
+    # 0 to 23 on an axis from 0 at the bottom (130 - 20) to 30 at the top (22).
+    first = folded.partition('points="')[2].partition('"')[0].split()
+    heights = [float(point.partition(",")[2]) for point in first]
+    assert heights[0] == 110.0
+    assert heights[-1] == pytest.approx(110 - 88 * 23 / 30, abs=0.06)
+
+
+def test_gold_lies_above_its_kl(world: Path) -> None:
+    """SFT at 0 nats and 4.4, r3 at 5.1 nats and 8.6: two corners of axes 0 to 6 and 4 to 10."""
+    drawing = report(world).partition("<b>Gold against KL</b>")[2].partition("</svg>")[0]
+    # Across from 38 (0) to 332 (6 nats); up from 170 (4) to 22 (10).
+    assert 'cx="38.0" cy="160.1"' in drawing
+    assert 'cx="287.9" cy="56.5"' in drawing
+    assert drawing.count("<circle") == 1 + len(ROUNDS)
+
+
+@pytest.mark.parametrize("highest", [0.0008, 0.012, 1234.5], ids=["small", "usual", "large"])
+def test_no_label_of_an_axis_is_cut_off_at_the_left(tmp_path: Path, highest: float) -> None:
+    """A digit is at most 6.4 wide at the 10.5 pixels of these labels."""
+    write_world(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        history.write_text(f"step,policy/clip_fraction\n0,0\n1,{highest}\n")
+    text = report(tmp_path).partition("<b>Clip fraction</b>")[2].partition("</svg>")[0]
+    labels = re.findall(r'<text class="tick end" x="(\d+)"[^>]*>([^<]+)', text)
+    assert len(labels) > 2
+    assert all(int(x) - 6.4 * len(label) >= 0 for x, label in labels), labels
+
+
+@pytest.mark.parametrize("shares", [(0, 0), (0.2, 0.25)], ids=["always zero", "never zero"])
+def test_the_axis_of_the_clip_fraction_begins_at_zero(
+    tmp_path: Path, shares: tuple[float, float]
+) -> None:
+    write_world(tmp_path)
+    for key in ROUNDS:
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        history.write_text(f"step,policy/clip_fraction\n0,{shares[0]}\n1,{shares[1]}\n")
+    text = report(tmp_path).partition("<b>Clip fraction</b>")[2].partition("</svg>")[0]
+    labels = re.findall(r'<text class="tick end"[^>]*>([^<]+)', text)
+    assert min(map(float, labels)) == 0
+
+
+def test_each_round_has_a_reliability_plot_with_a_dot_where_the_bin_lies(world: Path) -> None:
+    text = report(world)
+    drawings = re.findall(r"<b>Accuracy by confidence, (r\d)</b> 500 held-out pairs", text)
+    assert drawings == list(ROUNDS)
+    # Across from 38 (one half) to 332 (1); up from 170 (0.4) to 22 (1).
+    assert text.count('cx="96.8" cy="145.3"') == len(ROUNDS)
+    assert text.count('cx="273.2" cy="71.3"') == len(ROUNDS)
+    assert text.count("confidence 0.90, accuracy 0.80 (from 0.70 to 0.85), 380 pairs") == len(
+        ROUNDS
+    )
+
+
+def test_the_rounds_lie_one_after_the_other_on_the_axis_of_steps(world: Path) -> None:
+    curves = read_curves(world, ROUNDS)
+    assert curves.spans == (("r1", 0.0, 24.0), ("r2", 24.0, 48.0), ("r3", 48.0, 72.0))
+    steps = [step for step, _ in curves.by_metric["objective/kl"].points]
+    assert steps == [float(step) for step in range(72)]
+    variance = curves.by_metric["value/explained_variance"].points
+    assert len(variance) == 69  # empty at the first step of each round
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (4.1, 8.7, [4.0, 6.0, 8.0, 10.0]),
+        (-0.01, 5.9, [0.0, 2.0, 4.0, 6.0]),
+        (-0.03, 0.11, [-0.05, 0.0, 0.05, 0.1, 0.15]),
+        (3.0, 3.0, [2.5, 2.75, 3.0, 3.25, 3.5]),
+    ],
+)
+def test_ticks_are_round_numbers_that_cover_the_range(
+    low: float, high: float, expected: list[float]
+) -> None:
+    assert nice_ticks(low, high) == pytest.approx(expected)

@@ -6,7 +6,9 @@ import pytest
 
 from preferences.__main__ import main
 from preferences.formats.reading import open_source
-from tests.malformed import DAMAGED, SOUND, Case
+from tests.file_cases import Case
+from tests.malformed import DAMAGED
+from tests.sound_files import SOUND
 
 
 def test_the_corpus_is_large_enough_and_no_file_is_there_twice():

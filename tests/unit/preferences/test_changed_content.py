@@ -4,7 +4,7 @@ import pytest
 
 from preferences.formats.reading import open_source
 from preferences.reader import MalformedDataError
-from tests.malformed import VOTES
+from tests.file_cases import VOTES
 from tests.unit.preferences.layout_rows import GOOD, write
 
 

@@ -16,7 +16,7 @@ from preferences.memory import memory_capped
 from preferences.opening import Limits, open_binary, open_regular, open_seekable
 from preferences.reader import MalformedDataError, Problems, TooManyProblemsError
 from preferences.schemas import printable
-from tests.malformed import good_lines, line, write_workbook
+from tests.file_cases import good_lines, line, write_workbook
 
 SMALL = Limits(unpacked_bytes=1000, unpacking=2, blank_lines=10, problems=50, held_bytes=1000)
 

@@ -9,7 +9,7 @@ from preferences.formats.reading import open_source
 from preferences.formats.sampling import pairs_across, pairs_within
 from preferences.opening import Limits
 from preferences.reader import MalformedDataError
-from tests.malformed import VOTES, line
+from tests.file_cases import VOTES, line
 
 
 @pytest.mark.parametrize("most", [0, 1, 5, 44, 45, 46])

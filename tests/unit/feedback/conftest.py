@@ -1,12 +1,14 @@
-"""A store in a temporary folder, and people who answer at it."""
+"""A store in a temporary folder, people who answer at it, and the commands that work on it."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from feedback.judgments import Pair
+from feedback.__main__ import main
+from feedback.judgments import Pair, to_lines
 from feedback.store import accounts, assignments, rounds, submissions
 from feedback.store.assignments import ServeParams, Task
 from feedback.store.database import Database
@@ -15,6 +17,7 @@ from preferences.records import pair_id
 PLAIN = ServeParams(gold_rate=0, repeat_rate=0)
 
 PairMaker = Callable[..., list[Pair]]
+Command = Any
 
 
 def some_pairs(count: int, key: str = "r1", start: int = 0) -> list[Pair]:
@@ -102,3 +105,34 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     opened = Desk(tmp_path / "feedback.db")
     yield opened
     opened.database.close()
+
+
+@pytest.fixture
+def run(desk: Any, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command on the desk's store; returns (exit code, stdout, stderr)."""
+    store = desk.sql("PRAGMA database_list")[0][2]
+
+    def command(name: str, *arguments: object) -> tuple[int, str, str]:
+        code = main([name, "--store", str(store), *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+def write_comparisons(path: Path, pairs: Any) -> Path:
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "round": pair.round,
+            "prompt_id": "p",
+            "prompt": pair.prompt,
+            "response_a": pair.response_a,
+            "response_b": pair.response_b,
+            "policy_a": "hash of one",
+            "policy_b": "hash of another",
+        }
+        for pair in pairs
+    ]
+    path.write_text(to_lines(rows), encoding="utf-8")
+    return path

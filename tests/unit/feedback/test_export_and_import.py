@@ -1,0 +1,183 @@
+"""What export writes in each form, what import takes of it, and what it refuses."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback.__main__ import main
+from feedback.judgments import read_judgments, to_lines
+from preferences.reader import read_rows
+from preferences.records import pair_id
+from preferences.schemas import JUDGMENTS
+from tests.unit.feedback.conftest import Command, write_comparisons
+
+
+def test_judgments_survive_export_and_import_into_another_store(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    pairs = make_pairs(6)
+    desk.publish(pairs, overlap=2)
+    desk.hire("ana", "ben")
+    for choice in ("a", "b", "tie", "both_bad", "right", "left"):
+        desk.answer("ana", choice)
+        desk.answer("ben", choice)
+    file = tmp_path / "j.jsonl"
+    run("export", "--round", "r1", "--out", file)
+    other = tmp_path / "other.db"
+    comparisons = write_comparisons(tmp_path / "c.jsonl", pairs)
+    main(["publish", "--store", str(other), "--round", "r1", "--comparisons", str(comparisons)])
+    assert main(["import", "--store", str(other), "--round", "r1", str(file)]) == 0
+    again = tmp_path / "again.jsonl"
+    main(["export", "--store", str(other), "--round", "r1", "--out", str(again)])
+    strip = [(one.pair_id, one.annotator_id, one.choice, one.kind) for one in read_judgments(file)]
+    assert len(strip) == 12
+    assert strip == [
+        (one.pair_id, one.annotator_id, one.choice, one.kind) for one in read_judgments(again)
+    ]
+
+
+@pytest.mark.parametrize("form", ["judgments", "csv", "label-studio", "trl"])
+def test_a_nul_character_in_a_stored_reason_is_put_right_on_export(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, form: str
+) -> None:
+    desk.publish(make_pairs(2))
+    desk.hire("ana")
+    task = desk.answer("ana", "a")
+    # As earlier versions of the page accepted it: a further revision of the same answer.
+    desk.sql(
+        "INSERT INTO labels (assignment_id, annotator_id, revision, choice, reason, "
+        "submission_key, guideline_hash, created_ms) VALUES "
+        f"('{task.assignment_id}', 'ana', 2, 'a', 'un' || char(0) || 'readable', 'k', 'g', 1)"
+    )
+    desk.sql("UPDATE assignments SET revision = 2")
+    file = tmp_path / "out.file"
+    assert run("export", "--round", "r1", "--format", form, "--out", file)[0] == 0
+    text = file.read_text(encoding="utf-8")
+    assert "\x00" not in text
+    assert "\\u0000" not in text
+    if form == "judgments":
+        # As the data gate reads it.
+        (row,) = read_rows(file, JUDGMENTS)
+        assert row["reason"] == "un\u2400readable"
+
+
+@pytest.mark.parametrize("name", ["\u2800", "a\x00b", "x" * 65])
+def test_an_imported_name_that_is_none_is_refused(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, name: str
+) -> None:
+    desk.publish(make_pairs(3))
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    file = tmp_path / "vendor.jsonl"
+    file.write_text(to_lines([row | {"annotator_id": name}]), encoding="utf-8")
+    code, _, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, "annotator is" in err) == (2, True)
+    assert desk.sql("SELECT count(*) FROM labels") == [(0,)]
+
+
+def test_a_second_import_of_a_file_changes_nothing(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    file = tmp_path / "vendor.jsonl"
+    file.write_text(to_lines([row]), encoding="utf-8")
+    run("import", file, "--round", "r1", "--format", "trl")
+    code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (0, "0 judgments imported, 1 already known, 0 refused\n")
+    assert desk.progress().judgments == 1
+
+
+@pytest.mark.parametrize("form", ["trl", "label-studio"])
+def test_a_format_goes_out_and_in_again(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, form: str
+) -> None:
+    pairs = make_pairs(20)
+    desk.publish(pairs)
+    desk.hire("ana")
+    given = ["a", "b"] * 9 + (["tie", "both_bad"] if form == "label-studio" else ["a", "b"])
+    said = {desk.answer("ana", choice).pair.pair_id: choice for choice in given}
+    file = tmp_path / "out.file"
+    assert run("export", "--round", "r1", "--format", form, "--out", file)[0] == 0
+    other = tmp_path / "other.db"
+    comparisons = write_comparisons(tmp_path / "c.jsonl", pairs)
+    main(["publish", "--store", str(other), "--round", "r1", "--comparisons", str(comparisons)])
+    assert (
+        main(["import", "--store", str(other), "--round", "r1", "--format", form, str(file)]) == 0
+    )
+    again = tmp_path / "again.jsonl"
+    main(["export", "--store", str(other), "--round", "r1", "--out", str(again)])
+    judgments = read_judgments(again)
+    assert {one.pair_id: one.choice for one in judgments} == said
+    assert {(one.annotator_id, one.kind) for one in judgments} == {("ana", "import")}
+
+
+def test_imported_judgments_of_unknown_pairs_are_refused_with_the_reason(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    file = tmp_path / "vendor.jsonl"
+    rows = [{"prompt": "another", "chosen": "x", "rejected": "y"}]
+    file.write_text(to_lines(rows), encoding="utf-8")
+    code, out, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (2, "0 judgments imported, 0 already known, 1 refused\n")
+    assert "round r1 does not contain the pair" in err
+
+
+def test_label_studio_gets_shuffled_sides_and_its_configuration(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(200))
+    file = tmp_path / "tasks.json"
+    run("export", "--round", "r1", "--format", "label-studio", "--out", file)
+    tasks = json.loads(file.read_text(encoding="utf-8"))
+    a_left = sum(task["data"]["left"].endswith(" a") for task in tasks)
+    # Binomial(200, 1/2): standard deviation 7.1.
+    assert abs(a_left - 100) < 22
+    config = (tmp_path / "tasks.config.xml").read_text(encoding="utf-8")
+    assert '<Pairwise name="pref" toName="a,b"/>' in config
+
+
+def test_every_form_says_which_response_was_cut(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    pairs = [replace(pair, finished_b=n % 2 == 0) for n, pair in enumerate(make_pairs(40))]
+    desk.publish(pairs)
+    desk.hire("ana")
+    for _ in pairs:
+        desk.answer("ana", "a")
+    for form in ("label-studio", "csv", "trl"):
+        assert run("export", "--round", "r1", "--format", form, "--out", tmp_path / form)[0] == 0
+    cut = {f"answer {n} b" for n in range(1, 40, 2)}
+    told: dict[str, set[str]] = {form: set() for form in ("label-studio", "csv", "trl")}
+    for task in json.loads((tmp_path / "label-studio").read_text(encoding="utf-8")):
+        for side in ("left", "right"):
+            note = task["data"][f"{side}_note"]
+            assert note in ("", "The response was cut here, at the length limit.")
+            told["label-studio"] |= {task["data"][side]} if note else set()
+    with (tmp_path / "csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            told["csv"] |= {row[name] for name in ("a", "b") if row[f"{name}_finished"] == "cut"}
+    for line in (tmp_path / "trl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        told["trl"] |= {row[one] for one in ("chosen", "rejected") if not row[f"{one}_finished"]}
+    assert told == dict.fromkeys(told, cut)
+    for note in ("$left_note", "$right_note"):
+        assert note in (tmp_path / "label-studio.config.xml").read_text(encoding="utf-8")
+
+
+def test_a_table_holds_no_formula(run: Command, desk: Any, make_pairs: Any, tmp_path: Path) -> None:
+    (pair,) = make_pairs(1)
+    bad = "=HYPERLINK('http://evil')"
+    pair = replace(pair, response_a=bad, pair_id=pair_id(pair.prompt, bad, pair.response_b))
+    desk.publish([pair])
+    desk.hire("@ana")
+    desk.answer("@ana", "a")
+    run("export", "--round", "r1", "--format", "csv", "--out", tmp_path / "t.csv")
+    table = (tmp_path / "t.csv").read_text(encoding="utf-8")
+    assert "'=HYPERLINK" in table
+    assert ",'@ana," in table
+    assert ",=HYPERLINK" not in table

@@ -1,0 +1,39 @@
+"""People as annotators: a stage waits for their judgments, in the store that it is told of."""
+
+from typing import Any
+
+import pytest
+
+from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.people import PeopleAnnotator
+
+
+def test_people_as_annotators_wait_then_give_their_judgments(desk: Any, make_pairs: Any) -> None:
+    store = str(desk.sql("PRAGMA database_list")[0][2])
+    people = PeopleAnnotator(LabelParams(annotators="people", store=store))
+    pairs = make_pairs(4)
+    desk.hire("ana")
+    with pytest.raises(MissingJudgmentsError, match="round r1 waits for 4 of 4 judgments") as waits:
+        people.judge(pairs)
+    assert "make annotate" in str(waits.value)
+    for _ in range(3):
+        desk.answer("ana", "a")
+    with pytest.raises(MissingJudgmentsError, match="waits for 1 of 4"):
+        people.judge(pairs)
+    desk.answer("ana", "b")
+    judgments = people.judge(pairs)
+    assert [one.pair_id for one in judgments] == [pair.pair_id for pair in pairs]
+    assert sorted(one.choice for one in judgments) == ["a", "a", "a", "b"]
+    assert people.judge(pairs) == judgments
+    # Both times they were taken out, and that is in the log.
+    log = desk.sql("SELECT round, detail FROM events WHERE kind = 'export'")
+    assert log == [("r1", '{"form": "stage", "n": 4}')] * 2
+
+
+def test_the_environment_can_name_the_store_that_all_workspaces_share(
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHF_FEEDBACK_STORE", str(desk.sql("PRAGMA database_list")[0][2]))
+    people = PeopleAnnotator(LabelParams(annotators="people", store="/nowhere/else.db"))
+    people.publish(make_pairs(3))
+    assert desk.progress().missing == 3

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from feedback.judgments import read_pairs
 from feedback.page.access import may_change
 from feedback.page.requests import ExportWish, PersonChange
-from feedback.page.security import PUBLISH_PATH, TooLargeError
+from feedback.page.security import PUBLISH_PATH
 from feedback.store import accounts, rounds
 from feedback.store.accounts import Person, UnknownAnnotatorError
 from feedback.store.database import Database
@@ -100,8 +100,6 @@ def _add_publish(app: FastAPI) -> None:
         # Read only now, so that nobody without the right can make us keep so much.
         try:
             content = await request.body()
-        except TooLargeError as error:
-            raise HTTPException(413, "the file is too large") from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the file did not arrive") from error
         database, by = request.app.state.database, person.annotator_id

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,8 +43,12 @@ MAX_PUBLISHED_BYTES = 16 * 2**20
 """The largest file of pairs that a lead may publish by the page."""
 
 
-class TooLargeError(Exception):
-    """A body exceeded the limit while it was read."""
+class TooLargeError(HTTPException):
+    """A body exceeded the limit while it was read; FastAPI makes 400 of other exceptions."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the most bytes that a body may have."""
+        super().__init__(413, f"larger than {limit} bytes")
 
 
 class Guard:
@@ -80,10 +85,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        try:
-            await self._app(scope, _capped(receive, limit), send_guarded)
-        except TooLargeError:
-            await _too_large(limit)(scope, receive, send_guarded)
+        await self._app(scope, _capped(receive, limit), send_guarded)
 
     def _forwarded(self, scope: Scope, headers: Headers) -> PlainTextResponse | None:
         peer, port = scope.get("client") or ("nowhere", 0)
@@ -111,7 +113,7 @@ class Guard:
             return PlainTextResponse("requests from other sites are refused", status_code=403)
         length = headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length) or int(length) > limit:
-            return _too_large(limit)
+            return PlainTextResponse(f"larger than {limit} bytes", status_code=413)
         return None
 
 
@@ -124,10 +126,6 @@ def _is_of(origin: str, host: str, schemes: Collection[str]) -> bool:
         return False
 
 
-def _too_large(limit: int) -> PlainTextResponse:
-    return PlainTextResponse(f"larger than {limit} bytes", status_code=413)
-
-
 def _capped(receive: Receive, limit: int) -> Receive:
     """`receive` with a byte limit, which also stops requests without or with a false length."""
     seen = 0
@@ -137,7 +135,7 @@ def _capped(receive: Receive, limit: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > limit:
-            raise TooLargeError
+            raise TooLargeError(limit)
         return message
 
     return counted

@@ -50,7 +50,7 @@ def test_s13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estima
     assert result[-1].kl < 0.7 * result[0].kl
 
 
-def test_the_penalty_is_in_one_place_only(assert_close):
+def test_the_penalty_is_in_one_place_only():
     settings = params(iterations=1)
     (metrics,) = metrics_of(run(fresh(settings, reference_seed=1), settings))
     assert metrics.kl_loss == 0.0

@@ -73,8 +73,8 @@ def test_the_session_cookie_is_out_of_reach_for_scripts_and_other_sites(
 
 def test_a_change_without_the_csrf_token_is_refused(client: TestClient, desk: Any) -> None:
     csrf = sign_in(client, desk)
-    for path in ("/api/task", "/api/undo", "/api/judgments", "/api/logout"):
-        assert client.post(path, json={"key": KEY}).status_code in (403, 422), path
+    for path in ("/api/task", "/api/undo", "/api/logout"):
+        assert client.post(path, json={"key": KEY}).status_code == 403, path
     assert client.post("/api/task", headers={"X-CSRF-Token": "x"}).status_code == 403
     assert client.post("/api/task", headers={"X-CSRF-Token": csrf}).status_code == 200
 

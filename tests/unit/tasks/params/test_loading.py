@@ -109,11 +109,12 @@ def test_a_folder_in_place_of_the_file_is_the_users_mistake(tmp_path: Path):
 
 
 def test_no_value_in_the_file_can_run_code(tmp_path: Path):
-    path = write(tmp_path / "p.yaml", "run: !!python/object/apply:os.mkdir [owned]\n")
+    owned = tmp_path / "owned"
+    path = write(tmp_path / "p.yaml", f"run: !!python/object/apply:os.mkdir [{owned}]\n")
 
     with pytest.raises(ParamsError):
         load_params(path)
-    assert not Path("owned").exists()
+    assert not owned.exists()
 
 
 def test_a_section_comes_as_plain_values_and_flattens_to_dotted_keys():

@@ -20,7 +20,7 @@ def test_a_stage_that_succeeds_publishes_its_output_and_says_so(place: Workplace
     assert outcome["stage"] == "probe"
     assert (outcome["status"], outcome["code"], outcome["message"]) == ("done", 0, "")
     assert outcome["execution"] == "run-7"
-    assert 0 < outcome["seconds"] < 180
+    assert outcome["seconds"] > 0
     # Texts and truth values are no metrics.
     assert place.finish()["metrics"] == {"loss": 0.5, "nested.n": 3.0}
     assert place.finish()["status"] == "FINISHED"

@@ -66,7 +66,9 @@ INTRODUCTION = (
     f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
     "AdamW, models, token ids and precision (of forward passes; trained weights are float32) the "
     "same for both. From 135M on our PPO computes a minibatch in micro-batches of four, as the "
-    "presets do (rows from before 2026-11-25: whole, like TRL). In our PPO several responses "
+    "presets do (rows from before 2026-11-25: whole, like TRL). TRL's PPO cannot at as many "
+    "optimiser steps: it counts micro-batches across minibatches, so with micro-batches of four it "
+    "would step once a pass, not once a minibatch. In our PPO several responses "
     "share a "
     "row (`ppo.packing`), except in the lines that say padded rows, the default.\n\n"
     "Bits of either side: native takes the instructions that the processor has, portable (our "
@@ -166,6 +168,7 @@ def _conditions(found: Row, unit: str) -> str:
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
         f"{min(load):.1f} to {max(load):.1f}; ragged lengths {found['ends']}; "
         f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
+        f"{found.get('note', '')}"
     )
 
 

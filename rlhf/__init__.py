@@ -48,6 +48,7 @@ Models
     reward_heads         the head, on the trunk of every family
     actor_critic         a policy with its value function, or alone
     ppo_actor            the one that PPO's settings ask for
+    ppo_models           the models of a round of PPO, from their folders to the device
     classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end

@@ -17,6 +17,9 @@ from rlhf.compute import sent
 from rlhf.last_block import FAMILIES
 from rlhf.shapes import AttentionMask, SequenceVisible, TokenIds
 
+TAKE_ANY_MASK = FAMILIES | {"cohere", "gpt_neox", "opt", "phi", "phi3"}
+"""`model_type` of the models that hand a mask (rows, 1, queries, keys) to their layers as it is."""
+
 UNMASKED = "rlhf_unmasked"
 """Attention as ever, under a name for which transformers makes no mask, and asks nothing."""
 
@@ -25,7 +28,7 @@ def takes_any_mask(trunk: nn.Module) -> bool:
     """Whether it takes a mask (rows, 1, queries, keys) as it is, and looks back without a limit."""
     config = getattr(trunk, "config", None)
     return (
-        getattr(config, "model_type", None) in FAMILIES
+        getattr(config, "model_type", None) in TAKE_ANY_MASK
         and getattr(config, "_attn_implementation", None) == "sdpa"
         and getattr(config, "sliding_window", None) is None
     )

@@ -14,6 +14,9 @@ from rlhf.bits import require_kernels
 
 Precision = Literal["float32", "bfloat16"]
 
+HOST = torch.device("cpu")
+"""Where models are loaded, and cast before they go to their device."""
+
 KEPT_BYTES = 128 * 2**20
 """Memory that was freed stays with the process up to here. By default glibc gives a step's tensors
 back and takes them again in the next: 7,000 page faults a step of the embedded model."""

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from rlhf.compute import Compute
+from rlhf.compute import HOST, Compute
 from rlhf.models import load_policy
 
 KINDS = (nn.Linear, Conv1D)
@@ -42,7 +42,7 @@ def freeze(model: Model, compute: Compute) -> Model:
 
 def load_frozen_policy(folder: Path, compute: Compute) -> PreTrainedModel:
     """A policy to sample from, or to compare with; the device never holds it in float32 as well."""
-    return freeze(load_policy(folder, torch.device("cpu")), compute)
+    return freeze(load_policy(folder, HOST), compute)
 
 
 def cast_frozen(model: nn.Module, compute: Compute) -> None:
@@ -58,6 +58,8 @@ def restore_frozen(model: nn.Module, load: Callable[[], nn.Module]) -> None:
     """Give back the digits that `cast_frozen` took, from the model as it was loaded.
 
     An adapter is merged into these weights, and its changes are small beside bfloat16's steps.
+    `load` gives the whole model on the host; the device takes a layer's weights in place of those
+    that it had.
     """
     cast = [
         (name, layer) for name, layer in linear_layers(model) if layer.weight.dtype != torch.float32
@@ -66,8 +68,9 @@ def restore_frozen(model: nn.Module, load: Callable[[], nn.Module]) -> None:
         return
     whole = load()
     for name, layer in cast:
-        source = whole.get_submodule(name.replace(BELOW_ADAPTER, ""))
-        layer.load_state_dict(source.state_dict(), assign=True)
+        source = whole.get_submodule(name.replace(BELOW_ADAPTER, "")).state_dict()
+        there = {key: weight.to(layer.weight.device) for key, weight in source.items()}
+        layer.load_state_dict(there, assign=True)
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from rlhf.compute import sent
 from rlhf.shapes import AttentionMask
 
-FAMILIES = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
+FAMILIES = frozenset({"gemma", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
 """`model_type` of the models whose blocks are known; a test compares each with its plain self."""
 
 LEAST_ROWS = 32

@@ -11,35 +11,24 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.actor_critic import (
-    VALUE_FUNCTION,
-    ActorCritic,
-    load_value_function,
-    save_value_function,
-)
+from rlhf.actor_critic import ActorCritic, save_value_function
 from rlhf.batches import Rollout
 from rlhf.chat import decode_rows
-from rlhf.compute import Compute
-from rlhf.ensembles import load_scorer, members_of
-from rlhf.frozen import cast_frozen, freeze, load_frozen_policy, restore_frozen
-from rlhf.lora import ADAPTER, add_adapter, load_adapter, scale_adapter, take_adapter
+from rlhf.compute import HOST, Compute
+from rlhf.frozen import restore_frozen
+from rlhf.lora import ADAPTER, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
-from rlhf.packing import check_packing
-from rlhf.positions import check_positions, longest_row
 from rlhf.ppo import Iteration, train
-from rlhf.ppo_actor import build_actor
+from rlhf.ppo_models import load_models
 from rlhf.ppo_update import PPOTraining
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_functions import RewardFunctionError
-from rlhf.reward_models import RewardModel
-from rlhf.rollouts import PPOModels
 from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
 from rlhf.samplers import Sampler
 from rlhf.self_checks import check_frozen, check_models, frozen
 from rlhf.sharding import Held
 from rlhf.special_ids import SpecialIds, load_special_ids
-from rlhf.weight_average import interpolate
 from tasks.generation.rollouts import RolloutServer
 from tasks.running.metrics_file import write_metrics
 from tasks.running.models import (
@@ -82,33 +71,22 @@ def run(stage: Stage) -> None:
     folder = SFT if params.start_sft == 1 else Path(stage.round.start)
     tokenizer = load_tokenizer(folder)
     tokens = load_special_ids(folder, tokenizer)
-    reward_model, by_text = _learned(stage, compute)
+    reward, by_text = _learned(stage, compute)
     rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))
     named_random(stage.params.run.seed, "ppo", str(key)).shuffle(rows)
     kept, prompts, too_long = encode_prompts(rows, tokenizer, params.max_prompt_tokens)
-    actor = _actor(stage, folder, reward_model, compute)
-    check_positions(
-        actor.lm, longest_row("ppo", params.max_prompt_tokens, params.sampling.max_new_tokens)
-    )
-    if params.packing:
-        _check_packing(actor, reward_model, prompts[:4])
-    cast_frozen(actor.lm, compute)
-    # The value function may have started from the reward model's weights, in full precision.
-    models = PPOModels(
-        actor=actor,
-        reference=load_frozen_policy(SFT, compute) if params.lora is None else actor.lm,
-        reward_model=None if reward_model is None else freeze(reward_model, compute),
-        sampler=_sampler(stage, tokenizer, tokens, compute),
-    )
+    draws = seeds.torch("ppo", "lora")
+    models = load_models(folder, SFT, reward, params, compute, prompts=prompts[:4], draws=draws)
+    models = models._replace(sampler=_sampler(stage, tokenizer, tokens, compute))
     asked = {tuple(ids): row["prompt"] for row, ids in zip(kept, prompts, strict=True)}
     rules = build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=asked)
     at_first = frozen(models)
     at_start = folder == SFT
     with compute.autocast():
         check_models(models, prompts[:8], tokens, starts_at_reference=at_start)
-    held = Held(actor, divided=stage.params.run.sharded)
+    held = Held(models.actor, divided=stage.params.run.sharded)
     if params.recompute_layers:
-        recompute_layers(actor)
+        recompute_layers(models.actor)
     training = PPOTraining(models, params, held)
     samples: list[dict[str, Any]] = []
     checkpoints = Checkpoints(stage, training, samples)
@@ -133,13 +111,13 @@ def run(stage: Stage) -> None:
     _write_results(stage, training, too_long, samples)
 
 
-def _learned(stage: Stage, compute: Compute) -> tuple[RewardModel | None, LearnedScore | None]:
-    """The reward model that scores the policy's ids, or the scores of one that reads text."""
+def _learned(stage: Stage, compute: Compute) -> tuple[Path | None, LearnedScore | None]:
+    """Where the reward model lies that scores the policy's ids; or the scores of one of texts."""
     params, folder = stage.params.ppo, Path(f"models/rounds/{stage.round_key}/reward")
     if params.rewards.learned == 0:
         return None, None
     if (by_text := text_scorer(folder, compute)) is None:
-        return load_scorer(folder, compute.device), None
+        return folder, None
     if params.has_value_function() and params.value_init == "reward":
         raise StageEnd(
             "bad_input",
@@ -162,7 +140,7 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
     """Writes the policy with its value function and its adapter, where it has them."""
     adapter = None
     if stage.params.ppo.lora is not None:
-        restore_frozen(actor.lm, lambda: load_policy(SFT, actor.lm.device))
+        restore_frozen(actor.lm, lambda: load_policy(SFT, HOST))
         adapter = take_adapter(actor.lm)
     target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
     if adapter is not None:
@@ -194,41 +172,6 @@ def _write_results(
         Output("policy", Path(f"models/rounds/{key}/policy")),
         Output("artifact", Path(f"results/ppo/{key}")),
     )
-
-
-def _actor(stage: Stage, folder: Path, reward_model: Any, compute: Compute) -> ActorCritic:
-    """The policy that the round starts from; its value function is the one beside it, if any.
-
-    An estimator of the advantage that needs none gets none, whatever lies there. With LoRA the
-    policy is SFT with the adapter of the starting policy, or with a fresh one. SFT's share in the
-    starting weights is mixed in afterwards, so the value function knows nothing of it.
-    """
-    params, device = stage.params.ppo, compute.device
-    lm = load_policy(folder if params.lora is None else SFT, device)
-    if params.lora is None and params.start_sft and folder != SFT:
-        interpolate(lm, load_policy(SFT, device), params.start_sft)
-    actor = build_actor(lm, params, reward_model=reward_model)
-    carries = actor.value_head is not None and params.value_carry
-    if carries and (folder / VALUE_FUNCTION).is_file():
-        load_value_function(actor, folder)
-    if params.lora is not None and folder == SFT:
-        add_adapter(actor.lm, params.lora, seeds_of(stage).torch("ppo", "lora"))
-    elif params.lora is not None:
-        load_adapter(actor.lm, folder / ADAPTER, params.lora)
-        scale_adapter(actor.lm, 1 - params.start_sft)
-    return actor
-
-
-def _check_packing(
-    actor: ActorCritic, reward_model: RewardModel | None, prompts: Sequence[Sequence[int]]
-) -> None:
-    """Every trunk that will read packed rows can; in full precision, so before weights are cast."""
-    members = [] if reward_model is None else members_of(reward_model)
-    trunks = [actor.lm.base_model, *(member.classifier.base_model for member in members)]
-    if actor.value_trunk is not None:
-        trunks.append(actor.value_trunk)
-    for trunk in trunks:
-        check_packing(trunk, prompts, setting="ppo.packing")
 
 
 def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -27,7 +28,7 @@ from rlhf.classifiers import (
     load_text_encoder,
     same_tokens,
 )
-from rlhf.compute import Compute
+from rlhf.compute import HOST, Compute
 from rlhf.ensembles import (
     join,
     load_members,
@@ -82,14 +83,11 @@ def run(stage: Stage) -> None:
     compute = start_compute(stage.params.run)
     train, heldout = _preferences(stage)
     fresh = [row for row in heldout if row.round == stage.round_key]
-    before = None
-    start = Path(stage.round.reward_model)
-    if is_reward_model(start):
-        scorer = freeze(load_scorer(start, compute.device), compute)
-        before = gold_accuracy(scorer, load_encoder(start), fresh, compute)
     metrics: dict[str, Any] = {
-        "round": stage.round_key, "pairs": len(train), "accuracy_before": before
-    }  # fmt: skip
+        "round": stage.round_key,
+        "pairs": len(train),
+        "accuracy_before": _accuracy_before(Path(stage.round.reward_model), fresh, compute),
+    }
     made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
     progress = Progress(stage.name, passes(made.model) + reward_guards.PASSES, "passes")
     numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute, progress=progress)
@@ -112,6 +110,16 @@ def run(stage: Stage) -> None:
     )
 
 
+def _accuracy_before(
+    start: Path, fresh: Sequence[Preference], compute: Compute
+) -> dict[str, float] | None:
+    """What the earlier round's reward model makes of fresh labels; it is gone before training."""
+    if not is_reward_model(start):
+        return None
+    scorer = freeze(load_scorer(start, HOST), compute)
+    return gold_accuracy(scorer, load_encoder(start), fresh, compute)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """The round's reward model, ready to score."""
@@ -131,14 +139,16 @@ def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Mad
     tokenizer = load_tokenizer(start)
     encoder = Encoder(tokenizer)
     retrain = params.retrain or not is_reward_model(start)
-    members = load_members(start, compute.device) if not retrain else _fresh(stage, start, compute)
+    members = (
+        load_members(start, compute.device) if not retrain else _fresh(stage, start, compute.device)
+    )
     metrics: dict[str, Any] = {}
     adapters: list[Adapter] = []
     if retrain:
         members, metrics = _train(stage, members, encoder, train, compute)
         if params.lora is not None:
             restore_frozen(
-                nn.ModuleList(members), lambda: nn.ModuleList(_fresh(stage, start, compute))
+                nn.ModuleList(members), lambda: nn.ModuleList(_fresh(stage, start, HOST))
             )
             adapters = [take_adapter(member.classifier) for member in members]
         for member in members:
@@ -211,14 +221,14 @@ def _preferences(stage: Stage) -> tuple[list[Preference], list[Preference]]:
     return train, heldout
 
 
-def _fresh(stage: Stage, start: Path, compute: Compute) -> list[RewardModel]:
+def _fresh(stage: Stage, start: Path, device: torch.device) -> list[RewardModel]:
     """The members to train: those of the starting model; any others start from SFT."""
     seeds = seeds_of(stage)
     heads = [
         reward.member_seeds(seeds, number).torch("reward", "head")
         for number in range(stage.params.reward.ensemble)
     ]
-    return starting_members(start, Path("models/sft"), heads, compute.device)
+    return starting_members(start, Path("models/sft"), heads, device)
 
 
 def _train(

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.demonstrations import prompts_of, read_demonstrations
 from preferences.splitting import split_of
 from rlhf import sft
-from rlhf.compute import Compute
+from rlhf.compute import HOST, Compute
 from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, add_adapter, take_adapter
 from rlhf.models import load_policy, load_tokenizer
@@ -71,7 +71,7 @@ def run(stage: Stage) -> None:
     }
     model, adapter = training.held.whole(), None
     if params.lora is not None:
-        restore_frozen(model, lambda: load_policy(base, compute.device))
+        restore_frozen(model, lambda: load_policy(base, HOST))
         adapter = take_adapter(model)
     if data.heldout:
         after = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)

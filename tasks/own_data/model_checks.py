@@ -32,6 +32,7 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     for key, name in others.items():
         if name not in (None, NO_MODEL) and (root / str(name)).is_dir():
             yield from ((key, text) for text in _scores_problems(root / str(name)))
+    yield from _start_problems(params, root)
     function = own_function(params.ppo.rewards)
     if function is not None:
         yield from _function_problems(function, root)
@@ -107,6 +108,31 @@ def _scores_problems(folder: Path) -> Iterator[str]:
         yield f"{folder}: expected a sequence classifier, found {found} in config.json"
     elif (labels := len(config.get("id2label") or "12")) > 2:
         yield f"{folder}: a classifier of {labels} labels; a reward model has one, or two"
+
+
+def _start_problems(params: Params, root: Path) -> Iterator[Problem]:
+    """A value model that would start from a reward model with another vocabulary."""
+    ppo, base, reward = params.ppo, params.base.model, params.reward.model
+    if not ppo.has_value_function() or ppo.value_init != "reward":
+        return
+    if base is None or reward is None or not ((root / base).is_dir() and (root / reward).is_dir()):
+        return
+    from rlhf.chat import TokenizerError  # noqa: PLC0415
+    from rlhf.classifiers import load_text_encoder  # noqa: PLC0415
+    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+    from rlhf.models import load_tokenizer  # noqa: PLC0415
+
+    try:
+        ours = load_tokenizer(root / base).get_vocab()
+        theirs = load_text_encoder(root / reward).tokenizer.get_vocab()
+    except (ModelFolderError, TokenizerError):
+        return  # Said of the folder.
+    if ours != theirs:
+        yield (
+            "ppo.value_init",
+            f"reward, but {reward} (reward.model) has a tokenizer of its own, so no value model "
+            "can start from it; take zero",
+        )
 
 
 def _function_problems(function: RewardFunction, root: Path) -> Iterator[Problem]:

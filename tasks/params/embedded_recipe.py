@@ -5,6 +5,7 @@ pre-trained model: on SmolLM2-135M, twenty steps of SFT's Muon took the held-out
 1.752 nats a token, AdamW at 2e-5 took it to 0.779. Hours later nothing would say why.
 """
 
+from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.reward import RewardParams
 from rlhf.params.sft import SFTParams
@@ -39,10 +40,18 @@ def embedded_recipe(params: Params, parameters: int) -> str | None:
 def _embedded_optimisers(params: Params) -> list[str]:
     sft, reward, ppo = params.sft, params.reward, params.ppo
     embedded = {
-        "sft.optimiser": sft.optimiser == SFTParams().optimiser,
-        "reward.optimiser": reward.optimiser == RewardParams().optimiser and reward.lora is None,
-        "ppo.optimiser": ppo.optimiser == PPOParams().optimiser and ppo.lora is None,
-        "ppo.value_optimiser": ppo.value_optimiser == PPOParams().value_optimiser
+        "sft.optimiser": _same_rates(sft.optimiser, SFTParams().optimiser),
+        "reward.optimiser": _same_rates(reward.optimiser, RewardParams().optimiser)
+        and reward.lora is None,
+        "ppo.optimiser": _same_rates(ppo.optimiser, PPOParams().optimiser) and ppo.lora is None,
+        "ppo.value_optimiser": _same_rates(ppo.value_optimiser, PPOParams().value_optimiser)
         and ppo.value_model == "separate",
     }
     return [key for key, same in embedded.items() if same]
+
+
+def _same_rates(one: OptimiserParams, other: OptimiserParams) -> bool:
+    """Whatever the schedule, the warm-up and the rest."""
+    if one.name != other.name or one.lr != other.lr:
+        return False
+    return one.name != "muon" or one.muon_lr == other.muon_lr

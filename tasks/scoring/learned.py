@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf.chat import Prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
-from rlhf.compute import Compute
+from rlhf.compute import HOST, Compute
 from rlhf.ensembles import load_scorer
 from rlhf.frozen import freeze
 from rlhf.models import load_tokenizer
@@ -38,7 +38,7 @@ def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
     """The scores of a reward model that reads text; None for one that reads the policy's ids."""
     if not reads_text(folder):
         return None
-    model = freeze(load_classifier(folder, compute.device), compute)
+    model = freeze(load_classifier(folder, HOST), compute)
     encoder = load_text_encoder(folder)
 
     def scores(
@@ -66,5 +66,5 @@ def score_responses(
     if by_text is not None:
         return by_text(texts.prompts, texts.responses, texts.finished)
     pad_id = special_ids(load_tokenizer(folder)).pad
-    model = freeze(load_scorer(folder, compute.device), compute)
+    model = freeze(load_scorer(folder, HOST), compute)
     return score_rows(model, texts.rows, pad_id=pad_id, compute=compute)

@@ -169,6 +169,24 @@ def test_a_classifier_that_others_have_trained_may_annotate(place: Place):
         check_inputs(load_params(place.save()), place.root)
 
 
+def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: Place):
+    """Found by `ppo` alone, after SFT and the reward model, it would cost hours."""
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
+    write_reward_model(place.root / "judge")
+    check_inputs(load_params(place.save()), place.root)
+
+    text = (place.root / "judge/tokenizer.json").read_text()
+    (place.root / "judge/tokenizer.json").write_text(text.replace('"w3"', '"v3"'))
+    (found,) = place.preflight()
+    assert "ppo.value_init: reward, but judge (reward.model) has a tokenizer of its own" in found
+
+    place.values["ppo"]["value_init"] = "zero"
+    check_inputs(load_params(place.save()), place.root)
+
+
 def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
     write_reward_model(place.root / "models/rounds/r1/reward", score_std=1.0, score_mean=0.0)
     place.values["label"] = {

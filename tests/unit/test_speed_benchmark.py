@@ -203,7 +203,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     ]
     confined = found | {"bits": {"ours": "portable", "trl": "native"}, "rows": slow}
     (tmp_path / "cpu-4M-portable-m.json").write_text(json.dumps(confined))
-    other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small}
+    other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small, "note": " Of two."}
     (tmp_path / "cpu-0.6M-n.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
@@ -238,7 +238,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     versions = "TRL 1 for PPO, 2 for SFT, 3 for reward training."
     assert f"load average 1.0 to 7.5; ragged lengths as told; {versions}" in page
     assert "- 0.6M, float32, native / native: N, 1 thread(s)" in page
-    assert "load average 0.5 to 0.5; ragged lengths as told; without TRL." in page
+    assert "load average 0.5 to 0.5; ragged lengths as told; without TRL. Of two." in page
     assert (
         "separate value model | 0.6M | ragged | float32 | native / native | N | 7.000 | – | – |"
         in page

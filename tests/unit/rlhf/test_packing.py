@@ -124,9 +124,9 @@ def test_s52_a_padded_batch_has_the_hidden_states_and_gradient_of_its_packed_row
 
 @pytest.mark.parametrize("family", families.EVERY)
 def test_s52_every_family_packs_or_is_refused(family):
-    """OPT counts positions by its mask; Falcon and Bloom build theirs without positions."""
+    """Falcon and Bloom build their masks without positions."""
     trunk = families.policy(family).base_model
-    if family in ("bloom", "falcon", "falcon with ALiBi", "opt"):
+    if family in ("bloom", "falcon", "falcon with ALiBi"):
         with pytest.raises(PackingError, match=r"set ppo\.packing to false"):
             check_packing(trunk, SEQUENCES, setting="ppo.packing")
     else:

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.attention_masks import takes_any_mask
+from rlhf.attention_masks import TAKE_ANY_MASK, takes_any_mask
 from rlhf.masked import EmptyMaskError
 from rlhf.pair_rows import join, pair_scores
-from tests import tiny
+from tests import families, tiny
 from tests.tiny import PAD
 
 SIDES = [
@@ -26,6 +26,20 @@ def alone(model, row):
     """The library's own pass over one row without padding."""
     hidden = model.classifier.base_model(input_ids=torch.tensor([row])).last_hidden_state
     return model.head(hidden[0, -1])[0]
+
+
+@pytest.mark.parametrize("family", sorted(TAKE_ANY_MASK - {"mistral"}))
+def test_s41_in_every_family_both_sides_score_what_they_score_alone(family, assert_close):
+    trunk = families.policy(family).base_model
+    assert takes_any_mask(trunk)
+    rows = join(SIDES, pad_id=PAD)
+    joined = trunk(rows.ids, rows.visible[:, None], position_ids=rows.positions, use_cache=False)
+    found = joined.last_hidden_state.flatten(0, 1)[rows.ends.flatten()]
+    sides = [side for pair in SIDES for side in pair]
+    expected = torch.stack(
+        [trunk(torch.tensor([side]), use_cache=False).last_hidden_state[0, -1] for side in sides]
+    )
+    assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @PACKED

@@ -61,3 +61,13 @@ def test_rates_of_ones_own_are_left_alone_one_by_one(params: Params) -> None:
     assert embedded_recipe(replace(params, ppo=adapters), 134_515_008) is None
     own = replace(ppo, value_optimiser=OWN)
     assert embedded_recipe(replace(params, ppo=own), 134_515_008) is None
+
+
+def test_the_embedded_rates_are_known_whatever_the_schedule(params: Params) -> None:
+    sft = replace(params.sft.optimiser, schedule="constant", warmup_steps=3)
+    found = embedded_recipe(replace(params, sft=replace(params.sft, optimiser=sft)), 134_515_008)
+    assert found is not None
+    assert "but sft.optimiser, reward.optimiser" in found
+    for own in (replace(sft, muon_lr=1e-4), replace(sft, lr=1e-5), replace(sft, name="adamw")):
+        changed = replace(params, sft=replace(params.sft, optimiser=own))
+        assert "but reward.optimiser, ppo.optimiser" in str(embedded_recipe(changed, 134_515_008))

@@ -1,0 +1,45 @@
+"""What the labelling page's sign-in says to who guesses and to whose token has expired."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.browser.labelling import Keys, by_id, wait_for
+
+
+def tell(browser: Any) -> str:
+    error = by_id(browser, "error")
+    return str(error.text) if error.is_displayed() else ""
+
+
+def type_token(browser: Any, token: str) -> None:
+    field = by_id(browser, "token")
+    field.clear()
+    field.send_keys(token, Keys.ENTER)
+
+
+def test_who_guesses_is_told_how_long_to_wait(
+    browser: Any, site: Any, picture: Callable[[str], None]
+) -> None:
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login")
+    type_token(browser, "guess")
+    wait_for(browser, tell)
+    assert tell(browser) == "Unknown token; ask for a new one."
+    for _ in range(12):
+        type_token(browser, "guess")
+        time.sleep(0.1)
+    wait_for(browser, lambda b: tell(b).startswith("Too many wrong tokens. Try again in "))
+    seconds = int(tell(browser).split(" in ")[1].split()[0])
+    assert 1 <= seconds <= 60
+    picture("guesses")
+
+
+def test_who_comes_with_an_expired_token_is_told_so(browser: Any, site: Any) -> None:
+    token = site.token("ana")
+    with site.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE annotators SET token_expires_ms = 1700000000000")
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login#token={token}")
+    wait_for(browser, tell)
+    assert tell(browser) == "Your token expired on 2023-11-14; ask for a new one."

@@ -1,0 +1,166 @@
+"""`tasks.forget` removes what it finds from files, caches, stores and registries, or refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from feedback.store.database import Database
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
+from tasks.forget import main
+from tasks.forgetting.ledger import LOG
+from tests.traced_world import World, digest
+from tests.unit.tasks.forgetting.conftest import workspace
+
+
+def test_an_own_file_that_only_a_run_names_is_searched(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_text(json.dumps({"prompt": "Kim asks"}) + "\n" + json.dumps({"prompt": "x"}) + "\n")
+    folder = workspace(world, "runs/mine", world.commit_hash())
+    params = folder / "params.yaml"
+    text = params.read_text()
+    assert "\nprepare:\n" in text
+    files = "  files: {prompts: mine.jsonl, demonstrations: mine.jsonl, corpus: mine.jsonl}\n"
+    params.write_text(text.replace("\nprepare:\n", f"\nprepare:\n{files}"))
+    (folder / "mine.jsonl").symlink_to(own)
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert own.read_text() == json.dumps({"prompt": "x"}) + "\n"
+    assert (folder / "mine.jsonl").is_symlink()
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and ".git" not in path.parts
+    }
+
+
+def test_without_yes_nothing_is_changed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(world.root)
+
+    assert main(["--annotator", "ann"]) == 0
+
+    assert everything(world.root) == before
+    assert "data/rounds/r1/judgments.jsonl: 2\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "traces"),
+    [
+        (["--annotator", "ann"], [b'"ann"']),
+        (["--prompt", digest("two")], [b'"two"', digest("two").encode()]),
+        (["--matching", "Kim"], [b"Kim"]),
+        (["--source", "human"], [b'"human"']),
+    ],
+)
+def test_afterwards_no_file_holds_it_neither_tombstones_nor_log(
+    world: World, arguments: list[str], traces: list[bytes]
+) -> None:
+    assert any(traces[0] in content for content in everything(world.root).values())
+
+    assert main([*arguments, "--yes"]) == 0
+
+    left = everything(world.root)
+    assert [path for path, content in left.items() if any(one in content for one in traces)] == []
+    entry = json.loads((world.root / LOG).read_text())
+    assert set(entry["tombstones"]) == {
+        one.hash
+        for name in (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS)
+        for one in load_withdrawals(world.root / name).tombstones
+    }
+    assert entry["files"]["cache"] == len(entry["objects"]) > 0
+
+
+def test_doing_it_twice_finds_nothing_and_adds_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--annotator", "ann", "--yes"]) == 0
+    before = everything(world.root)
+    capsys.readouterr()
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing here has it. Not here, and so not searched, are outputs that ")
+    assert "the next run makes anew: label@r1, validate@r1, reward@r1, ppo@r1, sample@r2" in said
+    assert everything(world.root) == before
+
+
+def test_the_labelling_store_is_searched_and_emptied(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from feedback.store import accounts
+
+    store = world.root / ".work/feedback/feedback.db"
+    database = Database(store)
+    with database.writing() as connection:
+        accounts.new_token(connection, "ann-louise")
+        accounts.new_token(connection, "ann")
+    database.close()
+
+    assert main(["--annotator", "ann-louise", "--yes"]) == 0
+
+    assert "labelling store .work/feedback/feedback.db: 1 annotators" in capsys.readouterr().out
+    assert b"ann-louise" not in store.read_bytes()
+
+
+def test_registered_versions_that_contain_it_are_marked(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.tracking.shipping import tracking_uri
+    from tasks.tracking.store import connect
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    store = connect(tracking_uri(world.root))
+    store.client.create_registered_model("rlhf-policy")
+    for path in ("models/sft", "models/rounds/r2/policy"):
+        run = store.client.create_run(store.experiment)
+        tags = {"dvc.md5": world.now[path][0]}
+        store.client.create_model_version("rlhf-policy", f"runs:/{run.info.run_id}/m", tags=tags)
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert "Marked in MLflow: rlhf-policy version 2.\n" in capsys.readouterr().out
+    versions = store.client.search_model_versions("name = 'rlhf-policy'")
+    assert {v.version: "withdrawn" in v.tags for v in versions} == {1: False, 2: True}
+
+
+def test_rows_of_own_files_go_and_a_judgment_becomes_nobodys_skip(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    judgment = {"judgment_id": "1", "pair_id": "p", "round": "r1", "annotator_id": "ann",
+                "kind": "human", "choice": "a", "revision": 1, "reason": "because"}  # fmt: skip
+    other = {**judgment, "judgment_id": "2", "annotator_id": "bob"}
+    own.write_text(json.dumps(judgment) + "\n" + json.dumps(other) + "\n")
+    params = world.root / "params.yaml"
+    text = params.read_text()
+    assert "  annotators: rubric\n" in text
+    params.write_text(
+        text.replace("  annotators: rubric\n", "  annotators: file\n  file: mine.jsonl\n")
+    )
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    first, second = map(json.loads, own.read_text().splitlines())
+    nobody = {"annotator_id": "withdrawn-1", "kind": "withdrawn", "choice": "skip"}
+    assert first == {"judgment_id": "1", "pair_id": "p", "round": "r1", "revision": 1} | nobody
+    assert second == other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--annotator", " "], "--annotator: expected something to forget"),
+        (["--matching", "("], "--matching: not a regular expression"),
+        (["--matching", "x*"], "--matching: 'x*' matches every text"),
+    ],
+)
+def test_what_would_forget_everything_or_nothing_is_refused(
+    world: World, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+
+    assert capsys.readouterr().err.startswith(message)

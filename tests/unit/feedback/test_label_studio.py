@@ -1,0 +1,70 @@
+"""Exports of Label Studio are read; what is none, or no regular file, is refused in one line."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback.formats.label_studio import is_export, read_export
+from feedback.judgments import read_judgments
+from preferences.records import JudgmentError, pair_id
+
+_SIDES = {"prompt": "p", "left": "a", "right": "b"}
+
+
+def _task(**annotation: Any) -> bytes:
+    result = [{"from_name": "pref", "value": {"selected": "left"}}]
+    return json.dumps([{"data": _SIDES, "annotations": [{"result": result} | annotation]}]).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'[\n{"data": ', ":2: not JSON"),
+        (b"[" * 100_000, ": nested more than 64 levels deep"),
+        (b"[" + 5_000 * b"1" + b"]", ": expected a number of fewer digits"),
+        (b"[NaN]", ": not JSON .NaN is not a JSON number"),
+        (b"[\xff]", ": not UTF-8 at byte 1"),
+        (b'["\\ud800"]', ": task 1 has no data"),
+        (_task().replace(b'"a"', b'"\\ud800"'), ": contains half a surrogate pair"),
+        (_task(lead_time=10**300), "task 1: lead_time is 1"),
+        (_task(lead_time=-1), "task 1: lead_time is -1"),
+    ],
+)
+def test_a_file_that_is_no_export_of_label_studio_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "export.json"
+    path.write_bytes(content)
+    with pytest.raises(JudgmentError, match=message) as refused:
+        read_export(path, "r1")
+    assert str(refused.value).startswith(str(path))
+
+
+def test_a_prompt_that_only_begins_like_messages_is_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    for prompt in ("[" * 100_000, "[" + 5_000 * "1" + "]", "[not messages"):
+        path.write_bytes(_task().replace(b'"p"', json.dumps(prompt).encode()))
+        (judgment,) = read_export(path, "r1")
+        assert judgment.pair_id == pair_id(prompt, "a", "b")
+
+
+def test_a_rating_that_is_none_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    for rating, strength in ((True, None), ("2", None), (9, None), (3, 3)):
+        stars = {"from_name": "strength", "value": {"rating": rating}}
+        chosen = {"from_name": "pref", "value": {"selected": "right"}}
+        path.write_bytes(_task(result=[chosen, stars]))
+        (judgment,) = read_export(path, "r1")
+        assert (judgment.choice, judgment.strength) == ("b", strength)
+
+
+@pytest.mark.parametrize("reads", [is_export, lambda path: read_export(path, "r1"), read_judgments])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, reads: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(JudgmentError, match=f"{name}: is no regular file"):
+            reads(tmp_path / name)

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import load_params
-from tests.integration.test_own_data import write_rows
+from tests.integration.own_place import write_rows
 from tests.stage_world import copy_repository
 from tests.word_models import write_chat_model
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.integration.test_own_data import Place, rows, write_rows
+from tests.integration.own_place import Place, rows, write_rows
 from tests.word_models import WORDS, write_chat_model, write_gpt2
 
 pytestmark = pytest.mark.long

@@ -18,7 +18,7 @@ from tasks.own_data.preflight import check_inputs
 from tasks.own_data.rows import own_split
 from tasks.params.loading import load_params
 from tasks.params.prepare import FilesParams
-from tests.integration.test_own_data import ROOT, Place, write_rows
+from tests.integration.own_place import ROOT, Place, write_rows
 from tests.word_models import WORDS, write_chat_model
 
 FILES = FilesParams(prompts="p", demonstrations="d")

@@ -14,7 +14,7 @@ from flows import servers
 from tasks.tracking.shipping import ship
 from tasks.tracking.spool import Output, open_spool
 from tasks.tracking.store import connect, logged_files
-from tests.integration.test_tracking import LOAD_AGAIN, model_folders, start  # noqa: F401
+from tests.integration.tracked import LOAD_AGAIN, model_folders_fixture, start  # noqa: F401
 
 pytestmark = pytest.mark.long
 
@@ -62,7 +62,7 @@ def elsewhere(code: str, store: Path, work: Path, server: str, *arguments: str) 
 def test_models_of_another_machine_are_in_the_store_and_come_from_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    model_folders: Path,  # noqa: F811
+    model_folders: Path,
 ) -> None:
     store = tmp_path / "served"
     here = f"sqlite:///{store}/mlflow.db"

@@ -1,6 +1,5 @@
 """Spools against a real MLflow: a temporary SQLite file, a closed port, a fresh process."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -11,77 +10,22 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
 
 from tasks.sync import main as sync_main
-from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.shipping import Shipper, ship, ship_all, tracking_uri
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
+from tests.integration.tracked import (  # noqa: F401
+    database_fixture,
+    history,
+    log_steps,
+    repository,
+    root_fixture,
+    run_of,
+    runs_of,
+    start,
+)
 
 CLOSED_PORT = "http://127.0.0.1:9"
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One SQLite file for all tests here (its creation takes seconds), an experiment for each."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Path:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
-    return tmp_path
-
-
-def start(stage: str = "ppo@r1", execution: str = "run-1", kl_coef: float = 0.05) -> RunStart:
-    return RunStart(
-        stage=stage,
-        execution=execution,
-        params={"ppo.kl_coef": kl_coef, "run.seed": 0},
-        inputs={"data/rounds/r1/preferences": "0123456789abcdef0123456789abcdef.dir"},
-        tags={"git.commit": "c0ffee", "round": "r1"},
-    )
-
-
-def run_of(root: Path, stage: str) -> Run:
-    runs = runs_of(root, f"tags.`rlhf.stage` = '{stage}'")
-    assert len(runs) == 1
-    return runs[0]
-
-
-def runs_of(root: Path, condition: str) -> list[Run]:
-    client = MlflowClient(tracking_uri(root))
-    experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
-    assert experiment is not None
-    return list(client.search_runs([experiment.experiment_id], filter_string=condition))
-
-
-def history(root: Path, run: Run, key: str) -> list[tuple[int, float]]:
-    points = MlflowClient(tracking_uri(root)).get_metric_history(run.info.run_id, key)
-    return [(point.step, point.value) for point in points]
-
-
-def repository() -> Path:
-    return Path(__file__).parents[2]
-
-
-def artifacts(root: Path, models: dict[str, str]) -> list[Path]:
-    client = MlflowClient(tracking_uri(root))
-    folders = [client.get_logged_model(model).artifact_location for model in models.values()]
-    return [path for folder in folders for path in Path(folder.removeprefix("file://")).rglob("*")]
-
-
-def log_steps(spool: Spool, first: int, last: int) -> None:
-    for step in range(first, last):
-        spool.log(step, {"objective/kl": step / 10, "policy/loss": -float(step)})
 
 
 def test_a_finished_stage_arrives_with_curve_params_inputs_tags_and_artifacts(root: Path) -> None:
@@ -298,163 +242,6 @@ def test_two_processes_on_a_fresh_database_all_deliver(
     assert [worker.communicate(timeout=300)[0].strip() for worker in workers] == ["complete"] * 2
     assert len(runs_of(root, "tags.`rlhf.execution` = 'run-1'")) == 1
     assert len(runs_of(root, "tags.`rlhf.stage` LIKE 'ppo%'")) == 2
-
-
-@pytest.fixture(scope="module")
-def model_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny policy and a tiny reward model in Hugging Face format, as the stages publish them."""
-    folder = tmp_path_factory.mktemp("models")
-    vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{n}": n + 3 for n in range(13)}}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
-    config = LlamaConfig(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        pad_token_id=0,
-        eos_token_id=1,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder / "policy")
-    config.num_labels, config.score_mean, config.score_std = 1, 0.25, 2.0
-    LlamaForSequenceClassification(config).save_pretrained(folder / "reward")
-    for name in ("policy", "reward"):
-        tokenizer.save_pretrained(folder / name)
-        (folder / name / "manifest.json").write_text("{}")
-        (folder / name / "training_args.bin").write_bytes(b"\x80\x04.")
-    return folder
-
-
-LOAD_AGAIN = """
-import json, sys, mlflow
-from safetensors.torch import load_file
-policy, reward, folder = sys.argv[1:]
-kept = load_file(folder + "/policy/model.safetensors")
-writer = mlflow.transformers.load_model(policy)
-same = all(bool((writer.model.state_dict()[key] == value).all()) for key, value in kept.items())
-scorer = mlflow.transformers.load_model(reward)
-inputs = scorer.tokenizer("w1 w2", return_tensors="pt")
-raw = scorer.model(input_ids=inputs["input_ids"]).logits.item()
-served = float(mlflow.pyfunc.load_model(reward).predict(["w1 w2"])["score"][0])
-print(json.dumps({"same": same, "text": writer("w1", max_new_tokens=3)[0]["generated_text"],
-                  "raw": raw, "served": served, "mean": scorer.model.config.score_mean}))
-"""
-
-
-@pytest.mark.long
-def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
-    root: Path, model_folders: Path
-) -> None:
-    spool = open_spool(root, start())
-    outputs = [
-        Output("policy", model_folders / "policy"),
-        Output("reward_model", model_folders / "reward"),
-    ]
-    spool.finish("FINISHED", {}, outputs)
-    assert ship(spool.folder, models=False).state == "open"
-    assert ship(spool.folder).state == "complete"
-    sent = json.loads((spool.folder / "sent.json").read_text())
-    policy, reward = (f"models:/{sent['models'][str(output.path)]}" for output in outputs)
-
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD_AGAIN, policy, reward, str(model_folders)],
-        env={
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-            "PYTHONPATH": "",
-        },
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    loaded = json.loads(done.stdout.splitlines()[-1])
-    assert loaded["same"]
-    assert loaded["text"].startswith("w1")
-    assert loaded["mean"] == 0.25
-    assert loaded["served"] == pytest.approx(loaded["raw"], rel=1e-4)
-    stored = {path.suffix for path in artifacts(root, sent["models"]) if path.is_file()}
-    assert stored == {".safetensors", ".json", ".txt", ".yaml", ".py", ""}  # "" is MLmodel
-    assert not (spool.folder / "outputs").exists()
-
-
-def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
-    root: Path, model_folders: Path
-) -> None:
-    published = root / "models" / "policy"
-    published.parent.mkdir()
-    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
-    spool = open_spool(root, start())
-    spool.finish("FINISHED", {}, [Output("policy", published)])
-    weights = (published / "model.safetensors").read_bytes()
-    subprocess.run(["rm", "-r", str(published)], check=True)  # as dvc does before it runs again
-
-    assert ship(spool.folder).state == "complete"
-    sent = json.loads((spool.folder / "sent.json").read_text())
-    found = [path for path in artifacts(root, sent["models"]) if path.name == "model.safetensors"]
-    assert [path.read_bytes() == weights for path in found] == [True]
-
-
-def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
-    root: Path, model_folders: Path
-) -> None:
-    published = root / "models" / "policy"
-    published.parent.mkdir()
-    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
-    spool = open_spool(root, start())
-    spool.finish("FINISHED", {}, [Output("policy", published)])
-    other = RunStart("ppo@r1", "run-0", {}, {"data/rounds/r1/preferences": "another"}, {})
-    open_spool(root, other).finish("FINISHED", {}, [])
-    ship_all(root)
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
-        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
-        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
-    )
-    assert tag_outputs(root) == 1
-    assert tag_outputs(root) == 0
-
-    client = MlflowClient(tracking_uri(root))
-    tagged = runs_of(root, "tags.`dvc.out.models/policy` = 'feed.dir'")
-    assert [run.data.params["ppo.kl_coef"] for run in tagged] == ["0.05"]
-    sent = json.loads((spool.folder / "sent.json").read_text())
-    assert client.get_logged_model(sent["models"]["models/policy"]).tags["dvc.md5"] == "feed.dir"
-
-
-def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
-    root: Path, model_folders: Path
-) -> None:
-    published, large = root / "models" / "policy", os.urandom((1 << 20) + 1)
-    published.parent.mkdir()
-    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
-    (published / "value_head.safetensors").write_bytes(large)
-    spool = open_spool(root, start())
-    spool.finish("FINISHED", {}, [Output("policy", published)])
-    ship_all(root)
-    md5 = hashlib.md5(large).hexdigest()
-    kept = root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(large)
-    listed = root / ".dvc/cache/files/md5/fe/ed.dir"
-    listed.parent.mkdir()
-    listed.write_text(json.dumps([{"md5": md5, "relpath": "value_head.safetensors"}]))
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
-        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
-        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
-    )
-    assert tag_outputs(root) == 1
-
-    sent = json.loads((spool.folder / "sent.json").read_text())
-    files = [path for path in artifacts(root, sent["models"]) if path.is_file()]
-    assert [path.name for path in files if path.samefile(kept)] == ["value_head.safetensors"]
 
 
 def test_a_thread_that_ships_never_ships_the_same_spool_twice_at_once(root: Path) -> None:

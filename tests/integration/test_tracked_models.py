@@ -1,0 +1,135 @@
+"""Models that stages publish arrive in a real MLflow, whole, known by their hash and loadable."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.shipping import ship, ship_all, tracking_uri
+from tasks.tracking.spool import Output, RunStart, open_spool
+from tests.integration.tracked import (  # noqa: F401
+    LOAD_AGAIN,
+    artifacts,
+    database_fixture,
+    model_folders_fixture,
+    root_fixture,
+    runs_of,
+    start,
+)
+
+
+@pytest.mark.long
+def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
+    root: Path, model_folders: Path
+) -> None:
+    spool = open_spool(root, start())
+    outputs = [
+        Output("policy", model_folders / "policy"),
+        Output("reward_model", model_folders / "reward"),
+    ]
+    spool.finish("FINISHED", {}, outputs)
+    assert ship(spool.folder, models=False).state == "open"
+    assert ship(spool.folder).state == "complete"
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    policy, reward = (f"models:/{sent['models'][str(output.path)]}" for output in outputs)
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_AGAIN, policy, reward, str(model_folders)],
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+            "PYTHONPATH": "",
+        },
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert loaded["same"]
+    assert loaded["text"].startswith("w1")
+    assert loaded["mean"] == 0.25
+    assert loaded["served"] == pytest.approx(loaded["raw"], rel=1e-4)
+    stored = {path.suffix for path in artifacts(root, sent["models"]) if path.is_file()}
+    assert stored == {".safetensors", ".json", ".txt", ".yaml", ".py", ""}  # "" is MLmodel
+    assert not (spool.folder / "outputs").exists()
+
+
+def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
+    root: Path, model_folders: Path
+) -> None:
+    published = root / "models" / "policy"
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    weights = (published / "model.safetensors").read_bytes()
+    subprocess.run(["rm", "-r", str(published)], check=True)  # as dvc does before it runs again
+
+    assert ship(spool.folder).state == "complete"
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    found = [path for path in artifacts(root, sent["models"]) if path.name == "model.safetensors"]
+    assert [path.read_bytes() == weights for path in found] == [True]
+
+
+def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
+    root: Path, model_folders: Path
+) -> None:
+    published = root / "models" / "policy"
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    other = RunStart("ppo@r1", "run-0", {}, {"data/rounds/r1/preferences": "another"}, {})
+    open_spool(root, other).finish("FINISHED", {}, [])
+    ship_all(root)
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
+        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
+        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
+    )
+    assert tag_outputs(root) == 1
+    assert tag_outputs(root) == 0
+
+    client = MlflowClient(tracking_uri(root))
+    tagged = runs_of(root, "tags.`dvc.out.models/policy` = 'feed.dir'")
+    assert [run.data.params["ppo.kl_coef"] for run in tagged] == ["0.05"]
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    assert client.get_logged_model(sent["models"]["models/policy"]).tags["dvc.md5"] == "feed.dir"
+
+
+def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
+    root: Path, model_folders: Path
+) -> None:
+    published, large = root / "models" / "policy", os.urandom((1 << 20) + 1)
+    published.parent.mkdir()
+    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
+    (published / "value_head.safetensors").write_bytes(large)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    ship_all(root)
+    md5 = hashlib.md5(large).hexdigest()
+    kept = root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(large)
+    listed = root / ".dvc/cache/files/md5/fe/ed.dir"
+    listed.parent.mkdir()
+    listed.write_text(json.dumps([{"md5": md5, "relpath": "value_head.safetensors"}]))
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
+        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
+        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
+    )
+    assert tag_outputs(root) == 1
+
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    files = [path for path in artifacts(root, sent["models"]) if path.is_file()]
+    assert [path.name for path in files if path.samefile(kept)] == ["value_head.safetensors"]

@@ -13,8 +13,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from tests.integration.ordered_runs import Checkout, Orders, eventually, served
 from tests.integration.test_pipeline import outputs
-from tests.integration.test_runs import Checkout, Orders, eventually, served
 from tests.stage_world import copy_tiny_repository
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

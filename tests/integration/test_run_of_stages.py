@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.integration.test_runs import Checkout, served, show
+from tests.integration.ordered_runs import Checkout, served, show
 from tests.stage_world import copy_tiny_repository
 
 pytestmark = pytest.mark.long

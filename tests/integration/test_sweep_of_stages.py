@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.ordered_runs import Checkout, Orders, eventually, served
 from tests.integration.test_retried_runs import stages_in
-from tests.integration.test_runs import Checkout, Orders, eventually, served
 from tests.stage_world import copy_tiny_repository
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

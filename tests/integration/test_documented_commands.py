@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 
 from tests.documents import BLANKS, Command, File, filled_in, is_run, is_server, read, steps
 from tests.integration.test_people_rounds import label
-from tests.integration.test_pipeline import World, unrun  # noqa: F401
+from tests.integration.tiny_checkout import World, unrun_fixture  # noqa: F401
 from tests.stage_world import environment, set_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,7 +52,7 @@ BEFORE = {
 
 
 @pytest.fixture(scope="module")
-def world(unrun: World) -> World:  # noqa: F811
+def world(unrun: World) -> World:
     """With an environment that make finds ready, a place to push to, and a file to check.
 
     PPO takes steps large enough that its KL penalty matters even in so small a world.

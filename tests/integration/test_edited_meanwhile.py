@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.running.provenance import false_entries
-from tests.integration.test_pipeline import World
+from tests.integration.tiny_checkout import World
 from tests.stage_world import copy_repository, environment, make_tiny
 
 pytestmark = pytest.mark.long

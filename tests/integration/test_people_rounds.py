@@ -29,7 +29,7 @@ from data.support_desk.rubric import score_response
 from feedback.judgments import read_judgments
 from flows.access import authorization, sign_in
 from tests.integration.camera import Camera, camera
-from tests.integration.test_pipeline import World, unrun  # noqa: F401
+from tests.integration.tiny_checkout import World, unrun_fixture  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(10_000)]
 
@@ -156,7 +156,7 @@ def choose(task: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def world(unrun: World) -> World:  # noqa: F811
+def world(unrun: World) -> World:
     """Rounds by people."""
     yaml = YAML()
     params = yaml.load(unrun.root / "params.yaml")

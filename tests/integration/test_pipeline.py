@@ -10,7 +10,6 @@ import platform
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,61 +23,15 @@ from mlflow.entities import Run
 from ruamel.yaml import YAML
 
 from tasks.reporting.summary import cpu_name
-from tests.stage_world import copy_tiny_repository, environment
+from tests.integration.tiny_checkout import ROOT, World, outputs, unrun_fixture  # noqa: F401
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_STAGES = ("sample", "label", "validate", "reward", "ppo", "evaluate")
 STAGES = {
     "prepare", "base", "sft", "baseline", "test", "best_of_n", "report",
     *(f"{stage}@{key}" for stage in ROUND_STAGES for key in ("r1", "r2")),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class World:
-    """A checkout of the repository, and the environment in which its commands run."""
-
-    root: Path
-    environment: dict[str, str]
-
-    def run(self, *command: str, expect: int | None = 0) -> str:
-        """What a command writes, stdout and stderr together."""
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert expect is None or done.returncode == expect, done.stdout
-        return done.stdout
-
-    def dvc(self, *arguments: str) -> str:
-        return self.run(sys.executable, "-m", "dvc", *arguments)
-
-    def git(self, *arguments: str) -> str:
-        return self.run("git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments)
-
-    def json(self, path: str) -> Any:
-        return json.loads((self.root / path).read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="session")
-def unrun(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The repository as a fresh clone would have it, with tiny parameters."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    root = folder / "main"
-    copy_tiny_repository(root, rounds=2)
-    world = World(root, environment(folder))
-    world.git("init", "--quiet", "--initial-branch=main")
-    world.git("add", "--all")
-    world.git("commit", "--quiet", "-m", "tiny")
-    return world
 
 
 @dataclass(frozen=True)
@@ -122,17 +75,6 @@ def add_remote(world: World, folder: Path) -> str:
 def ran(log: str) -> set[str]:
     """The stages that DVC says it ran."""
     return set(re.findall(r"Running stage '([^']+)'", log))
-
-
-def outputs(root: Path) -> dict[str, str]:
-    """Path -> sha256 of everything that the stages have written."""
-    folders = ("data/prepared", "data/rounds", "models", "results", "reports")
-    files = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if path.name not in ("summary.json", "run.html", ".gitignore")
-    }
 
 
 # --- The flow ------------------------------------------------------------------------------------
@@ -537,58 +479,3 @@ def test_policies_and_reward_models_are_logged_without_anything_that_could_run_c
     kept = [path for path in (world.root / ".work/mlflow").rglob("*") if path.is_file()]
     assert any(path.suffix == ".safetensors" for path in kept)
     assert {path.suffix for path in kept} & {".pkl", ".pickle", ".bin", ".pt", ".pth"} == set()
-
-
-# --- Bad input -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bare(unrun: World, tmp_path: Path) -> World:
-    """A folder with tiny parameters in which no stage has run; the modules are the repository's."""
-    shutil.copy(unrun.root / "params.yaml", tmp_path)
-    return World(tmp_path, unrun.environment | {"PYTHONPATH": str(ROOT)})
-
-
-def test_a_stage_refuses_wrong_params_with_2_and_writes_nothing(bare: World):
-    path = bare.root / "params.yaml"
-    path.write_text(path.read_text().replace("kl_coef:", "kl_coeff:"))
-
-    said = bare.run(sys.executable, "-m", "tasks.ppo", "--round", "r1", expect=2)
-
-    assert said == "params.yaml: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?\n"
-    assert [path.name for path in bare.root.iterdir()] == ["params.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("command", "lacking"),
-    [
-        (["tasks.ppo", "--round", "r1"], "models/sft: no such model folder"),
-        (["tasks.label", "--round", "r1"], "data/rounds/r1/comparisons.jsonl"),
-    ],
-)
-def test_a_stage_refuses_missing_inputs_with_2_and_publishes_nothing(
-    bare: World, command: list[str], lacking: str
-):
-    said = bare.run(sys.executable, "-m", *command, expect=2)
-
-    assert lacking in said
-    assert "Traceback" not in said
-    assert sorted(path.name for path in bare.root.iterdir()) == [".work", "params.yaml"]
-
-
-@pytest.mark.parametrize("driver", ["tasks.repro", "flows.local"])
-def test_both_drivers_find_every_problem_before_anything_starts(unrun: World, driver: str):
-    root = unrun.root.parent / f"wrong-{driver}"
-    root.mkdir()
-    shutil.copy(unrun.root / "dvc.yaml", root)
-    text = (unrun.root / "params.yaml").read_text()
-    text = text.replace("kl_coef:", "kl_coeff:").replace("final: r2", "final: r7")
-    (root / "params.yaml").write_text(text)
-    wrong = World(root, unrun.environment | {"PYTHONPATH": str(ROOT)})
-
-    said = wrong.run(sys.executable, "-m", driver, expect=2)
-
-    assert "ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?" in said
-    assert "final: 'r7' is not one of the rounds: r1, r2" in said
-    assert "Traceback" not in said
-    assert sorted(path.name for path in root.iterdir()) == ["dvc.yaml", "params.yaml"]

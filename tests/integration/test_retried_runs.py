@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tests.integration.ordered_runs import Checkout, Orders, eventually, served
-from tests.integration.test_pipeline import outputs
+from tests.integration.tiny_checkout import outputs
 from tests.stage_world import copy_tiny_repository
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 from flows import servers
 from flows.environment import environment as flow_environment
 from tests.integration.ordered_runs import Orders, eventually
-from tests.integration.test_pipeline import World, outputs
+from tests.integration.tiny_checkout import World, outputs
 from tests.postgres import Postgres
 from tests.stage_world import copy_tiny_repository, environment
 

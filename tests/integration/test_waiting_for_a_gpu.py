@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from tasks.workspace.held import is_held
 from tests import stage_world
-from tests.integration.test_pipeline import World
+from tests.integration.tiny_checkout import World
 from tests.several import processes_in
 
 pytestmark = pytest.mark.long

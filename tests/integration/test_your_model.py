@@ -17,7 +17,7 @@ from data.support_desk.splits import sample_requests
 from data.support_desk.templates import select_templates
 from rlhf.named_seeds import named_random
 from tests.documents import PIECES, read
-from tests.integration.test_pipeline import World
+from tests.integration.tiny_checkout import World
 from tests.stage_world import copy_tiny_repository, environment, set_up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

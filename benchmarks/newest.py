@@ -29,6 +29,7 @@ TESTS = (
     "tests/integration/test_prefect_server.py",
     "tests/integration/test_promotion.py",
     "tests/integration/test_serving.py",
+    "tests/integration/test_stage_under_flow.py",
     "tests/integration/test_tracked_models.py",
     "tests/integration/test_tracking.py",
     "tests/integration/test_validate_stage.py",

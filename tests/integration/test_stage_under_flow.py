@@ -1,0 +1,171 @@
+"""One stage under DVC as the flow runs it, and how it ends with what has started it."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.stages import run_stage
+from tests.background import hear_signals
+from tests.integration.flow_world import (  # noqa: F401
+    ROOT,
+    ask,
+    eventually,
+    is_alive,
+    workspace_fixture,
+)
+
+
+class Lines(logging.Handler):
+    """A log to look at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def log() -> Iterator[Lines]:
+    handler = Lines()
+    logger = logging.getLogger("test_flow_stages")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def run(root: Path, stage: str, execution: str = "e1") -> Any:
+    return run_stage(stage, root, execution=execution, logger=logging.getLogger("test_flow_stages"))
+
+
+def test_a_stage_runs_then_is_unchanged_then_comes_from_the_run_cache(workspace: Path, log: Lines):
+    assert run(workspace, "sft").how == "ran"
+    assert run(workspace, "sft").how == "unchanged"
+    (workspace / "input.txt").write_text("two")
+    assert run(workspace, "sft", "e2").how == "ran"
+    assert (workspace / "results/baseline/execution").read_text() == "e2"
+    (workspace / "input.txt").write_text("one")
+    assert run(workspace, "sft", "e3").how == "cached"
+    assert (workspace / "results/baseline/execution").read_text() == "e1"
+
+
+def test_the_log_has_the_lines_and_the_end_of_the_bar_and_no_advice(workspace: Path, log: Lines):
+    run(workspace, "sft")
+    assert "Running stage 'sft':" in log.said
+    assert "sft step 3/3" in log.said
+    assert not [line for line in log.said if "step 1/3" in line or "\r" in line or not line.strip()]
+    assert not [line for line in log.said if "dvc push" in line]
+
+
+def test_what_the_stage_says_of_its_end_is_believed_once_only(workspace: Path, log: Lines):
+    ask(workspace, sft={"status": "blocked", "code": 4, "message": "40 % contradict"})
+    assert run(workspace, "sft").how == "blocked"
+    ask(workspace, sft={"killed": 9})
+    ending = run(workspace, "sft")
+    assert (ending.how, "SIGKILL" in ending.message) == ("killed", True)
+
+
+DRIVER = f"""
+import logging, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from flows.stages import run_stage
+class Cancelled(BaseException): ...
+def cancel(*_): raise Cancelled
+signal.signal(signal.SIGTERM, cancel)
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
+"""
+SHORT_GRACE = DRIVER.replace(
+    "class Cancelled", "import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\nclass Cancelled"
+)
+
+
+@pytest.mark.parametrize(
+    ("signals", "kept"),
+    [
+        ([signal.SIGINT], True),
+        ([signal.SIGTERM], False),
+        ([signal.SIGINT, signal.SIGINT], False),
+    ],
+)
+def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
+    workspace: Path, signals: list[signal.Signals], kept: bool
+):
+    ask(workspace, sft={"sleeps": True, "step": 6})
+    with driver_of(workspace, SHORT_GRACE) as driver:
+        tree = dvc_and_stage(workspace)
+        for number in signals:
+            driver.send_signal(number)
+            assert eventually((workspace / "asked").exists)
+        driver.communicate()
+    assert eventually(lambda: not any(map(is_alive, tree)))
+    assert (workspace / "asked").read_text() == signals[0].name
+    assert (workspace / "checkpoint").exists() == kept
+
+
+def driver_of(workspace: Path, program: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
+    )
+
+
+def dvc_and_stage(workspace: Path) -> list[int]:
+    """Their process ids, once both are there."""
+    pids = workspace / "pids"
+    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    return [int(pid) for pid in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Path, number: int):
+    ask(workspace, sft={"sleeps": True})
+    with driver_of(workspace, DRIVER) as driver:
+        tree = dvc_and_stage(workspace)
+        driver.send_signal(number)
+        said = driver.communicate()[0]
+    assert eventually(lambda: not any(map(is_alive, tree)))
+    assert eventually(lambda: (workspace / "checkpoint").exists())
+    if number != signal.SIGKILL:
+        assert "checkpoint saved" in said, "the last words of the stage were not heard"
+
+
+@pytest.mark.long
+def test_make_flow_ends_with_its_server_and_all_stages_when_it_is_asked_to(workspace: Path):
+    ask(workspace, sft={"sleeps": True})
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows.local"],
+        cwd=workspace,
+        env={**inherited, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        pids = workspace / "pids"
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        tree = [int(pid) for pid in pids.read_text().split()]
+        server = [int(pid) for pid in children(process.pid)]
+        assert len(server) > len(set(server) & set(tree)), "no server of its own"
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate()[0]
+    assert eventually(lambda: not any(map(is_alive, [*tree, *server])))
+    assert "checkpoint saved" in said
+    assert (workspace / ".work/prefect/prefect.db").exists()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

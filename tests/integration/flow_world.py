@@ -1,7 +1,6 @@
 """A workspace with a small dvc.yaml, whose stages do what tests ask of them."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +120,3 @@ def ask(root: Path, **todo: dict[str, Any]) -> None:
     """What the stages shall do from now on; `reward_r1` stands for `reward@r1`."""
     named = {name.replace("_", "@"): what for name, what in todo.items()}
     (root / "todo.json").write_text(json.dumps(named))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def eventually(holds: Any, seconds: float = 300) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return bool(holds())

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from flows import servers
 from flows.access import authorization
 from flows.environment import environment as flow_environment
 from tests.stage_world import environment
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 900
 PIPELINE = """
 stages:
   sft:
@@ -158,22 +158,6 @@ class Orders:
         """Ids of the runs with a name."""
         body = {"flow_runs": {"name": {"any_": [name]}}, "sort": "EXPECTED_START_TIME_ASC"}
         return [run["id"] for run in self.ask("POST", "/flow_runs/filter", body).json()]
-
-
-def eventually(found: Callable[[], Any], patience: float = PATIENCE_SECONDS) -> Any:
-    deadline = time.monotonic() + patience
-    while not (what := found()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-    return what
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs; a zombie has only not been buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture(name="checkout", scope="module")

@@ -13,9 +13,8 @@ import json
 import re
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +29,7 @@ from feedback.judgments import read_judgments
 from flows.access import authorization, sign_in
 from tests.integration.camera import Camera, camera
 from tests.integration.tiny_checkout import World, unrun_fixture  # noqa: F401
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(10_000)]
 
@@ -89,14 +89,6 @@ class Prefect:
         return eventually(answered).json()
 
 
-def eventually(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (what := found()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.5)
-    return what
-
-
 def ended(prefect: Prefect, flow: str, number: int) -> dict[str, Any]:
     """The flow's run number `number` (from 1), as soon as it has ended or is suspended."""
 
@@ -108,7 +100,7 @@ def ended(prefect: Prefect, flow: str, number: int) -> dict[str, Any]:
         final = run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED", "PAUSED")
         return run if final else None
 
-    run: dict[str, Any] = eventually(look)
+    run: dict[str, Any] = eventually(look, PATIENCE_SECONDS)
     return run
 
 

@@ -1,6 +1,5 @@
 """The Prefect server as `make ui` starts it: schedules fire, and its services stay alive."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from flows.crashed import report_crash
 from flows.deployment import deployments
 from flows.environment import environment
 from flows.serve import WAITING_SECONDS, waiting_runs
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BRISK = {
@@ -72,14 +72,6 @@ def client_of(server: servers.Server) -> Iterator[SyncPrefectClient]:
 
 def password(server: servers.Server) -> str:
     return (server.child.log.parent / "auth").read_text().strip()
-
-
-def eventually(found: Any, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (result := found()):
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.2)
-    return result
 
 
 def scheduled(client: SyncPrefectClient, deployment: Any) -> list[Any]:

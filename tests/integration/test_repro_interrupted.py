@@ -19,6 +19,7 @@ from tests.integration.repro_world import (  # noqa: F401
     template_fixture,
     wait_for,
 )
+from tests.waiting import is_alive
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +35,7 @@ def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
     _, err = driver.communicate(timeout=PATIENCE_SECONDS)
     assert driver.returncode == 143
     assert err.splitlines()[-1].endswith("checkpoint kept")
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_alive(pid)
 
 
 SHORT_GRACE = (
@@ -81,10 +82,13 @@ def test_beside_a_running_one_a_second_ends_at_once_with_7(
     (root / "wanted").write_text("hang")
     first = start_driver(root, *arguments)
     workspace = root / ".work/variants/no_kl" if arguments else root
-    wait_for(workspace / ".work/baseline/pid")
-    (root / "wanted").write_text("success")
-
-    code, out, err = drive(root, *arguments)
+    try:
+        wait_for(workspace / ".work/baseline/pid")
+        (root / "wanted").write_text("success")
+        code, out, err = drive(root, *arguments)
+    finally:
+        first.terminate()
+        first.communicate(timeout=PATIENCE_SECONDS)
 
     assert (code, out) == (7, "")
     name = "make repro VARIANT=no_kl" if arguments else "make repro"
@@ -92,8 +96,6 @@ def test_beside_a_running_one_a_second_ends_at_once_with_7(
     assert f"(process {first.pid})" in err
     assert len(err.splitlines()) == 1
     assert (workspace / "wanted").read_text() == ("hang" if arguments else "success")
-    first.terminate()
-    first.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_beside_a_flow_run_it_ends_at_once_with_7(root: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from tests.integration.ordered_runs import Checkout, Orders, eventually, served
+from tests.integration.ordered_runs import Checkout, Orders, served
 from tests.integration.tiny_checkout import outputs
 from tests.stage_world import copy_tiny_repository
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

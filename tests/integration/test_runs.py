@@ -19,11 +19,10 @@ from tests.integration.ordered_runs import (  # noqa: F401
     Checkout,
     Orders,
     checkout_fixture,
-    eventually,
-    is_alive,
     served,
     show,
 )
+from tests.waiting import eventually, is_alive
 
 pytestmark = pytest.mark.long
 

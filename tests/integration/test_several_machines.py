@@ -10,11 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -24,11 +22,11 @@ from flows.environment import environment as flow_environment
 from tasks.tracking.store import connect, logged_files
 from tasks.workspace.dvc_lockfile import read_lock
 from tests.stage_world import copy_tiny_repository, environment
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 300
 BUCKET = "rounds"
 WEIGHTS = "model.safetensors"
 KEYS = {
@@ -134,14 +132,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory, s3: str) -> Machines:
     made.git(driver, "commit", "--quiet", "--message=two")
     made.git(driver, "push", "--quiet", "origin", "main")
     return made
-
-
-def eventually(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (what := found()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-    return what
 
 
 # --- The command ---------------------------------------------------------------------------------

@@ -16,10 +16,9 @@ from tests.background import hear_signals
 from tests.integration.flow_world import (  # noqa: F401
     ROOT,
     ask,
-    eventually,
-    is_alive,
     workspace_fixture,
 )
+from tests.waiting import eventually, is_alive
 
 
 class Lines(logging.Handler):
@@ -101,7 +100,7 @@ SHORT_GRACE = DRIVER.replace(
 def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     workspace: Path, signals: list[signal.Signals], kept: bool
 ):
-    ask(workspace, sft={"sleeps": True, "step": 6})
+    ask(workspace, sft={"sleeps": True, "step": 6 if kept else 120})
     with driver_of(workspace, SHORT_GRACE) as driver:
         tree = dvc_and_stage(workspace)
         for number in signals:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.ordered_runs import Checkout, Orders, eventually, served
+from tests.integration.ordered_runs import Checkout, Orders, served
 from tests.integration.test_retried_runs import stages_in
 from tests.stage_world import copy_tiny_repository
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -20,10 +20,11 @@ from mlflow import MlflowClient
 
 from flows import servers
 from flows.environment import environment as flow_environment
-from tests.integration.ordered_runs import Orders, eventually
+from tests.integration.ordered_runs import Orders
 from tests.integration.tiny_checkout import World, outputs
 from tests.postgres import Postgres
 from tests.stage_world import copy_tiny_repository, environment
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.team, pytest.mark.timeout(3600)]
 

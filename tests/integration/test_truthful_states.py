@@ -25,7 +25,8 @@ from flows import automations, servers, silent
 from flows.environment import HEARTBEAT_SECONDS
 from flows.environment import environment as flow_environment
 from flows.notices import ADDRESS
-from tests.integration.ordered_runs import Checkout, Orders, eventually, is_alive
+from tests.integration.ordered_runs import Checkout, Orders
+from tests.waiting import eventually, is_alive
 
 pytestmark = pytest.mark.long
 

@@ -22,6 +22,7 @@ from tasks.workspace.held import is_held
 from tests import stage_world
 from tests.integration.tiny_checkout import World
 from tests.several import processes_in
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.long
 
@@ -99,13 +100,6 @@ def stopped_repro(world: World) -> Iterator[tuple["subprocess.Popen[str]", int]]
         for each in processes_in(world.root):
             os.kill(each, signal.SIGKILL)
         process.communicate()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_a_stage_waits_for_its_gpu_and_another_one_beside_it_runs(worlds: dict[str, Path]):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows import processes
+from tests.waiting import is_alive
 
 HERE = Path.cwd()
 
@@ -18,14 +19,6 @@ HERE = Path.cwd()
 def start(script: str, output: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-u", "-c", textwrap.dedent(script)]
     return processes.start(command, cwd=HERE, env=os.environ, output=output)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def wait_until_dead(pid: int) -> bool:

@@ -103,3 +103,13 @@ def test_preferences_alone_become_a_policy_and_a_table_without_gold(
     assert "SFT -> policy" in table
     assert "held-out labels" in table
     assert "Win rates are judged by the reward model that the policy was trained on" in table
+
+    # A copy of that reward model as the judge of section `label` says the same, by its own way.
+    shutil.copytree(offline / "models/rounds/r1/reward", offline / "mine/judge")
+    stage_world.set_params(offline, "label", {"reward_model": "mine/judge"})
+    stage_world.set_params(offline, "evaluate", {"judge": "reward_model"})
+    assert evaluate.main(["--round", "r1"]) == 0
+    before = results["policies"][1]["win_rate_vs_sft"]
+    judged = build_results(offline, ["r1"], seed=0, test_policy="r1")["policies"][1]
+    assert judged["win_rate_judge"] == "label.reward_model"
+    assert judged["win_rate_vs_sft"] == before | {"skipped": 0}

@@ -203,12 +203,23 @@ def _is_hidden(name: str, weight: nn.Parameter) -> bool:
     return weight.ndim == 2 and not any(part in name for part in outside)
 
 
+def changing_weights(model: nn.Module) -> dict[str, Any]:
+    """What a checkpoint holds of a model: not what lies frozen below an adapter, on disk anyway."""
+    frozen = _frozen(model)
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
 def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Give a model the weights of a checkpoint, divided as the model's are."""
-    own = model.state_dict()
-    model.load_state_dict(
-        {name: held_as(value, own.get(name, value)) for name, value in state.items()}
-    )
+    """Give a model the weights of a checkpoint, divided as the model's are; frozen ones stay."""
+    own, frozen = model.state_dict(), _frozen(model)
+    given = {name: held_as(value, own.get(name, value)) for name, value in state.items()}
+    model.load_state_dict({name: own[name] for name in frozen} | given)
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    """Names of weights that no step changes; those of a tied weight, all."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name for name, weight in named if not weight.requires_grad}
 
 
 class Training:
@@ -248,7 +259,7 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimiser moments and step."""
         return {
-            "model": self.model.state_dict(),
+            "model": changing_weights(self.model),
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
         }

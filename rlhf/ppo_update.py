@@ -19,6 +19,7 @@ from rlhf.compute import Compute, sent
 from rlhf.kl import KLController
 from rlhf.optimisers import (
     Optimiser,
+    changing_weights,
     load_weights,
     read_step,
     require_finite_norms,
@@ -61,7 +62,7 @@ class PPOTraining:
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes from one iteration to the next."""
         return {
-            "actor": self.models.actor.state_dict(),
+            "actor": changing_weights(self.models.actor),
             "optimiser": self.optimiser.state_dict(),
             "value_optimiser": _state_of(self.value_optimiser),
             "controller": self.controller.state_dict(),

@@ -1,6 +1,7 @@
 """Each training loop with a low-rank adapter: what it trains, leaves alone and saves."""
 
 import copy
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
-from rlhf.lora import ADAPTER, add_adapter, load_adapter, take_adapter
+from rlhf.lora import ADAPTER, adapter_weights, add_adapter, load_adapter, take_adapter
 from rlhf.models import load_policy
 from rlhf.optimisers import Optimiser, Training
 from rlhf.padding import pad_right
@@ -146,6 +147,54 @@ def test_s38_the_value_function_survives_saving(assert_close, value_model, tmp_p
         load_value_function(found, tmp_path)
         assert_close(found(*batch).values, expected.values, rtol=1e-4, atol=1e-4)
         assert_close(found(*batch).logits, expected.logits, rtol=1e-4, atol=1e-4)
+
+
+def sft(seed: int) -> tuple[Training, Callable[[Training], Iterator[object]]]:
+    """A training of an adapter that is drawn from `seed`, and its loop of four steps."""
+    model = tiny.llama()
+    add_adapter(model, LORA, torch.Generator().manual_seed(seed))
+    params = SFTParams(epochs=4, batch_size=2, optimiser=FAST)
+    examples = [Example([5, 6, 7], [8, 9, EOS]), Example([4], [10, 11, EOS])]
+
+    def loop(training: Training) -> Iterator[object]:
+        return train_sft(training, examples, params, pad_id=PAD, compute=COMPUTE, seeds=Seeds(0))
+
+    return Training(model, Optimiser(FAST, model.named_parameters())), loop
+
+
+def test_s55_a_checkpoint_holds_the_adapter_alone_and_a_training_resumes_from_it_to_the_bit():
+    whole, loop = sft(seed=1)
+    steps = loop(whole)
+    next(steps), next(steps)
+    state = copy.deepcopy(whole.state_dict())
+    list(steps)
+    assert state["model"].keys() == adapter_weights(whole.model).keys()
+
+    resumed, loop = sft(seed=2)
+    resumed.load_state_dict(state)
+    assert len(list(loop(resumed))) == 2
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], weight), name
+
+
+def test_s55_a_checkpoint_without_a_trained_weight_is_refused():
+    training, _ = sft(seed=1)
+    state = copy.deepcopy(training.state_dict())
+    state["model"].popitem()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        training.load_state_dict(state)
+
+
+@pytest.mark.parametrize("value_model", ["shared", "separate"])
+def test_s55_a_checkpoint_of_ppo_holds_what_is_trained_beside_the_adapter(value_model):
+    settings = PPOParams(value_model=value_model, value_init="zero", lora=LORA)
+    lm = tiny.llama()
+    actor = build_actor_critic(lm, reward_model=None, separate=value_model == "separate")
+    add_adapter(lm, LORA, generator())
+    held = PPOTraining(PPOModels(actor, lm, None), settings).state_dict()["actor"]
+    values = {name for name in actor.state_dict() if name.startswith("value_")}
+    assert held.keys() == values | {f"lm.{name}" for name in adapter_weights(lm)}
+    assert ("value_trunk.embed_tokens.weight" in held) == (value_model == "separate")
 
 
 def test_s55_the_state_of_a_training_with_an_adapter_is_restored_to_the_bit():

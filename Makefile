@@ -105,7 +105,7 @@ orchestration: $(READY)  ## what DVC and Prefect cost beside the stages; minutes
 clean:  ## remove outputs and working files; DVC's cache and .venv stay
 	@rm -rf .work/*/staging models results reports data/prepared data/rounds
 
-setup: $(READY)
+setup: $(READY)  ## .venv and nothing else; then `. .venv/bin/activate` for the commands of the pages
 
 # Two that set up at once would collide in pip: the second waits, and then has nothing left to do.
 # The kernel keeps the lock with the open file, so that nobody who is killed leaves it behind.

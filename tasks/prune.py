@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         _say([*objects, *others, *ended])
         _say_runs(root, staying if given.runs else None)
         if not given.yes:
-            sys.stdout.write("Nothing was removed; the same command with --yes does it.\n")
+            sys.stdout.write("Nothing was removed; `make prune YES=1` (or --yes) does it.\n")
             return 0
         remove_finished(root, ended)
         for one in others:

@@ -21,6 +21,9 @@ from tasks.own_data.rows import own_split, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
+MAX_NAMED = 10
+"""Rows that a note names."""
+
 
 @dataclass(slots=True)
 class OwnData:
@@ -117,14 +120,17 @@ def _examine_fresh_prompts(
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     rows = data.rows("prepare.files.demonstrations", files.demonstrations, read_demonstrations)
-    shared = sum(
-        any(_question(prompt) in data.evaluation for prompt in prompts_of(row)) for row in rows
-    )
+    shared = [
+        number
+        for number, row in enumerate(rows, start=1)
+        if any(_question(prompt) in data.evaluation for prompt in prompts_of(row))
+    ]
     if shared:
+        first = ", ".join(map(str, shared[:MAX_NAMED]))
         data.notes.append(
-            f"prepare.files.demonstrations: {shared} of {len(rows)} demonstrations answer prompts "
-            "that policies are evaluated on, so SFT has seen them; remove those for a fair "
-            "comparison"
+            f"prepare.files.demonstrations: {len(shared)} of {len(rows)} demonstrations answer "
+            "prompts that policies are evaluated on, so SFT has seen them; remove those for a fair "
+            f"comparison (rows {first}{', ...' if len(shared) > MAX_NAMED else ''})"
         )
 
 

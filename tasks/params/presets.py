@@ -68,7 +68,7 @@ def take_preset(root: Path, name: str, model: str | None) -> list[Change]:
             f"preset {name} is for a model of your own, and base.model is null; name its folder: "
             f"make repro PRESET={name} MODEL=folder"
         )
-    changes = [*_new_model(values, model), *_changes(values, name, presets)]
+    changes = [*_new_model(values, _named(root, model)), *_changes(values, name, presets)]
     if any(not change.own for change in changes):
         _write(path, changes)
     return changes
@@ -104,6 +104,17 @@ def _read_preset(root: Path, name: str) -> CommentedMap:
 def _kinds() -> dict[str, Any]:
     kinds = typing.get_type_hints(Params)
     return {name: kind for name, kind in kinds.items() if name not in WITHOUT_DEFAULTS}
+
+
+def _named(root: Path, model: str | None) -> str | None:
+    """The model as params.yaml names it: a folder elsewhere by its full path.
+
+    Such a path is the same from every workspace, and with it what `base` writes.
+    """
+    folder = (root / (model or "")).resolve()
+    if model is None or not folder.is_dir() or folder.is_relative_to(root.resolve()):
+        return model
+    return str(folder)
 
 
 def _new_model(values: Mapping[str, Any], model: str | None) -> Iterator[Change]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.reporting.without_gold import at_chance, undistinguished
+from tasks.reporting.without_gold import at_chance, below_baselines, undistinguished
 
 EVEN = 0.5
 """The win rate of a policy against itself."""
@@ -24,6 +24,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *answers_of_servers([*results["policies"], *tested]),
         *rollouts_of_servers(results.get("served_rollouts", [])),
         *at_chance(results["reward_models"]),
+        *below_baselines(results["reward_models"]),
     ]
 
 

@@ -63,6 +63,24 @@ def at_chance(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
+def below_baselines(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each reward model that a baseline equals on the held-out labels."""
+    found = []
+    for model in rewards:
+        share, numbers = model.get("label_accuracy"), _baselines(model)
+        better = [
+            f"{name} {value:.3f}" for name, value in numbers.items()
+            if share and value >= share["mean"]
+        ]  # fmt: skip
+        if share and better:
+            found.append(
+                f"The reward model of {model['round']} does not beat {' and '.join(better)}: its "
+                f"accuracy on the held-out labels is {share['mean']:.3f}, so what it judges better "
+                "need not be what the labels mean."
+            )
+    return found
+
+
 def heldout_loss(results: Mapping[str, Any]) -> str | None:
     """What SFT learnt of demonstrations that it has not seen; None where none were held out."""
     found = (results.get("sft") or {}).get("heldout")
@@ -78,13 +96,17 @@ def baselines(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each round whose reward model has baselines on held-out labels."""
     lines = []
     for model in rewards:
-        numbers = {
-            "longer wins": (model.get("label_longer_wins") or {}).get("mean"),
-            "bag of words": model.get("bag_of_words"),
-        }
-        shown = [f"{name} {value:.3f}" for name, value in numbers.items() if value is not None]
+        shown = [f"{name} {value:.3f}" for name, value in _baselines(model).items()]
         if shown:
             lines.append(
                 f"Baselines on the held-out labels of {model['round']}: {', '.join(shown)}."
             )
     return lines
+
+
+def _baselines(model: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {
+        "longer wins": (model.get("label_longer_wins") or {}).get("mean"),
+        "bag of words": model.get("bag_of_words"),
+    }
+    return {name: value for name, value in numbers.items() if value is not None}

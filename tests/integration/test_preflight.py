@@ -132,6 +132,13 @@ def test_demonstrations_of_evaluated_prompts_are_a_warning(
     with caplog.at_level(logging.WARNING):
         check_inputs(load_params(place.save()), place.root)
     assert f"{outside} of 50 demonstrations answer prompts that policies are eval" in caplog.text
+    # The demonstrations answer the prompts in their order.
+    splits = [
+        own_split(row["prompt"], FILES)
+        for row in read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    ]
+    first = next(number for number, split in enumerate(splits, start=1) if split != "train")
+    assert f"comparison (rows {first}{',' if outside > 1 else ')'}" in caplog.text
 
 
 def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):

@@ -220,3 +220,14 @@ def test_make_repro_takes_the_preset_before_it_reads_params_yaml(
     assert "Preset smollm2-135m (params/presets/smollm2-135m.yaml) in params.yaml:" in out
     assert "mine: not a model folder in Hugging Face format" in err
     assert load_params(root / "params.yaml").ppo.lora == LoraParams(rank=16, alpha=32)
+
+
+def test_a_model_beside_the_checkout_is_named_by_its_full_path(root: Path) -> None:
+    """Named relative to it, a workspace would have to name it otherwise, and do `base` again."""
+    beside = root.parent / f"{root.name}-model"
+    beside.mkdir()
+    (root / "mine").mkdir(exist_ok=True)
+    take_preset(root, "smollm2-135m", f"../{beside.name}")
+    assert load_params(root / "params.yaml").base.model == str(beside)
+    take_preset(root, "smollm2-135m", "mine")
+    assert load_params(root / "params.yaml").base.model == "mine"

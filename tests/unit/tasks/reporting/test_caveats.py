@@ -105,3 +105,23 @@ def test_rollouts_of_a_server_are_said_to_need_not_repeat() -> None:
     found = results(held_out=estimate(7.8, 8.07, 8.3)) | {"served_rollouts": ["r1", "r3"]}
     (sentence,) = caveats(found)
     assert sentence.startswith("A server sampled the rollouts of r1, r3 (ppo.rollouts)")
+
+
+def test_a_reward_model_that_a_baseline_equals_is_named() -> None:
+    def said(accuracy: float, longer: float | None, words: float | None) -> list[str]:
+        found = results(held_out=estimate(7.8, 8.07, 8.3))
+        found["reward_models"] = [
+            {
+                "round": "r1",
+                "label_accuracy": estimate(0.55, accuracy, 0.75),
+                "label_longer_wins": longer and estimate(0.5, longer, 0.8),
+                "bag_of_words": words,
+            }
+        ]
+        return caveats(found)
+
+    (sentence,) = said(0.656, 0.672, 0.644)
+    assert "The reward model of r1 does not beat longer wins 0.672: its accuracy" in sentence
+    (sentence,) = said(0.656, 0.672, 0.656)
+    assert "longer wins 0.672 and bag of words 0.656: its accuracy" in sentence
+    assert said(0.7, 0.672, 0.644) == said(0.7, None, None) == []

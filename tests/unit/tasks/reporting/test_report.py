@@ -170,7 +170,7 @@ def test_a_response_that_was_cut_is_marked_where_it_ends(tmp_path: Path) -> None
 def test_data_without_gold_still_makes_a_page(tmp_path: Path) -> None:
     write_world(tmp_path, gold=False)
     text = report(tmp_path)
-    assert "89 % of responses beat" in text
+    assert " wins 89 % of comparisons with SFT." in text
     assert "<b>Gold score</b>" not in text
     # Of best-of-n the proxy is left: one line of n, and one of PPO.
     assert Page(text).tags.count("polyline") == 6 * len(ROUNDS) + 2 + 2

@@ -14,6 +14,7 @@ FILE = re.compile(r"# (?P<path>params/\w+\.yaml)\n(?P<text>.+)", re.DOTALL)
 
 KNOWN = re.compile(r"(make|dvc|git|python -m) \S|\. \.venv/bin/activate && ")
 NOT_RUN = {
+    "make setup": "has run before any of this suite could",
     "make test": "would run this suite within itself",
     "make test-long": "would run pipelines beside pipelines; .ci/run has it",
     "make check": "formats and types of the whole repository, not of a tiny world; .ci/run has it",

@@ -87,8 +87,8 @@ def test_base_refuses_a_model_that_later_stages_could_not_use(place: Place):
 
 @pytest.mark.parametrize("section", ["sft", "reward", "ppo"])
 def test_base_refuses_to_pack_a_model_that_cannot_be_packed(place: Place, section: str):
-    """OPT counts positions by its mask, and a packed row has none."""
-    write_model(place.root / "model", "opt", ffn_dim=16, word_embed_proj_dim=16)
+    """Falcon builds its mask without positions."""
+    write_model(place.root / "model", "falcon", new_decoder_architecture=True, num_kv_heads=2)
     place.values["base"]["model"] = "model"
     place.values[section]["packing"] = True
     assert place.run("prepare")[0] == 0

@@ -28,7 +28,8 @@ def report_crash(flow_run: str) -> None:
     """Report to Prefect that `flow_run`, its tasks and the runs within it run no longer.
 
     Of a run that Prefect knows to have ended (its runner reported the crash), the tasks may still
-    be shown as running. Does nothing for a run that another server knew.
+    be shown as running; so may those of a run that is to be tried again. Does nothing for a run
+    that another server knew.
     """
     with get_client(sync_client=True) as client:
         try:
@@ -60,7 +61,7 @@ def _report(client: SyncPrefectClient, known: FlowRun) -> None:
     for task_run in client.read_task_runs(flow_run_filter=ours):
         if task_run.state is None or not task_run.state.is_final():
             client.set_task_run_state(task_run.id, Crashed(message=MESSAGE), force=True)
-    if known.state is None or not known.state.is_final():
+    if known.state is None or not (known.state.is_final() or known.state.is_scheduled()):
         client.set_flow_run_state(known.id, Crashed(message=MESSAGE), force=True)
         if known.parent_task_run_id is None:
             notices.tell_once(known, Crashed(message=MESSAGE))

@@ -64,6 +64,8 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
         before, dead = _read(lock)
         if before is not None and before.flow_run is not None:
             dead = [*dead, before.flow_run]
+        # One that is tried again is the same run, and lives.
+        dead = [flow_run for flow_run in dead if flow_run != driver.flow_run]
         _write(lock, driver, dead)
         left = [] if driver.flow_run else dead
         try:

@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed, Late, Running, Scheduled
+from prefect.states import AwaitingRetry, Crashed, Late, Running, Scheduled
 
 from flows import automations, servers, silent
 from flows.complaints import Complaints
@@ -95,8 +95,17 @@ def test_a_schedule_fires_and_no_service_of_the_server_fails(server: servers.Ser
     assert Complaints(server.child.log).of(log) == [], log
 
 
-@pytest.mark.parametrize("flow_state", [Running(), Crashed(message="its runner says so")])
-def test_no_task_of_a_dead_run_stays_running(server: servers.Server, flow_state: State[Any]):
+@pytest.mark.parametrize(
+    ("flow_state", "afterwards"),
+    [
+        (Running(), "Crashed"),
+        (Crashed(message="its runner says so"), "Crashed"),
+        (AwaitingRetry(), "AwaitingRetry"),  # Somebody has asked for it to be tried again.
+    ],
+)
+def test_no_task_of_a_dead_run_stays_running(
+    server: servers.Server, flow_state: State[Any], afterwards: str
+):
     with client_of(server) as client:
         run = client.create_flow_run(clock, state=Running())
         task_run = client.create_task_run(tick, run.id, "0", state=Running())
@@ -106,7 +115,7 @@ def test_no_task_of_a_dead_run_stays_running(server: servers.Server, flow_state:
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
         )
         assert (known.id, known.state_name) == (task_run.id, "Crashed")
-        assert client.read_flow_run(run.id).state_name == "Crashed"
+        assert client.read_flow_run(run.id).state_name == afterwards
 
 
 def test_our_automations_are_made_once_and_touched_only_where_they_differ(

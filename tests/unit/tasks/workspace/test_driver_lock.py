@@ -88,6 +88,18 @@ def test_a_flow_that_a_signal_ends_may_have_had_nobody_to_tell(tmp_path, signall
     assert died_in(tmp_path) == []
 
 
+def test_a_flow_that_is_tried_again_is_not_its_own_predecessor(tmp_path):
+    with pytest.raises(KeyboardInterrupt), sole_use(tmp_path, flow("one")):
+        raise KeyboardInterrupt
+    with sole_use(tmp_path, flow("one")) as dead:
+        assert dead == []
+    die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
+    with sole_use(tmp_path, flow("one")) as dead:
+        assert dead == []
+    with sole_use(tmp_path, flow("two")) as dead:
+        assert dead == []
+
+
 def test_a_killed_flow_frees_the_workspace_and_the_next_flow_hears_of_it_once(tmp_path):
     die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
     assert died_in(tmp_path) == died_in(tmp_path) == ["one"]

@@ -62,7 +62,7 @@ torture: $(READY)  ## kill stages, damage files, fill disks; writes docs/reliabi
 mutants: $(READY)  ## changes of the mathematics that no test notices; about half an hour
 	@python -m benchmarks.mutants
 
-bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; hours, of which SIZES="0.6M 4M" are half of one, RUNS=n, BITS=portable, PRECISION=bfloat16
+bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes docs/benchmarks.md; hours with 135M; SIZES="0.6M 4M", RUNS=n, BITS=portable, PRECISION=bfloat16
 	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS)) $(if $(BITS),--bits $(BITS)) $(if $(PRECISION),--precision $(PRECISION))
 	@$(if $(SIZES),:,python -m benchmarks.scaling $(if $(RUNS),--runs $(RUNS)))
 

@@ -3,7 +3,10 @@
 Each function returns the gradient of every step, whole, and the metrics.
 """
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from rlhf import reward, sft
 from rlhf.compute import Compute
@@ -92,3 +95,17 @@ def ppo_steps(
     both = (training.optimiser, training.value_optimiser)
     noted = [gradient for optimiser in both for gradient in getattr(optimiser, "noted", [])]
     return noted, list(only.curves().values())
+
+
+LARGEST_GAP = 2e-6
+"""Of the gradient of several processes, as a share of the gradient of one."""
+
+
+def assert_gradients_of_one(
+    ours: Sequence[Tensor], theirs: Sequence[Tensor], expected: Sequence[Tensor]
+) -> None:
+    """Two processes have the same gradients in every step, and in the first those of one."""
+    gap = (ours[0] - expected[0]).norm() / expected[0].norm()
+    assert gap.item() <= LARGEST_GAP
+    assert len(ours) == len(expected)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

@@ -111,10 +111,11 @@ def _named(root: Path, model: str | None) -> str | None:
 
     Such a path is the same from every workspace, and with it what `base` writes.
     """
-    folder = (root / (model or "")).resolve()
-    if model is None or not folder.is_dir() or folder.is_relative_to(root.resolve()):
+    if model is None or not (root / model).is_dir():
         return model
-    return str(folder)
+    # By its name alone: a link in the checkout stays one.
+    folder = Path(os.path.abspath(root / model))  # noqa: PTH100
+    return model if folder.is_relative_to(root.absolute()) else str(folder)
 
 
 def _new_model(values: Mapping[str, Any], model: str | None) -> Iterator[Change]:

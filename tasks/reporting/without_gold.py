@@ -66,16 +66,14 @@ def at_chance(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
 def below_baselines(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each reward model that a baseline equals on the held-out labels."""
     found = []
-    for model in rewards:
-        share, numbers = model.get("label_accuracy"), _baselines(model)
-        better = [
-            f"{name} {value:.3f}" for name, value in numbers.items()
-            if share and value >= share["mean"]
-        ]  # fmt: skip
-        if share and better:
+    for model in (model for model in rewards if model.get("label_accuracy")):
+        accuracy = model["label_accuracy"]["mean"]
+        numbers = _baselines(model).items()
+        better = [f"{name} {value:.3f}" for name, value in numbers if value >= accuracy]
+        if better:
             found.append(
                 f"The reward model of {model['round']} does not beat {' and '.join(better)}: its "
-                f"accuracy on the held-out labels is {share['mean']:.3f}, so what it judges better "
+                f"accuracy on the held-out labels is {accuracy:.3f}, so what it judges better "
                 "need not be what the labels mean."
             )
     return found

@@ -72,7 +72,7 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
             yield dead
         except BaseException as error:
             if driver.flow_run and not isinstance(error, Exception):
-                left = [driver.flow_run]
+                left = [*dead, driver.flow_run]
             raise
         finally:
             _write(lock, None, left)

@@ -18,23 +18,16 @@ from tasks.tracking.spool import RunStart, open_spool
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture(name="database", scope="module")
-def database_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
-
-
 @pytest.fixture(name="root")
-def root_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Path:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
-    git(tmp_path, "init", "--quiet")
-    (tmp_path / ".gitignore").write_text(".work\nreports\n")
-    (tmp_path / "code.py").write_text("")
-    git(tmp_path, "add", "--all")
-    git(tmp_path, "commit", "--quiet", "-m", "one")
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "index.html").write_text("<p>the report</p>")
-    return tmp_path
+def root_fixture(experiment: Path) -> Path:
+    git(experiment, "init", "--quiet")
+    (experiment / ".gitignore").write_text(".work\nreports\n")
+    (experiment / "code.py").write_text("")
+    git(experiment, "add", "--all")
+    git(experiment, "commit", "--quiet", "-m", "one")
+    (experiment / "reports").mkdir()
+    (experiment / "reports" / "index.html").write_text("<p>the report</p>")
+    return experiment
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -9,28 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.small_repository import PARAMS, commit
+
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300
 """On a loaded machine."""
-PARAMS = """\
-run: {seed: 5}
-prepare: {}
-base: {}
-sft: {}
-sample: {}
-label: {}
-validate: {}
-reward: {}
-ppo: {}
-evaluate: {}
-best_of_n: {}
-report: {}
-rounds:
-  r1:
-    {policy: models/sft, start: models/sft, reward_model: models/sft,
-     preferences: data/prepared/preferences}
-final: r1
-"""
 PIPELINE = """\
 stages:
   baseline:
@@ -111,13 +94,7 @@ def template_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "params").mkdir()
     (folder / "params" / "no_kl.yaml").write_text("ppo: {kl_coef: 0.0}\n")
     (folder / ".gitignore").write_text(".work\nreports\nresults\n")
-    for command in (
-        ["git", "init", "--quiet"],
-        [sys.executable, "-m", "dvc", "init", "--quiet"],
-        ["git", "add", "--all"],
-        ["git", "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one"],
-    ):
-        subprocess.run(command, cwd=folder, check=True, env=environment())
+    commit(folder, environment())
     return folder
 
 

@@ -11,31 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.background import hear_signals
+from tests.integration.small_repository import PARAMS, commit
 
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 600
 """On a loaded machine."""
-PARAMS = """\
-run: {seed: 5}
-prepare: {}
-base: {}
-sft: {}
-sample: {}
-label: {}
-validate: {}
-reward: {}
-ppo: {}
-evaluate: {}
-best_of_n: {}
-report: {}
-rounds:
-  r1:
-    {policy: models/sft, start: models/sft, reward_model: models/sft,
-     preferences: data/prepared/preferences}
-final: r1
-"""
 PIPELINE = """\
 stages:
   baseline:
@@ -105,13 +87,7 @@ def root(tmp_path: Path) -> Path:
     (folder / "stage.py").write_text(STAGE)
     (folder / "experiments/params/mine.yaml").write_text(MINE)
     (folder / ".gitignore").write_text(".work\nreports\nresults\n")
-    for command in (
-        ["git", "init", "--quiet"],
-        [sys.executable, "-m", "dvc", "init", "--quiet"],
-        ["git", "add", "--all"],
-        ["git", "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one"],
-    ):
-        subprocess.run(command, cwd=folder, check=True, env=environment(tmp_path))
+    commit(folder, environment(tmp_path))
     return folder
 
 

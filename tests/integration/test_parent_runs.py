@@ -17,10 +17,10 @@ from tasks.params.loading import Params
 from tasks.tracking.execution_record import record_end, record_start
 from tasks.tracking.shipping import ship_all, tracking_uri
 from tasks.tracking.view import runs_page
+from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.parent_world import (  # noqa: F401
     REPOSITORY,
     child,
-    database_fixture,
     git,
     params_fixture,
     parents,

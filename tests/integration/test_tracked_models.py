@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,25 @@ from mlflow import MlflowClient
 
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.shipping import ship, ship_all, tracking_uri
-from tasks.tracking.spool import Output, RunStart, open_spool
+from tasks.tracking.spool import Output, RunStart, Spool, open_spool
+from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.tracked import (  # noqa: F401
     LOAD_AGAIN,
     artifacts,
-    database_fixture,
     model_folders_fixture,
     root_fixture,
     runs_of,
     start,
 )
+
+
+def published_policy(root: Path, model_folders: Path) -> tuple[Path, Spool]:
+    """A policy where its stage writes it, and the spool of the run that has."""
+    published = root / "models" / "policy"
+    shutil.copytree(model_folders / "policy", published)
+    spool = open_spool(root, start())
+    spool.finish("FINISHED", {}, [Output("policy", published)])
+    return published, spool
 
 
 @pytest.mark.long
@@ -66,11 +76,7 @@ def test_models_are_loadable_by_mlflow_alone_in_a_fresh_offline_process(
 def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
     root: Path, model_folders: Path
 ) -> None:
-    published = root / "models" / "policy"
-    published.parent.mkdir()
-    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
-    spool = open_spool(root, start())
-    spool.finish("FINISHED", {}, [Output("policy", published)])
+    published, spool = published_policy(root, model_folders)
     weights = (published / "model.safetensors").read_bytes()
     subprocess.run(["rm", "-r", str(published)], check=True)  # as dvc does before it runs again
 
@@ -83,11 +89,7 @@ def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
 def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
     root: Path, model_folders: Path
 ) -> None:
-    published = root / "models" / "policy"
-    published.parent.mkdir()
-    subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
-    spool = open_spool(root, start())
-    spool.finish("FINISHED", {}, [Output("policy", published)])
+    _, spool = published_policy(root, model_folders)
     other = RunStart("ppo@r1", "run-0", {}, {"data/rounds/r1/preferences": "another"}, {})
     open_spool(root, other).finish("FINISHED", {}, [])
     ship_all(root)

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 from tasks.sync import main as sync_main
 from tasks.tracking.shipping import Shipper, ship, ship_all, tracking_uri
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
+from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.tracked import (  # noqa: F401
-    database_fixture,
     history,
     log_steps,
     repository,

@@ -18,17 +18,9 @@ from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.spool import RunStart, Spool
 
 
-@pytest.fixture(name="database", scope="module")
-def database_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One SQLite file for all tests here (its creation takes seconds), an experiment for each."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
-
-
 @pytest.fixture(name="root")
-def root_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Path:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
-    return tmp_path
+def root_fixture(experiment: Path) -> Path:
+    return experiment
 
 
 def start(stage: str = "ppo@r1", execution: str = "run-1", kl_coef: float = 0.05) -> RunStart:

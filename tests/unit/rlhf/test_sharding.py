@@ -24,11 +24,14 @@ from rlhf.sharding import Held
 from tests import ppo_world, tiny
 from tests.forked import run_together
 from tests.tiny import COMPUTE, PAD
-from tests.training_steps import EXAMPLES, ppo_steps, reward_steps, sft_steps
-
-LARGEST_GAP = 2e-6
-"""Of the gradient of two processes, as a share of the gradient of one."""
-
+from tests.training_steps import (
+    EXAMPLES,
+    LARGEST_GAP,
+    assert_gradients_of_one,
+    ppo_steps,
+    reward_steps,
+    sft_steps,
+)
 
 # --- gradients ---------------------------------------------------------------------------------
 
@@ -54,10 +57,7 @@ def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
 
     (ours, found), (theirs, _), *_ = run_together(partial(steps, divided=True), processes)
 
-    gap = (ours[0] - expected[0]).norm() / expected[0].norm()
-    assert gap.item() <= LARGEST_GAP
-    assert len(ours) == len(expected)
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert_gradients_of_one(ours, theirs, expected)
     assert_close(found, numbers, rtol=1e-3, atol=1e-4)
 
 

@@ -231,3 +231,6 @@ def test_a_model_beside_the_checkout_is_named_by_its_full_path(root: Path) -> No
     assert load_params(root / "params.yaml").base.model == str(beside)
     take_preset(root, "smollm2-135m", "mine")
     assert load_params(root / "params.yaml").base.model == "mine"
+    (root / "linked").symlink_to(beside)
+    take_preset(root, "smollm2-135m", "linked")
+    assert load_params(root / "params.yaml").base.model == "linked"

@@ -88,6 +88,14 @@ def test_a_flow_that_a_signal_ends_may_have_had_nobody_to_tell(tmp_path, signall
     assert died_in(tmp_path) == []
 
 
+def test_a_signal_that_comes_before_the_dead_are_told_of_forgets_none(tmp_path):
+    die_here(tmp_path, 'Driver(name="a flow", flow_run="one")')
+    with pytest.raises(KeyboardInterrupt), sole_use(tmp_path, flow("two")):
+        raise KeyboardInterrupt
+    with sole_use(tmp_path, flow("three")) as dead:
+        assert dead == ["one", "two"]
+
+
 def test_a_flow_that_is_tried_again_is_not_its_own_predecessor(tmp_path):
     with pytest.raises(KeyboardInterrupt), sole_use(tmp_path, flow("one")):
         raise KeyboardInterrupt

@@ -22,7 +22,7 @@ from flows.stages import HOW_BY_EXIT_CODE, Ending, run_stage
 from tasks.params.loading import ParamsError
 from tasks.running.provenance import wrong_entries
 from tasks.tracking.output_tags import tag_outputs
-from tasks.tracking.shipping import Shipper
+from tasks.tracking.shipper import Shipper
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.dvc_rwlock import clear_stale

@@ -41,7 +41,7 @@ from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
-from tasks.tracking.shipping import Shipper
+from tasks.tracking.shipper import Shipper
 from tasks.tracking.spool import Status
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words

@@ -38,7 +38,8 @@ from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
-from tasks.tracking.shipping import Shipper, tracking_uri
+from tasks.tracking.shipper import Shipper
+from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.spool import Status
 from tasks.workspace.driver_lock import (
     BUSY_EXIT_CODE,

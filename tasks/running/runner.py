@@ -42,6 +42,7 @@ from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
 from tasks.workspace.accelerators import sole_accelerator
 from tasks.workspace.dvc_definition import DefinitionError
+from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.work_folder import RUNNING, alone, note_running
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def run_stage(
             return launch.launch(section_name, stage_name, params.run)
         if several and not launch.is_first():
             return _compute(section_name, stage_name, round_key, inputs, body, errors or {})
-        with alone(stage_name), sole_accelerator(params.run.device):
+        with _holding_the_machine(stage_name, params.run.device):
             # Before anything is read; params again, since we may have waited for another stage.
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
@@ -117,6 +118,14 @@ def run_stage(
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")
         return EXIT_CODES["failed"]
+
+
+@contextlib.contextmanager
+def _holding_the_machine(stage: str, device: str) -> Iterator[None]:
+    with alone(stage), sole_accelerator(device):
+        # Earlier stages' outputs, since nobody else can replace them now.
+        share_outputs(Path.cwd())
+        yield
 
 
 def _log_to_screen() -> None:
@@ -261,7 +270,8 @@ def _shipping(stage: Stage, started: float) -> Iterator[None]:
     if os.environ.get("RLHF_SHIPPER") == "driver":
         yield
         return
-    from tasks.tracking.shipping import Shipper, deadline_seconds  # noqa: PLC0415 (costs time that a driver's stages save)
+    from tasks.tracking.shipper import Shipper  # noqa: PLC0415 (costs time that a driver's stages save)
+    from tasks.tracking.shipping import deadline_seconds  # noqa: PLC0415
 
     shipper = Shipper(stage.root, models=False)
     try:

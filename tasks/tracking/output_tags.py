@@ -1,11 +1,12 @@
 """Tags MLflow runs and models with the DVC hashes of what they produced.
 
-A stage cannot know them: DVC hashes its outputs after it has ended. So whoever ran the pipeline
+A stage cannot know them: DVC hashes its outputs after it has ended. So whoever runs the pipeline
 adds them from `dvc.lock` (the driver, the flow, `make sync`). From then on MLflow's weights are
 links to those in DVC's cache, where both are on one disk.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.tracking.sent import Sent, load_sent, save_sent
@@ -17,20 +18,25 @@ from tasks.workspace.dvc_lockfile import LockedStage, read_lock
 logger = logging.getLogger(__name__)
 
 
-def tag_outputs(root: Path) -> int:
+def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> int:
     """Tag the run behind each stage of `dvc.lock` as `dvc.out.<path>`; how many runs were tagged.
 
     The run behind a stage is the newest that finished on the inputs that `dvc.lock` names: after
     a checkout of an older commit that is an older run, and for outputs pulled from another
-    machine there is none here. Does nothing if MLflow does not respond; the next call tries again.
+    machine there is none here. One whose models have not arrived waits for them. Does nothing if
+    MLflow does not respond; the next call tries again.
+
+    Args:
+        root: the workspace.
+        lock: what its `dvc.lock` says, if that has been read.
     """
     todo = []
-    for stage, locked in read_lock(root).items():
+    for stage, locked in (read_lock(root) if lock is None else lock).items():
         folder = run_behind(root, stage, locked)
         if folder is None:
             continue
         sent = load_sent(folder, tracking_uri(root))
-        if sent.run and sent.outs != locked.outs:
+        if sent.models_done and sent.outs != locked.outs:
             todo.append((folder, sent, locked))
     if not todo:
         return 0

@@ -11,7 +11,6 @@ something to send, in the thread that sends it.
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,51 +131,6 @@ def execution_has_news(folder: Path) -> bool:
     """Whether what the execution in `.work/executions/<id>` has come to is new for MLflow."""
     sent = load_sent(folder, tracking_uri(folder.parents[2]))
     return rounds_are_new(folder, sent) or end_is_new(folder, sent)
-
-
-class Shipper:
-    """A daemon thread that ships all spools of `root` every two seconds, until it is closed."""
-
-    def __init__(self, root: Path, *, models: bool = True, every: float = 2.0) -> None:
-        """Start the thread.
-
-        Args:
-            root: the workspace whose spools are shipped.
-            models: False in a stage that ships by itself: models are left to `make sync`.
-            every: seconds between two attempts.
-        """
-        self._root = root
-        self._models = models
-        self._every = every
-        self._stop = threading.Event()
-        self._delivered = False
-        self._complaint = ""
-        self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
-        self._thread.start()
-
-    def close(self, deadline_seconds: float) -> bool:
-        """Ship once more, for at most `deadline_seconds`; returns whether everything was delivered.
-
-        What did not arrive stays in the spool for the next shipper or `make sync`.
-        """
-        self._stop.set()
-        self._thread.join(deadline_seconds)
-        return self._delivered and not self._thread.is_alive()
-
-    def _work(self) -> None:
-        pause = self._every
-        while not self._stop.wait(pause):
-            # An unreachable server is retried less and less often, at most twice a minute.
-            pause = self._every if self._round() else min(2 * pause, 30.0)
-        self._delivered = self._round()
-
-    def _round(self) -> bool:
-        results = ship_all(self._root, models=self._models)
-        troubles = [r.detail for r in results if r.state in ("refused", "unreachable")]
-        if troubles and troubles[0] != self._complaint:
-            self._complaint = troubles[0]
-            logger.warning("MLflow did not accept everything; nothing is lost. %s", self._complaint)
-        return not troubles
 
 
 # The two that know MLflow import it: 1.5 s that no stage's main thread should wait for.

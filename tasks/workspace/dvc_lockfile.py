@@ -1,12 +1,18 @@
 """Reads `dvc.lock`: which hashes went into each stage and which came out."""
 
+import contextlib
 import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+SETTLED_NS = 1_000_000_000
+"""DVC writes the file in place, in less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,25 @@ def read_lock(root: Path) -> dict[str, LockedStage]:
         name: LockedStage(hashes(entry.get("deps")), hashes(entry.get("outs")))
         for name, entry in read_entries(root).items()
     }
+
+
+def read_settled_lock(root: Path) -> dict[str, LockedStage] | None:
+    """As `read_lock`, beside a DVC that may be writing: None where that may have been a part."""
+    written = written_at(root)
+    if written is None or time.time_ns() - written < SETTLED_NS:
+        return None
+    try:
+        found = read_lock(root)
+    except (YAMLError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # DVC has begun to write. What is wrong for good is reported by who needs it.
+    return found if written_at(root) == written else None
+
+
+def written_at(root: Path) -> int | None:
+    """When dvc.lock was last written to, in nanoseconds; None where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return (root / "dvc.lock").stat().st_mtime_ns
+    return None
 
 
 def only(text: str, stages: Collection[str]) -> str:

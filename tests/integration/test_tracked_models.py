@@ -12,6 +12,8 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.sent import load_sent
+from tasks.tracking.shipper import Shipper
 from tasks.tracking.shipping import ship, ship_all, tracking_uri
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
@@ -23,6 +25,7 @@ from tests.integration.tracked import (  # noqa: F401
     runs_of,
     start,
 )
+from tests.waiting import eventually
 
 
 def published_policy(root: Path, model_folders: Path) -> tuple[Path, Spool]:
@@ -93,11 +96,7 @@ def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
     other = RunStart("ppo@r1", "run-0", {}, {"data/rounds/r1/preferences": "another"}, {})
     open_spool(root, other).finish("FINISHED", {}, [])
     ship_all(root)
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
-        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
-        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
-    )
+    (root / "dvc.lock").write_text(LOCK)
     assert tag_outputs(root) == 1
     assert tag_outputs(root) == 0
 
@@ -108,16 +107,21 @@ def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(
     assert client.get_logged_model(sent["models"]["models/policy"]).tags["dvc.md5"] == "feed.dir"
 
 
-def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
-    root: Path, model_folders: Path
-) -> None:
+LOCK = (
+    "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
+    "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
+    "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
+)
+
+
+def large_policy(root: Path, model_folders: Path) -> tuple[Spool, Path]:
+    """The spool of a policy with a large file, and what DVC will keep of that one."""
     published, large = root / "models" / "policy", os.urandom((1 << 20) + 1)
     published.parent.mkdir()
     subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
     (published / "value_head.safetensors").write_bytes(large)
     spool = open_spool(root, start())
     spool.finish("FINISHED", {}, [Output("policy", published)])
-    ship_all(root)
     md5 = hashlib.md5(large).hexdigest()
     kept = root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     kept.parent.mkdir(parents=True)
@@ -125,13 +129,37 @@ def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
     listed = root / ".dvc/cache/files/md5/fe/ed.dir"
     listed.parent.mkdir()
     listed.write_text(json.dumps([{"md5": md5, "relpath": "value_head.safetensors"}]))
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: python -m tasks.ppo --round r1\n    deps:\n"
-        "    - {path: data/rounds/r1/preferences, md5: 0123456789abcdef0123456789abcdef.dir}\n"
-        "    outs:\n    - {path: models/policy, md5: feed.dir}\n"
-    )
-    assert tag_outputs(root) == 1
+    return spool, kept
 
-    sent = json.loads((spool.folder / "sent.json").read_text())
-    files = [path for path in artifacts(root, sent["models"]) if path.is_file()]
-    assert [path.name for path in files if path.samefile(kept)] == ["value_head.safetensors"]
+
+def linked(root: Path, spool: Spool, kept: Path) -> list[str]:
+    """The names of MLflow's files that are links to DVC's object."""
+    models = load_sent(spool.folder, tracking_uri(root)).models
+    files = [path for path in artifacts(root, models) if path.is_file()]
+    return [path.name for path in files if path.samefile(kept)]
+
+
+def test_large_weights_are_links_to_dvcs_once_their_hash_is_known(
+    root: Path, model_folders: Path
+) -> None:
+    spool, kept = large_policy(root, model_folders)
+    (root / "dvc.lock").write_text(LOCK)
+    ship(spool.folder, models=False)
+    assert tag_outputs(root) == 0, "a run that is tagged now would leave its model without"
+    ship_all(root)
+    assert tag_outputs(root) == 1
+    assert linked(root, spool, kept) == ["value_head.safetensors"]
+
+
+def test_they_become_links_while_the_pipeline_runs(root: Path, model_folders: Path) -> None:
+    """DVC writes its lock in place: what is there for a moment may be a part of it."""
+    spool, kept = large_policy(root, model_folders)
+    lock = root / "dvc.lock"
+    shipper = Shipper(root, every=0.05)
+    eventually(lambda: load_sent(spool.folder, tracking_uri(root)).models_done)
+    lock.write_text(LOCK[: LOCK.index("feed.dir") + 3])
+    lock.write_text(LOCK)
+    eventually(lambda: linked(root, spool, kept))
+    assert linked(root, spool, kept) == ["value_head.safetensors"]
+    assert load_sent(spool.folder, tracking_uri(root)).outs == {"models/policy": "feed.dir"}
+    assert shipper.close(deadline_seconds=300)

@@ -12,7 +12,8 @@ import pytest
 from mlflow import MlflowClient
 
 from tasks.sync import main as sync_main
-from tasks.tracking.shipping import Shipper, ship, ship_all, tracking_uri
+from tasks.tracking.shipper import Shipper
+from tasks.tracking.shipping import ship, ship_all, tracking_uri
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.tracked import (  # noqa: F401

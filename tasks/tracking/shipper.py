@@ -1,0 +1,76 @@
+"""A thread that sends to MLflow what stages leave in their spools, while they run.
+
+Whoever runs the pipeline has it tag what arrived, too, as soon as DVC has hashed a stage's outputs:
+from then on MLflow's copy of a model is a link (`tasks.tracking.output_tags`), not only in the end.
+
+Importing this costs nothing, as with `tasks.tracking.shipping`.
+"""
+
+import logging
+import threading
+from pathlib import Path
+
+from tasks.tracking.output_tags import tag_outputs
+from tasks.tracking.shipping import ship_all
+from tasks.workspace.dvc_lockfile import read_settled_lock, written_at
+
+logger = logging.getLogger(__name__)
+
+
+class Shipper:
+    """A daemon thread that ships all spools of `root` every two seconds, until it is closed."""
+
+    def __init__(self, root: Path, *, models: bool = True, every: float = 2.0) -> None:
+        """Start the thread.
+
+        Args:
+            root: the workspace whose spools are shipped.
+            models: False in a stage that ships by itself: models are left to `make sync`.
+            every: seconds between two attempts.
+        """
+        self._root = root
+        self._models = models
+        self._every = every
+        self._stop = threading.Event()
+        self._delivered = False
+        self._complaint = ""
+        self._tagged_at: int | None = None
+        self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
+        self._thread.start()
+
+    def close(self, deadline_seconds: float) -> bool:
+        """Ship once more, for at most `deadline_seconds`; returns whether everything was delivered.
+
+        What did not arrive stays in the spool for the next shipper or `make sync`.
+        """
+        self._stop.set()
+        self._thread.join(deadline_seconds)
+        return self._delivered and not self._thread.is_alive()
+
+    def _work(self) -> None:
+        pause = self._every
+        while not self._stop.wait(pause):
+            # An unreachable server is retried less and less often, at most twice a minute.
+            arrived = self._round()
+            pause = self._every if arrived else min(2 * pause, 30.0)
+            if arrived and self._models:
+                self._tag()
+        self._delivered = self._round()
+
+    def _tag(self) -> None:
+        """Tag what `dvc.lock` has new; the last of it is left to who closes the thread."""
+        written = written_at(self._root)
+        if written == self._tagged_at:
+            return
+        locked = read_settled_lock(self._root)
+        if locked is not None:
+            tag_outputs(self._root, locked)
+            self._tagged_at = written
+
+    def _round(self) -> bool:
+        results = ship_all(self._root, models=self._models)
+        troubles = [r.detail for r in results if r.state in ("refused", "unreachable")]
+        if troubles and troubles[0] != self._complaint:
+            self._complaint = troubles[0]
+            logger.warning("MLflow did not accept everything; nothing is lost. %s", self._complaint)
+        return not troubles

@@ -24,7 +24,7 @@ from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
 from tasks.promoting.registration import tag_and_register
 from tasks.reporting.ending import Ended, how_it_ended
-from tasks.reporting.result_table import result_table, time_lines
+from tasks.reporting.result_table import memory_line, result_table, time_lines
 from tasks.reporting.run_page import write_run_page
 from tasks.reporting.summary import (
     Machine,
@@ -257,7 +257,8 @@ def _closing_words(
         **({"Label by hand": annotate} if labelled else {}),
     }
     lines = "".join(f"{name:<16}{place}\n" for name, place in places.items())
-    return f"{result_table(summary)}\n{time_lines(summary['seconds'])}\n{lines}"
+    cost = time_lines(summary["seconds"]) + memory_line(summary["peak_rss_bytes"])
+    return f"{result_table(summary)}\n{cost}\n{lines}"
 
 
 if __name__ == "__main__":

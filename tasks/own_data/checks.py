@@ -1,6 +1,6 @@
 """Checks your own rows before the first stage: damage, leaks, too few prompts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,7 @@ def examine(params: Params, root: Path) -> OwnData:
             data.rows("prepare.files.corpus", files.corpus, lambda path: read_rows(path, CORPUS))
     judged: set[str] = set()
     for key, pairs in _preferences(data, params):
+        _examine_form(data, key, [pair.prompt for pair in pairs])
         _examine_pairs(data, key, pairs, params)
         judged |= {pair.prompt_id for pair in pairs}
     if files is not None and judged and params.label.annotators != "none":
@@ -80,6 +81,7 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     key = "prepare.files.prompts"
     if not (rows := data.rows(key, files.prompts, read_prompts)):
         return
+    _examine_form(data, key, [row["prompt"] for row in rows])
     counts = {"train": 0, "heldout": 0, "test": 0}
     for row in rows:
         split = own_split(row["prompt"], files)
@@ -119,7 +121,9 @@ def _examine_fresh_prompts(
 
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
-    rows = data.rows("prepare.files.demonstrations", files.demonstrations, read_demonstrations)
+    key = "prepare.files.demonstrations"
+    rows = data.rows(key, files.demonstrations, read_demonstrations)
+    _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
     shared = [
         number
         for number, row in enumerate(rows, start=1)
@@ -128,9 +132,19 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     if shared:
         first = ", ".join(map(str, shared[:MAX_NAMED]))
         data.notes.append(
-            f"prepare.files.demonstrations: {len(shared)} of {len(rows)} demonstrations answer "
+            f"{key}: {len(shared)} of {len(rows)} demonstrations answer "
             "prompts that policies are evaluated on, so SFT has seen them; remove those for a fair "
             f"comparison (rows {first}{', ...' if len(shared) > MAX_NAMED else ''})"
+        )
+
+
+def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
+    """Whether conversations came as texts, which a chat template puts into one message."""
+    if count := sum(map(_is_transcript, prompts)):
+        data.notes.append(
+            f"{key}: {count} of {len(prompts)} prompts are conversations in one text "
+            '("Human: ... Assistant:"); a model with a chat template sees each as one message of a '
+            "user. Split them into messages (docs/how-to/offline-preferences.md)"
         )
 
 
@@ -209,6 +223,11 @@ def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None
 def _question(prompt: Prompt) -> str:
     """What distinguishes prompts for the gate: not case, white space or form."""
     return normal_text(asked(prompt))
+
+
+def _is_transcript(prompt: Prompt) -> bool:
+    """A conversation in one text, with turns as HH has them."""
+    return isinstance(prompt, str) and prompt.lstrip().startswith("Human:")
 
 
 def _of_the_support_desk(prompt: Any) -> bool:

@@ -53,13 +53,14 @@ def check_inputs(params: Params, root: Path) -> None:
 
         data = examine(params, root)
         problems, notes = problems + data.problems, data.notes
+    # First, so that whoever mends the problems knows of these as well.
+    for note in notes:
+        _log.warning("%s", note)
     if problems:
         sections = list(asdict(params))
         problems.sort(key=lambda problem: sections.index(problem[0].partition(".")[0]))
         lines = [f"{root / 'params.yaml'}: {key}: {text}" for key, text in problems]
         raise ParamsError("\n".join(dict.fromkeys(lines)))
-    for note in notes:
-        _log.warning("%s", note)
     follow(root, params)
     rewrite_definition(root, lambda text: with_rounds(text, params.rounds))
 

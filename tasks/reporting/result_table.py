@@ -72,6 +72,18 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     return "\n".join(filled).replace("\N{NO-BREAK SPACE}", " ") + "\n"
 
 
+def memory_line(peaks: Mapping[str, int]) -> str:
+    """The stage that took most memory of those that ran; empty where none did.
+
+    Args:
+        peaks: bytes that each stage's process held at its most.
+    """
+    if not peaks:
+        return ""
+    stage, most = max(peaks.items(), key=lambda item: item[1])
+    return f"Memory: {most / 1e9:.1f} GB at the most ({stage})\n"
+
+
 def earlier_words(total: float, earlier: Mapping[str, float]) -> str:
     """What this run found done, how long that took in its time, and the sum of both."""
     stages = "1 stage" if len(earlier) == 1 else f"{len(earlier)} stages"

@@ -141,6 +141,29 @@ def test_demonstrations_of_evaluated_prompts_are_a_warning(
     assert f"comparison (rows {first}{',' if outside > 1 else ')'}" in caplog.text
 
 
+def test_conversations_in_one_text_are_a_warning_even_beside_a_problem(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    said = "\n\nHuman: w1\n\nAssistant: w2\n\nHuman: w{}\n\nAssistant:"
+    texts = [said.format(n) for n in range(50)]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])
+    answered = [{"prompt": text, "response": "w3"} for text in [*texts[:7], "Human after all: w4"]]
+    write_rows(place.root / "own/demonstrations.jsonl", answered)
+    hh = [{"chosen": f"{text} w1", "rejected": f"{text} w2"} for text in texts[:4]]
+    write_rows(place.root / "own/pairs.jsonl", hh)
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    place.values["validate"]["severities"] = {"evaluation_leaks": "quarantine"}
+    place.values["sample"]["pairs"] = 1000
+
+    with caplog.at_level(logging.WARNING):
+        (problem,) = place.preflight()
+
+    assert problem.startswith("sample.pairs: ")
+    for key, share in (("files.prompts", "50 of 50"), ("sources.0", "4 of 4")):
+        assert f"prepare.{key}: {share} prompts are conversations in one text" in caplog.text
+    assert "prepare.files.demonstrations: 7 of 8 prompts are conversations in one" in caplog.text
+
+
 def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):
     whole = {"prompt": "w1", "responses": ["w1", "w2"], "scores": [1.0, 2.0]}
     lacking = {"prompt": "w2", "responses": ["w1", "w2"]}
@@ -242,11 +265,13 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     code, lines, seconds = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
 
     assert code == 2
-    assert [line.partition(": ")[0] for line in lines] == [
+    note, *problems = lines
+    assert note.startswith("prepare.files.demonstrations: ")
+    assert [line.partition(": ")[0] for line in problems] == [
         "prepare.sources.0", "base.model", "label.annotators",
     ]  # fmt: skip
-    assert "not in Hugging Face's cache" in lines[1]
-    assert "hf download org/model --revision 000" in lines[1]
+    assert "not in Hugging Face's cache" in problems[1]
+    assert "hf download org/model --revision 000" in problems[1]
     assert seconds < 15
     assert place.made() == ["dvc.yaml"]
 

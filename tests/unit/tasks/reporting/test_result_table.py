@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tasks.reporting.result_table import result_table, time_lines
+from tasks.reporting.result_table import memory_line, result_table, time_lines
 
 
 def interval(mean: float) -> dict[str, float]:
@@ -154,3 +154,9 @@ def test_a_reward_model_whose_interval_holds_one_half_may_as_well_guess() -> Non
         "Note: The reward model of r1 is not distinguishable from guessing: its accuracy on the "
         "held-out labels is 0.540 [0.490, 0.590]."
     )
+
+
+def test_the_memory_is_that_of_the_largest_stage() -> None:
+    peaks = {"base": 900_000_000, "reward@r1": 5_390_000_000, "ppo@r1": 3_490_000_000}
+    assert memory_line(peaks) == "Memory: 5.4 GB at the most (reward@r1)\n"
+    assert memory_line({}) == ""

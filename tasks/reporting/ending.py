@@ -50,6 +50,8 @@ def how_it_ended(
     if bad := [outcome for outcome in outcomes if outcome["code"] != 0]:
         last = bad[-1]
         words = WORDS.get(last["status"], last["status"])
+        if last["status"] == "interrupted":  # The stage has said no more than this.
+            return Ended(last["code"], f"{last['stage']} {words}")
         return Ended(last["code"], f"{last['stage']} {words}: {last['message']}".rstrip(": "))
     if signalled is not None:
         return Ended(128 + signalled, "Interrupted; run again to resume.")

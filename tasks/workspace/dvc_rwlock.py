@@ -36,14 +36,15 @@ def clear_stale(root: Path, *, remove: bool = True) -> list[str]:
             content = json.loads(path.read_text(encoding="utf-8"))
             held = [*_entries(content.get("read", {})), *_entries(content.get("write", {}))]
         except (ValueError, AttributeError, TypeError, KeyError):
-            problem = f"{path}: damaged, and no DVC command is running here (by hand: rm {path})"
+            problem = f"{path}: damaged, and no DVC command is running here"
         else:
             if not held:
                 return []
             names = ", ".join(sorted({f"{cmd} (process {pid})" for pid, cmd in held}))
-            problem = f"{path}: left behind by {names} (by hand: rm {path})"
-        if remove:
-            path.unlink()
+            problem = f"{path}: left behind by {names}"
+        if not remove:
+            return [f"{problem} (by hand: rm {path})"]
+        path.unlink()
     return [problem]
 
 

@@ -191,6 +191,7 @@ def test_what_dead_processes_left_is_named_and_removed(
     assert path.exists()
     (line,) = clear_stale(root)
     assert problem in line
+    assert "rm " not in line, "it has been removed"
     assert not path.exists()
 
 

@@ -7,6 +7,7 @@ r"""Formats with one pair per row: our own, TRL's and Anthropic's HH.
   prompt ends with the last `\n\nAssistant:` that both have in common.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from preferences.row_values import RowError
 from preferences.schemas import PREFERENCES, Field, Schema
 
 TURN = "\n\nAssistant:"
+_TURNS = re.compile(r"\n\n(Human|Assistant): ?")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 _EXTRA = (
     Field(name="chosen_finished", kind="truth", required=False, nullable=True),
@@ -136,11 +139,14 @@ def trl_to_row(preference: Preference) -> Row:
 
 
 def trl_messages_to_row(preference: Preference) -> Row:
-    """TRL's explicit form, always messages; a text prompt becomes a user message."""
+    """TRL's explicit form, always messages: a transcript's turns, or a text as a user message."""
+    turns = _turns(preference.prompt)
+    # The blank after the transcript's last "Assistant:" belongs to no response.
+    blank = " " if turns else ""
     return trl_to_row(preference) | {
-        "prompt": messages(preference.prompt),
-        "chosen": [assistant(preference.chosen)],
-        "rejected": [assistant(preference.rejected)],
+        "prompt": turns or messages(preference.prompt),
+        "chosen": [assistant(preference.chosen.removeprefix(blank))],
+        "rejected": [assistant(preference.rejected.removeprefix(blank))],
     }
 
 
@@ -191,6 +197,22 @@ def messages(prompt: Prompt) -> list[dict[str, str]]:
 def assistant(content: str) -> dict[str, str]:
     """An assistant message."""
     return {"role": "assistant", "content": content}
+
+
+def _turns(prompt: Prompt) -> list[dict[str, str]]:
+    """The messages of a transcript that waits for the assistant; none of any other prompt."""
+    if not isinstance(prompt, str):
+        return []
+    _, *found = _TURNS.split(prompt.rstrip())
+    names, said = found[::2], found[1::2]
+    turns = [
+        {"role": _ROLES[name], "content": text}
+        for name, text in zip(names[:-1], said[:-1], strict=True)
+    ]
+    in_turn = names == ["Human", "Assistant"] * (len(names) // 2)
+    # Nothing is lost but blanks at the end: what is left writes the same transcript.
+    same = bool(turns) and transcript(turns).rstrip() == prompt.rstrip()
+    return turns if in_turn and same and all(text.strip() for text in said[:-1]) else []
 
 
 def _response(value: str | list[dict[str, str]]) -> str:

@@ -144,7 +144,8 @@ def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
         data.notes.append(
             f"{key}: {count} of {len(prompts)} prompts are conversations in one text "
             '("Human: ... Assistant:"); a model with a chat template sees each as one message of a '
-            "user. Split them into messages (docs/how-to/offline-preferences.md)"
+            "user. `python -m preferences convert` makes messages of pairs "
+            "(docs/how-to/offline-preferences.md)"
         )
 
 

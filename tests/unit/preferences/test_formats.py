@@ -53,6 +53,44 @@ def test_transcripts_of_hh_come_back_and_split_at_the_last_common_turn(tmp_path)
     assert (tmp_path / "y.jsonl").read_text() == (tmp_path / "x.jsonl").read_text()
 
 
+def test_transcripts_of_hh_become_messages_that_write_the_same_transcripts(tmp_path):
+    shared = (
+        "\n\nHuman: Hi\n\nAssistant: Hello.\n\nBob says hi.\n\nHuman: Butterflies?\n\nAssistant:"
+    )
+    row = {"chosen": shared + " In Oregon.", "rejected": shared + " In the zoo."}
+    write_records(tmp_path / "x.jsonl", [row])
+    write(tmp_path / "y.jsonl", read(tmp_path / "x.jsonl"), "trl_messages")
+    (found,) = read(tmp_path / "y.jsonl")
+    assert found.prompt == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello.\n\nBob says hi."},
+        {"role": "user", "content": "Butterflies?"},
+    ]
+    assert (found.chosen, found.rejected) == ("In Oregon.", "In the zoo.")
+    write(tmp_path / "z.jsonl", [found], "hh")
+    assert (tmp_path / "z.jsonl").read_text() == (tmp_path / "x.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "What does Human: mean?",
+        "\n\nHuman: No assistant",
+        "\n\nAssistant: I begin\n\nHuman: Why?\n\nAssistant:",
+        "\n\nHuman: One\n\nHuman: Two\n\nAssistant:",
+        "\n\nHuman:\n\nAssistant:",
+        "Be kind.\n\nHuman: Hi\n\nAssistant:",
+        "\n\nHuman:  Two blanks\n\nAssistant: \n\nHuman: Hi\n\nAssistant:",
+        "\n\nHuman: Hi\n\nAssistant: I have begun",
+    ],
+)
+def test_what_is_no_whole_transcript_stays_one_message(tmp_path, prompt):
+    write(tmp_path / "x.jsonl", [preference(prompt, " a", " b")], "trl_messages")
+    row = json.loads((tmp_path / "x.jsonl").read_text())
+    assert row["prompt"] == [{"role": "user", "content": prompt}]
+    assert row["chosen"] == [{"role": "assistant", "content": " a"}]
+
+
 def test_scored_responses_give_all_pairs_with_their_margins_and_equal_ones_a_tie(tmp_path):
     row = {"prompt": "p", "responses": ["a", "b", "c"], "scores": [1, 3.5, 1]}
     write_records(tmp_path / "x.jsonl", [row])

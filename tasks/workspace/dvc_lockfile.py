@@ -11,6 +11,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+DAMAGED_LOCK = (YAMLError, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a dvc.lock may raise of which only a part is there, or something else."""
+
 SETTLED_NS = 1_000_000_000
 """DVC writes the file in place, in less than this."""
 
@@ -49,7 +52,7 @@ def read_settled_lock(root: Path) -> dict[str, LockedStage] | None:
         return None
     try:
         found = read_lock(root)
-    except (YAMLError, ValueError, KeyError, TypeError, AttributeError):
+    except DAMAGED_LOCK:
         return None  # DVC has begun to write. What is wrong for good is reported by who needs it.
     return found if written_at(root) == written else None
 

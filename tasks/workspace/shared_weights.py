@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.workspace.dvc_cache import cache_folder, md5
-from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_lockfile import DAMAGED_LOCK, read_lock
 
 WORTH_IT = 1 << 20
 """Bytes from which a file of MLflow's is linked."""
@@ -30,14 +30,19 @@ def share_outputs(root: Path) -> int:
     """Link the large files of the outputs in `dvc.lock` to DVC's objects; how many bytes it freed.
 
     Only where no stage can publish meanwhile. DVC hashes a linked file once more, the next time
-    that it looks.
+    that it looks. What is damaged is left to those who cannot do without it.
     """
-    if not any(path.stat().st_size >= LARGE for path in (root / "models").rglob("*.safetensors")):
+    weights = [path for path in (root / "models").rglob("*.safetensors") if path.is_file()]
+    if not any(path.stat().st_size >= LARGE for path in weights):
         return 0  # Reading dvc.lock takes a tenth of a second.
+    try:
+        lock = read_lock(root)
+    except DAMAGED_LOCK:
+        return 0
     cache = cache_folder(root)
     return sum(
         share_with_cache(root / path, cache, digest, least=LARGE)
-        for locked in read_lock(root).values()
+        for locked in lock.values()
         for path, digest in locked.outs.items()
     )
 
@@ -76,6 +81,8 @@ def share_with_cache(folder: Path, cache: Path, digest: str, *, least: int = WOR
 def _files(cache: Path, digest: str) -> Iterator[tuple[str, str]]:
     """Path below an output and md5 of its files, from the list that DVC keeps of a folder."""
     listed = cache / digest[:2] / digest[2:]
-    if digest.endswith(".dir") and listed.is_file():
+    if not digest.endswith(".dir") or not listed.is_file():
+        return
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # Damaged.
         for file in json.loads(listed.read_text(encoding="utf-8")):
             yield file["relpath"], file["md5"]

@@ -130,3 +130,47 @@ def test_only_large_files_of_the_outputs_are_linked(
     assert model.samefile(kept(objects, larger))
     assert not member.samefile(kept(objects, OTHER))
     assert share_outputs(root) == 0
+
+
+@pytest.fixture
+def large_model(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with the output of `hash_of`, of which one file is large enough."""
+    monkeypatch.setattr(shared_weights, "LARGE", len(LARGE))
+    shutil.copytree(cache, tmp_path / "root/.dvc/cache/files/md5")
+    lock = f"stages: {{sft: {{outs: [{{path: models/sft, md5: {hash_of()}}}]}}}}"
+    write(tmp_path / "root/dvc.lock", lock.encode())
+    write(tmp_path / "root/models/sft/model.safetensors", LARGE)
+    return tmp_path / "root"
+
+
+def test_what_is_damaged_stops_nobody(large_model: Path) -> None:
+    (large_model / "models/gone.safetensors").symlink_to("nowhere")
+    lock = (large_model / "dvc.lock").read_text()
+    for damaged in ("<<<<<<< HEAD\n", lock[:40], "stages: []"):
+        (large_model / "dvc.lock").write_text(damaged)
+        assert share_outputs(large_model) == 0
+    (large_model / "dvc.lock").write_text(lock)
+    listed = kept(large_model / ".dvc/cache/files/md5", listing()).with_suffix(".dir")
+    whole = listed.read_bytes()
+    listed.chmod(0o644)
+    listed.write_bytes(whole[:30])
+    assert share_outputs(large_model) == 0
+    listed.write_bytes(whole)
+    assert share_outputs(large_model) == len(LARGE)
+
+
+def test_a_kill_between_two_steps_leaves_the_output_as_it_was(
+    large_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = large_model / "models/sft/model.safetensors"
+    with monkeypatch.context() as during:
+        during.setattr(Path, "replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            share_outputs(large_model)
+    assert [path.name for path in model.parent.iterdir()] == ["model.safetensors"]
+    assert model.stat().st_nlink == 1
+    assert share_outputs(large_model) == len(LARGE)
+    assert [path.name for path in (large_model / "models").iterdir()] == ["sft"]

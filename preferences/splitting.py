@@ -17,11 +17,9 @@ def asked(prompt: Prompt) -> str:
     several turns, both are a transcript.
     """
     if isinstance(prompt, str):
-        start = prompt.strip()
-        if not start.startswith("Human:"):
+        turns = turns_of(prompt)
+        if not turns:
             return prompt
-        parts = _TURN.split(start)[1:]
-        turns = [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
         if turns[-1] == ("Assistant", ""):
             turns.pop()
     else:
@@ -32,6 +30,24 @@ def asked(prompt: Prompt) -> str:
     if len(turns) == 1 and turns[0][0] == "Human":
         return turns[0][1]
     return "\n\n".join(f"{role}: {said}" for role, said in turns)
+
+
+def turns_of(text: str) -> list[tuple[str, str]]:
+    """Who says what in a transcript as HH has it, blanks left out; nothing of any other text."""
+    start = text.strip()
+    if not start.startswith("Human:"):
+        return []
+    parts = _TURN.split(start)[1:]
+    return [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def is_transcript(prompt: Prompt) -> bool:
+    """Whether a prompt, or its one message, is a conversation of both sides in one text."""
+    if not isinstance(prompt, str):
+        if [message["role"] for message in prompt] != ["user"]:
+            return False
+        prompt = prompt[0]["content"]
+    return any(role == "Assistant" for role, _ in turns_of(prompt))
 
 
 def split_of(prompt: Prompt, *, heldout_fraction: float, salt: str = "") -> Split:

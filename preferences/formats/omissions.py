@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from preferences.formats.files import read_records
-from preferences.formats.pairs import TURN
+from preferences.formats.pairs import TURN, trl_messages_to_row
 from preferences.formats.reading import Item, Source
 from preferences.formats.votes import strength_of
 from preferences.formats.writing import OutName, as_votes
@@ -20,6 +20,7 @@ from preferences.records import (
     prompt_text,
     text_hash,
 )
+from preferences.splitting import is_transcript
 
 _USUAL = {"margin": 0.0, "weight": 1.0, "source": "", "round": "", "split": "train", **USUAL}
 _ALL = frozenset({"prompt_id", *_USUAL})
@@ -55,6 +56,7 @@ class Omissions:
         self._to = to
         self._lost: set[str] = set()
         self._reformed = 0
+        self._in_one = 0
         self._ties = 0
         self._pairs: set[str] = set()
         self._repeated = 0
@@ -76,6 +78,7 @@ class Omissions:
         form = "turns" if self._to == "hh" else "messages"
         counts = (
             (f"prompts written as {form}", self._reformed),
+            ("conversations left in one message", self._in_one),
             ("ties marked only by their label", self._ties),
             ("repeated pairs merged", self._repeated),
             ("additional pairs when read back", more),
@@ -117,6 +120,7 @@ class Omissions:
             self._reformed += not (isinstance(prompt, str) and prompt.endswith(TURN))
         elif self._to in ("trl_messages", "trl_implicit"):
             self._reformed += isinstance(prompt, str)
+            self._in_one += is_transcript(trl_messages_to_row(preference)["prompt"])
         self._ties += preference.is_tie and self._to.startswith("trl")
         if self._to == "unpaired":
             good, bad = self._completions.setdefault(text_hash(prompt_text(prompt)), (set(), set()))

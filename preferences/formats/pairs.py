@@ -7,7 +7,6 @@ r"""Formats with one pair per row: our own, TRL's and Anthropic's HH.
   prompt ends with the last `\n\nAssistant:` that both have in common.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +15,9 @@ from typing import Any
 from preferences.records import Preference, Prompt, Row, pair_id, prompt_text, text_hash
 from preferences.row_values import RowError
 from preferences.schemas import PREFERENCES, Field, Schema
+from preferences.splitting import is_transcript, turns_of
 
 TURN = "\n\nAssistant:"
-_TURNS = re.compile(r"\n\n(Human|Assistant): ?")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 _EXTRA = (
@@ -141,8 +140,9 @@ def trl_to_row(preference: Preference) -> Row:
 def trl_messages_to_row(preference: Preference) -> Row:
     """TRL's explicit form, always messages: a transcript's turns, or a text as a user message."""
     turns = _turns(preference.prompt)
-    # The blank after the transcript's last "Assistant:" belongs to no response.
-    blank = " " if turns else ""
+    # The blank after the transcript's last "Assistant:" belongs to neither response.
+    both = preference.chosen.startswith(" ") and preference.rejected.startswith(" ")
+    blank = " " if turns and both else ""
     return trl_to_row(preference) | {
         "prompt": turns or messages(preference.prompt),
         "chosen": [assistant(preference.chosen.removeprefix(blank))],
@@ -200,19 +200,17 @@ def assistant(content: str) -> dict[str, str]:
 
 
 def _turns(prompt: Prompt) -> list[dict[str, str]]:
-    """The messages of a transcript that waits for the assistant; none of any other prompt."""
-    if not isinstance(prompt, str):
+    """The messages of a transcript whose sides take turns, the human's last; none of any other."""
+    if not isinstance(prompt, str) or not is_transcript(prompt):
         return []
-    _, *found = _TURNS.split(prompt.rstrip())
-    names, said = found[::2], found[1::2]
-    turns = [
-        {"role": _ROLES[name], "content": text}
-        for name, text in zip(names[:-1], said[:-1], strict=True)
-    ]
-    in_turn = names == ["Human", "Assistant"] * (len(names) // 2)
-    # Nothing is lost but blanks at the end: what is left writes the same transcript.
-    same = bool(turns) and transcript(turns).rstrip() == prompt.rstrip()
-    return turns if in_turn and same and all(text.strip() for text in said[:-1]) else []
+    turns = turns_of(prompt)
+    if turns[-1] == ("Assistant", ""):
+        turns.pop()
+    roles, texts = zip(*turns, strict=True)
+    in_turn = list(roles) == (["Human", "Assistant"] * len(turns))[: len(turns)]
+    if roles[-1] != "Human" or not in_turn or not all(texts):
+        return []
+    return [{"role": _ROLES[role], "content": said} for role, said in turns]
 
 
 def _response(value: str | list[dict[str, str]]) -> str:

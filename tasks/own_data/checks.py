@@ -16,7 +16,7 @@ from preferences.records import Prompt, Row
 from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
-from preferences.splitting import asked, split_of
+from preferences.splitting import asked, is_transcript, split_of
 from tasks.own_data.rows import own_split, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
@@ -140,7 +140,7 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
 
 def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
     """Whether conversations came as texts, which a chat template puts into one message."""
-    if count := sum(map(_is_transcript, prompts)):
+    if count := sum(map(is_transcript, prompts)):
         data.notes.append(
             f"{key}: {count} of {len(prompts)} prompts are conversations in one text "
             '("Human: ... Assistant:"); a model with a chat template sees each as one message of a '
@@ -224,11 +224,6 @@ def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None
 def _question(prompt: Prompt) -> str:
     """What distinguishes prompts for the gate: not case, white space or form."""
     return normal_text(asked(prompt))
-
-
-def _is_transcript(prompt: Prompt) -> bool:
-    """A conversation in one text, with turns as HH has them."""
-    return isinstance(prompt, str) and prompt.lstrip().startswith("Human:")
 
 
 def _of_the_support_desk(prompt: Any) -> bool:

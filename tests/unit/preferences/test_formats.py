@@ -8,6 +8,7 @@ from preferences.formats.reading import Source, detect, open_source
 from preferences.formats.writing import write_items
 from preferences.judging import judge
 from preferences.records import Sourced, Voted
+from preferences.splitting import asked
 from tests.pair_files import CONTAINERS, MESSAGES, PREFERENCES, VOTES, preference, read, write
 
 
@@ -75,20 +76,38 @@ def test_transcripts_of_hh_become_messages_that_write_the_same_transcripts(tmp_p
     "prompt",
     [
         "What does Human: mean?",
+        "Human: is a species?",
         "\n\nHuman: No assistant",
         "\n\nAssistant: I begin\n\nHuman: Why?\n\nAssistant:",
         "\n\nHuman: One\n\nHuman: Two\n\nAssistant:",
         "\n\nHuman:\n\nAssistant:",
+        "\n\nHuman: Hi\n\nAssistant:\n\nHuman: There?\n\nAssistant:",
         "Be kind.\n\nHuman: Hi\n\nAssistant:",
-        "\n\nHuman:  Two blanks\n\nAssistant: \n\nHuman: Hi\n\nAssistant:",
         "\n\nHuman: Hi\n\nAssistant: I have begun",
     ],
 )
-def test_what_is_no_whole_transcript_stays_one_message(tmp_path, prompt):
+def test_what_is_no_conversation_in_turns_stays_one_message(tmp_path, prompt):
     write(tmp_path / "x.jsonl", [preference(prompt, " a", " b")], "trl_messages")
     row = json.loads((tmp_path / "x.jsonl").read_text())
     assert row["prompt"] == [{"role": "user", "content": prompt}]
     assert row["chosen"] == [{"role": "assistant", "content": " a"}]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Human: Hi\n\nAssistant: Hello.\n\nHuman: Bye\n\nAssistant:",
+        "\nHuman:Hi\n\nAssistant:  Hello.\n\nHuman: Bye \n\nAssistant: ",
+        "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Bye",
+    ],
+)
+def test_a_conversation_is_split_however_its_blanks_are_and_keeps_its_side(tmp_path, prompt):
+    write(tmp_path / "x.jsonl", [preference(prompt, "yes", " yes")], "trl_messages")
+    (found,) = read(tmp_path / "x.jsonl")
+    said = [(message["role"], message["content"]) for message in found.prompt]
+    assert said == [("user", "Hi"), ("assistant", "Hello."), ("user", "Bye")]
+    assert (found.chosen, found.rejected) == ("yes", " yes"), "else they would be the same"
+    assert asked(found.prompt) == asked(prompt)
 
 
 def test_scored_responses_give_all_pairs_with_their_margins_and_equal_ones_a_tie(tmp_path):

@@ -199,3 +199,12 @@ def test_what_stands_beside_votes_is_named_when_it_is_lost(tmp_path, capsys):
     assert convert(tmp_path / "j", tmp_path / "t.jsonl", "trl", capsys) == {
         "not in trl": "reason, votes, workers",
     }
+
+
+def test_conversations_that_stay_in_one_message_are_counted(tmp_path, capsys):
+    twice = "\n\nHuman: One\n\nHuman: Two\n\nAssistant:"
+    rows = [preference(twice, " a", " b"), preference(TURNS, " a", " b"), preference("p", "a", "b")]
+    path = write_own(tmp_path / "in.jsonl", rows)
+    notes = convert(path, tmp_path / "out.jsonl", "trl_messages", capsys)
+    assert notes["prompts written as messages"] == "3"
+    assert notes["conversations left in one message"] == "1"

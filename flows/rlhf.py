@@ -48,7 +48,7 @@ from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_word
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import Execution, save_execution
-from tasks.workspace.shared_weights import share_outputs
+from tasks.workspace.shared_weights import share_idle_outputs
 
 SHIPPING_SECONDS = 60.0
 INTERRUPTED_SHIPPING_SECONDS = 3.0
@@ -285,7 +285,7 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
         tag_and_register(root)
     else:
         get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
-    share_outputs(root)
+    share_idle_outputs(root)
     publish_runs(root, flow_run)
     get_run_logger().info("\n%s", result_table(summary))
 

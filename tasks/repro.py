@@ -53,7 +53,7 @@ from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import begin_execution, last_execution, save_execution
 from tasks.workspace.files import git_commit, now_ms, write_json
-from tasks.workspace.shared_weights import share_outputs
+from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
 from tasks.workspace.variants import prepare_workspace
 from tasks.workspace.worktrees import WorkspaceError
@@ -195,7 +195,7 @@ def _run(
         tag_and_register(workspace)
     else:
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
-    share_outputs(workspace)
+    share_idle_outputs(workspace)
     return ended
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks.promoting.registration import tag_and_register
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
-from tasks.workspace.shared_weights import share_outputs
+from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.worktrees import workspaces
 
 
@@ -25,7 +25,7 @@ def sync(root: Path) -> tuple[list[ShipResult], int]:
     for workspace in (root, *workspaces(root)):
         results += ship_all(workspace)
         tagged += tag_and_register(workspace)
-        share_outputs(workspace)
+        share_idle_outputs(workspace)
     return results, tagged
 
 

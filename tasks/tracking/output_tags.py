@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tasks.tracking.sent import Sent, load_sent, save_sent
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.tracking.spool import read_finish
 from tasks.tracking.spools import run_behind
-from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.dvc_lockfile import LockedStage, read_lock
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,10 @@ def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> in
         folder = run_behind(root, stage, locked)
         if folder is None:
             continue
-        sent = load_sent(folder, tracking_uri(root))
-        if sent.models_done and sent.outs != locked.outs:
+        sent, finish = load_sent(folder, tracking_uri(root)), read_finish(folder)
+        # Not by what an attempt sent that was interrupted, and that this run has resumed.
+        arrived = finish is not None and sent.ended_ms == finish["ended_ms"] and sent.models_done
+        if arrived and sent.outs != locked.outs:
             todo.append((folder, sent, locked))
     if not todo:
         return 0
@@ -46,9 +48,7 @@ def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> in
 
     try:
         for folder, sent, locked in todo:
-            send_output_tags(
-                tracking_uri(root), sent.run, sent.models, locked.outs, cache=cache_folder(root)
-            )
+            send_output_tags(root, tracking_uri(root), sent.run, sent.models, locked.outs)
             _note(folder, sent, locked)
     except TrackingError as error:
         logger.warning("output hashes are not in MLflow yet. %s", error)

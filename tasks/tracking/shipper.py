@@ -34,7 +34,7 @@ class Shipper:
         self._stop = threading.Event()
         self._delivered = False
         self._complaint = ""
-        self._tagged_at: int | None = None
+        self._tagged: tuple[int | None, int] | None = None
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
         self._thread.start()
 
@@ -51,21 +51,8 @@ class Shipper:
         pause = self._every
         while not self._stop.wait(pause):
             # An unreachable server is retried less and less often, at most twice a minute.
-            arrived = self._round()
-            pause = self._every if arrived else min(2 * pause, 30.0)
-            if arrived and self._models:
-                self._tag()
+            pause = self._every if self._round() else min(2 * pause, 30.0)
         self._delivered = self._round()
-
-    def _tag(self) -> None:
-        """Tag what `dvc.lock` has new; the last of it is left to who closes the thread."""
-        written = written_at(self._root)
-        if written == self._tagged_at:
-            return
-        locked = read_settled_lock(self._root)
-        if locked is not None:
-            tag_outputs(self._root, locked)
-            self._tagged_at = written
 
     def _round(self) -> bool:
         results = ship_all(self._root, models=self._models)
@@ -73,4 +60,18 @@ class Shipper:
         if troubles and troubles[0] != self._complaint:
             self._complaint = troubles[0]
             logger.warning("MLflow did not accept everything; nothing is lost. %s", self._complaint)
+        if self._models and not troubles and not self._stop.is_set():
+            self._tag(arrived=sum(result.state == "complete" for result in results))
         return not troubles
+
+    def _tag(self, *, arrived: int) -> None:
+        """Tag what is new; what comes last is left to who closes the thread."""
+        state = (written_at(self._root), arrived)
+        if state == self._tagged or (locked := read_settled_lock(self._root)) is None:
+            return
+        try:
+            tag_outputs(self._root, locked)
+        except Exception:
+            # Whoever closes the thread tags once more. Without it, metrics would not arrive.
+            logger.warning("Output hashes are not in MLflow yet.", exc_info=True)
+        self._tagged = state

@@ -11,9 +11,6 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-DAMAGED_LOCK = (YAMLError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a dvc.lock may raise of which only a part is there, or something else."""
-
 SETTLED_NS = 1_000_000_000
 """DVC writes the file in place, in less than this."""
 
@@ -50,11 +47,18 @@ def read_settled_lock(root: Path) -> dict[str, LockedStage] | None:
     written = written_at(root)
     if written is None or time.time_ns() - written < SETTLED_NS:
         return None
+    found = read_whole_lock(root)
+    return found if written_at(root) == written else None
+
+
+def read_whole_lock(root: Path) -> dict[str, LockedStage] | None:
+    """As `read_lock`; None where the file is damaged, or a part of one, and that shows."""
     try:
         found = read_lock(root)
-    except DAMAGED_LOCK:
-        return None  # DVC has begun to write. What is wrong for good is reported by who needs it.
-    return found if written_at(root) == written else None
+    except (YAMLError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    digests = [digest for stage in found.values() for digest in stage.outs.values()]
+    return found if all(isinstance(digest, str) for digest in digests) else None
 
 
 def written_at(root: Path) -> int | None:

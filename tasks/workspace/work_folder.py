@@ -49,13 +49,15 @@ class Running:
         return self.boot == _boot() and self.ticks == _start_ticks(self.pid) is not None
 
 
+STAGE_LOCK = Path(".work") / "stage.lock"
+
+
 @contextlib.contextmanager
 def alone(stage: str) -> Iterator[None]:
     """Hold the machine: one stage at a time; the kernel lets go of the lock on any death."""
-    folder = Path(".work")
-    folder.mkdir(exist_ok=True)
+    STAGE_LOCK.parent.mkdir(exist_ok=True)
     started = time.monotonic()
-    with held(folder / "stage.lock"):
+    with held(STAGE_LOCK):
         if (waited := time.monotonic() - started) > 1:
             log.info("%s waited %.0f s for another stage to end", stage, waited)
         yield

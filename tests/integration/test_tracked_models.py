@@ -163,3 +163,19 @@ def test_they_become_links_while_the_pipeline_runs(root: Path, model_folders: Pa
     assert linked(root, spool, kept) == ["value_head.safetensors"]
     assert load_sent(spool.folder, tracking_uri(root)).outs == {"models/policy": "feed.dir"}
     assert shipper.close(deadline_seconds=300)
+
+
+def test_what_an_interrupted_attempt_sent_does_not_count_for_the_one_that_resumed(
+    root: Path, model_folders: Path
+) -> None:
+    """Its end has arrived, with no models; of the new end and its model nothing has."""
+    interrupted = open_spool(root, start())
+    interrupted.finish("KILLED", {}, [])
+    ship_all(root)
+    spool, kept = large_policy(root, model_folders)
+    assert spool.folder == interrupted.folder
+    (root / "dvc.lock").write_text(LOCK)
+    assert tag_outputs(root) == 0
+    ship_all(root)
+    assert tag_outputs(root) == 1
+    assert linked(root, spool, kept) == ["value_head.safetensors"]

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from tasks.workspace import shared_weights
-from tasks.workspace.shared_weights import WORTH_IT, share_outputs, share_with_cache
+from tasks.workspace.held import held
+from tasks.workspace.shared_weights import (
+    WORTH_IT,
+    share_idle_outputs,
+    share_outputs,
+    share_with_cache,
+)
 
 LARGE, OTHER, SMALL = b"a" * (WORTH_IT + 1), b"b" * (WORTH_IT + 1), b"{}"
 OUTPUT = {"model.safetensors": LARGE, "member-1/model.safetensors": OTHER, "config.json": SMALL}
@@ -53,12 +59,14 @@ def test_large_files_are_linked_and_stay_when_either_side_goes(tmp_path: Path, c
     for path, content in OUTPUT.items():
         write(logged / path, content)
 
-    assert share_with_cache(logged, cache, hash_of()) == len(LARGE) + len(OTHER)
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == len(
+        LARGE
+    ) + len(OTHER)
 
     assert (logged / "model.safetensors").samefile(kept(cache, LARGE))
     assert (logged / "member-1/model.safetensors").samefile(kept(cache, OTHER))
     assert not (logged / "config.json").samefile(kept(cache, SMALL)), "not worth it"
-    assert share_with_cache(logged, cache, hash_of()) == 0
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == 0
     kept(cache, LARGE).unlink()
     assert (logged / "model.safetensors").read_bytes() == LARGE
     (logged / "member-1/model.safetensors").unlink()
@@ -71,14 +79,18 @@ def test_large_files_are_linked_and_stay_when_either_side_goes(tmp_path: Path, c
 def test_what_differs_or_is_missing_stays_as_it_is(tmp_path: Path, cache: Path) -> None:
     damaged = b"c" * len(LARGE)
     logged = write(tmp_path / "logged/model.safetensors", damaged).parent
-    assert share_with_cache(logged, cache, hash_of()) == 0
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == 0
     assert (logged / "model.safetensors").read_bytes() == damaged
 
     write(logged / "model.safetensors", LARGE)
     kept(cache, LARGE).unlink()
-    assert share_with_cache(logged, cache, hash_of()) == 0
-    assert share_with_cache(logged, cache, "0" * 32 + ".dir") == 0
-    assert share_with_cache(logged, cache, digest(OTHER)) == 0, "a file, not a folder's list"
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == 0
+    assert (
+        share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest="0" * 32 + ".dir") == 0
+    )
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=digest(OTHER)) == 0, (
+        "a file, not a folder's list"
+    )
     assert [path.name for path in logged.iterdir()] == ["model.safetensors"]
     assert (logged / "model.safetensors").read_bytes() == LARGE
 
@@ -89,7 +101,7 @@ def test_a_damaged_object_does_not_replace_the_copy_that_could_mend_it(
     logged = write(tmp_path / "logged/model.safetensors", LARGE).parent
     kept(cache, LARGE).chmod(0o644)
     kept(cache, LARGE).write_bytes(b"c" * len(LARGE))
-    assert share_with_cache(logged, cache, hash_of()) == 0
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == 0
     assert (logged / "model.safetensors").read_bytes() == LARGE
 
 
@@ -101,7 +113,7 @@ def test_without_hard_links_the_copy_stays(
 
     monkeypatch.setattr(os, "link", refuse)
     logged = write(tmp_path / "logged/model.safetensors", LARGE).parent
-    assert share_with_cache(logged, cache, hash_of()) == 0
+    assert share_with_cache(logged, cache, drafts=tmp_path / "drafts", digest=hash_of()) == 0
     assert [path.name for path in logged.iterdir()] == ["model.safetensors"]
     assert (logged / "model.safetensors").read_bytes() == LARGE
 
@@ -146,7 +158,8 @@ def large_model(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_damaged_stops_nobody(large_model: Path) -> None:
     (large_model / "models/gone.safetensors").symlink_to("nowhere")
     lock = (large_model / "dvc.lock").read_text()
-    for damaged in ("<<<<<<< HEAD\n", lock[:40], "stages: []"):
+    no_text = lock.replace(hash_of(), "7")
+    for damaged in ("<<<<<<< HEAD\n", lock[:40], "stages: []", no_text):
         (large_model / "dvc.lock").write_text(damaged)
         assert share_outputs(large_model) == 0
     (large_model / "dvc.lock").write_text(lock)
@@ -162,15 +175,49 @@ def test_what_is_damaged_stops_nobody(large_model: Path) -> None:
 def test_a_kill_between_two_steps_leaves_the_output_as_it_was(
     large_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = large_model / "models/sft/model.safetensors"
+
     def kill(*_: object) -> None:
+        there = [path.name for path in (large_model / "models").rglob("*")]
+        assert there == ["sft", "model.safetensors"], "SIGKILL leaves what is there now"
         raise KeyboardInterrupt
 
-    model = large_model / "models/sft/model.safetensors"
     with monkeypatch.context() as during:
         during.setattr(Path, "replace", kill)
         with pytest.raises(KeyboardInterrupt):
             share_outputs(large_model)
-    assert [path.name for path in model.parent.iterdir()] == ["model.safetensors"]
+    assert [path.name for path in (large_model / "models").rglob("*")] == [
+        "sft", "model.safetensors",
+    ]  # fmt: skip
     assert model.stat().st_nlink == 1
     assert share_outputs(large_model) == len(LARGE)
     assert [path.name for path in (large_model / "models").iterdir()] == ["sft"]
+
+
+def test_two_that_link_the_same_folder_at_once_do_not_mix_up_its_files(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged, drafts = tmp_path / "logged", tmp_path / "drafts"
+    for path, content in OUTPUT.items():
+        write(logged / path, content)
+    hashed = shared_weights.md5
+    begun: list[Path] = []
+
+    def another_comes_by(path: Path) -> str:
+        begun.append(path)
+        if len(begun) == 1:
+            share_with_cache(logged, cache, hash_of(), drafts=drafts)
+        return hashed(path)
+
+    monkeypatch.setattr(shared_weights, "md5", another_comes_by)
+    share_with_cache(logged, cache, hash_of(), drafts=drafts)
+    for path, content in OUTPUT.items():
+        assert (logged / path).read_bytes() == content
+    assert list(drafts.iterdir()) == []
+
+
+def test_beside_a_stage_nobody_else_links_outputs(large_model: Path) -> None:
+    (large_model / ".work").mkdir()
+    with held(large_model / ".work/stage.lock"):
+        assert share_idle_outputs(large_model) == 0
+    assert share_idle_outputs(large_model) == len(LARGE)

@@ -71,7 +71,7 @@ class Shipper:
             return
         try:
             tag_outputs(self._root, locked)
-        except Exception:
-            # Whoever closes the thread tags once more. Without it, metrics would not arrive.
-            logger.warning("Output hashes are not in MLflow yet.", exc_info=True)
+        except (OSError, ValueError, KeyError) as error:
+            # A spool that was removed or damaged meanwhile. Whoever closes the thread tags again.
+            logger.warning("Output hashes are not in MLflow yet. %r", error)
         self._tagged = state

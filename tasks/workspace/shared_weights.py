@@ -25,12 +25,14 @@ from tasks.workspace.work_folder import STAGE_LOCK
 WORTH_IT = 1 << 20
 """Bytes from which a file of MLflow's is linked."""
 
-PLACES = ("data", "models", "results")
-"""Where large outputs lie."""
-
-DRAFTS = Path(".work") / "linking"
 LARGE = 1 << 26
 """Bytes from which an output's file is linked: 64 MiB, 16 million weights in float32."""
+
+PLACES = ("data", "models", "results")
+"""Where outputs lie."""
+
+DRAFTS = Path(".work") / "linking"
+"""Where links are made, before they replace a copy."""
 
 
 def share_idle_outputs(root: Path) -> int:

@@ -159,9 +159,9 @@ def test_they_become_links_while_the_pipeline_runs(root: Path, model_folders: Pa
     eventually(lambda: load_sent(spool.folder, tracking_uri(root)).models_done)
     lock.write_text(LOCK[: LOCK.index("feed.dir") + 3])
     lock.write_text(LOCK)
-    eventually(lambda: linked(root, spool, kept))
+    tagged = eventually(lambda: load_sent(spool.folder, tracking_uri(root)).outs)
+    assert tagged == {"models/policy": "feed.dir"}
     assert linked(root, spool, kept) == ["value_head.safetensors"]
-    assert load_sent(spool.folder, tracking_uri(root)).outs == {"models/policy": "feed.dir"}
     assert shipper.close(deadline_seconds=300)
 
 
@@ -179,3 +179,19 @@ def test_what_an_interrupted_attempt_sent_does_not_count_for_the_one_that_resume
     ship_all(root)
     assert tag_outputs(root) == 1
     assert linked(root, spool, kept) == ["value_head.safetensors"]
+
+
+def test_a_spool_that_is_damaged_later_does_not_stop_what_others_send(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = open_spool(root, start())
+    broken.finish("FINISHED", {}, [])
+    ship_all(root)
+    (broken.folder / "start.json").write_text("{")
+    (root / "dvc.lock").write_text(LOCK)
+    shipper = Shipper(root, every=0.05)
+    eventually(lambda: "Output hashes are not in MLflow yet" in caplog.text)
+    later = open_spool(root, start("sft"))
+    later.finish("FINISHED", {}, [])
+    eventually(lambda: load_sent(later.folder, tracking_uri(root)).models_done)
+    assert shipper.close(deadline_seconds=300)

@@ -1,0 +1,160 @@
+"""What is found in one's own rows before the first stage: leaks, too few prompts, their form."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preferences.reader import read_rows
+from preferences.schemas import PROMPTS
+from tasks.own_data.preflight import check_inputs
+from tasks.own_data.rows import own_split
+from tasks.params.loading import load_params
+from tasks.params.prepare import FilesParams
+from tests.integration.own_place import Place, write_rows
+
+FILES = FilesParams(prompts="p", demonstrations="d")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def asked_in(place: Place, split: str) -> list[str]:
+    """What the prompts of a split ask, as plain text."""
+    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    prompts = [row["prompt"] for row in rows if own_split(row["prompt"], FILES) == split]
+    return [str(messages[0]["content"]) for messages in prompts]
+
+
+def pairs(prompts: list[str]) -> list[dict[str, Any]]:
+    return [{"prompt": prompt, "chosen": "w1", "rejected": "w2"} for prompt in prompts]
+
+
+def test_the_rubric_cannot_judge_own_prompts(place: Place):
+    place.values["label"] = {"annotators": "rubric"}
+
+    (found,) = place.preflight()
+
+    assert found.startswith("label.annotators: rubric, which covers the support desk only")
+    assert "own/prompts.jsonl asks" in found
+
+
+def test_more_pairs_than_training_prompts_are_reported(place: Place):
+    train = len(asked_in(place, "train"))
+    place.values["sample"]["pairs"] = train + 1
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"sample.pairs: {train + 1}, but only {train} of the 50 prompts")
+
+
+def test_prompts_that_have_preferences_are_not_labelled_again(place: Place):
+    texts = [f"w{n} w{n // 2}" for n in range(50)]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])
+    train = [text for text in texts if own_split(text, FILES) == "train"]
+    write_rows(place.root / "own/pairs.jsonl", pairs(train[:-2]))
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    place.values["sample"]["pairs"] = 3
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"sample.pairs: 3, but only 2 of the {len(train)} prompts for training")
+    for change in ({"sample": {"pairs": 2}}, {"label": {"annotators": "none"}}):
+        before = dict(place.values)
+        place.values = {key: {**value, **change.get(key, {})} if key in change else value
+                        for key, value in before.items()}  # fmt: skip
+        check_inputs(load_params(place.save()), place.root)
+        place.values = before
+
+
+def test_pairs_on_prompts_that_policies_are_evaluated_on_are_reported(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    # Whatever side the pairs' own hash puts them on, some of these are for training.
+    leaking = [*asked_in(place, "test"), *asked_in(place, "heldout")]
+    write_rows(place.root / "own/pairs.jsonl", pairs([*leaking, "w58 w59", "w57 w58"]))
+    place.values["prepare"] |= {
+        "sources": [{"path": "own/pairs.jsonl"}],
+        "heldout_preferences": 0.0,
+    }
+    what = f"{len(leaking)} of {len(leaking) + 2} pairs are for training and have prompts"
+
+    (found,) = place.preflight()
+
+    assert found.startswith(f"prepare.sources.0: {what}")
+    assert "set validate.severities.evaluation_leaks to quarantine" in found
+
+    place.values["validate"]["severities"] = {"evaluation_leaks": "quarantine"}
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+    assert f"prepare.sources.0: {what}" in caplog.text
+
+
+def test_a_prompt_on_both_sides_of_own_preferences_is_reported(place: Place):
+    row = {
+        "pair_id": "0" * 16, "prompt_id": "p", "prompt": "w58 w58", "chosen": "w1",
+        "rejected": "w2", "margin": 0.0, "weight": 1.0, "source": "human", "round": "",
+    }  # fmt: skip
+    rows = [{**row, "split": "train"}, {**row, "prompt": " W58  w58", "split": "heldout"}]
+    write_rows(place.root / "own/preferences.jsonl", rows)
+    place.values["prepare"]["files"]["preferences"] = "own/preferences.jsonl"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("prepare.files.preferences: 1 prompts are on the train side and on")
+
+
+def test_demonstrations_of_evaluated_prompts_are_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    outside = len(asked_in(place, "test")) + len(asked_in(place, "heldout"))
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+    assert f"{outside} of 50 demonstrations answer prompts that policies are eval" in caplog.text
+    # The demonstrations answer the prompts in their order.
+    splits = [
+        own_split(row["prompt"], FILES)
+        for row in read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    ]
+    first = next(number for number, split in enumerate(splits, start=1) if split != "train")
+    assert f"comparison (rows {first}{',' if outside > 1 else ')'}" in caplog.text
+
+
+def test_conversations_in_one_text_are_a_warning_even_beside_a_problem(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    said = "\n\nHuman: w1\n\nAssistant: w2\n\nHuman: w{}\n\nAssistant:"
+    texts = [said.format(n) for n in range(50)]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])
+    answered = [{"prompt": text, "response": "w3"} for text in [*texts[:7], "Human after all: w4"]]
+    write_rows(place.root / "own/demonstrations.jsonl", answered)
+    hh = [{"chosen": f"{text} w1", "rejected": f"{text} w2"} for text in texts[:4]]
+    write_rows(place.root / "own/pairs.jsonl", hh)
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    place.values["validate"]["severities"] = {"evaluation_leaks": "quarantine"}
+    place.values["sample"]["pairs"] = 1000
+
+    with caplog.at_level(logging.WARNING):
+        (problem,) = place.preflight()
+
+    assert problem.startswith("sample.pairs: ")
+    for key, share in (("files.prompts", "50 of 50"), ("sources.0", "4 of 4")):
+        assert f"prepare.{key}: {share} prompts are conversations in one text" in caplog.text
+    assert "prepare.files.demonstrations: 7 of 8 prompts are conversations in one" in caplog.text
+
+
+def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):
+    whole = {"prompt": "w1", "responses": ["w1", "w2"], "scores": [1.0, 2.0]}
+    lacking = {"prompt": "w2", "responses": ["w1", "w2"]}
+    write_rows(place.root / "own/scored.jsonl", [whole, lacking])
+    place.values["prepare"]["sources"] = [{"path": "own/scored.jsonl", "format": "scored"}]
+
+    found = place.preflight()
+
+    assert any(
+        line.startswith("prepare.sources.0: own/scored.jsonl:2:") and "scores" in line
+        for line in found
+    )

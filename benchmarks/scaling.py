@@ -80,8 +80,8 @@ def _measure(point: dict[str, Any]) -> dict[str, float]:
     world.STEPS = 1 + point["rounds"] * PAIRS // world.BATCH
     world.SIZES["point"] = {**point["shape"], "responses": point["responses"]}
     make_deterministic(1)
-    keep_freed_memory()
     compute, clock = Compute(torch.device("cpu"), "float32"), world.Clock("cpu")
+    keep_freed_memory(compute.device)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         world.write_world(folder, "point", "uniform")

@@ -71,7 +71,10 @@ def measured(processes: int) -> list[tuple[float, float, float]]:
 def _train(rank: int, processes: int, port: int, theirs: Connection) -> None:
     torch.set_num_threads(1)
     # As a stage does.
-    (give_back_freed_memory if processes > 1 else keep_freed_memory)()
+    if processes > 1:
+        give_back_freed_memory()
+    else:
+        keep_freed_memory(torch.device("cpu"))
     if processes > 1:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update(

@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> None:
 
     def run(work: str) -> dict[str, Any]:
         make_deterministic(int(threads))
-        keep_freed_memory()
         compute, clock = Compute(torch.device(device), precision), world.Clock(device)
+        keep_freed_memory(compute.device)
         found: dict[str, Any]
         if work.startswith("ppo"):
             iterations = ppo_iterations(folder, rows, size, compute, work)

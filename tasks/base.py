@@ -1,6 +1,7 @@
 """Stage `base`: the model everything starts from, pre-trained here or used as it is."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
         )
     demonstrations = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
     texts = [*documents, *(text_of(row) for row in demonstrations)]
+    # By all cores: tens of thousands of texts, and no process that forks meanwhile.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
     tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
     model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
     rows = pretrain.pack_documents(tokenizer, documents, params.sequence_length)

@@ -14,7 +14,7 @@ from tasks.params.loading import flatten
 from tasks.params.redaction import redact, redact_values
 from tasks.promoting.sources import Sources
 from tasks.reporting.data import GateVerdict
-from tasks.tracking.registered import registered_name, round_of
+from tasks.tracking.registered_names import registered_name, round_of
 from tasks.workspace.work_folder import GUARDS
 
 MODEL_CARD, DATA_CARD = "model-card.md", "data-card.md"

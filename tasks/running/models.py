@@ -76,7 +76,7 @@ def start_compute(run: RunParams) -> Compute:
     if run.sharded:
         give_back_freed_memory()
     else:
-        keep_freed_memory()
+        keep_freed_memory(device)
     return Compute(device, run.precision)
 
 

@@ -18,7 +18,8 @@ from mlflow.entities import LoggedModel
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from tasks.tracking.registered import BEFORE, POLICY, SOURCE, ensure_version
+from tasks.tracking.registered import BEFORE, SOURCE, ensure_version
+from tasks.tracking.registered_names import POLICY
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.store import Store, connect, logged_files
 from tasks.tracking.withdrawn import HASH_TAG, TAG

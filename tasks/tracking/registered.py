@@ -7,18 +7,16 @@ Equal bytes are one version, whichever run wrote them first.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from tasks.tracking.registered_names import POLICY, REWARD_MODEL, registered_name, round_of
 from tasks.tracking.store import Store
 from tasks.tracking.withdrawn import HASH_TAG, registered_versions
 
-POLICY = "rlhf-policy"
-REWARD_MODEL = "rlhf-reward-model"
 BEFORE = "production.before"
 """Tag of the registered model: the versions that were in production, the newest last."""
 SOURCE = "models:/"
@@ -27,17 +25,6 @@ CARDS = "cards"
 """Folder of the cards among the artifacts of the run that made a model."""
 DESCRIPTION = 5000
 """Most letters that MLflow's tables take as a description."""
-
-
-def registered_name(path: str) -> str:
-    """The registered model that a model folder such as `models/rounds/r1/reward` belongs to."""
-    return REWARD_MODEL if path.endswith("/reward") else POLICY
-
-
-def round_of(path: str) -> str:
-    """The round of a model folder, or `sft`."""
-    parts = Path(path).parts
-    return parts[2] if parts[1] == "rounds" else parts[1]
 
 
 def version_with(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:

@@ -1,6 +1,7 @@
 """Reads `dvc.lock`: which hashes went into each stage and which came out."""
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -25,11 +26,15 @@ class LockedStage:
 
 
 def read_entries(root: Path) -> dict[str, dict[str, Any]]:
-    """Stage name -> its entry as it is in dvc.lock; empty where nothing has run yet."""
+    """Stage name -> its entry in dvc.lock, which callers only read; empty where nothing has run."""
     path = root / "dvc.lock"
-    if not path.exists():
-        return {}
-    record = YAML(typ="safe").load(path.read_text(encoding="utf-8")) or {}
+    return _parsed(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(text: str) -> dict[str, dict[str, Any]]:
+    """A stage asks three times for what takes 0.1 s to read."""
+    record = YAML(typ="safe").load(text) or {}
     entries: dict[str, dict[str, Any]] = record.get("stages", {})
     return entries
 

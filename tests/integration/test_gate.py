@@ -22,7 +22,7 @@ from tasks.promoting.measuring import VERDICT
 from tasks.promoting.registration import register, tag_and_register
 from tasks.running.staging import write_json_lines
 from tasks.tracking import promotion
-from tasks.tracking.registered import POLICY, REWARD_MODEL
+from tasks.tracking.registered_names import POLICY, REWARD_MODEL
 from tasks.tracking.shipping import ship_all, tracking_uri
 from tasks.tracking.spool import Output, RunStart, open_spool
 from tasks.tracking.store import connect

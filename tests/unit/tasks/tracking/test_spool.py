@@ -32,9 +32,13 @@ def test_logging_a_step_takes_microseconds(tmp_path: Path) -> None:
     assert len(rows(spool.folder)) == 500
 
 
-def test_neither_tracking_nor_shipping_imports_mlflow_or_torch() -> None:
+@pytest.mark.parametrize(
+    "modules",
+    ["tasks.tracking.spool, tasks.tracking.shipping, tasks.tracking.output_tags", "tasks.repro"],
+)
+def test_neither_tracking_nor_make_repro_imports_mlflow_or_torch(modules: str) -> None:
     code = (
-        "import sys, tasks.tracking.spool, tasks.tracking.shipping, tasks.tracking.output_tags\n"
+        f"import sys, {modules}\n"
         "print([name for name in ('mlflow', 'torch', 'transformers') if name in sys.modules])"
     )
     root = Path(__file__).parents[4]

@@ -34,6 +34,15 @@ def test_a_lock_at_rest_is_read(tmp_path: Path) -> None:
     assert read_lock(tmp_path)["sft"].outs == {"models/sft": "0123456789abcdef0123456789abcdef.dir"}
 
 
+def test_a_lock_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    """Also where its size and its time have not changed."""
+    other = "fedcba9876543210fedcba9876543210"
+    for digest in (other, "0123456789abcdef0123456789abcdef"):
+        lock = LOCK.replace("0123456789abcdef0123456789abcdef", digest)
+        os.utime(written(tmp_path, lock, seconds_ago=5), (1e9, 1e9))
+        assert read_lock(tmp_path)["sft"].outs == {"models/sft": f"{digest}.dir"}
+
+
 def test_one_that_was_just_written_to_may_be_a_part(tmp_path: Path) -> None:
     written(tmp_path, LOCK, seconds_ago=0)
     assert read_settled_lock(tmp_path) is None

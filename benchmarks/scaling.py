@@ -25,7 +25,7 @@ from benchmarks import speed_world as world
 from benchmarks.scaling_page import draw
 from benchmarks.speed_page import write_page
 from benchmarks.speed_processes import apart
-from rlhf.compute import Compute, keep_freed_memory, make_deterministic
+from rlhf.compute import Compute, keep_all_freed_memory, make_deterministic
 from rlhf.models import load_policy
 from tasks.running.environment import processor
 
@@ -81,7 +81,7 @@ def _measure(point: dict[str, Any]) -> dict[str, float]:
     world.SIZES["point"] = {**point["shape"], "responses": point["responses"]}
     make_deterministic(1)
     compute, clock = Compute(torch.device("cpu"), "float32"), world.Clock("cpu")
-    keep_freed_memory(compute.device)
+    keep_all_freed_memory()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         world.write_world(folder, "point", "uniform")

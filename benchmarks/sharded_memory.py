@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM
 
 from benchmarks.memory_plan import SMALL
 from rlhf import distributed, sft
-from rlhf.compute import Compute, give_back_freed_memory, keep_freed_memory
+from rlhf.compute import Compute, give_back_freed_memory, keep_all_freed_memory
 from rlhf.divided import part
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
@@ -74,7 +74,7 @@ def _train(rank: int, processes: int, port: int, theirs: Connection) -> None:
     if processes > 1:
         give_back_freed_memory()
     else:
-        keep_freed_memory(torch.device("cpu"))
+        keep_all_freed_memory()
     if processes > 1:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update(

@@ -23,7 +23,13 @@ from benchmarks.speed_processes import each
 from rlhf import ppo, reward, rollouts, sft
 from rlhf.actor_critic import build_actor_critic
 from rlhf.bits import choose
-from rlhf.compute import Compute, Precision, keep_freed_memory, make_deterministic
+from rlhf.compute import (
+    Compute,
+    Precision,
+    keep_all_freed_memory,
+    keep_freed_memory,
+    make_deterministic,
+)
 from rlhf.draws import draw_table
 from rlhf.frozen import freeze, load_frozen_policy
 from rlhf.models import load_policy
@@ -54,7 +60,10 @@ def main(arguments: list[str]) -> None:
     def run(work: str) -> dict[str, Any]:
         make_deterministic(int(threads))
         compute, clock = Compute(torch.device(device), precision), world.Clock(device)
-        keep_freed_memory(compute.device)
+        if device == "cpu":
+            keep_all_freed_memory()
+        else:
+            keep_freed_memory()
         found: dict[str, Any]
         if work.startswith("ppo"):
             iterations = ppo_iterations(folder, rows, size, compute, work)

@@ -19,7 +19,7 @@ HOST = torch.device("cpu")
 """Where models are loaded, and cast before they go to their device."""
 
 KEPT_BYTES = 128 * 2**20
-"""On a GPU, freed memory of the host stays with the process up to here."""
+"""Memory that was freed stays with the process up to here (`keep_freed_memory`)."""
 
 HEAP_BYTES = 32 * 2**20
 """There, smaller tensors share one region of memory; larger ones come and go one by one."""
@@ -111,17 +111,22 @@ def make_deterministic(threads: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def keep_freed_memory(device: torch.device) -> None:
+def keep_freed_memory() -> None:
     """Let tensors of the next step use the memory of the last one's, where the C library is glibc.
 
-    By default glibc gives a step's tensors back and takes them again in the next, page by page. On
-    a CPU nothing goes back until the process ends; the most that it takes grows by a few percent
-    of holes. Beside a GPU, weights pass through the host once, so that large ones do go back.
+    By default glibc gives a step's tensors back and takes them again in the next, page by page.
+    At most KEPT_BYTES more stay with the process than its tensors need.
     """
-    if device.type == "cpu":
-        _set_heap({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER})
-    else:
-        _set_heap({_MMAP_THRESHOLD: HEAP_BYTES, _TRIM_THRESHOLD: KEPT_BYTES})
+    _set_heap({_MMAP_THRESHOLD: HEAP_BYTES, _TRIM_THRESHOLD: KEPT_BYTES})
+
+
+def keep_all_freed_memory() -> None:
+    """The same for large tensors, too, until the process ends: for training on a CPU.
+
+    Every step needs what the last one did. Where models come and go, as in an evaluation, holes
+    between them would add a fifth to the most that the process takes.
+    """
+    _set_heap({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER})
 
 
 def give_back_freed_memory() -> None:

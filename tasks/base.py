@@ -82,7 +82,7 @@ def run(stage: Stage) -> None:
 
 def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
     params = stage.params.base.embedded
-    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    compute, seeds = start_compute(stage.params.run, training=True), seeds_of(stage)
     documents = load_corpus(Path("data/prepared/corpus.jsonl"))
     if not documents:
         raise StageEnd(

@@ -67,7 +67,7 @@ SAMPLES = 4
 def run(stage: Stage) -> None:
     """Train the policy by PPO and write it with its value function."""
     params, key = stage.params.ppo, stage.round_key
-    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    compute, seeds = start_compute(stage.params.run, training=True), seeds_of(stage)
     folder = SFT if params.start_sft == 1 else Path(stage.round.start)
     tokenizer = load_tokenizer(folder)
     tokens = load_special_ids(folder, tokenizer)

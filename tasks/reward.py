@@ -80,7 +80,7 @@ def run(stage: Stage) -> None:
     if stage.params.reward.model == NO_MODEL:
         _publish_none(stage)
         return
-    compute = start_compute(stage.params.run)
+    compute = start_compute(stage.params.run, training=True)
     train, heldout = _preferences(stage)
     fresh = [row for row in heldout if row.round == stage.round_key]
     metrics: dict[str, Any] = {

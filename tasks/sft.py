@@ -42,7 +42,7 @@ INPUTS = ("models/base", "data/prepared")
 def run(stage: Stage) -> None:
     """Train on the responses of the demonstrations, in conversations on all of them."""
     params = stage.params.sft
-    compute, seeds = start_compute(stage.params.run), seeds_of(stage)
+    compute, seeds = start_compute(stage.params.run, training=True), seeds_of(stage)
     base = Path("models/base")
     tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
     check_positions(model, {"sft.max_tokens": stage.params.sft.max_tokens})

@@ -15,6 +15,7 @@ from rlhf.compute import (
     Compute,
     choose_device,
     give_back_freed_memory,
+    keep_all_freed_memory,
     keep_freed_memory,
     make_deterministic,
 )
@@ -63,8 +64,11 @@ LATER: Mapping[str, Mapping[str, Any]] = {
 them only where they differ: the same training then still writes the same manifest."""
 
 
-def start_compute(run: RunParams) -> Compute:
-    """Fix threads and determinism, silence the libraries' own progress bars."""
+def start_compute(run: RunParams, *, training: bool = False) -> Compute:
+    """Fix threads and determinism, silence the libraries' own progress bars.
+
+    A stage that is `training` on a CPU keeps the memory of each step for the next.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -75,8 +79,10 @@ def start_compute(run: RunParams) -> Compute:
     make_deterministic(run.threads)
     if run.sharded:
         give_back_freed_memory()
+    elif training and device.type == "cpu":
+        keep_all_freed_memory()
     else:
-        keep_freed_memory(device)
+        keep_freed_memory()
     return Compute(device, run.precision)
 
 

@@ -1,7 +1,6 @@
 """Stage `base`: the model everything starts from, pre-trained here or used as it is."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,9 +91,6 @@ def _pretrain(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, d
         )
     demonstrations = read_demonstrations(Path("data/prepared/demonstrations.jsonl"))
     texts = [*documents, *(text_of(row) for row in demonstrations)]
-    # Tens of thousands of texts: by all cores. Not by asking for "true", with which a fork of this
-    # process would wait for threads that it has not; unset, the tokenizer notices the fork.
-    os.environ.pop("TOKENIZERS_PARALLELISM", None)
     tokenizer = pretrain.train_tokenizer(texts, params.vocabulary_size)
     model = pretrain.build_model(params, tokenizer, seeds).to(compute.device)
     rows = pretrain.pack_documents(tokenizer, documents, params.sequence_length)

@@ -70,12 +70,11 @@ def measured(processes: int) -> list[tuple[float, float, float]]:
 
 def _train(rank: int, processes: int, port: int, theirs: Connection) -> None:
     torch.set_num_threads(1)
-    # As a stage does.
-    if processes > 1:
-        give_back_freed_memory()
-    else:
+    # Memory as in a stage.
+    if processes == 1:
         keep_all_freed_memory()
-    if processes > 1:
+    else:
+        give_back_freed_memory()
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ.update(
             address, RANK=str(rank), WORLD_SIZE=str(processes), GLOO_SOCKET_IFNAME="lo"

@@ -93,12 +93,8 @@ def pack_documents(
     does not fill a row is left out.
     """
     stream: list[int] = []
-    # The Rust tokenizer itself: transformers' list of lists would take as long again.
-    encoded = tokenizer.backend_tokenizer.encode_batch_fast(
-        list(documents), add_special_tokens=False
-    )
-    for document in encoded:
-        stream += [*document.ids, tokenizer.eos_token_id]
+    for ids in tokenizer(list(documents), add_special_tokens=False)["input_ids"]:
+        stream += [*ids, tokenizer.eos_token_id]
     rows = (len(stream) - 1) // sequence_length
     starts = range(0, rows * sequence_length, sequence_length)
     return torch.tensor([stream[start : start + sequence_length + 1] for start in starts])

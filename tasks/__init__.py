@@ -27,3 +27,9 @@ if "OMP_WAIT_POLICY" not in os.environ:
 from tasks.running.bits import choose_bits  # noqa: E402
 
 choose_bits(Path("params.yaml"))
+
+if "DVC_STAGE" in os.environ:
+    # Nothing has been imported yet that another process could have imported before.
+    from tasks.running.forked import let_fork_server_run
+
+    let_fork_server_run()

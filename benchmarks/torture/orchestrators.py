@@ -63,7 +63,7 @@ def killed_orchestrators(world: World, trials: int) -> Count:
     prepared = check_out(folder / "prepared", stages=SHORT)
     whole, seconds = {}, {}
     for name, command in ORCHESTRATORS.items():
-        orchestra = Orchestra(_copy(prepared, folder / "root"), command)
+        orchestra = Orchestra(copy(prepared, folder / "root"), command)
         started = time.monotonic()
         assert orchestra.start().wait() == 0, orchestra.said()
         seconds[name] = time.monotonic() - started
@@ -72,7 +72,7 @@ def killed_orchestrators(world: World, trials: int) -> Count:
     for number in range(trials):
         name = list(ORCHESTRATORS)[number % len(ORCHESTRATORS)]
         made[name] += 1
-        orchestra = Orchestra(_copy(prepared, folder / "root"), ORCHESTRATORS[name])
+        orchestra = Orchestra(copy(prepared, folder / "root"), ORCHESTRATORS[name])
         after = world.chance.uniform(0, seconds[name])
         first = orchestra.start()
         left = _kill_alone(first, orchestra.root, after)
@@ -80,13 +80,13 @@ def killed_orchestrators(world: World, trials: int) -> Count:
         killed = first.returncode == -signal.SIGKILL
         orchestra.said()
         second = orchestra.start()
-        lived = _outlived(left)
+        lived = outlived(left)
         longest = max(longest, lived)
         code = second.wait()
         said = orchestra.said()
         found = fingerprint(orchestra.root)
         wrong = {
-            f"exit code {code}: {_last(said)}": code != 0,
+            f"exit code {code}: {last_line(said)}": code != 0,
             f"other bytes: {differing(found, whole[name])}": code == 0 and found != whole[name],
             f"a process lived {lived:.1f} s longer": lived >= ORPHAN_SECONDS,
         }
@@ -117,7 +117,7 @@ def identical_locks(world: World, _trials: int) -> Count:
     count = Count()
     for name, code, said, lock, found in runs:
         wrong = {
-            f"exit code {code}: {_last(said)}": code != 0,
+            f"exit code {code}: {last_line(said)}": code != 0,
             "another dvc.lock": lock != runs[0][3],
             f"other bytes: {differing(found, runs[0][4])}": found != runs[0][4],
         }
@@ -159,7 +159,7 @@ def _kill_alone(process: "subprocess.Popen[bytes]", root: Path, after: float) ->
     return set()
 
 
-def _outlived(pids: set[int]) -> float:
+def outlived(pids: set[int]) -> float:
     """Seconds until the last of the processes has gone; at most a minute."""
     started = time.monotonic()
     while time.monotonic() - started < 60 and any(
@@ -169,12 +169,12 @@ def _outlived(pids: set[int]) -> float:
     return time.monotonic() - started
 
 
-def _copy(prepared: Path, root: Path) -> Path:
+def copy(prepared: Path, root: Path) -> Path:
     """A fresh workspace at the same place, with nothing that an earlier trial has cached."""
     shutil.rmtree(root.parent / "site-cache", ignore_errors=True)
     shutil.rmtree(root, ignore_errors=True)
     return Path(shutil.copytree(prepared, root, symlinks=True))
 
 
-def _last(said: str) -> str:
+def last_line(said: str) -> str:
     return (said.strip().splitlines() or ["nothing"])[-1][:300]

@@ -9,6 +9,7 @@ from benchmarks.torture import (
     damage,
     disks,
     kills,
+    members,
     orchestrators,
     security,
     trackers,
@@ -49,6 +50,13 @@ ROWS = {
         "command again; same bytes and dvc.lock, no manual step, no orphan after ten seconds", 12,
         "dvc killed: its stage lives on and writes, and the next repro is refused (\"is busy\") or "
         "writes beside it",
+    ),
+    "killed_members": Row(
+        members.killed_members,
+        "kill -9 of any one process of `make repro` at a random moment: the driver, DVC, a stage's "
+        "process, the fork server, a fork; at once the same command again; same bytes and "
+        "dvc.lock, no manual step, no orphan after ten seconds", 40,
+        "-",
     ),
     "identical_locks": Row(
         orchestrators.identical_locks,

@@ -21,8 +21,7 @@ from types import FrameType
 from tasks.params.loading import ParamsError, RunParams
 from tasks.running.outcome import EXIT_CODES
 from tasks.workspace.accelerators import several_accelerators
-from tasks.workspace.dvc_definition import STARTED_BY
-from tasks.workspace.processes import adopt_orphans, children, die_with
+from tasks.workspace.processes import STARTED_BY, adopt_orphans, children, die_with, started_by
 
 SEVERAL = ("sft", "sample", "reward", "ppo", "evaluate", "best_of_n")
 """The sections whose stages can be several processes."""
@@ -104,7 +103,7 @@ def _environment(run: RunParams) -> dict[str, str]:
         "OMP_NUM_THREADS": str(run.threads),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SECONDS),
         **os.environ,
-        STARTED_BY: str(os.getppid()),
+        STARTED_BY: str(started_by()),
     }
     if LAUNCHER not in os.environ:
         found |= {"GLOO_SOCKET_IFNAME": "lo"}

@@ -31,16 +31,24 @@ class Signals:
         """A signal has arrived; work inside `patient` should end soon."""
         self._patient = False
         self._alarmed = False
+        self._interrupted = False
+        """A further SIGTERM would interrupt what the first one has set in motion."""
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Handle SIGINT, SIGTERM and our own alarm; Ctrl-C stays ignored where it was (nohup)."""
+        """Handle SIGINT, SIGTERM and our own alarm; Ctrl-C stays ignored where it was (nohup).
+
+        An interrupt leaves SIGTERM ignored, for the end is recorded next: see `sigterm_restored`.
+        """
         numbers = [signal.SIGTERM, signal.SIGALRM]
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             numbers.append(signal.SIGINT)
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
+        except KeyboardInterrupt:
+            before[signal.SIGTERM] = signal.SIG_IGN
+            raise
         finally:
             signal.alarm(0)
             for number, handler in before.items():
@@ -50,7 +58,8 @@ class Signals:
     def patient(self) -> Iterator[None]:
         """Inside, a first signal only sets `asked`; a second Ctrl-C or the alarm interrupts.
 
-        A second SIGTERM does not: DVC, its driver and the kernel may each send one for one cause.
+        A second SIGTERM does not: DVC, its driver, the kernel and `tasks.running.forked` may each
+        send one for one cause.
         """
         self._patient = True
         try:
@@ -59,8 +68,11 @@ class Signals:
             self._patient = False
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
+        if self._interrupted and number == signal.SIGTERM:
+            return
         again = self.asked and number == signal.SIGINT
         if not self._patient or again or number == signal.SIGALRM:
+            self._interrupted = True
             raise KeyboardInterrupt
         self.asked = True
         if number == signal.SIGINT:
@@ -68,6 +80,16 @@ class Signals:
         elif not self._alarmed:
             self._alarmed = True
             signal.alarm(PATIENCE_SECONDS)
+
+
+@contextmanager
+def sigterm_restored() -> Iterator[None]:
+    """Afterwards SIGTERM does what it did before, whatever was interrupted inside."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def die_with_parent() -> None:

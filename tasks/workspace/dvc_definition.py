@@ -12,9 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tasks.workspace.dvc_rwlock import RWLOCK
-
-STARTED_BY = "RLHF_STARTED_BY"
-"""The process that started the stage, for a stage that has started itself again."""
+from tasks.workspace.processes import started_by
 
 _TEMPLATE = re.compile(r"\$\{\s*([\w.@-]+)\s*\}")
 
@@ -91,7 +89,7 @@ def deps_of_parent(root: Path) -> set[str] | None:
         noted = json.loads((root / RWLOCK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    dvc = int(os.environ.get(STARTED_BY) or os.getppid())
+    dvc = started_by()
     writers, readers = noted.get("write", {}), noted.get("read", {})
     written = {path for path, held in writers.items() if held.get("pid") == dvc}
     read = {

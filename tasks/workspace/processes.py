@@ -16,7 +16,17 @@ from pathlib import Path
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+STARTED_BY = "RLHF_STARTED_BY"
+"""Names DVC's process to one that runs a stage in the place of DVC's own child."""
+
+
+def started_by() -> int:
+    """The process that started this stage: our parent, or the one that the environment names."""
+    return int(os.environ.get(STARTED_BY) or os.getppid())
 
 
 def adopt_orphans() -> None:
@@ -53,6 +63,17 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def _prctl(option: int, value: int) -> None:
+def name_this_process(name: str) -> None:
+    """What `top` shows of this process; its first 15 letters."""
+    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()))
+
+
+def flush_c_streams() -> None:
+    """Write what libraries in C still hold back, before an end that Python has no part in."""
+    if _LIBC is not None:
+        _LIBC.fflush(None)
+
+
+def _prctl(option: int, value: "int | ctypes.Array[ctypes.c_char]") -> None:
     if _LIBC is not None:
         _LIBC.prctl(option, value)

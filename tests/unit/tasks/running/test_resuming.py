@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
 from tasks.running import environment, resuming
-from tasks.running.signals import Signals
+from tasks.running.signals import Signals, sigterm_restored
 from tasks.running.stage import Stage
 from tests import stage_world
 from tests.stage_world import STAGES, checkpoint_paths, digest, forget, interrupt_at, run
@@ -262,6 +262,25 @@ def test_a_step_that_takes_too_long_is_given_up():
         assert 0 < signal.alarm(0) <= 8
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGALRM)
+
+
+def test_once_interrupted_a_stage_hears_no_further_sigterm_until_its_end_is_recorded():
+    before, unwound = signal.getsignal(signal.SIGTERM), []
+
+    def work() -> None:
+        with Signals().heard():
+            try:
+                send(signal.SIGTERM)
+            finally:
+                send(signal.SIGTERM)
+                unwound.append(True)
+
+    with sigterm_restored():
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        send(signal.SIGTERM)  # while its outcome is written
+        assert unwound
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_handlers_and_alarm_are_as_before_afterwards():

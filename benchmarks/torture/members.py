@@ -1,0 +1,94 @@
+"""Trials in which any one process of a driver's run is killed, not always the one above all."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.torture.checkout import check_out, differing, fingerprint, processes
+from benchmarks.torture.kills import ORPHAN_SECONDS
+from benchmarks.torture.orchestrators import (
+    ORCHESTRATORS,
+    SHORT,
+    Orchestra,
+    copy,
+    last_line,
+    outlived,
+)
+from benchmarks.torture.world import Count, World
+
+COMMAND = ORCHESTRATORS["make repro"]
+SERVER = "tasks.running.fork_server"
+
+
+def killed_members(world: World, trials: int) -> Count:
+    """Kill -9 one process of the driver's run at a random moment, then the same command again."""
+    count, longest, roles = Count(), 0.0, Counter[str]()
+    folder = world.root.parent / "members"
+    prepared = check_out(folder / "prepared", stages=SHORT)
+    orchestra = Orchestra(copy(prepared, folder / "root"), COMMAND)
+    started = time.monotonic()
+    assert orchestra.start().wait() == 0, orchestra.said()
+    seconds, whole = time.monotonic() - started, fingerprint(orchestra.root)
+    orchestra.said()
+    for number in range(trials):
+        orchestra = Orchestra(copy(prepared, folder / "root"), COMMAND)
+        first = orchestra.start()
+        time.sleep(world.chance.uniform(0, seconds))
+        role = _kill_one(first, orchestra.root, world)
+        roles[role] += 1
+        first.wait()
+        left = processes(orchestra.root)
+        orchestra.said()
+        second = orchestra.start()
+        lived = outlived(left)
+        longest = max(longest, lived)
+        code = second.wait()
+        said = orchestra.said()
+        found = fingerprint(orchestra.root)
+        wrong = {
+            f"exit code {code}: {last_line(said)}": code != 0,
+            f"other bytes: {differing(found, whole)}": code == 0 and found != whole,
+            f"a process lived {lived:.1f} s longer": lived >= ORPHAN_SECONDS,
+            f"left: {processes(orchestra.root)}": bool(processes(orchestra.root)),
+        }
+        count.add(f"{number}: {role}", wrong)
+    shutil.rmtree(folder)
+    kinds = ", ".join(f"{many} {role}" for role, many in sorted(roles.items()))
+    count.remark = f"{kinds}; what was left below a killed driver ended after {longest:.1f} s"
+    return count
+
+
+def _kill_one(driver: "subprocess.Popen[bytes]", root: Path, world: World) -> str:
+    """What the process was that has been killed: each role has the same chance."""
+    found: dict[str, int] = {}
+    for pid in sorted(processes(root)):
+        if (role := _role(pid)) is not None:
+            found[role] = pid
+    if not found or driver.poll() is not None:
+        return "too late"
+    role = world.chance.choice(sorted(found))
+    try:
+        os.kill(found[role], signal.SIGKILL)
+    except ProcessLookupError:
+        return "too late"
+    return role
+
+
+def _role(pid: int) -> str | None:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        above = Path(f"/proc/{parent}/cmdline").read_text()
+    except OSError:  # It ended meanwhile.
+        return None
+    if SERVER in words:
+        return "fork" if SERVER in above else "fork server"
+    if "tasks.repro" in words:
+        return "driver"
+    if any(word.endswith("quick_dvc.py") for word in words):
+        return "DVC"
+    return "stage's process" if any(word.startswith("tasks.") for word in words) else "another"

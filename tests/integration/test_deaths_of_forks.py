@@ -1,0 +1,167 @@
+"""How stages that are forks end, and who ends with them."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tasks.workspace.processes import children
+from tests.integration.fork_world import (
+    drive,
+    edit,
+    said,
+    serving,
+    start,
+    started,
+    world_fixture,  # noqa: F401
+)
+from tests.waiting import eventually, is_alive
+
+
+def test_a_sigterm_reaches_the_stage(world: Path) -> None:
+    with serving(world):
+        process = start(world, "wait")
+        started(world)
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 7
+    assert (world / "asked").exists()
+
+
+def test_a_ctrl_c_is_not_passed_on(world: Path) -> None:
+    """The whole session gets it, and a second one would end a stage at once."""
+    with serving(world) as server:
+        process = start(world, "wait")
+        stage = started(world)
+        for each in (server, process):
+            each.send_signal(signal.SIGINT)
+        os.kill(stage["pid"], signal.SIGTERM)
+        process.communicate()
+        assert process.returncode == 7
+        assert server.poll() is None
+    assert not stage["ignores"]
+
+
+def test_a_stage_under_nohup_hears_no_ctrl_c(world: Path) -> None:
+    with serving(world):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process = start(world, "0")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        process.communicate()
+    assert said(world, "0")["ignores"]
+
+
+def test_a_sigkill_ends_the_stage_too(world: Path) -> None:
+    with serving(world):
+        process = start(world, "wait")
+        stage = started(world)
+        process.kill()
+        process.communicate()  # Ends when the stage has closed the streams.
+        assert not (world / "asked").exists()
+        eventually(lambda: not is_alive(stage["pid"]))
+        start(world, "0").communicate()
+        assert said(world, "0")["parent"] == stage["parent"]
+
+
+def test_a_server_that_is_killed_asks_its_stage_to_end(world: Path) -> None:
+    with serving(world) as server:
+        process = start(world, "wait")
+        stage = started(world)
+        server.kill()
+        process.wait()
+        assert (world / "asked").read_text() == str(int(signal.SIGTERM))
+        assert process.returncode == 143
+        assert not is_alive(stage["pid"])
+        process.communicate()
+
+
+def test_it_ends_with_dvc_and_the_last_stage(world: Path) -> None:
+    with serving(world) as server:
+        assert server.stdin is not None
+        process = start(world, "wait")
+        started(world)
+        server.stdin.close()
+        server.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(1)
+        process.terminate()
+        process.communicate()
+        assert process.returncode == 7
+        assert server.wait(60) == 0
+
+
+def test_a_server_that_is_killed_while_others_wait_leaves_these_to_themselves(world: Path) -> None:
+    edit(world, "    gc.freeze()\n", "    import time; time.sleep(600)\n")
+    with serving(world) as server:
+        process = start(world, "0")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        server.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert said(world, "0")["pid"] == process.pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_the_server_imports_a_signal_ends_who_waits_for_it(
+    world: Path, number: signal.Signals
+) -> None:
+    edit(world, "    gc.freeze()\n", "    import time; time.sleep(2)\n")
+    with serving(world):
+        process = start(world, "0")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(number)
+        process.communicate()
+        assert process.returncode == 143
+        start(world, "00").communicate()
+    assert not (world / "out" / "0.json").exists()
+
+
+def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -> None:
+    slow = "    Path('forked').write_text('')\n    import time; time.sleep(1)\n"
+    edit(world, "    request = part.request\n", f"    request = part.request\n{slow}")
+    with serving(world):
+        process = start(world, "wait")
+        eventually((world / "forked").exists)
+        process.terminate()
+        process.communicate()
+    assert process.returncode == -signal.SIGTERM
+    assert not (world / "out" / "wait.json").exists()
+
+
+MEMBERS = ("driver", "dvc", "asker", "server", "fork")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_driver_reaches_the_fork_once(world: Path, number: signal.Signals) -> None:
+    driver = drive(world, {"sft": "wait"})
+    everybody = members(world, driver)
+    driver.send_signal(number)
+    driver.wait()
+    assert (world / "asked").read_text() == str(int(number))
+    assert not any(map(is_alive, everybody.values()))
+
+
+@pytest.mark.parametrize("killed", MEMBERS)
+def test_whoever_is_killed_nobody_is_left(world: Path, killed: str) -> None:
+    driver = drive(world, {"sft": "wait"})
+    everybody = members(world, driver)
+    os.kill(everybody[killed], signal.SIGKILL)
+    driver.wait(60)
+    eventually(lambda: not any(map(is_alive, everybody.values())), 10)
+    # What is killed itself, or with the process that DVC knows, has no time for a checkpoint.
+    assert (world / "asked").exists() == (killed in ("driver", "dvc", "server"))
+
+
+def members(world: Path, driver: "subprocess.Popen[bytes]") -> dict[str, int]:
+    """The processes of a run whose stage waits."""
+    stage = started(world)
+    dvc = int(stage["environment"]["RLHF_STARTED_BY"])
+    (asker,) = set(children(dvc)) - {stage["parent"]}
+    pids = (driver.pid, dvc, asker, stage["parent"], stage["pid"])
+    return dict(zip(MEMBERS, pids, strict=True))

@@ -21,11 +21,14 @@ ADDRESS = f"rlhf-test-{os.getpid()}"
 STAGE = """\
 import json, os, signal, sys, time
 loaded = "torch" in sys.modules
+links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+opened = [os.readlink(link) for link in links if os.path.exists(link)]
 from pathlib import Path
 from tasks.running import signals
 wanted = sys.argv[1]
 about = {
-    "torch": loaded, "argv": sys.argv[1:], "parent": os.getppid(), "pid": os.getpid(),
+    "torch": loaded, "open": opened, "argv": sys.argv[1:],
+    "parent": os.getppid(), "pid": os.getpid(),
     "environment": dict(os.environ), "value": getattr(signals, "VALUE", None), "name": __name__,
     "ignores": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
 }
@@ -92,7 +95,8 @@ def edit(world: Path, old: str, new: str) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "DVC_STAGE": "sft", "RLHF_FORK_SERVER": ADDRESS, **more}
+    held_back = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**held_back, "DVC_STAGE": "sft", "RLHF_FORK_SERVER": ADDRESS, **more}
 
 
 @contextmanager

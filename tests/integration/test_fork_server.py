@@ -70,6 +70,8 @@ def test_its_streams_are_those_of_the_stage(world: Path) -> None:
     with serving(world):
         out, err = start(world, "echo").communicate("text")
     assert (out, err) == ("TEXT", "to stderr")
+    # Nothing else is open: who asks later would wait at a socket that a fork had kept.
+    assert [name.partition(":")[0] for name in said(world, "echo")["open"]] == ["pipe"] * 3
 
 
 def test_a_stage_runs_the_code_that_is_there_when_it_begins(world: Path) -> None:

@@ -22,6 +22,7 @@ from benchmarks.torture.world import Count, World
 
 COMMAND = ORCHESTRATORS["make repro"]
 SERVER = "tasks.running.fork_server"
+ROLES = ("driver", "DVC", "stage's process", "fork server", "fork")
 
 
 def killed_members(world: World, trials: int) -> Count:
@@ -37,9 +38,10 @@ def killed_members(world: World, trials: int) -> Count:
     for number in range(trials):
         orchestra = Orchestra(copy(prepared, folder / "root"), COMMAND)
         first = orchestra.start()
+        role = ROLES[number % len(ROLES)]
         time.sleep(world.chance.uniform(0, seconds))
-        role = _kill_one(first, orchestra.root, world)
-        roles[role] += 1
+        killed = _kill(first, orchestra.root, role)
+        roles[role if killed else "too late"] += 1
         first.wait()
         left = processes(orchestra.root)
         orchestra.said()
@@ -62,20 +64,14 @@ def killed_members(world: World, trials: int) -> Count:
     return count
 
 
-def _kill_one(driver: "subprocess.Popen[bytes]", root: Path, world: World) -> str:
-    """What the process was that has been killed: each role has the same chance."""
-    found: dict[str, int] = {}
-    for pid in sorted(processes(root)):
-        if (role := _role(pid)) is not None:
-            found[role] = pid
-    if not found or driver.poll() is not None:
-        return "too late"
-    role = world.chance.choice(sorted(found))
-    try:
-        os.kill(found[role], signal.SIGKILL)
-    except ProcessLookupError:
-        return "too late"
-    return role
+def _kill(driver: "subprocess.Popen[bytes]", root: Path, role: str) -> bool:
+    """Kill the first process of this role that there is from now on; false if there was none."""
+    while driver.poll() is None:
+        for pid in sorted(processes(root)):
+            if _role(pid) == role:
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
 
 
 def _role(pid: int) -> str | None:
@@ -91,4 +87,4 @@ def _role(pid: int) -> str | None:
         return "driver"
     if any(word.endswith("quick_dvc.py") for word in words):
         return "DVC"
-    return "stage's process" if any(word.startswith("tasks.") for word in words) else "another"
+    return "stage's process" if any(word.startswith("tasks.") for word in words) else None

@@ -21,9 +21,11 @@ WHAT_HAPPENS = """\
   outputs have been published. `.work/<stage>/outcome.json` says what they cost
   (`checkpoint_seconds` of `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set
   another interval.
-- **`dvc repro`, `make repro` or `make flow` is killed**: what it started ends by itself within
-  seconds, with a checkpoint. Run the same command again to resume; it removes locks that dead
-  processes left, and reports them.
+- **`dvc repro`, `make repro` or `make flow` is killed, or any process below them**: what it started
+  ends by itself within seconds, with a checkpoint. Run the same command again to resume; `make
+  repro` and `make flow` remove locks that dead processes left, and report them. A bare `dvc repro`
+  cannot read its own lock file if it was killed while it wrote that: `make doctor FIX=1`, or `make
+  repro`, removes it.
 - **Params, data or code have changed** since the checkpoint: it is not used; the stage starts from
   the beginning and says what differs.
 - **Params, data or code change while a stage runs** (an edit, a `git checkout`): exit 2 with what

@@ -163,7 +163,7 @@ class Server:
         return None
 
     def _read(self, asker: socket.socket) -> _Part | None:
-        if user_of(asker) != os.getuid():
+        if user_of(asker) != os.geteuid():
             return None
         asker.settimeout(_ASKING_SECONDS)
         streams: list[int] = []

@@ -84,7 +84,7 @@ def _ask(address: str, asked: Request) -> tuple[socket.socket, int]:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         server.connect(f"\0{address}")
-        if user_of(server) != os.getuid():
+        if user_of(server) != os.geteuid():
             raise _NoForkError
         socket.send_fds(server, [json.dumps(asdict(asked)).encode()], [0, 1, 2])
         _, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
@@ -135,9 +135,8 @@ class _Stage:
 
 def _status(server: socket.socket, pidfd: int) -> int:
     """How the stage ended. A server that dies has its stages end, and that takes a moment."""
-    with contextlib.suppress(ConnectionError):
-        if message := server.recv(STATUS.size):
-            return int(STATUS.unpack(message)[0])
+    if message := server.recv(STATUS.size):
+        return int(STATUS.unpack(message)[0])
     select.select([pidfd], [], [])
     return INTERRUPTED
 

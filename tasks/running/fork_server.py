@@ -210,18 +210,20 @@ def become(part: _Part) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
         del sys.modules[name]
     sys.argv = ["-m", *request.arguments]
+    code = 0
     try:
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if not isinstance(end.code, int):
             raise  # Python says what it is, and ends as it always does.
-        # The rest of an end, as `multiprocessing` has it for its forks.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        flush_c_streams()
-        os._exit(end.code)
+        code = end.code
+    # The rest of an end, as `multiprocessing` has it for its forks.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    flush_c_streams()
+    os._exit(code)
 
 
 def main() -> None:

@@ -61,7 +61,8 @@ if wanted == "atexit":
     threading.Timer(0.3, print, ["a thread"]).start()
 while wanted == "wait":
     time.sleep(0.05)
-sys.exit(int(wanted) if wanted.isdigit() else 0)
+if wanted.isdigit():
+    sys.exit(int(wanted))
 """
 SERVER = "tasks/running/fork_server.py"
 AFTER_LIBRARIES = "\nGPUS = ()\nLIBRARIES = ()\n"

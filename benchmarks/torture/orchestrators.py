@@ -78,18 +78,8 @@ def killed_orchestrators(world: World, trials: int) -> Count:
         left = _kill_alone(first, orchestra.root, after)
         with_stage += bool(left)
         killed = first.returncode == -signal.SIGKILL
-        orchestra.said()
-        second = orchestra.start()
-        lived = outlived(left)
+        wrong, lived = run_again(orchestra, left, whole[name])
         longest = max(longest, lived)
-        code = second.wait()
-        said = orchestra.said()
-        found = fingerprint(orchestra.root)
-        wrong = {
-            f"exit code {code}: {last_line(said)}": code != 0,
-            f"other bytes: {differing(found, whole[name])}": code == 0 and found != whole[name],
-            f"a process lived {lived:.1f} s longer": lived >= ORPHAN_SECONDS,
-        }
         when = f"killed after {after:.1f} s" if killed else "had ended"
         count.add(f"{name} {number}, {when}", wrong)
     shutil.rmtree(folder)
@@ -99,6 +89,23 @@ def killed_orchestrators(world: World, trials: int) -> Count:
         f"after {longest:.1f} s"
     )
     return count
+
+
+def run_again(
+    orchestra: Orchestra, left: set[int], whole: dict[str, str]
+) -> tuple[dict[str, bool], float]:
+    """The same command after a kill: what may be wrong, and how long the processes `left` lived."""
+    orchestra.said()
+    second = orchestra.start()
+    lived = _outlived(left)
+    code = second.wait()
+    said, found = orchestra.said(), fingerprint(orchestra.root)
+    wrong = {
+        f"exit code {code}: {_last(said)}": code != 0,
+        f"other bytes: {differing(found, whole)}": code == 0 and found != whole,
+        f"a process lived {lived:.1f} s longer": lived >= ORPHAN_SECONDS,
+    }
+    return wrong, lived
 
 
 def identical_locks(world: World, _trials: int) -> Count:
@@ -117,7 +124,7 @@ def identical_locks(world: World, _trials: int) -> Count:
     count = Count()
     for name, code, said, lock, found in runs:
         wrong = {
-            f"exit code {code}: {last_line(said)}": code != 0,
+            f"exit code {code}: {_last(said)}": code != 0,
             "another dvc.lock": lock != runs[0][3],
             f"other bytes: {differing(found, runs[0][4])}": found != runs[0][4],
         }
@@ -159,7 +166,7 @@ def _kill_alone(process: "subprocess.Popen[bytes]", root: Path, after: float) ->
     return set()
 
 
-def outlived(pids: set[int]) -> float:
+def _outlived(pids: set[int]) -> float:
     """Seconds until the last of the processes has gone; at most a minute."""
     started = time.monotonic()
     while time.monotonic() - started < 60 and any(
@@ -176,5 +183,5 @@ def copy(prepared: Path, root: Path) -> Path:
     return Path(shutil.copytree(prepared, root, symlinks=True))
 
 
-def last_line(said: str) -> str:
+def _last(said: str) -> str:
     return (said.strip().splitlines() or ["nothing"])[-1][:300]

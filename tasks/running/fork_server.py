@@ -100,7 +100,7 @@ class Loaded:
 class Server:
     """Forks off a stage for each process that asks for one."""
 
-    def __init__(self, listener: socket.socket, loaded: "Loaded") -> None:
+    def __init__(self, listener: socket.socket, loaded: Loaded) -> None:
         """Standard input ends when DVC does."""
         self._listener = listener
         self._loaded = loaded

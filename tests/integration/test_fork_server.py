@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.running.fork_server import GPUS
-from tasks.running.forked import interpreter
+from tasks.running.forked import INTERRUPTED, interpreter
+from tasks.running.outcome import EXIT_CODES
 from tests.integration.fork_world import (
     ADDRESS,
     AFTER_LIBRARIES,
@@ -107,6 +108,10 @@ def test_with_other_bits_a_stage_runs_alone(world: Path) -> None:
     assert said(world, "0")["environment"]["MKL_CBWR"] == "AUTO,STRICT"
 
 
+def test_an_interrupt_has_the_code_that_it_has_in_outcomes() -> None:
+    assert EXIT_CODES["interrupted"] == INTERRUPTED
+
+
 def test_without_a_server_a_stage_runs_alone(world: Path) -> None:
     process = start(world, "0")
     process.communicate()
@@ -122,20 +127,24 @@ def test_what_it_cannot_become_it_refuses_and_serves_on(
 ) -> None:
     with serving(world) as server:
         start(world, "0").communicate()
-        known = said(world, "0")
-        whole = {
-            "module": "tasks.sft",
-            "arguments": ["1"],
-            "folder": str(world),
-            "interpreter": interpreter(),
-            "environment": known["environment"],
-            "interruptible": True,
-        }
+        whole = acceptable(world)
         asked = {name: value for name, value in (whole | changed).items() if value is not None}
         assert answer(asked) == b""
         assert answer(whole) == b"started"
         eventually((world / "out" / "1.json").exists)
         assert said(world, "1")["parent"] == server.pid
+
+
+def acceptable(world: Path) -> dict[str, Any]:
+    """What a process may ask for in which stage 0 has run."""
+    return {
+        "module": "tasks.sft",
+        "arguments": ["1"],
+        "folder": str(world),
+        "interpreter": interpreter(),
+        "environment": said(world, "0")["environment"],
+        "interruptible": True,
+    }
 
 
 def answer(asked: dict[str, Any]) -> bytes:
@@ -178,14 +187,7 @@ def test_there_is_no_server_beside_a_gpu(world: Path) -> None:
 def test_it_forks_for_nobody_else(world: Path) -> None:
     with serving(world) as server:
         start(world, "0").communicate()
-        asked = {
-            "module": "tasks.sft",
-            "arguments": ["1"],
-            "folder": str(world),
-            "interpreter": interpreter(),
-            "environment": said(world, "0")["environment"],
-            "interruptible": True,
-        }
+        asked = acceptable(world)
         if (child := os.fork()) == 0:
             code = 1
             try:

@@ -4,9 +4,10 @@
 
 A model of 27 million parameters in float32, with a value model of its own; every response is of
 full length, as in the plan. Prints one line; takes a minute of one core and 2 GB. On a GPU the
-rounds that have a target (docs/models.md) follow, each in what torch has allocated there at the
-most. The largest is planned at 46 GiB there; each of its two models is made in float32 in main
-memory, one after the other, 8 billion weights of 4 bytes. **Not measured** on a GPU so far.
+rounds that have a target (docs/models.md) come first, each in what torch has allocated there at the
+most, and in what it has taken from the GPU for that. Each model is made in float32 in main memory,
+one after the other: of the largest, 8 billion weights of 4 bytes. All weights are 0, which takes as
+much room as any others, and no time to draw.
 """
 
 import argparse
@@ -18,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedModel
 
 from benchmarks.memory_plan import ROUNDS, Round, plan
-from rlhf.compute import Compute
+from rlhf.compute import Compute, make_deterministic
 from rlhf.frozen import cast_frozen, freeze
 from rlhf.lora import add_adapter
 from rlhf.params.lora import LoraParams
@@ -69,7 +70,9 @@ def _settings(asked: Round) -> PPOParams:
     return PPOParams(
         iterations=1,
         rollout_size=asked.rows,
-        minibatches=1,
+        epochs=1,
+        # The moments are there from the second step on.
+        minibatches=2,
         micro_batch_size=asked.micro_batch,
         sampling=SamplingParams(max_new_tokens=asked.response),
         optimiser=adamw,
@@ -95,9 +98,9 @@ def _train(asked: Round, device: str) -> None:
 
 def _models(asked: Round, settings: PPOParams, compute: Compute) -> PPOModels:
     """As the stage has them: what is frozen is kept in the precision that it is computed in."""
-    scorer = RewardModel(LlamaForSequenceClassification(asked.config())).eval()
+    scorer = RewardModel(_of_zeros(LlamaForSequenceClassification, asked))
     scorer = freeze(scorer, compute)
-    actor = build_actor(LlamaForCausalLM(asked.config()).eval(), settings)
+    actor = build_actor(_of_zeros(LlamaForCausalLM, asked), settings)
     reference = None if asked.lora else freeze(copy.deepcopy(actor.lm), compute)
     if asked.lora:
         add_adapter(actor.lm, LoraParams(rank=16, alpha=32), torch.Generator().manual_seed(0))
@@ -108,6 +111,17 @@ def _models(asked: Round, settings: PPOParams, compute: Compute) -> PPOModels:
     return PPOModels(actor, actor.lm if reference is None else reference, scorer)
 
 
+def _of_zeros(kind: type[PreTrainedModel], asked: Round) -> PreTrainedModel:
+    with torch.device("meta"):
+        model = kind(asked.config())
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for part in (*model.parameters(), *model.buffers()):
+            part.zero_()
+    model.tie_weights()
+    return model.eval()
+
+
 def main() -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -116,14 +130,17 @@ def main() -> int:
     if device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write("torch sees no GPU\n")
         return 2
-    targeted = [asked for asked in ROUNDS if asked.limit is not None] if device == "cuda" else []
-    for asked in (MEASURED, *targeted):
-        planned, found = plan(asked).most, taken(asked, device)
-        sys.stdout.write(
-            f"{asked.name}: planned {planned / 1e6:.0f} MB, took {found / 1e6:.0f} MB; "
-            f"the plan is {planned / found:.2f} of it\n"
-        )
-        sys.stdout.flush()
+    rounds = [MEASURED]
+    if device == "cuda":
+        make_deterministic(1)
+        rounds = [asked for asked in ROUNDS if asked.limit is not None]
+    for asked in rounds:
+        found = taken(asked, device)
+        reserved = torch.cuda.max_memory_reserved() if device == "cuda" else 0
+        kept = f" ({reserved / 1e6:.0f} MB with what torch keeps)" if device == "cuda" else ""
+        print(f"{asked.name}: took {found / 1e6:.0f} MB{kept}", flush=True)
+        planned = plan(asked).most
+        print(f"  planned {planned / 1e6:.0f} MB, {planned / found:.2f} of it", flush=True)
     return 0
 
 

@@ -63,7 +63,7 @@ def main() -> int:
             for lengths in LENGTHS:
                 world = Path(place) / size / lengths
                 world.mkdir(parents=True)
-                write_world(world, size, lengths)
+                write_world(world, size, lengths, device)
                 rows: dict[str, dict[str, Any]] = {
                     work: {"size": size, "lengths": lengths, "work": work}
                     for work in works_of(size)

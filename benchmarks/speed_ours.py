@@ -9,6 +9,7 @@ The environment has the pins of BITS already (benchmarks/speed_environment.py).
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from rlhf.compute import (
     keep_freed_memory,
     make_deterministic,
 )
+from rlhf.cuda_graphs import SWITCH
 from rlhf.draws import draw_table
 from rlhf.frozen import freeze, load_frozen_policy
 from rlhf.models import load_policy
@@ -67,6 +69,8 @@ def main(arguments: list[str]) -> None:
         found: dict[str, Any]
         if work.startswith("ppo"):
             iterations = ppo_iterations(folder, rows, size, compute, work)
+            for _ in range(world.warming(device, "ours")):
+                next(iterations)
             found = {"phases": phases(iterations, clock)}
         else:
             steps = (sft_steps if work == "sft" else reward_steps)(folder, rows, compute)
@@ -123,14 +127,21 @@ def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str,
 
 def weights_of_policy(folder: Path, compute: Compute) -> int:
     """Bytes of all the policy's weights as a rollout reads them; a tied head counts once."""
-    return sum(
-        weight.nbytes for weight in load_frozen_policy(folder / "policy", compute).parameters()
-    )
+    policy = load_frozen_policy(folder / "policy", compute)
+    found = sum(weight.nbytes for weight in policy.parameters())
+    if compute.device.type == "cuda" and compute.precision == "bfloat16":
+        head = policy.get_output_embeddings().weight
+        found -= head.nbytes - head.numel() * torch.bfloat16.itemsize  # rlhf.head_products
+    return found
 
 
 def count(iterations: Iterator[ppo.Iteration]) -> int:
-    """Floating-point operations of the products of one update, as torch counts them."""
+    """Floating-point operations of the products of one update, as torch counts them.
+
+    It sees none of those that a GPU repeats from a recording.
+    """
     counter, update = FlopCounterMode(display=False), ppo.update
+    os.environ[SWITCH] = "0"
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         with counter:
@@ -151,7 +162,7 @@ def ppo_iterations(
         rollout_size=world.responses_of(size),
         epochs=world.PASSES,
         minibatches=world.MINIBATCHES,
-        micro_batch_size=world.micro_batch_of(size),
+        micro_batch_size=world.micro_batch_of(size, compute.device.type),
         packing=work not in world.PADDED_WORKS,
         sampling=SamplingParams(temperature=1.0, max_new_tokens=world.ANSWER),
         optimiser=OPTIMISER,

@@ -65,11 +65,10 @@ INTRODUCTION = (
     f"reward training: {STEPS - 1} steps of {BATCH} examples or pairs with the same prompts and "
     f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
     "AdamW, models, token ids and precision (of forward passes; trained weights are float32) the "
-    "same for both. From 135M on our PPO computes a minibatch in micro-batches of four, as the "
-    "presets do (rows from before 2026-11-25: whole, like TRL). TRL's PPO cannot at as many "
-    "optimiser steps: asked for micro-batches of four and 16 of them to accumulate, an iteration "
-    "took 64 steps and not 16 (0.6M, 2026-11-26). In our PPO several responses "
-    "share a "
+    "same for both. On a CPU our PPO computes a minibatch from 135M on in micro-batches of four, "
+    "as its preset does (rows from before 2026-11-25: whole, like TRL). TRL's PPO cannot at as "
+    "many optimiser steps: asked for micro-batches of four and 16 of them to accumulate, an "
+    "iteration took 64 steps and not 16 (0.6M, 2026-11-26). In our PPO several responses share a "
     "row (`ppo.packing`), except in the lines that say padded rows, the default.\n\n"
     "Bits of either side: native takes the instructions that the processor has, portable (our "
     "default in the pipeline, for the same bytes everywhere) confines it to AVX2. Both native is "
@@ -87,6 +86,10 @@ INTRODUCTION = (
 UNMEASURED = (
     "**Not measured**: no such device was at hand. The scripts are complete; on a CPU our side has "
     "run small in float32 and bfloat16, TRL's in float32 alone."
+)
+WARMED = (
+    "On a GPU a PPO iteration is timed once libraries have loaded their kernels and ours has "
+    "recorded what it repeats (two iterations of ours, one of TRL's)."
 )
 MEMORY = (
     "The most of any run. On a CPU it is the resident memory of the whole process, imports "
@@ -128,6 +131,7 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         *(line for row in rows for line in (_comparison(row, rows), *_generation(row, rows))),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
+        *([WARMED] if unit == DEVICES["cuda"][1] else []),
         "",
         f"| PPO iteration | {HEADER} | side | rollout | scoring | update | "
         "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth |",

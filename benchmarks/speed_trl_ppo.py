@@ -25,11 +25,12 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 def ppo(
     folder: Path, rows: list[Any], size: str, clock: world.Clock, common: dict[str, Any]
 ) -> dict[str, Any]:
-    """One iteration, its sampling and its update."""
+    """One iteration, its sampling and its update; the last, where some are to warm a GPU up."""
     count = world.responses_of(size)
+    iterations = 1 + world.warming(clock.device, "trl")
     config = PPOConfig(
         **common,
-        total_episodes=count,
+        total_episodes=count * iterations,
         per_device_train_batch_size=count,
         gradient_accumulation_steps=1,
         num_mini_batches=world.MINIBATCHES,
@@ -59,7 +60,7 @@ def ppo(
             setattr(ppo_trainer, name, in_bfloat16(function, trainer.accelerator.device.type))
     watch = Watch(trainer, clock)
     trainer.train()
-    assert watch.steps == world.PASSES * world.MINIBATCHES, watch.steps
+    assert watch.steps == iterations * world.PASSES * world.MINIBATCHES, watch.steps
     return {"phases": watch.phases()}
 
 
@@ -109,7 +110,7 @@ class Watch:
         }
 
     def _generating(self, *args: Any, **kwargs: Any) -> Any:
-        self._marks["began"] = self._clock.now()
+        self._marks, self._tokens = {"began": self._clock.now()}, 0
         made = self._generate(*args, **kwargs)
         self._marks["generated"] = self._clock.now()
         ended = (made[0][:, world.PROMPT :] == world.END).int()

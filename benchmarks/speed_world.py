@@ -8,6 +8,7 @@ import math
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "1B": {"vocabulary": 128256, "width": 2048, "mlp": 8192, "layers": 16, "heads": 32, "micro": 4},
 }
 """The last two have the shapes of SmolLM2-135M and Llama-3.2-1B, with as many key-value heads as
-heads; all weights are random. PPO of ours splits their minibatches as their presets do."""
+heads; all weights are random. On a CPU PPO of ours splits their minibatches as the presets do."""
 
 
 def works_of(size: str) -> tuple[str, ...]:
@@ -62,19 +63,31 @@ def responses_of(size: str) -> int:
     return int(SIZES[size].get("responses", PASSES * BATCH))
 
 
-def micro_batch_of(size: str) -> int:
-    """Responses of a minibatch of PPO that our side computes at a time."""
-    return int(SIZES[size].get("micro", BATCH))
+def micro_batch_of(size: str, device: str) -> int:
+    """Responses of a minibatch of PPO that our side computes at a time: all, on a GPU."""
+    return int(SIZES[size].get("micro", BATCH)) if device == "cpu" else BATCH
 
 
-def write_world(folder: Path, size: str, lengths: str) -> None:
-    """Policy, classifier, tokenizer and token ids for one size and one kind of lengths."""
+def warming(device: str, side: str) -> int:
+    """Iterations of PPO before the one that is timed.
+
+    On a GPU libraries load their kernels in the first, and ours also records what it repeats.
+    """
+    return {"ours": 2, "trl": 1}[side] if device == "cuda" else 0
+
+
+def write_world(folder: Path, size: str, lengths: str, device: str = "cpu") -> None:
+    """Policy, classifier, tokenizer and token ids for one size and one kind of lengths.
+
+    The device draws the weights.
+    """
     torch.manual_seed(0)
     config = _configuration(size)
-    policy = LlamaForCausalLM(config).eval()
-    set_ending(policy, ENDING if lengths == "ragged" else 0.0)
-    policy.save_pretrained(folder / "policy")
-    LlamaForSequenceClassification(config).eval().save_pretrained(folder / "reward")
+    with torch.device(device):
+        policy = LlamaForCausalLM(config).eval()
+        set_ending(policy, ENDING if lengths == "ragged" else 0.0)
+        policy.save_pretrained(folder / "policy")
+        LlamaForSequenceClassification(config).eval().save_pretrained(folder / "reward")
     vocabulary = {f"t{number}": number for number in range(config.vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t2"))
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="t0", eos_token="t1")
@@ -195,10 +208,10 @@ class Clock:
     """CPU seconds of all threads; on a GPU seconds by the wall, once it has finished."""
 
     def __init__(self, device: str) -> None:
-        self._gpu = device == "cuda"
+        self.device = device
 
     def now(self) -> float:
-        if not self._gpu:
+        if self.device != "cuda":
             return time.process_time()
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -224,15 +237,33 @@ def ceiling(size: str, device: str, precision: str, repeats: int = 30) -> float:
     kind = {"device": device, "dtype": getattr(torch, precision)}
     one = torch.randn(rows, shape["width"], **kind)
     other = torch.randn(shape["width"], shape["mlp"], **kind)
-    for _ in range(3):
-        one @ other
+    times = 4 if device == "cpu" else 100
+
+    def products() -> None:
+        for _ in range(times):
+            one @ other
+
+    products()
+    if device == "cuda":
+        products = recorded(products)
     best = float("inf")
     for _ in range(repeats):
         began = clock.now()
-        for _ in range(4):
-            one @ other
+        products()
         best = min(best, clock.now() - began)
-    return 4 * 2 * rows * shape["width"] * shape["mlp"] / best
+    return times * 2 * rows * shape["width"] * shape["mlp"] / best
+
+
+def recorded(work: Callable[[], None]) -> Callable[[], None]:
+    """The same, asked of a GPU at once: to ask for a small product takes longer than to compute it.
+
+    (2026-11-26, an H100 behind a slow host: products of 2.7 GFLOP at 41 TFLOP/s, asked one by one.)
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    repeat: Callable[[], None] = graph.replay
+    return repeat
 
 
 def bandwidth(device: str, repeats: int = 5) -> float:

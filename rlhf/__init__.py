@@ -59,7 +59,12 @@ Models
     conversations        conversations as ids, and which of them an assistant wrote
     classifier_padding   the pad token of a reward model's folder, for other libraries
     last_block           the last block of a model, computed only where it is read
+    head_products        logits from bfloat16 factors, with float32 sums, on a GPU
     attention_masks      what each token of a sequence sees, worked out on the host
+    trunk_passes         a trunk over whole sequences: plain, or as a GPU repeats it
+    recorded_passes      what is recorded of each trunk, and when
+    pass_recordings      one recorded pass, without gradients or with them
+    cuda_graphs          what was asked of a GPU once, and is then asked for as a whole
     decoding_cache       a key-value cache with room for the tokens to come
     decoding_attention   attention of one query a row, which a CPU does faster so
     packed_weights       weights laid out for products with few rows, on a CPU

@@ -3,14 +3,14 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rlhf import thread_order
+from rlhf import head_products, thread_order
 from rlhf.bits import require_kernels
 
 Precision = Literal["float32", "bfloat16"]
@@ -47,7 +47,8 @@ class Compute:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def keeping_casts(self) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def keeping_casts(self) -> Iterator[None]:
         """Inside it `autocast` casts a trained weight once, however often it is entered.
 
         For the micro-batches of a step, between which no weight changes. By itself it computes
@@ -55,8 +56,11 @@ class Compute:
         outermost of its contexts is left, and this is one that is switched off.
         """
         if self.precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=False)
+            yield
+            return
+        lower = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=False)
+        with head_products.keeping_casts(), lower:
+            yield
 
 
 def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:

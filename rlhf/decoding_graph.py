@@ -1,19 +1,14 @@
 """Decoding steps that a GPU repeats by itself, from one recording (a CUDA graph).
 
-A step asks a GPU for some thirty small kernels a layer, and Python takes longer to ask than the GPU
-to compute: with 135M parameters many times as long. Recorded once, a step is one request, with the
-draw of its tokens inside. What is recorded are addresses and shapes. So all that changes from step
-to step lies in tensors that stay where they are, the number of the step among them; keys are read
-up to a length that seldom changes, and masked behind what has been written. Another length or fewer
-rows are recorded anew.
+A step asks a GPU for some fifty small kernels a layer. Recorded once, it is one request, with the
+draw of its tokens inside. All that changes from step to step lies in tensors that stay where they
+are, the number of the step among them; keys are read up to a length that seldom changes, and masked
+behind what has been written. Another length or fewer rows are recorded anew.
 
 The kernels are those of decoding without a recording (`rlhf.generation`), except that attention
 always has a mask.
 """
 
-import functools
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -22,24 +17,20 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.attention_masks import takes_any_mask
+from rlhf.cuda_graphs import Record, Repeat, record, switched_off
 from rlhf.decoding_cache import RoomyLayer, plain_writes
 from rlhf.logits import language_model_head
 from rlhf.params.sampling import SamplingParams
+from rlhf.positions import change_with_length
 from rlhf.shapes import Draws, PromptMask
 from rlhf.token_draws import draw_tokens, going_on, one_of
 
 LENGTH_STEP = 128
 """Keys are read up to a multiple of this many positions."""
 
-SWITCH = "RLHF_DECODING_GRAPHS"
-"""An environment variable: 0 asks for each step by itself, should a GPU not record one."""
-
 MOST_LEFT = 1 / 2
 """Finished rows leave once so few of the rows are left: a GPU reads the weights for all at once,
 and every leaving is a recording."""
-
-Record = Callable[[Callable[[], None]], Callable[[], object]]
-"""Runs a step once, records it, and gives what repeats it."""
 
 
 class ReadPrompts(NamedTuple):
@@ -65,52 +56,10 @@ class Sampled(NamedTuple):
 
 def recorder(lm: PreTrainedModel, device: torch.device) -> Record | None:
     """How steps of the model are recorded there; None where they are not."""
-    if device.type != "cuda" or not takes_any_mask(lm.base_model):
+    if device.type != "cuda" or switched_off():
         return None
-    if os.environ.get(SWITCH) == "0":
-        return None
-    # These positions are worked out anew as a response grows, by questions to the device.
-    rope = str(getattr(getattr(lm.base_model, "rotary_emb", None), "rope_type", ""))
-    return None if "dynamic" in rope or rope == "longrope" else _record
-
-
-def _record(step: Callable[[], None]) -> Callable[[], object]:
-    stream, before = _stream(), torch.cuda.current_stream()
-    stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        step()
-    before.wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        _capture(graph, stream, step)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"this GPU cannot record a step of decoding; {SWITCH}=0 decodes without: {error}"
-        ) from error
-    return cast(Callable[[], object], graph.replay)
-
-
-def _capture(
-    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, step: Callable[[], None]
-) -> None:
-    """Record a step.
-
-    `torch.cuda.graph` would give all free memory back first, and after an error stay on the stream.
-    """
-    with torch.cuda.stream(stream):
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            step()
-        finally:
-            graph.capture_end()
-
-
-@functools.cache
-def _stream() -> torch.cuda.Stream:
-    """One for all recordings: each stream has working memory of its own for products."""
-    return torch.cuda.Stream()
+    trunk = lm.base_model
+    return record if takes_any_mask(trunk) and not change_with_length(trunk) else None
 
 
 @dataclass
@@ -156,7 +105,7 @@ def sample_recorded(
     steps = _Steps(read, params, stops=stops, pad_id=pad_id, draws=draws)
     steps.draw(read.logits)
     prompt = read.seen.shape[1]
-    repeat: Callable[[], object] | None = None
+    repeat: Repeat | None = None
     for step in range(1, params.max_new_tokens):
         if (going := going_on(steps.state)) == 0:
             break

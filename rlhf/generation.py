@@ -13,6 +13,7 @@ from rlhf.decoding_attention import decoding_attention
 from rlhf.decoding_cache import decoding_cache
 from rlhf.decoding_graph import ReadPrompts, Sampled, recorder, sample_recorded
 from rlhf.distributed import gather_rows, share
+from rlhf.head_products import keeping_casts
 from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head
 from rlhf.masked import last_token_index
@@ -65,7 +66,7 @@ def sample_responses(
     last_token_index(prompt_mask)
     device = prompt_ids.device
     stops, draws = torch.tensor(stop_ids, device=device), draws.to(device)
-    with packed_weights(lm):
+    with packed_weights(lm), keeping_casts():
         read = _read_prompts(lm, prompt_ids, prompt_mask, params.max_new_tokens)
         if (record := recorder(lm, device)) is not None:
             found = sample_recorded(

@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from rlhf.attention_masks import mask_from_host
 from rlhf.compute import outside_autocast, sent
-from rlhf.last_block import computed_only_at
+from rlhf.head_products import product_in_bfloat16
 from rlhf.packing import hidden_from_packed_rows
 from rlhf.padding import position_ids
 from rlhf.shapes import (
@@ -22,6 +22,7 @@ from rlhf.shapes import (
     ResponseMask,
     TokenIds,
 )
+from rlhf.trunk_passes import hidden_states
 
 OUTPUT_LAYER_ALONE = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
 """`model_type` of the models whose logits are what their output layer gives. Calling it directly
@@ -49,14 +50,9 @@ def sequence_hidden(
     on_host = mask.cpu()
     positions = position_ids(on_host)
     visible = mask_from_host(trunk, on_host, positions, ids.device)
-    with computed_only_at(trunk, read), visible as attention_mask:
-        output = trunk(
-            input_ids=torch.where(sent(mask, ids.device), ids, 0),
-            attention_mask=attention_mask,
-            position_ids=sent(positions, ids.device),
-            use_cache=False,
-        )
-    return cast(Tensor, output.last_hidden_state)
+    with visible as attention_mask:
+        legal = torch.where(sent(mask, ids.device), ids, 0)
+        return hidden_states(trunk, legal, attention_mask, positions, read=read)
 
 
 def before_response(
@@ -105,9 +101,12 @@ def language_model_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
 
     That code is more than the output layer: Gemma caps its logits, Granite and Cohere scale them.
     """
+    alone = lm.config.model_type in OUTPUT_LAYER_ALONE
+    if alone and (logits := product_in_bfloat16(lm.get_output_embeddings(), hidden)) is not None:
+        return logits
     with outside_autocast(hidden.device):
         hidden = hidden.float()
-        if lm.config.model_type in OUTPUT_LAYER_ALONE:
+        if alone:
             return cast(Tensor, lm.get_output_embeddings()(hidden)).float()
         head = copy.copy(lm)
         batch = hidden if hidden.ndim == 3 else hidden[None]

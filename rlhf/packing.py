@@ -10,17 +10,16 @@ one row each, and 5 % of packed rows.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from rlhf.attention_masks import mask_from_host
 from rlhf.compute import sent
-from rlhf.last_block import computed_only_at
 from rlhf.padding import pad_right
 from rlhf.shapes import AttentionMask, TokenIds
 from rlhf.stopping import SelfCheckError
+from rlhf.trunk_passes import hidden_states, length_step
 
 TOLERANCE = 1e-3
 """Largest difference, as a share of the largest hidden value, that packing may make (float32 gives
@@ -62,21 +61,29 @@ def pack(lengths: Sequence[int], width: int) -> list[list[int]]:
     return rows
 
 
-def tight_rows(lengths: Sequence[int], *, most: int | None = None) -> list[list[int]]:
+def tight_rows(
+    lengths: Sequence[int], *, most: int | None = None, step: int = 1
+) -> list[list[int]]:
     """Indices of sequences in rows of the width at which they cost least.
 
     A row that is wider leaves less room empty, but each of its tokens is compared with more others.
-    None has more tokens than `most`, but where a sequence has by itself.
+    None has more tokens than `most`, but where a sequence has by itself. Rows that will be padded
+    to a multiple of `step` tokens have few widths, so that batches often have the same shape.
     """
-    longest, found = max(lengths), []
-    for eighths in range(8, 33):
-        room = longest * eighths // 8
-        if most is not None and room > max(longest, most):
+    longest = max(lengths)
+    found: list[tuple[int, list[list[int]]]] = []
+    for eighths in range(8, 33) if step == 1 else (8, 16):
+        room = _multiple(longest * eighths // 8, step)
+        if found and most is not None and room > max(longest, most):
             break
         rows = pack(lengths, room)
-        width = max(sum(lengths[index] for index in row) for row in rows)
+        width = _multiple(max(sum(lengths[index] for index in row) for row in rows), step)
         found.append((len(rows) * width * (EQUAL_WORK + width), rows))
     return min(found, key=lambda costs: costs[0])[1]
+
+
+def _multiple(tokens: int, step: int) -> int:
+    return -(-tokens // step) * step
 
 
 def packed_positions(lengths: Sequence[Sequence[int]]) -> TokenIds:
@@ -85,19 +92,16 @@ def packed_positions(lengths: Sequence[Sequence[int]]) -> TokenIds:
     return pad_right(rows, 0)[0]
 
 
-def packed_hidden(trunk: nn.Module, ids: TokenIds, positions: TokenIds) -> Tensor:
+def packed_hidden(
+    trunk: nn.Module, ids: TokenIds, positions: TokenIds, read: AttentionMask | None = None
+) -> Tensor:
     """Hidden states (rows, sequence, hidden) of packed rows; ids under padding must be legal.
 
-    The positions lie on the host.
+    The positions lie on the host, and so should what is `read` (all, where it is not said).
     """
+    read = torch.ones(positions.shape, dtype=torch.bool) if read is None else read
     with mask_from_host(trunk, None, positions, ids.device) as visible:
-        output = trunk(
-            input_ids=ids,
-            attention_mask=visible,
-            position_ids=sent(positions, ids.device),
-            use_cache=False,
-        )
-    return cast(Tensor, output.last_hidden_state)
+        return hidden_states(trunk, ids, visible, positions, read=read)
 
 
 def hidden_from_packed_rows(
@@ -111,7 +115,7 @@ def hidden_from_packed_rows(
     mask, read = mask.cpu(), read.cpu()
     lengths = mask.sum(dim=1).tolist()
     # Positions restart, but GPT-Neo cannot read a row of more tokens than it has positions.
-    rows = tight_rows(lengths, most=_positions(trunk))
+    rows = tight_rows(lengths, most=_positions(trunk), step=length_step(trunk, ids.device))
     places = mask.flatten().nonzero().squeeze(1).split(lengths)
     joined = [torch.cat([places[index] for index in row]) for row in rows]
     source = nn.utils.rnn.pad_sequence(joined, batch_first=True, padding_value=-1)
@@ -120,8 +124,7 @@ def hidden_from_packed_rows(
     chosen = read.flatten()[source] & real
     there = partial(sent, device=ids.device)
     packed_ids = torch.where(there(real), ids.flatten()[there(source)], 0)
-    with computed_only_at(trunk, chosen):
-        hidden = packed_hidden(trunk, packed_ids, positions)
+    hidden = packed_hidden(trunk, packed_ids, positions, chosen)
     row, column = map(there, chosen.nonzero(as_tuple=True))
     everywhere = hidden.new_zeros(ids.numel(), hidden.shape[-1])
     found = everywhere.index_copy(0, there(source[chosen]), hidden[row, column])

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import torch
 
 from rlhf.compute import sent
-from rlhf.last_block import computed_only_at
 from rlhf.masked import EmptyMaskError
 from rlhf.packing import tight_rows
 from rlhf.padding import pad_right
 from rlhf.reward_models import RewardModel
 from rlhf.shapes import PairEnds, PairScores, PairVisible, TokenIds
+from rlhf.trunk_passes import hidden_states, length_step
 
 Sides = tuple[Sequence[int], Sequence[int]]
 """The token ids of a pair: chosen and rejected."""
@@ -49,29 +49,24 @@ def pair_scores(
         EmptyMaskError: a side has no token.
     """
     trunk, device = model.classifier.base_model, model.head.weight.device
-    joined = join(sides, pad_id=pad_id, packing=packing)
+    step = length_step(trunk, device)
+    joined = join(sides, pad_id=pad_id, packing=packing, step=step)
     read = torch.zeros(joined.ids.shape, dtype=torch.bool)
     read.view(-1)[joined.ends] = True
     rows = PairRows(*(sent(tensor, device) for tensor in joined))
-    with computed_only_at(trunk, read):
-        output = trunk(
-            input_ids=rows.ids,
-            attention_mask=rows.visible[:, None],
-            position_ids=rows.positions,
-            use_cache=False,
-        )
-    hidden = output.last_hidden_state.flatten(0, 1)[rows.ends]
-    return model.head_outputs(hidden).squeeze(-1)
+    states = hidden_states(trunk, rows.ids, rows.visible[:, None], rows.positions, read=read)
+    return model.head_outputs(states.flatten(0, 1)[rows.ends]).squeeze(-1)
 
 
-def join(sides: Sequence[Sides], *, pad_id: int, packing: bool = False) -> PairRows:
+def join(sides: Sequence[Sides], *, pad_id: int, packing: bool = False, step: int = 1) -> PairRows:
     """The rows, each of one pair or, packed, of several; ids under padding are `pad_id`.
 
-    That id must be legal.
+    That id must be legal. Packed rows are chosen as ones that will be padded to a multiple of
+    `step` tokens.
     """
     pairs = [_joined(number, pair) for number, pair in enumerate(sides)]
     lengths = [len(pair.ids) for pair in pairs]
-    rows = tight_rows(lengths) if packing else [[number] for number in range(len(pairs))]
+    rows = tight_rows(lengths, step=step) if packing else [[number] for number in range(len(pairs))]
 
     def padded(field: str, filler: int) -> torch.Tensor:
         return pad_right(

@@ -8,6 +8,7 @@ have no such end; MPT makes its ALiBi as long as `max_seq_len`.
 import re
 from collections.abc import Mapping
 
+from torch import nn
 from transformers import PreTrainedModel
 
 TABLE = re.compile(r"wpe|position|pos_emb")
@@ -33,6 +34,12 @@ def table_of_positions(lm: PreTrainedModel) -> int | None:
     if lm.config.model_type == "mpt":
         found.append(lm.config.max_seq_len)
     return min(found, default=None)
+
+
+def change_with_length(trunk: nn.Module) -> bool:
+    """Whether rotary positions are made anew as rows get longer, by questions to the device."""
+    rope = str(getattr(getattr(trunk, "rotary_emb", None), "rope_type", ""))
+    return "dynamic" in rope or rope == "longrope"
 
 
 def longest_row(section: str, max_prompt_tokens: int, max_new_tokens: int) -> dict[str, int]:

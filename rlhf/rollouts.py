@@ -13,6 +13,7 @@ from rlhf.batches import Rollout
 from rlhf.compute import Compute
 from rlhf.distributed import gather, share, world
 from rlhf.generation import Responses, sample_responses
+from rlhf.head_products import keeping_casts
 from rlhf.logits import before_response
 from rlhf.lora import adapter_off
 from rlhf.padding import pad_left
@@ -79,7 +80,7 @@ def collect_rollout(
     ids, mask = pad_left(prompts, tokens.pad)
     ids, mask = ids.to(compute.device), mask.to(compute.device)
     # One context for all of it: within it the policy's weights are cast once.
-    with compute.autocast():
+    with compute.autocast(), keeping_casts():
         responses, told = _sampled(models, prompts, (ids, mask), sampling, tokens, draws)
         lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
         together = micro_batches.of(lengths)

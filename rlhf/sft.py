@@ -18,7 +18,6 @@ from rlhf.compute import Compute, sent
 from rlhf.conversations import encode_conversation
 from rlhf.distributed import share, totals
 from rlhf.language_model_loss import language_model_loss
-from rlhf.last_block import computed_only_at
 from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.optimisers import Training
 from rlhf.packing import pack, packed_hidden, packed_positions
@@ -171,8 +170,7 @@ def packed_response_loss(
     # The first token of an example has nothing before it that could predict it.
     trained = trained.bool() & (positions > 0)
     ids = sent(ids, device)
-    with computed_only_at(model.base_model, _predicting(trained)):
-        hidden = packed_hidden(model.base_model, ids, positions)
+    hidden = packed_hidden(model.base_model, ids, positions, _predicting(trained))
     return _loss_of_trained(model, hidden, ids, trained, tokens)
 
 

@@ -34,7 +34,8 @@ class _Recording(TorchDispatchMode):
         masks = func in INDEXING and any(
             isinstance(each, Tensor) and each.dtype == torch.bool for each in args[1]
         )
-        moves = func is torch.ops.aten._to_copy.default and kwargs.get("device") is not None
+        copies = func is torch.ops.aten._to_copy.default
+        moves = copies and kwargs.get("device") not in (None, args[0].device)
         if func in REFUSED or masks or moves:
             raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
         for number, argument in enumerate(func._schema.arguments):
@@ -73,8 +74,13 @@ def _parts(found: Any) -> tuple[Any, ...]:
 
 
 def record(step: Callable[[], None]) -> Callable[[], None]:
-    """Run the step, record it, and give what repeats it (`rlhf.decoding_graph.Record`)."""
+    """Run the step, record it, and give what repeats it (`rlhf.cuda_graphs.record`)."""
     step()
+    return capture(step)
+
+
+def capture(step: Callable[[], None], pool: object = None) -> Callable[[], None]:
+    """Record the step, and give what repeats it (`rlhf.cuda_graphs.capture`)."""
     recording = _Recording()
     with recording:
         step()

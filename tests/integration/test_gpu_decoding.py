@@ -5,7 +5,7 @@ from itertools import takewhile
 import pytest
 import torch
 
-from rlhf import decoding_graph, generation
+from rlhf import cuda_graphs, generation
 from rlhf.draws import draw_table
 from rlhf.generation import Responses, sample_responses
 from rlhf.padding import pad_left
@@ -56,7 +56,7 @@ def test_recorded_steps_draw_what_steps_one_by_one_draw(
     steps give the same bytes twice in either precision.
     """
     lm = families.policy(family).to(GPU)
-    assert generation.recorder(lm, GPU) is decoding_graph._record
+    assert generation.recorder(lm, GPU) is cuda_graphs.record
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
         found, again = (sample(lm, prompts, **settings) for _ in range(2))
         expected = plain(lm, prompts, **settings)
@@ -80,7 +80,7 @@ def test_long_responses_are_read_to_three_lengths(
 
     def record(step):
         recorded.append(step.__self__.shown)
-        return decoding_graph._record(step)
+        return cuda_graphs.record(step)
 
     lm = families.policy("llama").to(GPU)
     expected = plain(lm, prompts, stops=(99,))

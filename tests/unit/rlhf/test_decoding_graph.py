@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from rlhf import decoding_graph, generation
+from rlhf import cuda_graphs, decoding_graph, generation
 from rlhf.attention_masks import TAKE_ANY_MASK
 from rlhf.decoding_graph import recorder
 from rlhf.draws import draw_table
@@ -188,12 +188,12 @@ def test_each_token_is_one_wait(
 def test_only_a_gpu_records_and_only_what_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     assert recorder(tiny.llama(), torch.device("cpu")) is None
-    assert recorder(tiny.llama(), gpu) is decoding_graph._record
+    assert recorder(tiny.llama(), gpu) is cuda_graphs.record
     assert recorder(families.policy("mistral"), gpu) is None, "it looks back so far only"
     assert recorder(families.policy("gemma2"), gpu) is None
-    monkeypatch.setenv(decoding_graph.SWITCH, "0")
+    monkeypatch.setenv(cuda_graphs.SWITCH, "0")
     assert recorder(tiny.llama(), gpu) is None
-    monkeypatch.delenv(decoding_graph.SWITCH)
+    monkeypatch.delenv(cuda_graphs.SWITCH)
     for rope in ("dynamic", "longrope"):
         lm = tiny.llama()
         lm.model.rotary_emb.rope_type = rope

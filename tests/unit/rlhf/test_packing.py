@@ -60,6 +60,24 @@ def test_no_row_has_more_tokens_than_the_model_has_positions_but_where_a_sequenc
     assert max(map(sum, rows_of_lengths(lengths, most=10))) == 30
 
 
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=20))
+def test_rows_that_will_be_padded_have_one_of_two_widths(lengths):
+    rows = tight_rows(lengths, step=32)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    longest = max(lengths)
+    most = max(sum(lengths[index] for index in row) for row in rows)
+    assert most <= -(-2 * longest // 32) * 32
+    # Either as many rows as rooms of the longest sequence, or of two of them, take.
+    rooms = [-(-longest * times // 32) * 32 for times in (1, 2)]
+    assert len(rows) in [len(pack(lengths, room)) for room in rooms]
+
+
+def test_what_padding_costs_counts():
+    """8 rows of 33 are padded to 64, 8 * 64 * 1088 = 557,056; 4 of 66 to 96: 430,080."""
+    assert sorted(map(len, tight_rows([33] * 8, step=32))) == [2] * 4
+    assert sorted(map(len, tight_rows([33] * 8))) == [1] * 8
+
+
 def rows_of_lengths(lengths, most):
     return [[lengths[index] for index in row] for row in tight_rows(lengths, most=most)]
 

@@ -136,6 +136,21 @@ def test_a_recorded_pass_gives_what_a_plain_one_gives(
         assert (asked == 0) == (turn >= 2), "the first is plain, the second is recorded"
 
 
+def test_tokens_that_lengthen_a_row_see_themselves_and_nobody_sees_them() -> None:
+    """A query that sees nothing is NaN in some kernels, and NaN times a gradient of 0 is NaN."""
+    causal = torch.ones(3, 3, dtype=torch.bool).tril().expand(2, 1, 3, 3)
+    ids, positions = torch.full((2, 3), 7), torch.arange(3).expand(2, 3)
+    longer, visible, places = recorded_passes._lengthened(ids, causal, positions)
+
+    assert (longer.shape, places.shape, visible.shape) == ((2, 32), (2, 32), (2, 1, 32, 32))
+    assert torch.equal(visible[:, :, :3, :3], causal)
+    expected = torch.eye(32, dtype=torch.bool)
+    expected[:3, :3] = False
+    rest = visible.clone()
+    rest[:, :, :3, :3] = False
+    assert torch.equal(rest, expected.expand(2, 1, 32, 32))
+
+
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_without_gradients_too(mask: torch.Tensor, assert_close) -> None:
     lm = tiny.llama()
@@ -148,6 +163,30 @@ def test_without_gradients_too(mask: torch.Tensor, assert_close) -> None:
             asked = calls.number - before
             assert_close(found[mask], plain(lm, ids, mask)[mask], rtol=1e-5, atol=1e-5)
             assert (asked == 0) == (turn >= 2)
+
+
+def test_a_recording_stands_for_its_own_kind_of_pass(assert_close) -> None:
+    """With a mask and without, in either precision: of the same shape, each three times in turn."""
+    lm = tiny.llama()
+    with torch.no_grad():
+        for turn in range(3):
+            for mask in (SHORTER.flip(1), ALL):
+                for compute in PRECISIONS:
+                    ids, _ = inputs(turn, mask)
+                    with compute.autocast():
+                        found = recorded(lm, ids, mask)[mask]
+                        expected = plain(lm, ids, mask)[mask]
+                    assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_result_stays_when_the_pass_is_repeated() -> None:
+    lm = tiny.llama()
+    batches = [inputs(number, ALL)[0] for number in range(4)]
+    results = [recorded(lm, ids, ALL) for ids in batches]
+
+    for ids, found in zip(batches, results, strict=True):
+        assert torch.allclose(found, plain(lm, ids, ALL), rtol=1e-5, atol=1e-5)
 
 
 def test_a_step_of_weights_is_seen(assert_close) -> None:

@@ -1,5 +1,7 @@
 """A tiny PPO round: parameters, models and a loop that runs them, for whatever tests PPO."""
 
+from dataclasses import asdict
+
 import torch
 
 from rlhf.params.optimiser import OptimiserParams
@@ -81,3 +83,11 @@ def metrics_of(result: list[Iteration]):
 def assert_same_weights(one, other) -> None:
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, other.state_dict()[name]), name
+
+
+def numbers_of(result: list[Iteration]) -> list[list[float]]:
+    """What each iteration measured, without what it counted."""
+    return [
+        [value for value in asdict(each).values() if isinstance(value, float)]
+        for each in metrics_of(result)
+    ]

@@ -6,7 +6,7 @@ READY := .venv/ready
 TEAM := .work/team
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
+.PHONY: repro help verify verify-outputs test test-long test-slow test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -22,6 +22,9 @@ test: $(READY)  ## all tests that fit in ten minutes
 
 test-long: $(READY)  ## the tests of whole pipelines that do not fit
 	@python -m pytest -m 'long and not slow' --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-slow: $(READY)  ## what CI leaves out: several processes and hosts by real launchers, a sweep of real stages; an hour
+	@python -m pytest -m 'long or slow' --numprocesses 2 --dist loadfile $(addprefix tests/integration/test_,several_processes.py ends_of_several_processes.py pipeline_of_several_processes.py two_hosts.py sweep_of_stages.py truthful_states.py retried_runs.py)
 
 test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need; ten minutes
 	@$(TEAM)/bin/python -m pytest -m team -rs

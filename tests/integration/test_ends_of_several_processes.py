@@ -23,7 +23,7 @@ from tests.several import (
     wait_for_checkpoint,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 READ_ONLY = """
 set -e

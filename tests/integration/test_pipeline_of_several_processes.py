@@ -9,7 +9,7 @@ import pytest
 from tests import stage_world
 from tests.several import curves, outcome, processes_in
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SEVERAL = ("sft", "sample@r1", "reward@r1", "ppo@r1", "evaluate@r1", "test", "best_of_n")
 

@@ -1,4 +1,7 @@
-"""A stage as two processes: one result, one writer, and nothing left of either when one dies."""
+"""A stage as two processes: one result, one writer, and nothing left of either when one dies.
+
+One test of each kind is in `make test-long`, the others are in `make test-slow`.
+"""
 
 import json
 import os
@@ -101,7 +104,7 @@ def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
     assert outcome(world)["checkpoints"] > 0
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("rank", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     world: Path, digest_of_two: str, rank: str
 ) -> None:
@@ -122,7 +125,7 @@ def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str) -> None:
     """Stopped, it is as deaf as one that waits inside a GPU's library for the dead one."""
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
@@ -138,6 +141,7 @@ def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str
     assert processes_in(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_stage_reaches_both_and_the_next_run_has_the_same_bytes(
     world: Path, digest_of_two: str, number: signal.Signals
@@ -155,6 +159,7 @@ def test_a_signal_to_the_stage_reaches_both_and_the_next_run_has_the_same_bytes(
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
+@pytest.mark.slow
 def test_the_death_of_the_stage_ends_both(world: Path) -> None:
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
     wait_for_checkpoint(world, process)
@@ -166,6 +171,7 @@ def test_the_death_of_the_stage_ends_both(world: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_close) -> None:
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
     wait_for_checkpoint(world, process)
@@ -183,7 +189,7 @@ def test_one_process_resumes_from_the_checkpoint_of_two(world: Path, assert_clos
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("stage", ["ppo@r1", "reward@r1"])
+@pytest.mark.parametrize("stage", ["ppo@r1", pytest.param("reward@r1", marks=pytest.mark.slow)])
 def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
     with_round: Path, assert_close, stage: str
 ) -> None:
@@ -204,6 +210,7 @@ def test_divided_weights_repeat_their_bytes_and_come_near_those_of_one_process(
     assert_close(rows, run(1, False)[1], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_divided_weights_resume_to_the_same_bytes_when_one_process_has_died(
     world: Path, rank: str
@@ -238,6 +245,7 @@ def test_bad_input_is_said_once_and_ends_as_with_one_process(world: Path) -> Non
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_another_launcher_may_start_them(world: Path, digest_of_two: str) -> None:
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
 
@@ -246,6 +254,7 @@ def test_another_launcher_may_start_them(world: Path, digest_of_two: str) -> Non
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
+@pytest.mark.slow
 def test_a_launcher_that_starts_another_number_is_refused(world: Path) -> None:
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 3"
 

@@ -15,7 +15,7 @@ from tests.integration.test_retried_runs import stages_in
 from tests.stage_world import copy_tiny_repository
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PATIENCE_SECONDS = 1700
 """For several runs of all stages, on a loaded machine."""

@@ -372,6 +372,7 @@ def test_where_all_are_killed_the_server_says_so_by_itself(world: World):
     world.told("killed-both", "Crashed")
 
 
+@pytest.mark.slow
 def test_where_the_server_is_killed_too_it_says_so_when_it_is_back(tmp_path: Path):
     world = World(tmp_path, Receiver())
     with world.served(), world.worker() as worker:

@@ -1,6 +1,7 @@
 """A stage as four processes on two hosts: two network namespaces that only a cable joins.
 
-Needs root and iproute2. The commands are those of docs/how-to/several-gpus.md.
+Needs root and iproute2. The commands are those of docs/how-to/several-gpus.md. Two of these tests
+are in `make test-long`, the others are in `make test-slow`.
 """
 
 import os
@@ -128,6 +129,7 @@ def running(
     assert stage_world.digest(built, SFT) == digest_of_one_host
 
 
+@pytest.mark.slow
 def test_divided_weights_of_ppo_have_the_bytes_of_one_host(
     built: Path, on_hosts: dict[str, str]
 ) -> None:
@@ -154,6 +156,7 @@ def test_two_hosts_write_the_bytes_of_one(
     assert stage_world.digest(built, SFT) == digest_of_one_host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_host_whose_processes_die_ends_the_stage(
     running: subprocess.Popen[str], hosts: tuple[str, str], which: int
@@ -168,7 +171,13 @@ def test_a_host_whose_processes_die_ends_the_stage(
     assert parted[which == 0] in said
 
 
-@pytest.mark.parametrize(("dead", "deaf"), [("2", "3"), ("3", "0"), ("0", "2"), ("1", "3")])
+@pytest.mark.parametrize(
+    ("dead", "deaf"),
+    [
+        ("3", "0"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ("23", "02", "13")),
+    ],
+)
 def test_the_death_of_one_ends_those_that_hear_nothing_on_either_host(
     built: Path, running: subprocess.Popen[str], dead: str, deaf: str
 ) -> None:
@@ -183,6 +192,7 @@ def test_the_death_of_one_ends_those_that_hear_nothing_on_either_host(
     assert processes_in(built) == []
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_reached_ends_the_stage(
     built: Path, running: subprocess.Popen[str], hosts: tuple[str, str]
 ) -> None:
@@ -196,6 +206,7 @@ def test_a_host_that_cannot_be_reached_ends_the_stage(
     assert "another of the stage's processes has ended" in outcome(built)["message"]
 
 
+@pytest.mark.slow
 def test_nodes_that_are_given_one_command_write_the_bytes_of_one_host(
     built: Path, hosts: tuple[str, str], digest_of_one_host: str
 ) -> None:
@@ -226,6 +237,7 @@ def test_nodes_that_are_given_one_command_write_the_bytes_of_one_host(
     assert stage_world.digest(built, SFT) == digest_of_one_host
 
 
+@pytest.mark.slow
 def test_a_sigterm_reaches_all_through_the_first_host(
     built: Path, running: subprocess.Popen[str]
 ) -> None:

@@ -27,6 +27,7 @@ from flows.artifacts import (
     publish_stage,
 )
 from flows.crashed import report_crash
+from flows.forking import forks
 from flows.graph import PlannedStage, plan
 from flows.placing import pool_of, run_in_pool
 from flows.run_branch import RunBranch
@@ -113,7 +114,8 @@ def bring_up_to_date(
         get_run_logger().warning("%s; removed", problem)
     stages = plan(root, until)
     with _execution(root, flow_run, params) as states:
-        state, went_through = run_all(stages, root, flow_run, params, branch)
+        with forks(stages, root, flow_run):
+            state, went_through = run_all(stages, root, flow_run, params, branch)
         state = as_it_is_now(state, root, went_through)
         states.append(state)
     of_a_sweep = runtime.flow_run.parent_flow_run_id is not None

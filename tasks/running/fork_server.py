@@ -1,14 +1,14 @@
 """A process that has imported torch and transformers, and of which the stages of a run are forks.
 
 Seven kinds of stages import them for two to three seconds each, fifteen times in the default run.
-`tasks.workspace.quick_dvc` starts this as a child of DVC, with a socket at which it listens; a
-stage's process asks here for a fork that runs the stage (`tasks.running.forked`).
+`tasks.workspace.fork_servers` starts this as a child of DVC, or of a flow run, with a socket at
+which it listens; a stage's process asks here for a fork that runs it (`tasks.running.forked`).
 
 - A fork keeps nothing of ours: it imports the code that is there when its stage begins.
 - The folder, the interpreter, its packages and the variables that libraries read when they are
   loaded have to be the server's own; otherwise the process that asked runs the stage itself.
 - Nobody is left behind: a fork gets SIGTERM when the server dies and SIGKILL when the process that
-  asked is gone; the server ends once DVC and the last fork have ended.
+  asked is gone; the server ends once DVC, or the flow run, and the last fork have ended.
 """
 
 import atexit
@@ -53,6 +53,9 @@ GPUS = tuple(map(Path, ("/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
 for it when imported would leave forks without it, so there is no server."""
 
 _OF_SHELLS = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
+_OF_NO_LIBRARY = ("DVC_", "RLHF_", "MLFLOW_", "PREFECT_")
+"""How variables begin that none of the libraries reads. MLflow sets some in a flow's process, at a
+time of its own."""
 
 _ASKING_SECONDS = 10
 
@@ -91,7 +94,7 @@ class Loaded:
         variables = {
             name: value
             for name, value in environment.items()
-            if name not in _OF_SHELLS and not name.startswith(("DVC_", "RLHF_"))
+            if name not in _OF_SHELLS and not name.startswith(_OF_NO_LIBRARY)
         }
         packages = Path(sysconfig.get_path("purelib"))
         return cls(folder, interpreter, variables, packages.stat().st_mtime_ns)
@@ -101,32 +104,32 @@ class Server:
     """Forks off a stage for each process that asks for one."""
 
     def __init__(self, listener: socket.socket, loaded: Loaded) -> None:
-        """Standard input ends when DVC does."""
+        """Standard input ends when whoever started us does."""
         self._listener = listener
         self._loaded = loaded
         self._forks: list[_Fork] = []
-        self._dvc_lives = True
+        self._wanted = True
 
     def serve(self) -> _Part | None:
         """In a fork, what it has to become; None in the server, once nobody needs it."""
-        while self._dvc_lives or self._forks:
+        while self._wanted or self._forks:
             ready = self._wait()
             for fork in list(self._forks):
                 if fork.pidfd not in ready and fork.asker.fileno() in ready:
                     signal.pidfd_send_signal(fork.pidfd, signal.SIGKILL)
                 if fork.pidfd in ready or fork.asker.fileno() in ready:
                     self._report(fork)
-            if self._dvc_lives and 0 in ready:
-                self._dvc_lives = False
+            if self._wanted and 0 in ready:
+                self._wanted = False
                 self._listener.close()
-            asked = self._dvc_lives and self._listener.fileno() in ready
+            asked = self._wanted and self._listener.fileno() in ready
             if asked and (part := self._answer()) is not None:
                 return part
         return None
 
     def _wait(self) -> set[int]:
         """The descriptors at which something has happened."""
-        watched = [0, self._listener.fileno()] if self._dvc_lives else []
+        watched = [0, self._listener.fileno()] if self._wanted else []
         watched += [fork.pidfd for fork in self._forks]
         watched += [fork.asker.fileno() for fork in self._forks]
         poll = select.poll()
@@ -159,7 +162,7 @@ class Server:
         fork = _Fork(pid, os.pidfd_open(pid), asker)
         self._forks.append(fork)
         with contextlib.suppress(OSError):  # Whoever asked is gone, which the next wait will show.
-            socket.send_fds(asker, [b"started"], [fork.pidfd])
+            socket.send_fds(asker, [STATUS.pack(os.getsid(0))], [fork.pidfd])
         return None
 
     def _read(self, asker: socket.socket) -> _Part | None:
@@ -205,6 +208,8 @@ def become(part: _Part) -> None:
     interrupted = signal.default_int_handler if request.interruptible else signal.SIG_IGN
     signal.signal(signal.SIGINT, interrupted)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    for name in [name for name in os.environ if name.startswith(_OF_NO_LIBRARY)]:
+        del os.environ[name]
     os.environ.update(request.environment)
     name_this_process(request.module)
     for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
@@ -228,12 +233,13 @@ def become(part: _Part) -> None:
 
 def main() -> None:
     """Import, serve, and in each fork become a stage."""
-    # DVC's death or a SIGTERM ends us while we import; later it is the end of DVC, however it came
-    # about, and not a signal, which goes to stages, too, and gives these time for a checkpoint.
+    # Our starter's death or a SIGTERM ends us while we import; later it is the starter's end,
+    # however it came about, and not a signal, which goes to stages, too: these have time for a
+    # checkpoint then.
     hear_of_the_parents_death()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    if any(path.exists() for path in GPUS) or not _has_pidfds() or _dvc_has_ended():
+    if any(path.exists() for path in GPUS) or not _has_pidfds() or _is_unwanted():
         return
     # Before an import sets some for itself.
     loaded = Loaded.by(str(Path.cwd()), interpreter(), os.environ)
@@ -247,8 +253,8 @@ def main() -> None:
     os._exit(0)
 
 
-def _dvc_has_ended() -> bool:
-    """Whether it did so before we could ask the kernel to tell us."""
+def _is_unwanted() -> bool:
+    """Whether our starter ended before we could ask the kernel to tell us."""
     return bool(select.select([0], [], [], 0)[0])
 
 

@@ -32,7 +32,8 @@ INTERRUPTED = 143
 
 MESSAGE_BYTES = 1 << 20
 STATUS = struct.Struct("i")
-"""The stage's exit code, or the number of the signal that killed it, negative."""
+"""First the session of the stage's process, at its end the stage's exit code, or the number of the
+signal that killed it, negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def let_fork_server_run() -> None:
     stage = _Stage()
     with stage.signals_heard(asked.interruptible):
         try:
-            server, stage.pidfd = _ask(address, asked)
+            server, stage.in_our_session, stage.pidfd = _ask(address, asked)
         except _NoForkError:
             return
         _end_as(_status(server, stage.pidfd))
@@ -75,8 +76,8 @@ class _NoForkError(Exception):
     """The stage does not run as a fork."""
 
 
-def _ask(address: str, asked: Request) -> tuple[socket.socket, int]:
-    """The connection that will say how the stage ended, and a pidfd of the stage.
+def _ask(address: str, asked: Request) -> tuple[socket.socket, bool, int]:
+    """The connection that will say how the stage ended, whether it is in our session, its pidfd.
 
     Raises:
         _NoForkError: there is no server, or it has refused.
@@ -87,11 +88,11 @@ def _ask(address: str, asked: Request) -> tuple[socket.socket, int]:
         if user_of(server) != os.geteuid():
             raise _NoForkError
         socket.send_fds(server, [json.dumps(asdict(asked)).encode()], [0, 1, 2])
-        _, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
+        started, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
         (pidfd,) = descriptors
     except (OSError, ValueError):
         raise _NoForkError from None
-    return server, pidfd
+    return server, STATUS.unpack(started)[0] == os.getsid(0), pidfd
 
 
 def interpreter() -> str:
@@ -111,11 +112,13 @@ class _Stage:
 
     def __init__(self) -> None:
         self.pidfd: int | None = None
+        self.in_our_session = True
+        """Whether whoever signals the session we are in signals that process, too."""
         self._asked = False
 
     @contextlib.contextmanager
     def signals_heard(self, interruptible: bool) -> Iterator[None]:
-        """Pass the first SIGTERM on; a Ctrl-C goes to every process of the session anyway."""
+        """Pass the first SIGTERM on, and each Ctrl-C that the stage does not get by itself."""
         numbers = [signal.SIGTERM, *([signal.SIGINT] if interruptible else [])]
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
@@ -127,8 +130,9 @@ class _Stage:
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         if self.pidfd is None:
             os._exit(INTERRUPTED)
-        if number == signal.SIGTERM and not self._asked:
-            self._asked = True
+        heard = self._asked if number == signal.SIGTERM else self.in_our_session
+        self._asked = self._asked or number == signal.SIGTERM
+        if not heard:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 

@@ -6,7 +6,7 @@ here the text of the stage's entry takes the place of the old one. The file is t
 byte; a dvc.lock that DVC has not laid out itself is left to DVC.
 
 Where it is to bring several stages up to date, it starts the workspace's fork server, which spares
-them their imports (tasks/running/fork_server.py).
+them their imports (tasks/workspace/fork_servers.py).
 
 It imports nothing of ours: the workspace that it runs in may be of another revision.
 """
@@ -14,14 +14,10 @@ It imports nothing of ours: the workspace that it runs in may be of another revi
 import io
 import os
 import re
-import secrets
-import signal
-import socket
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,25 +88,13 @@ def _entries(text: str) -> dict[str, str] | None:
 
 def start_fork_server(arguments: Sequence[str]) -> None:
     """Tell stages where they can have themselves run, where this workspace has such a server."""
-    several = arguments[:1] == ["repro"] and not {"--single-item", "-s"} & set(arguments)
-    module = Path("tasks", "running", "fork_server.py")
-    if not (several and module.exists() and sys.platform == "linux"):
+    if arguments[:1] != ["repro"] or {"--single-item", "-s"} & set(arguments):
         return
-    address = f"rlhf-{secrets.token_hex(16)}"
-    # Where sockets of this kind are not allowed, or processes are too many, stages are slower.
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"\0{address}")
-        listener.listen()
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tasks.running.fork_server", str(listener.fileno())],
-            stdin=subprocess.PIPE,  # Ends with us.
-            stdout=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            # A Ctrl-C is for DVC and the stage.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
-        )
+    start = runpy.run_path(str(Path(__file__).with_name("fork_servers.py")))["start_fork_server"]
+    # A Ctrl-C is for our whole session, and so is a SIGTERM of the driver's.
+    if (started := start(Path.cwd(), os.environ, own_session=False)) is not None:
+        os.environ["RLHF_FORK_SERVER"], server = started
         _kept.append(server)
-        os.environ["RLHF_FORK_SERVER"] = address
 
 
 if __name__ == "__main__":

@@ -103,8 +103,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(world: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A fork server without libraries, whose `stdin` is the life of DVC."""
+def serving(world: Path, *, apart: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
+    """A fork server without libraries, whose `stdin` is the life of DVC.
+
+    `apart`: in a session of its own, as that of a flow run.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{ADDRESS}")
         listener.listen()
@@ -114,6 +117,7 @@ def serving(world: Path) -> Iterator["subprocess.Popen[bytes]"]:
             env=environment(),
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
+            start_new_session=apart,
         )
     try:
         yield server

@@ -45,6 +45,18 @@ def test_a_ctrl_c_is_not_passed_on(world: Path) -> None:
     assert not stage["ignores"]
 
 
+def test_each_ctrl_c_is_passed_on_to_a_stage_of_another_session(world: Path) -> None:
+    with serving(world, apart=True):
+        process = start(world, "wait")
+        started(world)
+        process.send_signal(signal.SIGINT)
+        eventually((world / "asked").exists)
+        process.send_signal(signal.SIGINT)  # In the 0.3 seconds that its checkpoint takes.
+        process.communicate()
+    assert process.returncode == 7
+    assert (world / "asked").read_text() == "2 2 "
+
+
 def test_a_stage_under_nohup_hears_no_ctrl_c(world: Path) -> None:
     with serving(world):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.running.fork_server import GPUS
-from tasks.running.forked import INTERRUPTED, interpreter
+from tasks.running.forked import INTERRUPTED, STATUS, interpreter
 from tasks.running.outcome import EXIT_CODES
 from tests.integration.fork_world import (
     ADDRESS,
@@ -39,7 +39,7 @@ def test_stages_of_a_run_are_forks_with_torch_if_they_need_it(world: Path) -> No
     assert not is_alive(forked["parent"])
 
     assert drive(world, {"sft": "0"}, "--single-item", "--force", "sft").wait() == 0
-    assert not said(world, "0")["torch"]  # as a flow runs a stage
+    assert not said(world, "0")["torch"]
 
 
 @pytest.mark.parametrize("wanted", ["0", "3", "-15", "-6", "-9"])
@@ -93,9 +93,22 @@ def test_under_other_variables_a_stage_runs_alone(world: Path) -> None:
         process.communicate()
         assert process.returncode == 0
         assert said(world, "0")["pid"] == process.pid
-        start(world, "0", DVC_ROOT="x", RLHF_EXECUTION="y").communicate()
-    assert said(world, "0")["parent"] == server.pid
-    assert said(world, "0")["environment"]["RLHF_EXECUTION"] == "y"
+        start(world, "0", DVC_ROOT="x", RLHF_EXECUTION="y", MLFLOW_RUN="z").communicate()
+        first = said(world, "0")
+        start(world, "0", DVC_ROOT="x").communicate()
+        second = said(world, "0")
+    assert first["parent"] == second["parent"] == server.pid
+    kept = [
+        {
+            name: stage["environment"].get(name)
+            for name in ("DVC_ROOT", "RLHF_EXECUTION", "MLFLOW_RUN")
+        }
+        for stage in (first, second)
+    ]
+    assert kept == [
+        {"DVC_ROOT": "x", "RLHF_EXECUTION": "y", "MLFLOW_RUN": "z"},
+        {"DVC_ROOT": "x", "RLHF_EXECUTION": None, "MLFLOW_RUN": None},
+    ]
 
 
 def test_with_other_bits_a_stage_runs_alone(world: Path) -> None:
@@ -130,7 +143,7 @@ def test_what_it_cannot_become_it_refuses_and_serves_on(
         whole = acceptable(world)
         asked = {name: value for name, value in (whole | changed).items() if value is not None}
         assert answer(asked) == b""
-        assert answer(whole) == b"started"
+        assert STATUS.unpack(answer(whole)) == (os.getsid(server.pid),)
         eventually((world / "out" / "1.json").exists)
         assert said(world, "1")["parent"] == server.pid
 

@@ -13,6 +13,7 @@ from flows.environment import stage_environment
 from flows.graph import PlannedStage
 from flows.placing import pool_of
 from tasks.workspace.fork_servers import FORK_SERVER, start_fork_server
+from tasks.workspace.processes import signals_deferred
 
 
 @contextmanager
@@ -30,19 +31,21 @@ def forks(stages: Sequence[PlannedStage], root: Path, execution: str) -> Iterato
     heavy = [
         planned for planned in stages if planned.stale and planned.gpu and not pool_of(planned)
     ]
-    started = None
-    if len(heavy) > 1:
-        environment = stage_environment(root, execution)
-        # Stages get their signals from the processes that DVC knows.
-        started = start_fork_server(root, environment, own_session=True)
-    if started is None:
+    if len(heavy) < 2:
         yield
         return
-    os.environ[FORK_SERVER], server = started
+    started = None
     try:
+        with signals_deferred():
+            environment = stage_environment(root, execution)
+            # Stages get their signals from the processes that DVC knows.
+            started = start_fork_server(root, environment, own_session=True)
+        if started is not None:
+            os.environ[FORK_SERVER] = started[0]
         yield
     finally:
-        del os.environ[FORK_SERVER]
-        # No stage is left by now; one that were would hear of it, and write a checkpoint.
-        server.kill()
-        server.communicate()
+        os.environ.pop(FORK_SERVER, None)
+        if started is not None:
+            # No stage is left by now; one that were would hear of it, and write a checkpoint.
+            started[1].kill()
+            started[1].communicate()

@@ -16,7 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tasks.workspace.processes import adopt_orphans, die_with
+from tasks.workspace.processes import adopt_orphans, die_with, signals_deferred
+
+_GRACE_SECONDS = 8.0
+"""For a child that was just started when we were asked to end."""
 
 
 def start(
@@ -24,20 +27,29 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start `command` with stdout and stderr going to `output`; it ends when this process does.
 
+    What a signal's handler raises meanwhile is raised once the child has ended again.
     Call it in the main thread: the kernel's signal comes when the *thread* that forked ends.
     """
     # So that `_is_gone` can bury what the child leaves behind.
     adopt_orphans()
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=die_with(os.getpid()),
-    )
+    process = None
+    try:
+        with signals_deferred():
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
+            )
+    except BaseException:
+        if process is not None:
+            end(process, grace_seconds=_GRACE_SECONDS)
+        raise
+    return process
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from tasks.workspace.account import account
-from tasks.workspace.processes import adopt_orphans, die_with
+from tasks.workspace.processes import adopt_orphans, die_with, signals_deferred
 
 DVC = (sys.executable, "-P", str(Path(__file__).with_name("quick_dvc.py")))
 """DVC as our drivers run it, in a workspace of any revision."""
@@ -35,13 +35,14 @@ class DvcProcess:
         """Start it. Call this before other threads exist: it forks with Python code in between."""
         # Stages may outlive dvc.
         adopt_orphans()
-        self._process = subprocess.Popen(
-            [*DVC, *arguments],
-            cwd=folder,
-            env=dict(environment),
-            start_new_session=True,
-            preexec_fn=die_with(os.getpid()),
-        )
+        with signals_deferred():
+            self._process = subprocess.Popen(
+                [*DVC, *arguments],
+                cwd=folder,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
+            )
         self.signalled: int | None = None
         """The signal that we passed on, None if there was none."""
 

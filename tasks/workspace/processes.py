@@ -9,7 +9,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Loaded here, because between fork and exec nothing should be loaded any more.
@@ -52,6 +53,30 @@ def die_with(parent: int) -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return between_fork_and_exec
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hear SIGTERM and SIGINT after the block, in which a process is started with a `preexec_fn`.
+
+    Python runs hooks at such a fork (`os.register_at_fork`; `logging` has some), and ignores what
+    is raised in them: a handler that raises there has heard the signal for nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Handlers run in the main thread.
+        return
+    heard: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for one in heard:
+            signal.raise_signal(one)
 
 
 def children(parent: int) -> list[int]:

@@ -52,7 +52,7 @@ def test_each_ctrl_c_is_passed_on_to_a_stage_of_another_session(world: Path) -> 
         process.send_signal(signal.SIGINT)
         eventually((world / "asked").exists)
         process.send_signal(signal.SIGINT)  # In the 0.3 seconds that its checkpoint takes.
-        process.communicate()
+        process.communicate(timeout=60)
     assert process.returncode == 7
     assert (world / "asked").read_text() == "2 2 "
 

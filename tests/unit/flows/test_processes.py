@@ -46,6 +46,33 @@ def test_stderr_is_heard_as_well():
     assert child.wait() == 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_fork_is_heard_and_ends_the_child(tmp_path: Path, number: int):
+    """Python ignores what a handler raises there."""
+    note = tmp_path / "pid"
+    program = f"""
+        import os, signal, sys
+        from pathlib import Path
+        from flows import processes
+        class Cancelled(BaseException): ...
+        def cancel(*_): raise Cancelled
+        signal.signal({int(number)}, cancel)
+        child = "import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(900)"
+        os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), {int(number)}))
+        try:
+            processes.start([sys.executable, "-c", child], cwd=Path.cwd(), env=os.environ, output=1)
+        except Cancelled:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                os._exit(7)
+        os._exit(8)
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=120)
+    assert done.returncode == 7
+    assert not note.exists() or not is_alive(int(note.read_text()))
+
+
 def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
     note = tmp_path / "pid"
     orphan = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(900)"

@@ -299,3 +299,26 @@ def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
 
     runs = dict(re.findall(r"\| (\S+) \| \[([0-9a-f]{32})\]\(", artifact("mlflow-runs")))
     assert f"](http://127.0.0.1:5000/#/runs/{runs['reward@r1']}) |" in artifact("mlflow-runs")
+
+
+@pytest.mark.usefixtures("prefect")
+def test_stages_on_the_accelerator_find_one_fork_server(workspace: Path):
+    for name in ("tasks/__init__.py", "tasks/running/__init__.py", "tasks/running/fork_server.py"):
+        (workspace / name).parent.mkdir(exist_ok=True)
+        (workspace / name).write_text("import sys\nsys.stdin.read()" if "server" in name else "")
+    definition = (workspace / "dvc.yaml").read_text()
+    for stage in ("sft", "reward"):
+        command = "cmd: exec python stage.py results/" + {"sft": "baseline"}.get(stage, stage)
+        assert definition.count(command) == 1
+        noting = command.replace("exec", f"echo $RLHF_FORK_SERVER > {stage}.server && exec")
+        indent = " " * (4 if stage == "sft" else 6)
+        definition = definition.replace(command, f"meta: {{gpu: true}}\n{indent}{noting}")
+    (workspace / "dvc.yaml").write_text(definition)
+
+    assert flow(workspace).is_completed()
+
+    first, second = (
+        (workspace / f"{stage}.server").read_text().strip() for stage in ("sft", "reward")
+    )
+    assert first == second
+    assert first.startswith("rlhf-")

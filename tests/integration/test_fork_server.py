@@ -93,22 +93,24 @@ def test_under_other_variables_a_stage_runs_alone(world: Path) -> None:
         process.communicate()
         assert process.returncode == 0
         assert said(world, "0")["pid"] == process.pid
-        start(world, "0", DVC_ROOT="x", RLHF_EXECUTION="y", MLFLOW_RUN="z").communicate()
-        first = said(world, "0")
-        start(world, "0", DVC_ROOT="x").communicate()
-        second = said(world, "0")
-    assert first["parent"] == second["parent"] == server.pid
-    kept = [
-        {
-            name: stage["environment"].get(name)
-            for name in ("DVC_ROOT", "RLHF_EXECUTION", "MLFLOW_RUN")
-        }
-        for stage in (first, second)
-    ]
-    assert kept == [
-        {"DVC_ROOT": "x", "RLHF_EXECUTION": "y", "MLFLOW_RUN": "z"},
-        {"DVC_ROOT": "x", "RLHF_EXECUTION": None, "MLFLOW_RUN": None},
-    ]
+        start(world, "0", DVC_ROOT="x", RLHF_EXECUTION="y").communicate()
+    assert said(world, "0")["parent"] == server.pid
+    assert said(world, "0")["environment"]["RLHF_EXECUTION"] == "y"
+
+
+def test_variables_that_no_library_reads_are_those_of_the_stage(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_RUN", "of the server")
+    monkeypatch.setenv("PREFECT_HOME", "of the server")
+    with serving(world) as server:
+        monkeypatch.delenv("MLFLOW_RUN")
+        start(world, "0", PREFECT_HOME="of the stage", MLFLOW_TIMEOUT="1").communicate()
+    found = said(world, "0")
+    assert found["parent"] == server.pid
+    kept = found["environment"]
+    assert "MLFLOW_RUN" not in kept
+    assert (kept["PREFECT_HOME"], kept["MLFLOW_TIMEOUT"]) == ("of the stage", "1")
 
 
 def test_with_other_bits_a_stage_runs_alone(world: Path) -> None:

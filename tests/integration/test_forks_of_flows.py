@@ -112,6 +112,7 @@ def test_a_workspace_of_a_revision_without_a_server_has_stages_of_their_own(
     (flow_world / "tasks/running/fork_server.py").unlink()
     define(flow_world, sft="0")
     with forks([planned("sft"), planned("test")], flow_world, "e1"):
+        assert "RLHF_FORK_SERVER" not in os.environ
         assert run(flow_world, "sft").how == "ran"
 
 

@@ -182,7 +182,7 @@ def test_each_token_is_one_wait(
         assert found.response_ids.shape[1] == tokens
         return len(waits)
 
-    assert count(12) - count(7) == 5
+    assert count(6) - count(3) == 3
 
 
 def test_only_a_gpu_records_and_only_what_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("value_model", ["separate", "shared"])
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize("size", [2, 8])
 def test_an_update_of_ppo_waits_once_a_step_and_four_times_more(
     size: int, packing: bool, value_model: str, recompute: bool, waits: list[str],
     monkeypatch: pytest.MonkeyPatch,

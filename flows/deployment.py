@@ -6,19 +6,22 @@ the server for runs that a person, a schedule or the labelling page has ordered,
 process of its own.
 """
 
+import asyncio
 import os
 import sys
+import threading
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from prefect import serve
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
+from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
 from feedback.page.notify import EVENT
@@ -29,6 +32,8 @@ from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.driver_lock import died_in
 from tasks.workspace.worktrees import workspaces
 
+ENDING_SECONDS = 30.0
+"""After a SIGTERM; the stages of runs have some ten for a checkpoint."""
 AT_ONCE = 2
 """Runs that work at once; others wait. Where there is one accelerator, its stages take turns."""
 FORMER = ("rlhf/rounds", "promote/policy")
@@ -48,6 +53,21 @@ LABELLED = DeploymentEventTrigger(
 """The labelling page says that a round is complete (`feedback.page.notify`)."""
 
 
+class Worker(Runner):
+    """Runs what is ordered, and ends when it is asked to."""
+
+    def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
+        """End as Prefect's own does, but never later than after `ENDING_SECONDS`.
+
+        It raises SystemExit in whatever the loop is at. Where that is a task of anyio's, the loop
+        may ask it to end again and again, for ever, on one core.
+        """
+        patience = threading.Timer(ENDING_SECONDS, os._exit, [0])
+        patience.daemon = True
+        patience.start()
+        super().handle_sigterm(*args, **kwargs)
+
+
 def main() -> int:
     """Serve the flows of the current folder until a signal comes; the exit code."""
     root = Path.cwd()
@@ -61,13 +81,15 @@ def main() -> int:
     _remove_former()
     with get_client(sync_client=True) as client:
         silent.register(client)
-    serve(
-        *deployments(root),
+    worker = Worker(
         pause_on_shutdown=False,  # Schedules resume when we are back.
         limit=AT_ONCE,
-        print_starting_message=False,
         heartbeat_seconds=HEARTBEAT_SECONDS,
     )
+    for each in deployments(root):
+        worker.add_deployment(each)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(worker.start())
     return 0
 
 

@@ -1,5 +1,8 @@
 """The deployments: what their forms ask, and the event that one of them listens to."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,34 @@ def test_every_field_of_the_form_has_a_type_and_says_what_it_is(schemas):
     assert form["wait_for_people"]["enum"] == ["as params.yaml says", "yes", "no"]
     assert form["seeds"]["items"] == {"type": "integer", "minimum": 0}
     assert form["rounds"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}
+
+
+DEAF = """
+import asyncio, signal
+from flows import deployment
+deployment.ENDING_SECONDS = 1.0
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+async def main():
+    signal.signal(signal.SIGTERM, deployment.Worker(name="deaf").handle_sigterm)
+    task = asyncio.create_task(deaf())
+    # Once that task sleeps: in its own code, or before it, SystemExit would end it.
+    asyncio.get_running_loop().call_later(0.2, lambda: print("ready", flush=True))
+    await task
+asyncio.run(main())
+"""
+
+
+def test_a_worker_ends_after_a_sigterm_though_a_task_of_its_loop_does_not():
+    with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+        worker.send_signal(signal.SIGTERM)
+        try:
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()

@@ -12,7 +12,8 @@ from pathlib import Path
 from flows.environment import stage_environment
 from flows.graph import PlannedStage
 from flows.placing import pool_of
-from tasks.workspace.fork_servers import FORK_SERVER, start_fork_server
+from tasks.running.forked import FORK_SERVER
+from tasks.workspace.fork_servers import start_fork_server
 from tasks.workspace.processes import signals_deferred
 
 

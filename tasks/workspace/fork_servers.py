@@ -14,9 +14,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-FORK_SERVER = "RLHF_FORK_SERVER"
-"""The variable in which stages find the address."""
-
 
 def start_fork_server(
     workspace: Path, environment: Mapping[str, str], *, own_session: bool

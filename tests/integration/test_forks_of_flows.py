@@ -46,7 +46,7 @@ def planned(name: str, *, gpu: bool = True, stale: bool = True) -> PlannedStage:
 
 @pytest.fixture(name="flow_world")
 def flow_world_fixture(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The world with DVC, in which the stages `sft`, `again` and `waits` only say what they are."""
+    """The world with DVC, whose stages only say what they are."""
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(world / "site"))
     monkeypatch.setenv("SHELL", "/bin/sh")
     for name in ("RLHF_GPU_POOL", "RLHF_CPU_POOL"):

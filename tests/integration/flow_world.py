@@ -1,14 +1,29 @@
 """A workspace with a small dvc.yaml, whose stages do what tests ask of them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.background import hear_signals
+
 ROOT = Path(__file__).resolve().parents[2]
 
+CANCELLABLE = f"""
+import logging, signal, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from flows.stages import run_stage
+class Cancelled(BaseException): ...
+def cancel(*_): raise Cancelled
+signal.signal(signal.SIGTERM, cancel)
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+"""
+"""How a program begins that runs stages as a flow does, and is cancelled by a SIGTERM."""
 PIPELINE = """
 stages:
   sft:
@@ -88,6 +103,16 @@ if todo.get("notes"):
     (root / ".work" / name).mkdir(parents=True, exist_ok=True)
     note_made_from(root, take_snapshot(root, name, ()), entry_digest(root, name))
 """
+
+
+def start_driver(workspace: Path, program: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", CANCELLABLE + program],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
+    )
 
 
 @pytest.fixture(name="workspace")

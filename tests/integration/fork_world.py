@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
-from tests.waiting import eventually
+from tasks.workspace.processes import children
+from tests.waiting import eventually, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
 ADDRESS = f"rlhf-test-{os.getpid()}"
@@ -148,15 +150,20 @@ def started(world: Path) -> Any:
     return said(world, "wait")
 
 
-def drive(world: Path, stages: dict[str, str], *options: str) -> "subprocess.Popen[bytes]":
-    """`dvc repro` as our drivers run it; each stage is asked for something."""
+def define(world: Path, **commands: str) -> None:
+    """A DVC pipeline: name of each stage -> module of `tasks`, and what it is asked for."""
     if not (world / ".dvc").exists():
         Repo.init(str(world), no_scm=True)
-    lines = [
-        f"  {name}: {{cmd: exec python -m tasks.{name} {wanted}, outs: [out/{wanted}.json]}}\n"
-        for name, wanted in stages.items()
-    ]
+    lines = []
+    for name, command in commands.items():
+        out = f"out/{command.split()[1]}.json"
+        lines.append(f"  {name}: {{cmd: exec python -m tasks.{command}, outs: [{out}]}}\n")
     (world / "dvc.yaml").write_text(f"stages:\n{''.join(lines)}")
+
+
+def drive(world: Path, stages: dict[str, str], *options: str) -> "subprocess.Popen[bytes]":
+    """`dvc repro` as our drivers run it; each stage is asked for something."""
+    define(world, **{name: f"{name} {wanted}" for name, wanted in stages.items()})
     own = {"DVC_SITE_CACHE_DIR": str(world / "site"), "SHELL": "/bin/sh"}
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, "repro", "--quiet", *options],
@@ -164,3 +171,25 @@ def drive(world: Path, stages: dict[str, str], *options: str) -> "subprocess.Pop
         env={**os.environ, **own},
         start_new_session=True,
     )
+
+
+MEMBERS = ("driver", "dvc", "asker", "server", "fork")
+
+
+def members(world: Path, driver: "subprocess.Popen[Any]") -> dict[str, int]:
+    """The processes of a run whose stage waits."""
+    stage = started(world)
+    dvc = int(stage["environment"]["RLHF_STARTED_BY"])
+    (asker,) = set(children(dvc)) - {stage["parent"]}
+    pids = (driver.pid, dvc, asker, stage["parent"], stage["pid"])
+    return dict(zip(MEMBERS, pids, strict=True))
+
+
+def kill_one(world: Path, driver: "subprocess.Popen[Any]", killed: str) -> None:
+    """Nobody is left, and who is not killed itself has had time for a checkpoint."""
+    everybody = members(world, driver)
+    os.kill(everybody[killed], signal.SIGKILL)
+    driver.wait(60)
+    eventually(lambda: not any(map(is_alive, everybody.values())), 10)
+    # What is killed itself, or with the process that DVC knows, has no time for one.
+    assert (world / "saved").exists() == (killed in ("driver", "dvc", "server"))

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.workspace.processes import children
 from tests.integration.fork_world import (
+    MEMBERS,
     drive,
     edit,
+    kill_one,
+    members,
     said,
     serving,
     start,
@@ -148,9 +150,6 @@ def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -
     assert not (world / "out" / "wait.json").exists()
 
 
-MEMBERS = ("driver", "dvc", "asker", "server", "fork")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_driver_reaches_the_fork(world: Path, number: signal.Signals) -> None:
     driver = drive(world, {"sft": "wait"})
@@ -166,19 +165,4 @@ def test_a_signal_to_the_driver_reaches_the_fork(world: Path, number: signal.Sig
 
 @pytest.mark.parametrize("killed", MEMBERS)
 def test_whoever_is_killed_nobody_is_left(world: Path, killed: str) -> None:
-    driver = drive(world, {"sft": "wait"})
-    everybody = members(world, driver)
-    os.kill(everybody[killed], signal.SIGKILL)
-    driver.wait(60)
-    eventually(lambda: not any(map(is_alive, everybody.values())), 10)
-    # What is killed itself, or with the process that DVC knows, has no time for a checkpoint.
-    assert (world / "saved").exists() == (killed in ("driver", "dvc", "server"))
-
-
-def members(world: Path, driver: "subprocess.Popen[bytes]") -> dict[str, int]:
-    """The processes of a run whose stage waits."""
-    stage = started(world)
-    dvc = int(stage["environment"]["RLHF_STARTED_BY"])
-    (asker,) = set(children(dvc)) - {stage["parent"]}
-    pids = (driver.pid, dvc, asker, stage["parent"], stage["pid"])
-    return dict(zip(MEMBERS, pids, strict=True))
+    kill_one(world, drive(world, {"sft": "wait"}), killed)

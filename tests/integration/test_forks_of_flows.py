@@ -4,37 +4,27 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from dvc.repo import Repo
 
 from flows.forking import forks
 from flows.graph import PlannedStage
 from flows.stages import Ending, run_stage
-from tasks.workspace.processes import children
-from tests.background import hear_signals
+from tests.integration.flow_world import start_driver
 from tests.integration.fork_world import (
-    REPOSITORY,
+    MEMBERS,
+    define,
+    kill_one,
+    members,
     said,
-    started,
     world_fixture,  # noqa: F401
 )
-from tests.waiting import eventually, is_alive
+from tests.waiting import is_alive
 
-MEMBERS = ("flow", "dvc", "asker", "server", "fork")
-FLOW = f"""
-import logging, signal, sys
-from pathlib import Path
-sys.path.insert(0, {str(REPOSITORY)!r})
+FLOW = """
 from flows.forking import forks
-from flows.stages import run_stage
 from tests.integration.test_forks_of_flows import planned
-class Cancelled(BaseException): ...
-def cancel(*_): raise Cancelled
-signal.signal(signal.SIGTERM, cancel)
-logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 with forks([planned("sft"), planned("test")], Path.cwd(), "e1"):
     run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
 """
@@ -51,16 +41,7 @@ def flow_world_fixture(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHELL", "/bin/sh")
     for name in ("RLHF_GPU_POOL", "RLHF_CPU_POOL"):
         monkeypatch.delenv(name, raising=False)
-    Repo.init(str(world), no_scm=True)
     return world
-
-
-def define(world: Path, **wanted: str) -> None:
-    lines = [
-        f"  {stage}: {{cmd: exec python -m tasks.sft {what}, outs: [out/{what}.json]}}\n"
-        for stage, what in wanted.items()
-    ]
-    (world / "dvc.yaml").write_text(f"stages:\n{''.join(lines)}")
 
 
 def run(world: Path, stage: str) -> Ending:
@@ -68,7 +49,7 @@ def run(world: Path, stage: str) -> Ending:
 
 
 def test_all_stages_of_a_flow_run_are_forks_of_one_process(flow_world: Path) -> None:
-    define(flow_world, sft="0", test="00", sample="3")
+    define(flow_world, sft="sft 0", test="sft 00", sample="sft 3")
 
     with forks([planned("sft"), planned("test")], flow_world, "e1"):
         assert [run(flow_world, stage).how for stage in ("sft", "test")] == ["ran", "ran"]
@@ -110,25 +91,16 @@ def test_a_workspace_of_a_revision_without_a_server_has_stages_of_their_own(
     flow_world: Path,
 ) -> None:
     (flow_world / "tasks/running/fork_server.py").unlink()
-    define(flow_world, sft="0")
+    define(flow_world, sft="sft 0")
     with forks([planned("sft"), planned("test")], flow_world, "e1"):
         assert "RLHF_FORK_SERVER" not in os.environ
         assert run(flow_world, "sft").how == "ran"
 
 
-def flow(world: Path) -> "subprocess.Popen[bytes]":
+def flow(world: Path) -> "subprocess.Popen[str]":
     """A flow run whose stage waits."""
-    define(world, sft="wait")
-    return subprocess.Popen([sys.executable, "-c", FLOW], cwd=world, preexec_fn=hear_signals)
-
-
-def members(world: Path, flow_run: "subprocess.Popen[bytes]") -> dict[str, int]:
-    """Its processes, once the stage waits."""
-    stage = started(world)
-    dvc = int(stage["environment"]["RLHF_STARTED_BY"])
-    (asker,) = children(dvc)
-    pids = (flow_run.pid, dvc, asker, stage["parent"], stage["pid"])
-    return dict(zip(MEMBERS, pids, strict=True))
+    define(world, sft="sft wait")
+    return start_driver(world, FLOW)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -138,7 +110,7 @@ def test_a_signal_to_the_flow_run_reaches_its_stage(
     flow_run = flow(flow_world)
     everybody = members(flow_world, flow_run)
     flow_run.send_signal(number)
-    flow_run.wait(60)
+    flow_run.communicate(timeout=60)
     assert (flow_world / "asked").read_text() == f"{int(number)} "
     assert (flow_world / "saved").exists()
     assert not any(map(is_alive, everybody.values()))
@@ -146,10 +118,4 @@ def test_a_signal_to_the_flow_run_reaches_its_stage(
 
 @pytest.mark.parametrize("killed", MEMBERS)
 def test_whoever_is_killed_nobody_is_left(flow_world: Path, killed: str) -> None:
-    flow_run = flow(flow_world)
-    everybody = members(flow_world, flow_run)
-    os.kill(everybody[killed], signal.SIGKILL)
-    flow_run.wait(60)
-    eventually(lambda: not any(map(is_alive, everybody.values())), 10)
-    # What is killed itself, or with the process that DVC knows, has no time for a checkpoint.
-    assert (flow_world / "saved").exists() == (killed in ("flow", "dvc", "server"))
+    kill_one(flow_world, flow(flow_world), killed)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from flows.stages import run_stage
-from tests.background import hear_signals
 from tests.integration.flow_world import (  # noqa: F401
     ROOT,
     ask,
+    start_driver,
     workspace_fixture,
 )
 from tests.waiting import eventually, is_alive
@@ -73,20 +73,10 @@ def test_what_the_stage_says_of_its_end_is_believed_once_only(workspace: Path, l
     assert (ending.how, "SIGKILL" in ending.message) == ("killed", True)
 
 
-DRIVER = f"""
-import logging, signal, sys
-from pathlib import Path
-sys.path.insert(0, {str(ROOT)!r})
-from flows.stages import run_stage
-class Cancelled(BaseException): ...
-def cancel(*_): raise Cancelled
-signal.signal(signal.SIGTERM, cancel)
-logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+DRIVER = """
 run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
 """
-SHORT_GRACE = DRIVER.replace(
-    "class Cancelled", "import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\nclass Cancelled"
-)
+SHORT_GRACE = f"import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\n{DRIVER}"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +91,7 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     workspace: Path, signals: list[signal.Signals], kept: bool
 ):
     ask(workspace, sft={"sleeps": True, "step": 6 if kept else 120})
-    with driver_of(workspace, SHORT_GRACE) as driver:
+    with start_driver(workspace, SHORT_GRACE) as driver:
         tree = dvc_and_stage(workspace)
         for number in signals:
             driver.send_signal(number)
@@ -110,16 +100,6 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     assert eventually(lambda: not any(map(is_alive, tree)))
     assert (workspace / "asked").read_text() == signals[0].name
     assert (workspace / "checkpoint").exists() == kept
-
-
-def driver_of(workspace: Path, program: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=workspace,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_signals,
-    )
 
 
 def dvc_and_stage(workspace: Path) -> list[int]:
@@ -132,7 +112,7 @@ def dvc_and_stage(workspace: Path) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Path, number: int):
     ask(workspace, sft={"sleeps": True})
-    with driver_of(workspace, DRIVER) as driver:
+    with start_driver(workspace, DRIVER) as driver:
         tree = dvc_and_stage(workspace)
         driver.send_signal(number)
         said = driver.communicate()[0]

@@ -3,10 +3,14 @@
 transformers asks the mask whether it is True everywhere, and positions whether they restart: with
 those on a GPU, the host waits for it in every forward pass. Here they are asked where the host has
 them, and the model gets a mask that it takes as it is, the same that it would have made.
+
+On a CPU a single row of several sequences needs no mask: each sequence attends by itself, for the
+square of its own length and not of the row's (`attend_within`).
 """
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +27,9 @@ TAKE_ANY_MASK = FAMILIES | {"cohere", "gpt_neox", "opt", "phi", "phi3"}
 UNMASKED = "rlhf_unmasked"
 """Attention as ever, under a name for which transformers makes no mask, and asks nothing."""
 
+WITHIN = "rlhf_within_sequences"
+"""`attend_within`, whose mask is the lengths of the sequences."""
+
 
 def takes_any_mask(trunk: nn.Module) -> bool:
     """Whether it takes a mask (rows, 1, queries, keys) as it is, and looks back without a limit."""
@@ -32,6 +39,11 @@ def takes_any_mask(trunk: nn.Module) -> bool:
         and getattr(config, "_attn_implementation", None) == "sdpa"
         and getattr(config, "sliding_window", None) is None
     )
+
+
+def can_attend_within(trunk: nn.Module, device: torch.device) -> bool:
+    """Whether sequences in one row, however many, cost no more attention there than apart."""
+    return device.type == "cpu" and takes_any_mask(trunk)
 
 
 @contextlib.contextmanager
@@ -60,6 +72,9 @@ def mask_from_host(
         # Every token sees all before it, for which torch has kernels that take no mask.
         with attending_as(trunk.config, UNMASKED):
             yield None
+    elif mask is None and len(positions) == 1 and can_attend_within(trunk, device):
+        with attending_as(trunk.config, WITHIN):
+            yield _lengths(positions[0])
     elif mask is None:
         yield visible_in_packed(sent(positions, device))
     else:
@@ -77,9 +92,43 @@ def visible_in_packed(positions: TokenIds) -> SequenceVisible:
     return _causal(positions) & (number[:, None, :, None] == number[:, None, None, :])
 
 
+def attend_within(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of each sequence by itself, by torch's kernel for a sequence without a mask.
+
+    Args:
+        module: the layer.
+        query: (1, heads, tokens, size), of several sequences one after the other.
+        key: (1, key heads, tokens, size).
+        value: the same shape.
+        attention_mask: (1, 1, 1, sequences), the tokens of each.
+        kwargs: what transformers gives besides.
+
+    Returns:
+        (1, tokens, heads, size), and no weights.
+    """
+    lengths = attention_mask.flatten().tolist()
+    sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
+    found = [sdpa_attention_forward(module, *states, None, **kwargs)[0] for states in sequences]
+    return torch.cat(found, dim=1), None
+
+
+def _lengths(positions: Tensor) -> Tensor:
+    """Tokens of each sequence of a row, (1, 1, 1, sequences): the form of a mask."""
+    starts = (positions == 0).nonzero().squeeze(1)
+    return starts.diff(append=torch.tensor([len(positions)]))[None, None, None]
+
+
 def _causal(like: Tensor) -> Tensor:
     places = torch.arange(like.shape[1], device=like.device)
     return places[:, None] >= places
 
 
 AttentionInterface.register(UNMASKED, sdpa_attention_forward)
+AttentionInterface.register(WITHIN, attend_within)

@@ -44,9 +44,6 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 _NEEDED = ("avx2", "fma")
 
-_AVX_512 = frozenset({"avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl"})
-"""What MKL's kernels of AVX-512 take, as Linux names it: Intel's since 2017, AMD's since Zen 4."""
-
 _THEIRS = ("torch", "numpy")
 """Modules that have read the variables once they are loaded."""
 
@@ -110,7 +107,7 @@ def require_kernels() -> None:
 
     from rlhf import mkl  # noqa: PLC0415 (imports torch)
 
-    if _in_effect == "native" and _processor_flags() >= _AVX_512:
+    if _in_effect == "native" and _processor_flags().issuperset(_NEEDED):
         mkl.take_fastest_kernels()
     if _in_effect != "portable":
         return

@@ -10,18 +10,23 @@ begins, and `rlhf.last_block` changes it for the forward pass only.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+from rlhf.attention_masks import attending_as
 
 
 def recompute_layers(*models: nn.Module) -> None:
     """From now on keep no activations of a model's layers but the last; gradients stay the same."""
     for layer in (layer for model in models for layer in recomputable(model)):
-        layer.forward = _recomputed(layer.forward)
+        layer.forward = _recomputed(layer)
 
 
 def recomputable(model: nn.Module) -> list[nn.Module]:
@@ -43,11 +48,30 @@ def _stacks(model: nn.Module) -> list[nn.ModuleList]:
     ]
 
 
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputed(layer: nn.Module) -> Callable[..., Any]:
+    forward: Callable[..., Any] = layer.forward
+
     def run(*args: Any, **kwargs: Any) -> Any:
         # Decoding runs a layer thousands of times, and `checkpoint` takes 20 µs to do nothing.
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        return checkpoint(
+            forward,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=partial(_contexts, layer),
+            **kwargs,
+        )
 
     return run
+
+
+def _contexts(
+    layer: nn.Module,
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Those of a pass and of its repetition, which attends by the function of the pass."""
+    for part in layer.modules():
+        if isinstance(config := getattr(part, "config", None), PreTrainedConfig):
+            return nullcontext(), attending_as(config, config._attn_implementation)
+    return nullcontext(), nullcontext()

@@ -20,7 +20,7 @@ from rlhf.distributed import share, totals
 from rlhf.language_model_loss import language_model_loss
 from rlhf.logits import language_model_head, sequence_hidden
 from rlhf.optimisers import Training
-from rlhf.packing import pack, packed_hidden, packed_positions
+from rlhf.packing import packed_hidden, packed_positions, packed_rows
 from rlhf.padding import length_buckets, pad_right
 from rlhf.params.sft import SFTParams
 from rlhf.seeding import Seeds
@@ -160,9 +160,10 @@ def response_loss(
 def packed_response_loss(
     model: PreTrainedModel, examples: Sequence[Example], *, tokens: int, width: int
 ) -> torch.Tensor:
-    """The same from rows of at most `width` tokens, each of several examples."""
+    """The same from rows of several examples, of `width` tokens at most where one is not enough."""
     device = next(model.parameters()).device
-    rows = pack([len(example) for example in examples], width)
+    lengths = [len(example) for example in examples]
+    rows = packed_rows(model.base_model, device, lengths, width)
     packed = [[examples[index] for index in row] for row in rows]
     ids, _ = pad_right([[t for e in row for t in e.ids] for row in packed], 0)
     positions = packed_positions([[len(example) for example in row] for row in packed])

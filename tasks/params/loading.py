@@ -62,7 +62,8 @@ class RunParams:
     bits: Bits = "portable"
     """`portable`: the instructions of AVX2 on every x86-64 processor, for the same results
     everywhere (docs/reproducibility.md says where that holds). `native`: what is fastest here;
-    where the processor has AVX-512, training may take half the time."""
+    where the processor has AVX-512, training may take half the time, on an older AMD a few per cent
+    less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,14 @@ import pytest
 import torch
 from transformers.masking_utils import create_causal_mask
 
-from rlhf.attention_masks import UNMASKED, mask_from_host
+from rlhf.attention_masks import (
+    TAKE_ANY_MASK,
+    UNMASKED,
+    WITHIN,
+    attending_as,
+    mask_from_host,
+    visible_in_packed,
+)
 from rlhf.packing import packed_positions
 from rlhf.padding import pad_left, pad_right, position_ids
 from tests import families
@@ -41,7 +48,7 @@ def test_of_padded_rows(pad, prompts: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [[[3, 2, 4], [5, 1]], [[1, 1, 1]], [[4, 2], [3]], [[5], [5]]], ids=str
+    "lengths", [[[3, 2, 4], [5, 1]], [[1, 1], [2]], [[4, 2], [3]], [[5], [5]]], ids=str
 )
 def test_of_packed_rows(lengths: list[list[int]]) -> None:
     positions = packed_positions(lengths)
@@ -50,6 +57,34 @@ def test_of_packed_rows(lengths: list[list[int]]) -> None:
     with mask_from_host(TRUNK, None, positions, CPU) as found:
         assert (found is None) is (expected is None)
         assert found is None or torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("lengths", [[3, 2, 4], [1, 1, 1], [2, 1]], ids=str)
+def test_of_one_packed_row_the_lengths_are_enough(lengths: list[int]) -> None:
+    with mask_from_host(TRUNK, None, packed_positions([lengths]), CPU) as found:
+        assert found is not None
+        assert found.tolist() == [[[lengths]]]
+        assert TRUNK.config._attn_implementation == WITHIN
+    assert TRUNK.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("family", [name for name in families.EVERY if name in TAKE_ANY_MASK])
+def test_attention_within_sequences_is_that_of_a_mask(family: str, assert_close) -> None:
+    """Hidden states and gradients, of the mask that transformers would have made."""
+    trunk = families.policy(family).base_model
+    lengths = [5, 1, 9, 2]
+    ids = torch.arange(sum(lengths))[None] % 13 + 2
+    positions = packed_positions([lengths])
+
+    def results(name: str, mask: torch.Tensor) -> list[torch.Tensor]:
+        with attending_as(trunk.config, name):
+            hidden = trunk(input_ids=ids, attention_mask=mask, position_ids=positions)[0]
+        factors = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
+        return [hidden, *torch.autograd.grad((hidden * factors).sum(), list(trunk.parameters()))]
+
+    found = results(WITHIN, torch.tensor([[[lengths]]]))
+    for one, other in zip(found, results("sdpa", visible_in_packed(positions)), strict=True):
+        assert_close(one, other, rtol=0, atol=1e-4)
 
 
 def test_a_trunk_that_looks_back_so_far_only_gets_the_padding_mask() -> None:

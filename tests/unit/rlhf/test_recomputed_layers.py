@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rlhf.attention_masks import TAKE_ANY_MASK
 from rlhf.lora import add_adapter
 from rlhf.params.lora import LoraParams
 from rlhf.recomputed_layers import recomputable, recompute_layers
@@ -57,8 +58,10 @@ def test_every_family_keeps_less_for_the_backward_pass(family):
     assert kept(recomputed) < 0.9 * kept(plain)
 
 
-def test_packed_rows_have_the_same_gradients():
-    plain, recomputed = policy("llama"), policy("llama")
+@pytest.mark.parametrize("family", sorted(TAKE_ANY_MASK))
+def test_packed_rows_have_the_same_gradients(family):
+    """All in one row, where each sequence attends by itself in the repetition, too."""
+    plain, recomputed = policy(family), policy(family)
     recompute_layers(recomputed)
     expected, found = (
         gradients(lm, packed_response_loss(lm, EXAMPLES, tokens=10, width=12))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf import recorded_passes, reward, sft, trunk_passes
+from rlhf import attention_masks, packing, recorded_passes, reward, sft, trunk_passes
 from rlhf.compute import Compute
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.reward import RewardParams
@@ -35,6 +35,13 @@ from tests.training_steps import EXAMPLES, PAIRS, PLAIN
 
 nothing_recorded = pytest.fixture(autouse=True)(recorded_world.forgotten)
 PRECISIONS = [Compute(CPU, "float32"), Compute(CPU, "bfloat16")]
+
+
+@pytest.fixture(autouse=True)
+def masks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed rows have a mask, which they need on a CPU no more."""
+    for module in (attention_masks, packing):
+        monkeypatch.setattr(module, "can_attend_within", lambda trunk, device: False)
 
 
 @pytest.fixture

@@ -149,11 +149,20 @@ def gpt2(vocabulary: int, hidden: int, layers: int, heads: int) -> PreTrainedMod
 
 
 def train_two_steps(
-    build: Callable[[], PreTrainedModel], shapes: tuple[tuple[int, int], ...], optimiser: str
+    build: Callable[[], PreTrainedModel],
+    shapes: tuple[tuple[int, int], ...],
+    optimiser: str,
+    *,
+    packing: bool = False,
 ) -> torch.Tensor:
     """All weights after a step on the next-token loss and one of PPO for each shape of a batch."""
     torch.manual_seed(0)
     model = build()
+
+    def logits_of(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = sequence_hidden(model.base_model, ids, mask, packing=packing)
+        return language_model_head(model, hidden[:, :-1])
+
     steps = Optimiser(
         OptimiserParams(name=optimiser, lr=1e-3),  # type: ignore[arg-type]
         model.named_parameters(),
@@ -165,12 +174,10 @@ def train_two_steps(
         lengths = torch.randint(width // 2, width + 1, (batch, 1), generator=draws)
         mask = torch.arange(width)[None] < lengths
         labels, trained = ids[:, 1:], mask[:, 1:]
-        logits = language_model_head(model, sequence_hidden(model.base_model, ids, mask)[:, :-1])
-        language_model_loss(logits, labels, trained).backward()
+        language_model_loss(logits_of(ids, mask), labels, trained).backward()
         read_step([], 0, [steps])
         steps.apply(1.0)
-        logits = language_model_head(model, sequence_hidden(model.base_model, ids, mask)[:, :-1])
-        found = token_logprobs_and_entropy(logits, labels, temperature=0.7)
+        found = token_logprobs_and_entropy(logits_of(ids, mask), labels, temperature=0.7)
         advantages = whiten(uniform(batch, width - 1, seed=9), trained)
         old = found.logprobs.detach() * 1.01
         loss = policy_loss(found.logprobs, old, advantages, trained, clip_range=0.2).loss
@@ -180,8 +187,11 @@ def train_two_steps(
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("optimiser", ["muon", pytest.param("adamw", marks=pytest.mark.slow)])
-def test_training_steps_of_the_default_size_give_the_same_bytes(optimiser: str) -> None:
+def test_training_steps_of_the_default_size_give_the_same_bytes(
+    optimiser: str, packing: bool
+) -> None:
     """The second batch is one that 5 threads share unevenly; of 8 threads, 5 work on it.
 
     Muon trains the embeddings by AdamW, so that it is a test of both.
@@ -190,7 +200,10 @@ def test_training_steps_of_the_default_size_give_the_same_bytes(optimiser: str) 
 
     found = per_threads(
         lambda: train_two_steps(
-            lambda: llama(1536, 128, 2, 4, 384), ((16, 192), (7, 58)), optimiser
+            lambda: llama(1536, 128, 2, 4, 384),
+            ((16, 192), (7, 58)),
+            optimiser,
+            packing=packing,
         )
     )
 
@@ -206,14 +219,20 @@ def test_training_steps_of_a_gpt_2_give_the_same_bytes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("optimiser", ["muon", "adamw"])
-def test_training_steps_of_135_million_weights_give_the_same_bytes(optimiser: str) -> None:
+def test_training_steps_of_135_million_weights_give_the_same_bytes(
+    optimiser: str, packing: bool
+) -> None:
     """Two of the 30 layers of such a model."""
     thread_order.install()
 
     found = per_threads(
         lambda: train_two_steps(
-            lambda: llama(49_152, 576, 2, 9, 1536), ((4, 131), (3, 29)), optimiser
+            lambda: llama(49_152, 576, 2, 9, 1536),
+            ((4, 131), (3, 29)),
+            optimiser,
+            packing=packing,
         )
     )
 

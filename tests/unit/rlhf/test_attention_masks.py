@@ -68,6 +68,13 @@ def test_of_one_packed_row_the_lengths_are_enough(lengths: list[int]) -> None:
     assert TRUNK.config._attn_implementation == "sdpa"
 
 
+def test_elsewhere_than_on_a_cpu_one_packed_row_has_a_mask_too() -> None:
+    with mask_from_host(TRUNK, None, packed_positions([[3, 2]]), torch.device("meta")) as found:
+        assert found is not None
+        assert found.shape == (1, 1, 5, 5)
+        assert TRUNK.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("family", [name for name in families.EVERY if name in TAKE_ANY_MASK])
 def test_attention_within_sequences_is_that_of_a_mask(family: str, assert_close) -> None:
     """Hidden states and gradients, of the mask that transformers would have made."""

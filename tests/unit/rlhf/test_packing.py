@@ -13,6 +13,7 @@ from rlhf.packing import (
     pack,
     packed_hidden,
     packed_positions,
+    packed_rows,
     tight_rows,
 )
 from rlhf.padding import pad_left, pad_right
@@ -76,6 +77,23 @@ def test_what_padding_costs_counts():
     """8 rows of 33 are padded to 64, 8 * 64 * 1088 = 557,056; 4 of 66 to 96: 430,080."""
     assert sorted(map(len, tight_rows([33] * 8, step=32))) == [2] * 4
     assert sorted(map(len, tight_rows([33] * 8))) == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("family", "device", "lengths", "width", "expected"),
+    [
+        ("llama", "cpu", [30, 20, 9], None, [[0, 1, 2]]),
+        ("llama", "cpu", [30, 20, 9], 50, [[0, 1, 2]]),
+        ("llama", "cpu", [30, 30, 30], None, [[0], [1], [2]]),  # Without padding as they are.
+        ("llama", "meta", [30, 20, 9], 50, [[0, 1], [2]]),
+        ("gpt2", "cpu", [30, 20, 9], 50, [[0, 1], [2]]),
+    ],
+)
+def test_on_a_cpu_one_row_holds_all_where_each_attends_by_itself(
+    family, device, lengths, width, expected
+):
+    trunk = families.policy(family).base_model
+    assert packed_rows(trunk, torch.device(device), lengths, width) == expected
 
 
 def rows_of_lengths(lengths, most):

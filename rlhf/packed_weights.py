@@ -6,11 +6,12 @@ two thirds. oneDNN computes with weights that were copied once. Every row gets t
 many there are, with one thread or two; they are not MKL's, so only native bits have them.
 
 With AVX-512 (Zen 5, one thread) a product of 64 rows with a weight of SmolLM2-135M takes 0.75 of
-MKL's time, of 8 rows 0.45 and of one 0.35; that of weights below SMALLEST is no faster.
+MKL's time, of 8 rows 0.45 and of one 0.35; that of weights below SMALLEST is no faster. With AVX2
+(Zen 3) MKL is faster by a tenth to a fifth, but for the largest, the heads of real models.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
 
 import torch
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 
 from rlhf import bits
 
-SMALLEST = 2**17
-"""Numbers in a weight that is worth it."""
+SMALLEST: Mapping[str, int] = {"AVX2": 2**24, "AVX512": 2**17}
+"""Numbers in a weight that is worth it, by the processor's vectors; with others none is."""
 
 
 @contextlib.contextmanager
@@ -31,9 +32,10 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
     """
     packed = []
     try:
-        if bits.in_effect() == "native" and _has_kernels():
+        smallest = _smallest()
+        if bits.in_effect() == "native" and smallest is not None:
             for layer in model.modules():
-                if _is_worth_it(layer) and "forward" not in vars(layer):
+                if _is_worth_it(layer, smallest) and "forward" not in vars(layer):
                     vars(layer)["forward"] = _product(layer)
                     packed.append(layer)
         yield
@@ -42,19 +44,20 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
             vars(layer).pop("forward", None)
 
 
-def _has_kernels() -> bool:
-    """Whether oneDNN is in this torch, for a processor whose vectors have eight numbers or more."""
-    vectors = torch.backends.cpu.get_cpu_capability()
-    return torch.backends.mkldnn.is_available() and vectors.startswith("AVX")
+def _smallest() -> int | None:
+    """Of `SMALLEST` this processor's; None where this torch has no oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    return SMALLEST.get(torch.backends.cpu.get_cpu_capability())
 
 
-def _is_worth_it(layer: nn.Module) -> TypeGuard[nn.Linear]:
+def _is_worth_it(layer: nn.Module, smallest: int) -> TypeGuard[nn.Linear]:
     """Whether it is a plain layer with a large weight on the CPU in float32."""
     if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
         return False
     weight = layer.weight
     return (
-        weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+        weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= smallest
     )
 
 

@@ -21,7 +21,7 @@ STEPS = 12
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native bits, for which no layer is too small."""
     monkeypatch.setattr(bits, "_in_effect", "native")
-    monkeypatch.setattr(packed_weights, "SMALLEST", 1)
+    monkeypatch.setattr(packed_weights, "SMALLEST", {"AVX2": 1, "AVX512": 1})
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -91,7 +91,7 @@ def test_every_family_draws_the_same_responses(family: str, native: None, monkey
     found = responses(lm)
     assert changed(lm) == []
 
-    monkeypatch.setattr(packed_weights, "SMALLEST", 2**62)
+    monkeypatch.setattr(packed_weights, "SMALLEST", {"AVX2": 2**62, "AVX512": 2**62})
     assert found == responses(lm)
 
 
@@ -139,13 +139,6 @@ def test_what_is_not_a_large_plain_layer_in_float32_computes_as_ever(native: Non
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(model["plain"](x), lower)
-
-
-def test_a_layer_below_the_size_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bits, "_in_effect", "native")
-    model = nn.Sequential(nn.Linear(512, 255), nn.Linear(512, 256))
-    with packed_weights.packed_weights(model):
-        assert changed(model) == ["1"]
 
 
 @pytest.mark.parametrize("other", ["portable", "this processor's own", None])
@@ -196,3 +189,23 @@ def test_where_gradients_are_wanted_the_layer_computes_as_ever(native: None) -> 
         found.sum().backward()
     assert torch.equal(found, module(x))
     assert torch.equal(module.weight.grad, x.sum(dim=0).expand_as(module.weight))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "rows", "packed"),
+    [
+        ("AVX512", 2**9, True),
+        ("AVX512", 2**9 - 1, False),
+        ("AVX2", 2**9, False),
+        ("AVX2", 2**16, True),
+        ("DEFAULT", 2**16, False),
+    ],
+)
+def test_which_weights_are_worth_it_depends_on_the_vectors(
+    vectors: str, rows: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bits, "_in_effect", "native")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    model = nn.Sequential(nn.Linear(2**8, rows, bias=False))
+    with packed_weights.packed_weights(model):
+        assert changed(model) == (["0"] if packed else [])

@@ -142,6 +142,15 @@ def test_s52_packing_changes_no_gradient(assert_close, build, width, micro):
 
 
 @torch.no_grad()
+def test_s52_on_a_cpu_packed_examples_are_computed_without_any_padding():
+    lm, seen = tiny.llama(), []
+    lm.base_model.embed_tokens.register_forward_pre_hook(lambda _, ids: seen.append(ids[0].shape))
+    examples = [Example([5, 6, 7, 2], [8, 9, EOS]), Example([4], [EOS]), Example([3, 4], [9, EOS])]
+    packed_response_loss(lm, examples, tokens=6, width=8)
+    assert seen == [(1, 7 + 2 + 4)]
+
+
+@torch.no_grad()
 def test_s52_an_example_without_a_prompt_is_not_predicted_by_the_one_before(assert_close):
     lm = tiny.llama()
     examples = [Example([5, 6, 7, 2], [8, 9, EOS]), Example([], [10, 11, EOS])]

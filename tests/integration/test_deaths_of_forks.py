@@ -139,7 +139,7 @@ def test_while_the_server_imports_a_signal_ends_who_waits_for_it(
 
 
 def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -> None:
-    slow = "    Path('forked').write_text('')\n    import time; time.sleep(1)\n"
+    slow = "    Path('forked').write_text('')\n    import time; time.sleep(3)\n"
     edit(world, "    request = part.request\n", f"    request = part.request\n{slow}")
     with serving(world):
         process = start(world, "wait")

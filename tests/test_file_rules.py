@@ -80,6 +80,7 @@ def test_a_package_file_holds_only_its_docstring(path: str) -> None:
     assert len(tree.body) == 1
 
 
+@pytest.mark.long
 def test_importing_any_module_shows_nothing_and_writes_nothing(tmp_path: Path) -> None:
     names = [path.removesuffix(".py").replace("/", ".") for path in MODULES]
     names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]

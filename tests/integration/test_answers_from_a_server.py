@@ -69,6 +69,7 @@ def test_the_likeliest_responses_of_a_server_are_those_of_the_stage_itself(
     assert "served_logprob_difference" not in ours
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "answers_of_sft"), [("evaluate@r1", 2), ("test", 1)])
 def test_each_policy_of_a_stage_is_asked_of_the_server_that_has_it(
     stage: str,

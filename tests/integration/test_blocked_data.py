@@ -26,6 +26,8 @@ from prefect.testing.utilities import prefect_test_harness
 from flows.rlhf import rlhf
 from tests.integration.test_validate_stage import Round, rows, write_rows
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PIPELINE = """

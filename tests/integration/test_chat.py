@@ -133,6 +133,7 @@ def test_the_policy_in_production_comes_before_the_last_one(root: Path):
     assert about.endswith("(production, version 2, round r1)")
 
 
+@pytest.mark.long
 def test_where_mlflow_cannot_say_the_user_hears_how_to_name_a_policy(root: Path):
     store = root / ".work/mlflow/mlflow.db"
     store.parent.mkdir(parents=True)

@@ -19,6 +19,8 @@ from tasks.running.staging import model_hash, write_json_lines
 from tests import stage_world
 from tests.tiny import COMPUTE
 
+pytestmark = pytest.mark.long
+
 STAGES = ("sample@r1", "label@r1", "validate@r1", "reward@r1", "ppo@r1")
 NEW_TOKENS = 40
 """Long enough for some responses of the tiny SFT model to end, short enough to cut most."""

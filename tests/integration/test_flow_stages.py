@@ -95,6 +95,7 @@ def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Pa
     assert names(again) == {stage.name: "Unchanged" for stage in plan(workspace)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_a_flow_without_work_asks_dvc_for_no_single_stage(
     workspace: Path, caplog: pytest.LogCaptureFixture
@@ -109,6 +110,7 @@ def test_a_flow_without_work_asks_dvc_for_no_single_stage(
     assert not [line for line in said if "didn't change, skipping" in line]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_what_follows_a_stale_stage_is_asked_again_and_may_be_unchanged(workspace: Path):
     ask(workspace, sft={"execution": "the same bytes"})
@@ -123,6 +125,7 @@ def test_what_follows_a_stale_stage_is_asked_again_and_may_be_unchanged(workspac
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(workspace: Path):
     ask(workspace, evaluate_r1={"changes": ["input.txt", "two"]})
@@ -138,6 +141,7 @@ def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(work
     assert flow(workspace).message == "All 3 stages are up to date."
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_an_entry_that_dvc_recorded_falsely_is_named_and_it_is_not_up_to_date(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +165,7 @@ def test_an_entry_that_dvc_recorded_falsely_is_named_and_it_is_not_up_to_date(
         assert "`make doctor FIX=1` removes the entry" in str(state.message)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_a_flow_that_waits_says_besides_what_became_stale(workspace: Path):
     waits = {"status": "waiting", "code": 5, "message": "for labels"}
@@ -175,6 +180,7 @@ def test_a_flow_that_waits_says_besides_what_became_stale(workspace: Path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     params = workspace / "params.yaml"
@@ -194,8 +200,8 @@ def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     ("status", "code", "completed", "name"),
     [
         ("waiting", 5, True, "Waiting"),
-        ("blocked", 4, False, "Blocked"),
-        ("stopped", 3, False, "Stopped"),
+        pytest.param("blocked", 4, False, "Blocked", marks=pytest.mark.long),
+        pytest.param("stopped", 3, False, "Stopped", marks=pytest.mark.long),
         ("bad_input", 2, False, "BadInput"),
     ],
 )
@@ -212,6 +218,7 @@ def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(
     assert task_runs(state)["reward@r1"].run_count == 1, "tried again, which cannot help"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
     message = "round r1 waits for 137 of 200 judgments; label at http://127.0.0.1:8765 (`make`)"
@@ -272,6 +279,7 @@ def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
     assert "make repro works here since 20" in str(state.message)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path):
     died = flow(workspace).state_details.flow_run_id
@@ -288,6 +296,7 @@ def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path)
     assert state.is_crashed()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
@@ -301,6 +310,7 @@ def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
     assert f"](http://127.0.0.1:5000/#/runs/{runs['reward@r1']}) |" in artifact("mlflow-runs")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_stages_on_the_accelerator_find_one_fork_server(workspace: Path):
     for name in ("tasks/__init__.py", "tasks/running/__init__.py", "tasks/running/fork_server.py"):

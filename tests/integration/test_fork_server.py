@@ -24,6 +24,7 @@ from tests.integration.fork_world import (
 from tests.waiting import eventually, is_alive
 
 
+@pytest.mark.long
 @pytest.mark.skipif(any(path.exists() for path in GPUS), reason="not where there is a GPU")
 def test_stages_of_a_run_are_forks_with_torch_if_they_need_it(world: Path) -> None:
     edit(world, AFTER_LIBRARIES, "\n")

@@ -103,7 +103,9 @@ def flow(world: Path) -> "subprocess.Popen[str]":
     return start_driver(world, FLOW)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_to_the_flow_run_reaches_its_stage(
     flow_world: Path, number: signal.Signals
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_signal_to_the_flow_run_reaches_its_stage(
     assert not any(map(is_alive, everybody.values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", MEMBERS)
 def test_whoever_is_killed_nobody_is_left(flow_world: Path, killed: str) -> None:
     kill_one(flow_world, flow(flow_world), killed)

@@ -41,6 +41,7 @@ def stage_runs(uri: str) -> dict[str, Run]:
     return {run.data.tags["rlhf.stage"]: run for run in found}
 
 
+@pytest.mark.long
 def test_another_store_gets_everything_and_no_run_stays_running(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_first_dvc_repro_is_refused_once_and_the_second_follows_own_files(chec
     assert checkout.stale() == []
 
 
+@pytest.mark.long
 def test_changed_prompts_run_again_and_no_old_row_comes_back_from_the_cache(checkout: Checkout):
     checkout.check()
     assert checkout.dvc("repro", "base")[0] == 0

@@ -126,6 +126,7 @@ def test_a_stage_waits_for_a_local_store_that_is_slow(root: Path) -> None:
     assert parent.info.status == "FINISHED"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_bare_dvc_repro_that_came_to_its_report_has_the_results_too(
     root: Path, interrupted: bool

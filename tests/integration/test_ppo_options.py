@@ -39,7 +39,9 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    "lora", [pytest.param(None, marks=pytest.mark.long), LORA], ids=["whole", "adapter"]
+)
 def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     world: Path, lora: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -59,6 +61,7 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     assert_resumes(world, stage, monkeypatch)
 
 
+@pytest.mark.long
 def test_s64_a_round_without_a_value_function_is_published_without_one_and_resumes(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -114,6 +117,7 @@ def add_second_round(root: Path, start: str) -> None:
     shutil.copytree(root / "models/rounds/r1/reward", root / "models/rounds/r2/reward")
 
 
+@pytest.mark.long
 def test_a_second_round_may_start_anew_from_sft(world: Path):
     """With the KL at 0 and a value function that starts from the reward model, as in r1."""
     add_second_round(world, "models/sft")
@@ -128,6 +132,7 @@ def test_a_second_round_may_start_anew_from_sft(world: Path):
     assert not torch.equal(value["head.weight"], carried["head.weight"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 def test_a_second_round_may_start_between_sft_and_the_policy(world: Path, lora):
     set_params(world, "ppo", {"lora": lora})

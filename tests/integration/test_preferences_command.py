@@ -180,6 +180,7 @@ def test_heldout_prompts_of_rows_with_and_without_a_prompt_are_read(tmp_path, ca
     assert "blocked: evaluation_leaks: " in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_check_that_ends_early_leaves_the_report_before_it_as_it_was(tmp_path, monkeypatch):
     out, path = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS)
     assert main(["check", str(path), "--report", str(out)]) == 0
@@ -206,9 +207,12 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(wrong, tmp_path
 @pytest.mark.parametrize(
     "form",
     [
-        lambda text: {"prompt": text},
+        pytest.param(lambda text: {"prompt": text}, marks=pytest.mark.long),
         lambda text: {"prompt": [{"role": "user", "content": text}]},
-        lambda text: {"prompt": text, "completion": "alone", "label": True},
+        pytest.param(
+            lambda text: {"prompt": text, "completion": "alone", "label": True},
+            marks=pytest.mark.long,
+        ),
         lambda text: {
             "prompt": [{"role": "user", "content": text}],
             "chosen": "a",
@@ -265,6 +269,7 @@ def test_no_name_of_an_annotator_runs_in_the_report_or_steers_the_terminal(tmp_p
     assert "weak annotators: " in said
 
 
+@pytest.mark.long
 def test_severities_limits_and_patterns_of_check_can_be_set(tmp_path, capsys):
     rows = [*ROWS, {"prompt": "p", "chosen": "one<br>two, ask EMP-20417", "rejected": "b"}]
     path = write(tmp_path / "x.jsonl", rows)

@@ -88,7 +88,8 @@ def verdict(path, name, ties):
     return said["verdict"], said["reasons"], said["rows"], said["rules"], longer
 
 
-@pytest.mark.parametrize("ties", [pytest.param("drop", marks=pytest.mark.long), "half"])
+@pytest.mark.long
+@pytest.mark.parametrize("ties", ["drop", "half"])
 @settings(
     max_examples=4, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -126,6 +127,7 @@ def test_unpaired_completions_get_the_verdict_of_their_pairs(tmp_path):
     assert verdict(one, "trl", "drop") == verdict(other, "unpaired", "drop")
 
 
+@pytest.mark.long
 def test_rows_with_a_label_of_one_half_are_ties_to_check_and_may_be_kept(tmp_path, capsys):
     rows = [preference(f"Question {n}?", f"Answer {n}.", f"No {n}.", tie=n < 5) for n in range(40)]
     path = written(tmp_path, rows, "trl", "jsonl")

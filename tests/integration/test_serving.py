@@ -31,6 +31,8 @@ from tasks.tracking.spool import Output, RunStart, open_spool
 from tasks.tracking.store import connect
 from tests.tiny import llama, tokenizer
 
+pytestmark = pytest.mark.long
+
 POLICY = "models/rounds/r1/policy"
 TEXTS = ("Sam: where is my parcel?", "my lamp is broken")
 CONVERSATION = [

@@ -65,6 +65,7 @@ def root_fixture(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_model_is_a_link_to_dvcs_object_when_the_next_stage_runs(root: Path) -> None:
     dvc(root, "repro")
     found = (root / "reports/index.html").read_text()

@@ -17,6 +17,8 @@ from tasks.running.stage import Stage
 from tests import forked_stages, stage_world
 from tests.several import curves, losses, outcome
 
+pytestmark = pytest.mark.long
+
 SFT = ["tasks.sft"]
 SEVERAL = {"sft", "evaluate", "sample", "reward", "ppo", "best_of_n"}
 """Sections whose stages are two processes here."""

@@ -40,7 +40,14 @@ def labels_in(file: Path, into: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM labels").fetchone()[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_stopped_server_leaves_every_label_in_one_file(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -58,6 +65,7 @@ def test_a_stopped_server_leaves_every_label_in_one_file(
     assert not store.with_name("feedback.db-wal").exists()
 
 
+@pytest.mark.long
 def test_a_stop_is_complete_even_while_somebody_else_has_the_store_open(tmp_path: Path) -> None:
     store, token = published(tmp_path, 5)
     server, address = start(store, "")
@@ -73,6 +81,7 @@ def test_a_stop_is_complete_even_while_somebody_else_has_the_store_open(tmp_path
         assert labels_in(store, tmp_path / "elsewhere") == given
 
 
+@pytest.mark.long
 def test_a_backup_of_the_open_page_is_restored_with_every_confirmed_answer(tmp_path: Path) -> None:
     store, token = published(tmp_path, 60)
     backup, again = tmp_path / "backup.db", tmp_path / "again" / "feedback.db"

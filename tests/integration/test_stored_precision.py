@@ -12,6 +12,8 @@ from rlhf.models import load_policy
 from tests import stage_world
 from tests.stage_world import run, set_params
 
+pytestmark = pytest.mark.long
+
 FOLDERS = ("models/base", "models/sft", "models/rounds/r1/reward", "models/rounds/r1/policy")
 REWARD, POLICY = FOLDERS[2:]
 

@@ -69,6 +69,7 @@ def test_the_person_who_has_the_password_is_let_in(pages: Pages):
     assert ask(pages.prefect, DEPLOYMENTS, {}, **own) == (200, "[]")
 
 
+@pytest.mark.long
 def test_mlflow_works_for_its_own_page(pages: Pages):
     for number, headers in enumerate([{}, {"Origin": pages.mlflow.url}]):
         status, text = ask(pages.mlflow, EXPERIMENTS, {"name": f"e{number}"}, **headers)
@@ -76,6 +77,7 @@ def test_mlflow_works_for_its_own_page(pages: Pages):
     assert ask(pages.mlflow, "/")[0] == 200
 
 
+@pytest.mark.long
 def test_mlflow_answers_other_machines_under_the_name_that_it_is_given(tmp_path: Path):
     """As on a cluster and in compose.yaml; MLflow has a guard of its own behind ours."""
     port = servers.any_free_port()

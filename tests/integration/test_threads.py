@@ -7,6 +7,8 @@ from ruamel.yaml import YAML
 
 from tests import stage_world
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -218,6 +218,7 @@ def test_a_killed_stage_is_marked_killed_and_its_run_continues_after_the_resume(
     assert history(root, run, "objective/kl") == [(n, n / 10) for n in range(10)]
 
 
+@pytest.mark.long
 def test_two_processes_on_a_fresh_database_all_deliver(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return read_run(measured_run(tmp_path_factory.mktemp("trl_ppo") / "run"), key="r1")
 
 
+@pytest.mark.long
 def test_trl_gets_as_many_prompts_as_ours_takes_each_of_them_one_of_the_runs(
     run: FinishedRun,
 ) -> None:

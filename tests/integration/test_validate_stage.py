@@ -113,6 +113,7 @@ def test_the_repositorys_own_allow_list_allows_nothing_and_is_no_empty_file():
     assert path.stat().st_size > 0
 
 
+@pytest.mark.long
 def test_the_allow_list_of_the_repository_puts_a_row_back(round_: Round):
     entry = {"pair_id": round_.blank, "rule": "blank_responses", "why": "silence is an answer"}
     write_rows(round_.root / "data/allowed.jsonl", [entry])
@@ -140,6 +141,7 @@ def without_labels(round_: Round, *, wrong: int = 0) -> None:
         write_rows(round_.root / f"data/prepared/preferences/{split}.jsonl", chosen)
 
 
+@pytest.mark.long
 def test_where_nobody_labels_the_initial_preferences_pass_by_themselves(round_: Round):
     without_labels(round_)
     code, err = round_.run()
@@ -151,6 +153,7 @@ def test_where_nobody_labels_the_initial_preferences_pass_by_themselves(round_: 
     assert {split: len(side) for split, side in sides.items()} == {"train": 36, "heldout": 12}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -185,6 +188,7 @@ def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
     assert not round_.results.exists()
 
 
+@pytest.mark.long
 def test_an_allow_list_for_a_rule_that_does_not_exist_is_refused(round_: Round):
     entry = {"pair_id": round_.blank, "rule": "blank", "why": "?"}
     write_rows(round_.root / "data/allowed.jsonl", [entry])

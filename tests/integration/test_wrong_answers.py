@@ -62,6 +62,7 @@ def test_a_server_that_stays_busy_is_one_clear_error(
     assert max(map(each.count, each)) == 3, "the first attempt and two further ones"
 
 
+@pytest.mark.long
 def test_after_an_error_nobody_waits_for_the_other_requests():
     """In a process of its own: it has to end, too."""
     code = """

@@ -1,5 +1,6 @@
 """DPO learns a preference that can be learnt, and a large beta holds it at the reference."""
 
+import pytest
 import torch
 
 from rlhf.dpo import PromptedPair, all_logprobs, train
@@ -51,6 +52,7 @@ def test_pairs_never_seen_are_ordered_by_the_rewards_that_the_policy_implies() -
     assert (trained_gaps(0.1) > 0).float().mean() > 0.95
 
 
+@pytest.mark.long
 def test_a_larger_beta_stays_closer_to_the_reference() -> None:
     near, far = trained_gaps(30.0).abs().mean(), trained_gaps(0.1).abs().mean()
     assert near < far / 2

@@ -93,11 +93,14 @@ def test_ppo_raises_the_share_of_the_token_that_the_reward_model_likes():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"advantage": "rloo", "samples_per_prompt": 4},
+        pytest.param({"advantage": "rloo", "samples_per_prompt": 4}, marks=pytest.mark.long),
         {"advantage": "grpo", "samples_per_prompt": 4},
-        {"advantage": "grpo", "samples_per_prompt": 4, "grpo_std": False},
-        {"advantage": "reinforce_pp"},
-        {"advantage": "gae", "samples_per_prompt": 4},
+        pytest.param(
+            {"advantage": "grpo", "samples_per_prompt": 4, "grpo_std": False},
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"advantage": "reinforce_pp"}, marks=pytest.mark.long),
+        pytest.param({"advantage": "gae", "samples_per_prompt": 4}, marks=pytest.mark.long),
     ],
     ids=["rloo", "grpo", "dr_grpo", "reinforce_pp", "gae"],
 )
@@ -107,6 +110,7 @@ def test_every_estimator_raises_the_share_of_the_token_that_the_reward_model_lik
     assert metrics[-1].score > metrics[0].score + 3
 
 
+@pytest.mark.long
 def test_the_critic_learns_to_foresee_the_reward_while_the_policy_stands_still():
     """The share of the token so far tells a good part of the share at the end."""
     settings = params(0.0, value_warmup_iterations=12, value_epochs=4)
@@ -117,6 +121,7 @@ def test_the_critic_learns_to_foresee_the_reward_while_the_policy_stands_still()
     assert sum(late) / len(late) > 0.2
 
 
+@pytest.mark.long
 def test_a_huge_kl_coefficient_keeps_the_policy_at_the_reference():
     """Adam takes steps of full size even where the gradient is noise, so "at" means near."""
     _, free, reference = trained(0.0)

@@ -25,7 +25,7 @@ PAIRS = list(zip(("one", "two", "three", "four"), LINES, strict=True))
     ],
     ids=["adamw", "muon"],
 )
-@pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
+@pytest.mark.parametrize("build", [tiny.llama, pytest.param(tiny.gpt2, marks=pytest.mark.long)])
 def test_four_lines_are_learnt_by_heart(build, optimiser):
     """Each prompt brings its own line, word for word, and the answer ends by itself."""
     params = SFTParams(epochs=60, batch_size=4, optimiser=optimiser)

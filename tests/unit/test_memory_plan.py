@@ -30,6 +30,7 @@ def test_weights_and_moments_are_those_of_four_models():
     assert plan(TINY).models == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.long
 def test_what_is_frozen_takes_two_bytes_a_weight_in_its_linear_layers():
     saved = plan(TINY).models - plan(replace(TINY, bfloat16=True)).models
     assert saved == pytest.approx(2 * 2 * LINEAR, rel=0.01)
@@ -49,6 +50,7 @@ def test_a_rollout_takes_at_least_its_cache_and_an_update_its_gradients():
     assert found.most == max(found.rollout, found.update)
 
 
+@pytest.mark.long
 def test_recomputing_layers_saves_the_activations_of_an_update():
     """Of five of six layers in each trunk; no rollout is any smaller."""
     plain, recomputed = plan(TINY), plan(replace(TINY, recompute=True))

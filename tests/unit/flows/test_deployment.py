@@ -72,6 +72,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_a_worker_ends_after_a_sigterm_though_a_task_of_its_loop_does_not():
     with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None

@@ -77,8 +77,12 @@ except Cancelled:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("starter", ["start", "dvc", "fork_server"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize(
+    "starter", ["start", "dvc", pytest.param("fork_server", marks=pytest.mark.long)]
+)
 def test_a_signal_during_a_fork_is_heard_and_ends_the_child(number: int, starter: str):
     """Python ignores what a handler raises in the hooks of a fork."""
     command = [sys.executable, "-c", FORKING, starter, str(int(number))]

@@ -118,6 +118,7 @@ def test_a_sweep_that_is_right_is_not_refused_and_has_made_nothing_yet(root: Pat
     assert left(root) == ([], "", "")
 
 
+@pytest.mark.long
 def test_a_known_run_of_a_later_seed_is_tried_on_its_own_settings_and_stays_as_it_is(root: Path):
     driver, slow = Driver(name="test"), Choices(values={"ppo.optimiser.lr": 1e-5})
     with run_workspace(root, "mine-slow-seed1", None, slow, driver) as (workspace, _):

@@ -112,7 +112,11 @@ def run(family: str, seed: int, plant=None, packing: bool = False):
 
 @pytest.mark.parametrize(
     ("family", "seed"),
-    [("llama", 0), ("qwen2", 4), ("gpt2", 1)],
+    [
+        ("llama", 0),
+        pytest.param("qwen2", 4, marks=pytest.mark.long),
+        pytest.param("gpt2", 1, marks=pytest.mark.long),
+    ],
 )
 def test_a_sound_run_with_large_logits_passes_the_check_of_its_first_ratio(family, seed):
     """Each ended there while heads gave bfloat16 and scoring had batches of its own."""
@@ -121,7 +125,7 @@ def test_a_sound_run_with_large_logits_passes_the_check_of_its_first_ratio(famil
     assert iteration.metrics.approx_kl == 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long)])
 def test_s26_so_does_one_from_packed_rows_and_is_as_near_to_it_as_rounding(family):
     """Log-probabilities of a padded batch and of packed rows, whose sums have another order."""
     (packed,) = run(family, 0, packing=True)

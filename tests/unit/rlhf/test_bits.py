@@ -77,7 +77,7 @@ def probe(threads: int, *without: str, **more: str) -> dict[str, str]:
 
 
 @WITH_AVX2
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_the_pins_give_the_values_of_an_older_processor(threads: int) -> None:
     assert probe(threads) == EVERYWHERE
 

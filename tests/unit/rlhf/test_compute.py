@@ -37,7 +37,7 @@ print(int((tiny * 1.0).view(torch.int32).count_nonzero()))
 """
 
 
-@pytest.mark.parametrize("bits", ["portable", "native"])
+@pytest.mark.parametrize("bits", ["portable", pytest.param("native", marks=pytest.mark.long)])
 def test_denormals_count_as_zero_in_every_thread(bits: str):
     """Each of two threads multiplies half of the numbers, of which every one is 1.4e-42."""
     command = [sys.executable, "-c", THREADS, bits]
@@ -65,11 +65,11 @@ print(resident() - before)
 @pytest.mark.parametrize(
     ("told", "mebibytes", "least", "most"),
     [
-        ("keep_all_freed_memory", 20, 80, 110),
+        pytest.param("keep_all_freed_memory", 20, 80, 110, marks=pytest.mark.long),
         ("keep_all_freed_memory", 100, 490, 510),
-        ("keep_freed_memory", 20, 80, 110),
+        pytest.param("keep_freed_memory", 20, 80, 110, marks=pytest.mark.long),
         ("keep_freed_memory", 100, 0, 20),
-        ("untold", 20, 0, 20),
+        pytest.param("untold", 20, 0, 20, marks=pytest.mark.long),
     ],
 )
 def test_the_memory_of_a_step_stays_for_the_next(

@@ -22,6 +22,8 @@ from tests.pretended_device import DEVICE
 from tests.tiny import EOS, PAD, PROMPTS
 
 FAMILIES = sorted(TAKE_ANY_MASK - {"mistral"})
+FAST = {"gpt2", "llama"}
+"""The families whose waits are counted with every test; six counts take seconds."""
 PADDED = [PROMPTS[row % len(PROMPTS)] for row in range(13)]
 EQUAL = [[5, 6, 7 + row] for row in range(9)]
 MOST = 14
@@ -166,7 +168,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("kind", ["plain", "filtered", "least"])
 @pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in FAMILIES],
+)
 def test_each_token_is_one_wait(
     family: str, prompts, kind: str, recorded: Recordings, waits: list[str]
 ) -> None:

@@ -20,8 +20,8 @@ process whose micro-batches have another size differs as much."""
     "steps",
     [
         sft_steps,
-        lambda: sft_steps(packing=True),
-        lambda: sft_steps(micro_batch_size=1),
+        pytest.param(lambda: sft_steps(packing=True), marks=pytest.mark.long),
+        pytest.param(lambda: sft_steps(micro_batch_size=1), marks=pytest.mark.long),
         reward_steps,
         ppo_steps,
         lambda: ppo_steps(kl_in="loss", kl_estimator="k2"),

@@ -107,7 +107,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("changes", ESTIMATORS, ids=["gae", "rewards", "grpo", "reinforce_pp"])
 def test_several_processes_have_the_advantages_of_one(
     changes: dict[str, Any], processes: int, assert_close

@@ -40,8 +40,8 @@ from tests.training_steps import (
     ("steps", "processes"),
     [
         (sft_steps, 2),
-        (partial(sft_steps, packing=True), 2),
-        (partial(sft_steps, micro_batch_size=1), 3),
+        pytest.param(partial(sft_steps, packing=True), 2, marks=pytest.mark.long),
+        pytest.param(partial(sft_steps, micro_batch_size=1), 3, marks=pytest.mark.long),
         (reward_steps, 2),
         (ppo_steps, 3),
         (partial(ppo_steps, value_model="shared"), 2),
@@ -65,7 +65,7 @@ def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
     ("steps", "processes"),
     [
         (sft_steps, 2),
-        (partial(sft_steps, micro_batch_size=1), 2),
+        pytest.param(partial(sft_steps, micro_batch_size=1), 2, marks=pytest.mark.long),
         (reward_steps, 3),
         (ppo_steps, 2),
     ],
@@ -185,6 +185,7 @@ def assert_near(found: Weights, expected: Weights) -> None:
         torch.testing.assert_close(found[name], weight, rtol=0, atol=2e-6, msg=name)
 
 
+@pytest.mark.long
 def test_a_round_resumes_to_the_bits_of_one_without_a_stop_and_near_those_of_one_process(
     tmp_path: Path,
 ) -> None:

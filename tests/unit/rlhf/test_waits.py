@@ -31,6 +31,8 @@ from tests.training_steps import EXAMPLES, PAIRS
 
 COMPUTE = Compute(DEVICE, "float32")
 PLAIN = OptimiserParams(warmup_steps=0)
+FAST = {"gpt2", "qwen3"}
+"""The families whose steps are counted with every test."""
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("value_model", ["separate", "shared"])
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("size", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_an_update_of_ppo_waits_once_a_step_and_four_times_more(
     size: int, packing: bool, value_model: str, recompute: bool, waits: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -165,7 +167,13 @@ def test_a_step_of_pretraining_waits_once(waits: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-@pytest.mark.parametrize("family", sorted(TAKE_ANY_MASK - {"llama", "mistral"}))
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.long)
+        for name in sorted(TAKE_ANY_MASK - {"llama", "mistral"})
+    ],
+)
 def test_other_families_and_optimisers_wait_once_a_step(
     family: str, name: str, waits: list[str]
 ) -> None:

@@ -28,7 +28,11 @@ for mebibytes in (100, 20):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
 @pytest.mark.parametrize(
     ("kind", "large", "small"),
-    [("training", 5, 0), ("sampling", 0, 5), ("sharded", 0, 0)],
+    [
+        ("training", 5, 0),
+        pytest.param("sampling", 0, 5, marks=pytest.mark.long),
+        pytest.param("sharded", 0, 0, marks=pytest.mark.long),
+    ],
 )
 def test_a_training_keeps_every_tensor_and_divided_weights_none(kind: str, large: int, small: int):
     """Tensors that stay of five: of 100 MiB, and then of 20, for which a training has room."""

@@ -69,8 +69,8 @@ bench: $(READY)  ## speed and memory beside TRL's, and how cost grows; writes do
 	@python -m benchmarks.speed $(if $(SIZES),--sizes $(SIZES)) $(if $(RUNS),--runs $(RUNS)) $(if $(BITS),--bits $(BITS)) $(if $(PRECISION),--precision $(PRECISION))
 	@$(if $(SIZES),:,python -m benchmarks.scaling $(if $(RUNS),--runs $(RUNS)))
 
-bench-gpu: $(READY)  ## the same on a GPU, 135M and 1B; without one a tiny model shows that it runs; SIZES, RUNS, PRECISION=bfloat16
-	@python -m benchmarks.speed --device cuda --sizes $(or $(SIZES),135M 1B) $(if $(RUNS),--runs $(RUNS)) $(if $(PRECISION),--precision $(PRECISION))
+bench-gpu: $(READY)  ## the same on a GPU, and with 1B; without one a tiny model shows that it runs; SIZES, RUNS, PRECISION=bfloat16
+	@python -m benchmarks.speed --device cuda --sizes $(or $(SIZES),0.6M 4M 135M 1B) $(if $(RUNS),--runs $(RUNS)) $(if $(PRECISION),--precision $(PRECISION))
 
 trl-parity: $(READY)  ## PPO here against TRL's last PPO; writes docs/trl-parity.md
 	@python -m benchmarks.trl_parity

@@ -1,6 +1,6 @@
 """How fast training is, beside TRL's trainers: PPO, SFT, reward training, generation.
 
-    make bench                 # or: python -m benchmarks.speed [--sizes 0.6M 4M 135M] [--runs 3]
+    make bench                 # or: python -m benchmarks.speed [--sizes 4M] [--lengths ragged]
     make bench-gpu             # --device cuda; without a GPU a tiny model runs, nothing is written
 
 Both sides get the same models, token ids, lengths, precision and numbers of optimiser steps, and
@@ -31,7 +31,7 @@ import torch
 from benchmarks.speed_environment import with_bits, without_pins
 from benchmarks.speed_numbers import short
 from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
-from benchmarks.speed_world import SIZES, tokens_asked, works_of, write_world
+from benchmarks.speed_world import SIZES, tokens_asked, warming, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
 from tasks.running.environment import processor
 
@@ -57,10 +57,10 @@ def main() -> int:
                 "machine": _machine(device), "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
                 "bits": {"ours": options.bits, "trl": "native"}, "precision": options.precision,
-                "ends": DRAWN,
+                "ends": DRAWN, "iteration": 1 + warming(device, "ours", size),
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
-            for lengths in LENGTHS:
+            for lengths in options.lengths:
                 world = Path(place) / size / lengths
                 world.mkdir(parents=True)
                 write_world(world, size, lengths, device)
@@ -86,6 +86,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.6M", "4M", "135M"])
+    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS)
     parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from benchmarks import speed_world as world
 from benchmarks.speed_processes import each
 from rlhf import ppo, reward, rollouts, sft
 from rlhf.actor_critic import build_actor_critic
+from rlhf.batches import PPOBatch
 from rlhf.bits import choose
 from rlhf.compute import (
     Compute,
@@ -69,7 +71,7 @@ def main(arguments: list[str]) -> None:
         found: dict[str, Any]
         if work.startswith("ppo"):
             iterations = ppo_iterations(folder, rows, size, compute, work)
-            for _ in range(world.warming(device, "ours")):
+            for _ in range(world.warming(device, "ours", size)):
                 next(iterations)
             found = {"phases": phases(iterations, clock)}
         else:
@@ -138,18 +140,21 @@ def weights_of_policy(folder: Path, compute: Compute) -> int:
 def count(iterations: Iterator[ppo.Iteration]) -> int:
     """Floating-point operations of the products of one update, as torch counts them.
 
-    It sees none of those that a GPU repeats from a recording.
+    One pass is counted, as often as there are passes: they differ in nothing but padding. torch
+    sees none of those that a GPU repeats from a recording.
     """
     counter, update = FlopCounterMode(display=False), ppo.update
     os.environ[SWITCH] = "0"
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(
+        training: PPOTraining, batch: PPOBatch, params: PPOParams, *args: Any, **kwargs: Any
+    ) -> Any:
         with counter:
-            return update(*args, **kwargs)
+            return update(training, batch, replace(params, epochs=1), *args, **kwargs)
 
     ppo.update = counted
     next(iterations)
-    return int(counter.get_total_flops())
+    return world.PASSES * int(counter.get_total_flops())
 
 
 def ppo_iterations(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import scaling_page, speed_goals
+from benchmarks import scaling_page, speed_goals, speed_summary
 from benchmarks.speed_numbers import (
     WHERE,
     Row,
@@ -91,6 +91,11 @@ WARMED = (
     "On a GPU a PPO iteration is timed once libraries have loaded their kernels and ours has "
     "recorded what it repeats (two iterations of ours, one of TRL's)."
 )
+ON_CPU = (
+    "On a CPU both sides are timed in their second iteration of PPO where another takes seconds, "
+    "up to 4M, so that what a process does once is in neither's seconds. The lines above say of "
+    "which rows that is so; of the others it was the first."
+)
 MEMORY = (
     "The most of any run. On a CPU it is the resident memory of the whole process, imports "
     "included; on a GPU it is what torch allocated there."
@@ -120,6 +125,10 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
     rows = rows_of(measured)
     left_out = [size for size in SIZES if size not in ("tiny", *(row["size"] for row in rows))]
     return [
+        "How many times as long TRL takes:",
+        "",
+        *speed_summary.table(rows, HEADER),
+        "",
         *(_conditions(found, unit) for found in measured),
         "",
         "Above as many as there are cores, the load average says that other work had its share of "
@@ -131,7 +140,8 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         *(line for row in rows for line in (_comparison(row, rows), *_generation(row, rows))),
         "",
         "TRL has no PPO with a shared trunk; those rows compare with its separate value model.",
-        *([WARMED] if unit == DEVICES["cuda"][1] else []),
+        "",
+        WARMED if unit == DEVICES["cuda"][1] else ON_CPU,
         "",
         f"| PPO iteration | {HEADER} | side | rollout | scoring | update | "
         "tokens sampled | tokens/s | update, share of ceiling | rollout, share of bandwidth |",
@@ -140,7 +150,8 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         "",
         "Ceiling: the MLP's product at the shape of a minibatch, measured at the end of each "
         "process; the share counts the products of our update (`torch.utils.flop_counter`) "
-        "alone. Bandwidth: what the product of a matrix of 1 GiB and a vector reads in a second; "
+        "alone, on a CPU without attention's. Bandwidth: what the product of a matrix of 1 GiB and "
+        "a vector reads in a second; "
         f"the share counts the policy's weights once in each of {ANSWER} steps, and neither the "
         "prompts nor the cache. On a CPU it is products and not memory that bound "
         f"{PASSES * BATCH} rows at once.",
@@ -171,9 +182,17 @@ def _conditions(found: Row, unit: str) -> str:
         f"{found['machine']}{_kernels(found)}, {found['threads']} thread(s), {unit}; "
         f"{many if runs > 1 else 'one run of each side, so no spread is known'}; load average "
         f"{min(load):.1f} to {max(load):.1f}; ragged lengths {found['ends']}; "
+        f"{_iteration(found, unit)}"
         f"{_versions(found) if any('trl' in row for row in found['rows']) else 'without TRL'}."
         f"{found.get('note', '')}"
     )
+
+
+def _iteration(found: Row, unit: str) -> str:
+    """Which iteration of PPO was timed on a CPU (on a GPU: `WARMED`)."""
+    if unit != DEVICES["cpu"][1]:
+        return ""
+    return f"of PPO the {'second' if found.get('iteration', 1) == 2 else 'first'} iteration; "
 
 
 def _kernels(found: Row) -> str:

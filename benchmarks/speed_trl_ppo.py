@@ -25,9 +25,9 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 def ppo(
     folder: Path, rows: list[Any], size: str, clock: world.Clock, common: dict[str, Any]
 ) -> dict[str, Any]:
-    """One iteration, its sampling and its update; the last, where some are to warm a GPU up."""
+    """One iteration, its sampling and its update; the last, where some come before it."""
     count = world.responses_of(size)
-    iterations = 1 + world.warming(clock.device, "trl")
+    iterations = 1 + world.warming(clock.device, "trl", size)
     config = PPOConfig(
         **common,
         total_episodes=count * iterations,

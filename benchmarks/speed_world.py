@@ -24,8 +24,9 @@ from transformers import (
 
 WORKS = ("ppo-separate", "ppo-shared", "sft", "reward")
 PADDED_WORKS = ("ppo-separate-padded", "ppo-shared-padded")
-"""Ours without packed rows, for the sizes where another iteration takes seconds."""
-PADDED_SIZES = ("tiny", "0.6M", "4M")
+"""Ours without packed rows, for the sizes of QUICK."""
+QUICK = ("tiny", "0.6M", "4M")
+"""Sizes where another iteration of PPO takes seconds of a CPU."""
 PAD, END = 0, 1
 PROMPT, ANSWER = 32, 64
 """Tokens of a prompt, and most tokens of a response."""
@@ -55,7 +56,7 @@ heads; all weights are random. On a CPU PPO of ours splits their minibatches as 
 
 def works_of(size: str) -> tuple[str, ...]:
     """What our side measures."""
-    return WORKS + PADDED_WORKS if size in PADDED_SIZES else WORKS
+    return WORKS + PADDED_WORKS if size in QUICK else WORKS
 
 
 def responses_of(size: str) -> int:
@@ -68,12 +69,15 @@ def micro_batch_of(size: str, device: str) -> int:
     return int(SIZES[size].get("micro", BATCH)) if device == "cpu" else BATCH
 
 
-def warming(device: str, side: str) -> int:
-    """Iterations of PPO before the one that is timed.
+def warming(device: str, side: str, size: str) -> int:
+    """Iterations of PPO before the one that is timed, which is like all that follow in a training.
 
-    On a GPU libraries load their kernels in the first, and ours also records what it repeats.
+    On a GPU libraries load their kernels in the first, and ours also records what it repeats. On a
+    CPU the first asks the system for its memory.
     """
-    return {"ours": 2, "trl": 1}[side] if device == "cuda" else 0
+    if device == "cuda":
+        return {"ours": 2, "trl": 1}[side]
+    return 1 if size in QUICK else 0
 
 
 def write_world(folder: Path, size: str, lengths: str, device: str = "cpu") -> None:

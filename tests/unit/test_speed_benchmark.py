@@ -203,7 +203,14 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     ]
     confined = found | {"bits": {"ours": "portable", "trl": "native"}, "rows": slow}
     (tmp_path / "cpu-4M-portable-m.json").write_text(json.dumps(confined))
-    other = found | {"machine": "N", "runs": 1, "load": [0.5], "rows": small, "note": " Of two."}
+    other = found | {
+        "machine": "N",
+        "runs": 1,
+        "load": [0.5],
+        "rows": small,
+        "iteration": 2,
+        "note": " Of two.",
+    }
     (tmp_path / "cpu-0.6M-n.json").write_text(json.dumps(other))
     speed_page.write_page(tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
@@ -236,9 +243,10 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         in page
     )
     versions = "TRL 1 for PPO, 2 for SFT, 3 for reward training."
-    assert f"load average 1.0 to 7.5; ragged lengths as told; {versions}" in page
+    first = "ragged lengths as told; of PPO the first iteration;"
+    assert f"load average 1.0 to 7.5; {first} {versions}" in page
     assert "- 0.6M, float32, native / native: N, 1 thread(s)" in page
-    assert "load average 0.5 to 0.5; ragged lengths as told; without TRL. Of two." in page
+    assert "ragged lengths as told; of PPO the second iteration; without TRL. Of two." in page
     assert (
         "separate value model | 0.6M | ragged | float32 | native / native | N | 7.000 | – | – |"
         in page
@@ -251,6 +259,10 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
         "- 4M, float32, portable / native: M, kernels: ours AVX2, trl AVX512, ceiling in "
         "GFLOP/s: ours 2, trl 2, 1 thread(s)" in page
     )
+    in_short = page.partition("- 0.6M, float32")[0]
+    assert f"| {same_bits} 2.00 | 6.00 | 1.00 | 1.50 | – |" in in_short
+    assert "| 4M | ragged | float32 | portable / native | M | 0.50 | – | 1.00 | – | – |" in in_short
+    assert f"| 0.6M | ragged | float32 | native / native | N |{' – |' * 5}" in in_short
     assert "Not measured here: 135M, 1B." in page
     assert page.count("**Not measured**") == 1
 

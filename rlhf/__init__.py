@@ -68,6 +68,7 @@ Models
     decoding_cache       a key-value cache with room for the tokens to come
     decoding_attention   attention of one query a row, which a CPU does faster so
     packed_weights       weights laid out for products with few rows, on a CPU
+    pass_sizes           how many tokens are read at a time where nothing is trained
     decoding_graph       decoding steps that a GPU repeats by itself, from one recording
     token_draws          tokens drawn from logits, each with a uniform number of its own
     generation           sampling responses with a key-value cache

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
 
@@ -38,13 +39,7 @@ class Classifier(RewardModel):
     @property
     def longest(self) -> int | None:
         """Most tokens that it can read, where it has learned positions; else None."""
-        config = self.classifier.config
-        if getattr(config, "rope_parameters", None) is not None:
-            return None
-        most = getattr(config, "max_position_embeddings", None)
-        # RoBERTa's positions start behind that of padding.
-        offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-        return None if most is None else int(most) - offset
+        return longest_of(self.classifier.config)
 
     def raw_scores(
         self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False
@@ -99,6 +94,16 @@ class TextEncoder(Encoder):
         else:
             text = render(self._tokenizer, messages) + response
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def longest_of(config: PreTrainedConfig) -> int | None:
+    """Most tokens that a classifier can read, where it has learned positions; else None."""
+    if getattr(config, "rope_parameters", None) is not None:
+        return None
+    most = getattr(config, "max_position_embeddings", None)
+    # RoBERTa's positions start behind that of padding.
+    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    return None if most is None else int(most) - offset
 
 
 def has_score_head(model: RewardModel) -> bool:

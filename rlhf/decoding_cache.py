@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]
@@ -41,16 +41,17 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
             raise ValueError(f"expected at most {self._length} tokens, found {after}")
         for store, new in zip(self._stores, (key_states, value_states), strict=True):
             store[:, :, before:after] = new
-        self._show(after)
+        self._show(self._first_seen(before), after)
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows only."""
         if self._stores is not None:
             length = self.get_seq_length()
+            first = length - self.keys.shape[2]
             keys, values = (store.index_select(0, indices) for store in self._stores)
             self._stores = keys, values
-            self._show(length)
+            self._show(first, length)
 
     def fixed(self, place: Tensor) -> "FixedLayer":
         """The layer as one that writes at a place of the device's; this one is not used again."""
@@ -67,9 +68,53 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         used = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
         return states.new_empty(rows, heads, self._length, size, dtype=used)
 
-    def _show(self, length: int) -> None:
+    def _first_seen(self, position: int) -> int:
+        """The first position that a query at this one sees."""
+        del position
+        return 0
+
+    def _show(self, first: int, length: int) -> None:
         assert self._stores is not None
-        self.keys, self.values = (store[:, :, :length] for store in self._stores)
+        self.keys, self.values = (store[:, :, first:length] for store in self._stores)
+
+
+class RoomyWindowLayer(RoomyLayer):
+    """The same of a layer whose queries look back so far only; what is behind stays, unread.
+
+    Windows of real models are about as long as a prompt with its response, or longer.
+    """
+
+    is_sliding = True
+
+    def __init__(self, length: int, window: int):
+        """Reserve so many positions; a query sees `window` of them, its own among these."""
+        super().__init__(length)
+        self.sliding_window = window
+        self._written = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new positions; the keys and values that any of their queries sees.
+
+        Raises:
+            ValueError: there is no room for them.
+        """
+        found = super().update(key_states, value_states, *args, **kwargs)
+        self._written += key_states.shape[-2]
+        return found
+
+    def get_seq_length(self) -> int:
+        """Positions so far."""
+        return self._written
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many positions so many new queries see, and the first of these."""
+        first = self._first_seen(self._written)
+        return self._written + query_length - first, first
+
+    def _first_seen(self, position: int) -> int:
+        return max(0, position - self.sliding_window + 1)
 
 
 class FixedLayer(DynamicLayer):  # type: ignore[misc]
@@ -118,7 +163,13 @@ def plain_writes() -> Iterator[None]:
 def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:
     """An empty cache for `length` tokens; layers of another kind stay the library's."""
     cache = DynamicCache(config=lm.config)
-    cache.layers = [
-        RoomyLayer(length) if type(layer) is DynamicLayer else layer for layer in cache.layers
-    ]
+    cache.layers = [_roomy(layer, length) for layer in cache.layers]
     return cache
+
+
+def _roomy(layer: Any, length: int) -> Any:
+    if type(layer) is DynamicLayer:
+        return RoomyLayer(length)
+    if type(layer) is DynamicSlidingWindowLayer:
+        return RoomyWindowLayer(length, layer.sliding_window)
+    return layer

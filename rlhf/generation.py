@@ -20,14 +20,12 @@ from rlhf.masked import last_token_index
 from rlhf.packed_weights import packed_weights
 from rlhf.padding import pad_left, position_ids
 from rlhf.params.sampling import SamplingParams
+from rlhf.pass_sizes import tokens_at_a_time
 from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask
 from rlhf.token_draws import draw_tokens, going_on, one_of
 
 MOST_ALIVE = 7 / 8
 """Finished rows leave the batch, and the cache is copied, once the rows alive are so few of it."""
-MOST_READ = 2**27
-"""Numbers in the middle of a layer's MLP while prompts are read: 256 MiB a tensor in bfloat16.
-Longer prompts are read in parts; every batch of the embedded model's recipe is one."""
 
 
 class Responses(NamedTuple):
@@ -127,9 +125,7 @@ def _one_by_one(
 
 def prompt_parts(lm: PreTrainedModel, rows: int, length: int) -> list[slice]:
     """The positions of prompts that are read at a time: all of them where memory allows."""
-    config = lm.config.get_text_config()
-    width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    count = max(1, min(length, -(-rows * length * width // MOST_READ)))
+    count = max(1, min(length, -(-rows * length // tokens_at_a_time(lm))))
     ends = [length * part // count for part in range(count + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
 

@@ -5,8 +5,9 @@ the block-diagonal mask from the positions where no attention mask is given. `ch
 that the model at hand does so, whatever its architecture.
 
 So cost follows real tokens: of 16 responses whose lengths are ragged, padding is 40 % of a batch of
-one row each, and 5 % of packed rows. On a CPU most families need none of it: all sequences stand in
-one row, and each attends by itself.
+one row each, and 5 % of packed rows. On a CPU most families need none of it (`can_attend_within`):
+all sequences stand in one row, and each attends by itself. Pairs (`rlhf.pair_rows`) share prompts,
+so their rows have a mask everywhere.
 """
 
 from collections.abc import Sequence
@@ -88,11 +89,12 @@ def packed_rows(
 ) -> list[list[int]]:
     """Indices of sequences in the rows in which the trunk computes them fastest there.
 
-    Where each attends by itself, that is one row without any padding. Else a row has at most
-    `width` tokens, where it is said.
+    Where each attends by itself, no row has padding: it is one of all sequences, or where they are
+    of equal length one for each. Elsewhere a row has at most `width` tokens, where it is said.
     """
-    if len(set(lengths)) > 1 and can_attend_within(trunk, device):
-        return [list(range(len(lengths)))]
+    if can_attend_within(trunk, device):
+        every = range(len(lengths))
+        return [list(every)] if len(set(lengths)) > 1 else [[index] for index in every]
     if width is not None:
         return pack(lengths, width)
     # Positions restart, but GPT-Neo cannot read a row of more tokens than it has positions.

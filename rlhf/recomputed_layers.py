@@ -73,5 +73,19 @@ def _contexts(
     """Those of a pass and of its repetition, which attends by the function of the pass."""
     for part in layer.modules():
         if isinstance(config := getattr(part, "config", None), PreTrainedConfig):
-            return nullcontext(), attending_as(config, config._attn_implementation)
+            return nullcontext(), _AsThen(config, config._attn_implementation)
     return nullcontext(), nullcontext()
+
+
+class _AsThen(AbstractContextManager[None]):
+    """`attending_as`, as often as it is entered: a graph that is retained is gone through again."""
+
+    def __init__(self, config: PreTrainedConfig, name: str):
+        self._config, self._name = config, name
+
+    def __enter__(self) -> None:
+        self._inside = attending_as(self._config, self._name)
+        self._inside.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inside.__exit__(*error)

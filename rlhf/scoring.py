@@ -10,6 +10,7 @@ from rlhf.chat import Prompt, encode_prompt, encode_response
 from rlhf.compute import Compute
 from rlhf.distributed import share, total
 from rlhf.padding import pad_right
+from rlhf.pass_sizes import tokens_at_a_time
 from rlhf.reward_models import RewardModel
 from rlhf.special_ids import special_ids
 
@@ -42,7 +43,7 @@ def score_rows(
     compute: Compute,
     batch_size: int = 256,
 ) -> list[float]:
-    """Normalised scores of token rows, in their order."""
+    """Normalised scores of token rows, in their order; arguments as for `score_batches`."""
     batches = score_batches(model, rows, pad_id=pad_id, compute=compute, batch_size=batch_size)
     return scores_in_order(batches, len(rows))
 
@@ -59,14 +60,35 @@ def score_batches(
     """The same batch by batch: the place of each row among the rows, and its score.
 
     Rows of similar length share a batch, and of several processes each scores its share.
+
+    Args:
+        model: the reward model.
+        rows: token ids of each.
+        pad_id: any legal id.
+        compute: where, and in which precision.
+        batch_size: most rows of a batch; of long rows it has fewer, whose tokens memory bounds.
     """
     order = share(sorted(range(len(rows)), key=lambda row: len(rows[row])))
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
+    most = tokens_at_a_time(model.classifier)
+    for chosen in _batches(order, [len(row) for row in rows], batch_size, most):
         ids, mask = pad_right([rows[row] for row in chosen], pad_id)
         with compute.autocast():
             batch = model(ids.to(compute.device), mask.to(compute.device))
         yield list(zip(chosen, batch.float().tolist(), strict=True))
+
+
+def _batches(
+    order: Sequence[int], lengths: Sequence[int], rows: int, tokens: int
+) -> Iterator[list[int]]:
+    """So many rows, from short to long, as have so many tokens once padded; one at least."""
+    batch: list[int] = []
+    for row in order:
+        if batch and (len(batch) == rows or (len(batch) + 1) * lengths[row] > tokens):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def scores_in_order(batches: Iterable[Sequence[tuple[int, float]]], count: int) -> list[float]:

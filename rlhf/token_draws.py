@@ -87,4 +87,5 @@ def draw_index(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _fixed_point(probabilities: Tensor) -> Tensor:
-    return (probabilities.double() * ONE).long()
+    # Exact: it is a power of two.
+    return (probabilities * ONE).long()

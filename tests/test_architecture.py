@@ -144,8 +144,8 @@ def used_names(path: str) -> set[str]:
 USED = {path: used_names(path) for path in [*MODULES, *EXPERIMENTS]}
 
 
-CALLED_BY_TORCH = {"forward", "allocate"}
-"""Of a module, and of a collective of FSDP."""
+CALLED_BY_TORCH = {"forward", "allocate", "get_mask_sizes"}
+"""Of a module, of a collective of FSDP; and by transformers, of a layer of its cache."""
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.startswith("rlhf/")])

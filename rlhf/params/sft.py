@@ -26,8 +26,8 @@ class SFTParams:
     """Share of the prompts whose demonstrations are not trained on, but measured before and after;
     decided by the prompt alone."""
     packing: bool = False
-    """Put several demonstrations in a row (of `max_tokens` on a GPU), none of which sees another;
-    changes speed, never the gradient."""
+    """Put several demonstrations in a row, none of which sees another; changes speed, never the
+    gradient. A row has `max_tokens`, on a CPU of most families as many as there are."""
     lora: LoraParams | None = None
     """Train low-rank adapters and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(

@@ -21,17 +21,13 @@ Problem = tuple[str, str]
 
 def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     """Problems with the base model, and with a reward model used as annotator."""
-    base, label = params.base, params.label
+    base = params.base
     if base.model is not None and (root / base.model).is_dir():
         yield from _own_problems(params, root / base.model)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
-    judge = "reward_model" in (label.annotators, params.evaluate.judge)
-    others = {"label.reward_model": label.reward_model if judge else None}
-    others["reward.model"] = params.reward.model
-    for key, name in others.items():
-        if name not in (None, NO_MODEL) and (root / str(name)).is_dir():
-            yield from ((key, text) for text in _scores_problems(root / str(name)))
+    for key, folder in _scorers(params, root).items():
+        yield from ((key, text) for text in _scores_problems(folder))
     yield from _start_problems(params, root)
     function = own_function(params.ppo.rewards)
     if function is not None:
@@ -40,6 +36,40 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
         if source.revision is not None and not (root / source.path).exists():
             key = f"prepare.sources.{number}.path"
             yield from _hub_problems(key, source.path, source.revision, "dataset")
+
+
+def model_notes(params: Params, root: Path) -> Iterator[str]:
+    """What may end a later stage, of scorers without problems: texts that one cannot read."""
+    for key, folder in _scorers(params, root).items():
+        from transformers import AutoConfig  # noqa: PLC0415
+
+        from rlhf.classifiers import longest_of  # noqa: PLC0415
+        from rlhf.positions import longest_row  # noqa: PLC0415
+
+        allowed: dict[str, int] = {}
+        for name in ("sample", "ppo", "evaluate"):
+            section = getattr(params, name)
+            allowed |= longest_row(name, section.max_prompt_tokens, section.sampling.max_new_tokens)
+        most = longest_of(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        if longer := [keys for keys, tokens in allowed.items() if most and tokens > most]:
+            yield (
+                f"{key}: {folder.relative_to(root)} reads at most {most} of its tokens, but "
+                f"{', '.join(longer)} may be more of the policy's; a longer text ends the stage, "
+                "so lower them unless prompts and responses are short"
+            )
+
+
+def _scorers(params: Params, root: Path) -> dict[str, Path]:
+    """Key -> the folder of a reward model that scores or annotates, where there is one."""
+    label = params.label
+    judges = "reward_model" in (label.annotators, params.evaluate.judge)
+    named = {"label.reward_model": label.reward_model if judges else None}
+    named["reward.model"] = params.reward.model
+    return {
+        key: root / name
+        for key, name in named.items()
+        if name is not None and name != NO_MODEL and (root / name).is_dir()
+    }
 
 
 def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
-from tasks.own_data.model_checks import Problem, model_problems
+from tasks.own_data.model_checks import Problem, model_notes, model_problems
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
 from tasks.params.rules import nearest
@@ -45,14 +45,14 @@ def check_inputs(params: Params, root: Path) -> None:
     """
     _check_place(root)
     problems = [*_path_problems(params, root), *model_problems(params, root)]
-    notes: list[str] = []
+    notes = [] if problems else list(model_notes(params, root))
     damaged = any(key.startswith("prepare.") for key, _ in problems)
     if not damaged and (params.prepare.files is not None or params.prepare.sources):
         # Imported here: the embedded world has no rows to look at.
         from tasks.own_data.checks import examine  # noqa: PLC0415
 
         data = examine(params, root)
-        problems, notes = problems + data.problems, data.notes
+        problems, notes = problems + data.problems, notes + data.notes
     # First, so that whoever mends the problems knows of these as well.
     for note in notes:
         _log.warning("%s", note)

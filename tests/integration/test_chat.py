@@ -80,6 +80,26 @@ def test_each_line_gets_one_line_of_the_last_policy_and_of_sft_beside_it(
     assert asked(monkeypatch, capsys, text, "--seed", "1")[1] != alone
 
 
+HEAVY = {"datasets", "dvc", "great_expectations", "mlflow", "pandas", "prefect", "sklearn"}
+"""Each takes a second and more to import, of the five in which a first answer is wanted."""
+
+
+def test_a_first_answer_waits_for_no_library_but_those_of_the_model(root: Path):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tasks.chat", "--max-new-tokens", "2"],
+        input="Sam: where is my parcel?\n",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert {"torch", "transformers"} <= imported
+    assert imported & HEAVY == set()
+
+
 def test_the_likeliest_tokens_do_not_depend_on_the_seed(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

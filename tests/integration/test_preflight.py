@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import load_params
@@ -72,6 +78,35 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: P
 
     place.values["ppo"]["value_init"] = "zero"
     check_inputs(load_params(place.save()), place.root)
+
+
+def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    """Found in an iteration of PPO alone, it would cost hours; shorter texts are fine."""
+    write_chat_model(place.root / "judge")
+    shape = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=100, num_labels=1,
+    )  # fmt: skip
+    BertForSequenceClassification(shape).save_pretrained(place.root / "judge")
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"] |= {"max_prompt_tokens": 60, "value_init": "zero"}
+    place.values["ppo"]["sampling"] = {"max_new_tokens": 41}
+    for name in ("sample", "evaluate"):
+        place.values[name] |= {"max_prompt_tokens": 60, "sampling": {"max_new_tokens": 40}}
+
+    check_inputs(load_params(place.save()), place.root)
+    (note,) = [note for note in caplog.messages if "reward.model" in note]
+    assert note.startswith(
+        "reward.model: judge reads at most 100 of its tokens, but ppo.max_prompt_tokens + "
+        "ppo.sampling.max_new_tokens may be more of the policy's; a longer text ends the stage"
+    )
+
+    caplog.clear()
+    place.values["ppo"]["sampling"] = {"max_new_tokens": 40}
+    check_inputs(load_params(place.save()), place.root)
+    assert "judge reads" not in caplog.text
 
 
 def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):

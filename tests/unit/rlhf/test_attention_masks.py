@@ -77,7 +77,7 @@ def test_elsewhere_than_on_a_cpu_one_packed_row_has_a_mask_too() -> None:
 
 @pytest.mark.parametrize("family", [name for name in families.EVERY if name in TAKE_ANY_MASK])
 def test_attention_within_sequences_is_that_of_a_mask(family: str, assert_close) -> None:
-    """Hidden states and gradients, of the mask that transformers would have made."""
+    """Hidden states and gradients; of Mistral as it is without the window that it has here."""
     trunk = families.policy(family).base_model
     lengths = [5, 1, 9, 2]
     ids = torch.arange(sum(lengths))[None] % 13 + 2

@@ -105,7 +105,7 @@ def test_responses_are_the_same_and_an_error_leaves_the_model_as_it_was(
     monkeypatch.setattr(bits, "_in_effect", "native")
     assert responses() == expected
     # Prompts that are read a column at a time; in the first one, padding sees nothing.
-    monkeypatch.setattr("rlhf.generation.MOST_READ", 1)
+    monkeypatch.setattr("rlhf.pass_sizes.MOST_READ", 1)
     assert responses() == expected
 
     monkeypatch.setattr(lm.base_model, "forward", lambda **_: 1 / 0)

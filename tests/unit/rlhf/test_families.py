@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlhf import generation
+from rlhf import pass_sizes
 from rlhf.actor_critic import build_actor_critic, load_value_function, save_value_function
 from rlhf.draws import draw_table
 from rlhf.generation import sample_responses
@@ -116,7 +116,7 @@ def test_prompts_read_in_parts_are_answered_as_those_read_at_once(monkeypatch, f
     # An MLP of 48 numbers a position, or four times 32 where a family does not say.
     whole, some, each = [[12]], [[6, 6], [4, 4, 4]], [[1] * 12]
     for most, expected in ((2**27, whole), (4 * 12 * 48 - 1, some), (1, each)):
-        monkeypatch.setattr(generation, "MOST_READ", most)
+        monkeypatch.setattr(pass_sizes, "MOST_READ", most)
         read.clear()
         found = sample_responses(lm, ids, mask, settings, stop_ids=[-1], pad_id=PAD, draws=draws)
         assert read[:-5] in expected

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from transformers import DynamicCache
 
-from rlhf import generation
+from rlhf import pass_sizes
 from rlhf.generation import prompt_parts
 from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
@@ -149,6 +150,28 @@ def test_rows_are_the_answers_without_padding():
         assert row == ids[:length].tolist()
 
 
+def test_the_cache_is_copied_when_an_eighth_of_its_rows_has_ended(monkeypatch):
+    kept = []
+    plain = DynamicCache.batch_select_indices
+    monkeypatch.setattr(
+        DynamicCache,
+        "batch_select_indices",
+        lambda cache, rows: (kept.append(len(rows)), plain(cache, rows))[1],
+    )
+    found = sample(tiny.llama(), varied_prompts(50), max_new_tokens=24)
+    lengths = found.response_mask.sum(dim=1).tolist()
+    expected, held = [], 50
+    for step in range(1, max(lengths)):
+        alive = sum(length > step for length in lengths)
+        if 8 * alive <= 7 * held:
+            held = alive
+            expected.append(alive)
+    assert kept == expected
+    assert len(expected) > 4
+    ends = len(set(lengths)) - 1
+    assert len(expected) < ends, "else every end would do"
+
+
 # --- long prompts ------------------------------------------------------------------------------
 
 
@@ -156,7 +179,7 @@ def test_long_prompts_are_read_in_parts_of_equal_length(monkeypatch: pytest.Monk
     lm = tiny.llama()
     width = lm.config.intermediate_size
     assert prompt_parts(lm, 2**10, 4) == [slice(0, 4)]
-    monkeypatch.setattr(generation, "MOST_READ", 3 * 10 * width)
+    monkeypatch.setattr(pass_sizes, "MOST_READ", 3 * 10 * width)
     assert prompt_parts(lm, 3, 10) == [slice(0, 10)]
     assert prompt_parts(lm, 3, 11) == [slice(0, 5), slice(5, 11)]
     assert prompt_parts(lm, 12, 10) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]

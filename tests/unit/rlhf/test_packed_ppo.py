@@ -19,10 +19,11 @@ from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
 from rlhf.seeding import Seeds
-from tests import tiny
+from tests import packed_rows, tiny
 from tests.ppo_world import PLAIN, assert_same_weights, fresh, metrics_of, params, policy, run
 from tests.tiny import COMPUTE, PROMPTS, TOKENS
 
+packed_as = pytest.fixture(params=packed_rows.KINDS)(packed_rows.packed_as)
 LONG = [*PROMPTS, list(range(2, 16)) * 2]
 RAGGED = SamplingParams(max_new_tokens=12)
 ONE_UPDATE = {
@@ -70,6 +71,7 @@ def assert_same_round(found, assert_close) -> None:
         assert_close(one.rollout.scores, other.rollout.scores, rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("packed_as")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -18,7 +18,10 @@ from rlhf.packing import (
 )
 from rlhf.padding import pad_left, pad_right
 from tests import families, tiny
+from tests.packed_rows import KINDS
+from tests.packed_rows import packed_as as as_either
 
+packed_as = pytest.fixture(params=KINDS)(as_either)
 SEQUENCES = [[5, 6, 7, 8, 9, 1], [4, 10, 1], [3], [13, 14, 15, 1], [9, 9, 12, 11, 3, 4, 5, 1]]
 BOTH = pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 
@@ -85,6 +88,7 @@ def test_what_padding_costs_counts():
         ("llama", "cpu", [30, 20, 9], None, [[0, 1, 2]]),
         ("llama", "cpu", [30, 20, 9], 50, [[0, 1, 2]]),
         ("llama", "cpu", [30, 30, 30], None, [[0], [1], [2]]),  # Without padding as they are.
+        ("llama", "cpu", [30, 30, 30], 70, [[0], [1], [2]]),
         ("llama", "meta", [30, 20, 9], 50, [[0, 1], [2]]),
         ("gpt2", "cpu", [30, 20, 9], 50, [[0, 1], [2]]),
     ],
@@ -135,6 +139,7 @@ def test_s52_what_stands_in_a_sequence_changes_nothing_in_the_next(build):
     assert not torch.equal(one[0, :3], other[0, :3])
 
 
+@pytest.mark.usefixtures("packed_as")
 @pytest.mark.parametrize("padded", [pad_left, pad_right])
 @BOTH
 def test_s52_a_padded_batch_has_the_hidden_states_and_gradient_of_its_packed_rows(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf import attention_masks, packing, recorded_passes, reward, sft, trunk_passes
+from rlhf import recorded_passes, reward, sft, trunk_passes
 from rlhf.compute import Compute
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.reward import RewardParams
@@ -17,7 +17,7 @@ from rlhf.pass_recordings import Recorder
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.recorded_passes import FAMILIES
 from rlhf.seeding import Seeds
-from tests import families, ppo_world, recorded_world, tiny
+from tests import families, packed_rows, ppo_world, recorded_world, tiny
 from tests.recorded_world import (
     ALL,
     CPU,
@@ -40,8 +40,7 @@ PRECISIONS = [Compute(CPU, "float32"), Compute(CPU, "bfloat16")]
 @pytest.fixture(autouse=True)
 def masks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed rows have a mask, which they need on a CPU no more."""
-    for module in (attention_masks, packing):
-        monkeypatch.setattr(module, "can_attend_within", lambda trunk, device: False)
+    packed_rows.with_masks(monkeypatch)
 
 
 @pytest.fixture

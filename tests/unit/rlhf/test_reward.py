@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from rlhf import pass_sizes
 from rlhf.chat import encode_prompt, encode_response
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.optimiser import OptimiserParams
@@ -196,6 +197,22 @@ def test_s41_scores_come_in_the_order_of_the_rows_whatever_the_batch(assert_clos
     model.set_normaliser(0.1, 2.0)
     expected = [(raw_score(model, row) - 0.1) / 2 for row in ROWS]
     found = score_rows(model, ROWS, pad_id=PAD, compute=COMPUTE, batch_size=batch_size)
+    assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_long_rows_are_scored_few_at_a_time(assert_close, monkeypatch):
+    """Twenty tokens at a time, padding among them; longer rows one by one."""
+    model, read = tiny.reward_model(), []
+    rows = [[5] * length for length in (3, 30, 4, 9, 4, 2, 10, 4)]
+    expected = score_rows(model, rows, pad_id=PAD, compute=COMPUTE)
+    width = model.classifier.config.intermediate_size
+    monkeypatch.setattr(pass_sizes, "MOST_READ", 20 * width)
+    model.classifier.base_model.register_forward_pre_hook(
+        lambda _, __, given: read.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    found = score_rows(model, rows, pad_id=PAD, compute=COMPUTE)
+    assert read == [(5, 4), (2, 10), (1, 30)]
     assert_close(found, expected, rtol=0, atol=1e-5)
 
 

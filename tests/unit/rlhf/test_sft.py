@@ -19,9 +19,10 @@ from rlhf.sft import (
     total_steps,
     train,
 )
-from tests import tiny
+from tests import packed_rows, tiny
 from tests.tiny import COMPUTE, EOS, LINES, PAD, tokenizer
 
+packed_as = pytest.fixture(params=packed_rows.KINDS)(packed_rows.packed_as)
 EXAMPLES = [
     Example([5, 6, 7], [8, 9, EOS]),
     Example([4], [10, EOS]),
@@ -124,6 +125,7 @@ def test_s53_the_micro_batch_size_changes_no_gradient(assert_close, micro):
     assert_close(norms[1], norms[0], rtol=1e-5, atol=0)
 
 
+@pytest.mark.usefixtures("packed_as")
 @pytest.mark.parametrize("build", [tiny.llama, tiny.gpt2])
 @pytest.mark.parametrize(("width", "micro"), [(8, 99), (9, 2), (100, 99)])
 def test_s52_packing_changes_no_gradient(assert_close, build, width, micro):

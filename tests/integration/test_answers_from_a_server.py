@@ -101,6 +101,7 @@ def test_each_policy_of_a_stage_is_asked_of_the_server_that_has_it(
     assert "served_logprob_difference" not in ours
 
 
+@pytest.mark.long
 def test_every_request_says_all_that_the_draws_depend_on(
     root: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ):

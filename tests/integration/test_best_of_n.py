@@ -9,6 +9,8 @@ from ruamel.yaml import YAML
 
 from tests import stage_world
 
+pytestmark = pytest.mark.long
+
 SAMPLES = "results/evaluate/r1/samples.jsonl"
 
 

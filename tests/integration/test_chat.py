@@ -84,6 +84,7 @@ HEAVY = {"datasets", "dvc", "great_expectations", "mlflow", "pandas", "prefect",
 """Each takes a second and more to import, of the five in which a first answer is wanted."""
 
 
+@pytest.mark.long
 def test_a_first_answer_waits_for_no_library_but_those_of_the_model(root: Path):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "tasks.chat", "--max-new-tokens", "2"],

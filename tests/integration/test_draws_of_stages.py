@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 from tasks.running.staging import model_hash
 from tests import stage_world
 
+pytestmark = pytest.mark.long
+
 COMPARISONS = "data/rounds/r1/comparisons.jsonl"
 
 

@@ -202,7 +202,7 @@ def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
         ("waiting", 5, True, "Waiting"),
         pytest.param("blocked", 4, False, "Blocked", marks=pytest.mark.long),
         pytest.param("stopped", 3, False, "Stopped", marks=pytest.mark.long),
-        ("bad_input", 2, False, "BadInput"),
+        pytest.param("bad_input", 2, False, "BadInput", marks=pytest.mark.long),
     ],
 )
 def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(

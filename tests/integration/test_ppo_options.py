@@ -86,6 +86,7 @@ def test_s64_a_round_without_a_value_function_is_published_without_one_and_resum
     assert (world / "models/rounds/r2/policy/value_function").is_dir()
 
 
+@pytest.mark.long
 def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Path):
     """Training itself is the same; the folder differs in the policy's weights alone."""
     stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
@@ -149,6 +150,7 @@ def test_a_second_round_may_start_between_sft_and_the_policy(world: Path, lora):
         torch.testing.assert_close(weight.double(), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_second_round_continues_from_the_adapter_of_the_first(world: Path):
     set_params(world, "ppo", {"lora": LORA, "kl_coef": 0.0})
     add_second_round(world, "models/rounds/r1/policy")

@@ -157,6 +157,7 @@ def test_rows_in_are_rows_out(gate):
     assert (counts.quarantined, counts.ties) == (3, 5)
 
 
+@pytest.mark.long
 def test_the_report_is_the_same_bytes_twice_and_shows_no_text_of_the_data(tmp_path):
     evil = "<script>alert(1)</script>"
     rows = [*good(30), sourced(evil, evil, evil.upper())]

@@ -133,6 +133,7 @@ def test_natural_defects_of_real_data_are_found(tmp_path, name, found):
     assert {rule: rules[rule]["rows"] for rule in found} == found
 
 
+@pytest.mark.long
 def test_a_report_never_takes_the_place_of_what_is_read(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["check", str(write(tmp_path / "x.jsonl", ROWS)), "--report", str(out)]) == 0
@@ -161,6 +162,7 @@ def test_a_report_removes_no_folder_that_it_has_not_written(tmp_path, capsys):
     assert (out / "data_docs/thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.long
 def test_a_report_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path):
     out, path, other = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS), tmp_path / "other"
     other.mkdir()
@@ -172,6 +174,7 @@ def test_a_report_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path
     assert (out / "data_docs/index.html").is_file()
 
 
+@pytest.mark.long
 def test_heldout_prompts_of_rows_with_and_without_a_prompt_are_read(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
     implicit = {"chosen": "Q: hi A", "rejected": "Q: hi B"}
@@ -248,6 +251,7 @@ def test_data_without_a_preference_are_blocked_with_a_report(votes, ties, tmp_pa
 HOSTILE = "<scr<script></script>ipt>alert(1)</script><meta http-equiv=refresh content=0>\x1b[31m"
 
 
+@pytest.mark.long
 def test_no_name_of_an_annotator_runs_in_the_report_or_steers_the_terminal(tmp_path, capsys):
     rows = [
         {

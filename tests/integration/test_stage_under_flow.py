@@ -82,7 +82,7 @@ SHORT_GRACE = f"import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\n{DRIVER}"
 @pytest.mark.parametrize(
     ("signals", "kept"),
     [
-        ([signal.SIGINT], True),
+        pytest.param([signal.SIGINT], True, marks=pytest.mark.long),
         ([signal.SIGTERM], False),
         ([signal.SIGINT, signal.SIGINT], False),
     ],

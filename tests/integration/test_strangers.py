@@ -15,6 +15,8 @@ from flows import servers
 from flows.access import authorization
 from flows.environment import environment
 
+pytestmark = pytest.mark.long
+
 ELSEWHERE = ["http://evil.example", "null", "http://127.0.0.1:9", "http://localhost:9"]
 DEPLOYMENTS = "/api/deployments/filter"
 EXPERIMENTS = "/api/2.0/mlflow/experiments/create"
@@ -62,14 +64,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
         yield Pages(home, prefect, mlflow)
 
 
-@pytest.mark.long
 def test_the_person_who_has_the_password_is_let_in(pages: Pages):
     assert ask(pages.prefect, DEPLOYMENTS, {}, **pages.signed_in) == (200, "[]")
     own = {"Origin": pages.prefect.url, **pages.signed_in}
     assert ask(pages.prefect, DEPLOYMENTS, {}, **own) == (200, "[]")
 
 
-@pytest.mark.long
 def test_mlflow_works_for_its_own_page(pages: Pages):
     for number, headers in enumerate([{}, {"Origin": pages.mlflow.url}]):
         status, text = ask(pages.mlflow, EXPERIMENTS, {"name": f"e{number}"}, **headers)
@@ -77,7 +77,6 @@ def test_mlflow_works_for_its_own_page(pages: Pages):
     assert ask(pages.mlflow, "/")[0] == 200
 
 
-@pytest.mark.long
 def test_mlflow_answers_other_machines_under_the_name_that_it_is_given(tmp_path: Path):
     """As on a cluster and in compose.yaml; MLflow has a guard of its own behind ours."""
     port = servers.any_free_port()

@@ -170,6 +170,7 @@ def test_initial_preferences_without_labels_still_have_to_be_good_ones(
     assert reason in err
 
 
+@pytest.mark.long
 def test_what_blocks_is_said_and_nothing_is_published(round_: Round):
     round_.values["validate"] |= {
         "human_labels": {"r1": 50}, "severities": {"blank_responses": "error"}

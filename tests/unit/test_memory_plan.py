@@ -42,6 +42,7 @@ def test_an_adapter_trains_next_to_nothing_and_is_its_own_reference():
     assert found == pytest.approx(4 * (2 * TRUNK + 3 * adapter), rel=0.02)
 
 
+@pytest.mark.long
 def test_a_rollout_takes_at_least_its_cache_and_an_update_its_gradients():
     found = plan(TINY)
     cache = 2 * 6 * 32 * 32 * (48 + 80) * 4

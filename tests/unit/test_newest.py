@@ -54,6 +54,7 @@ def test_what_is_installed_in_front_comes_before_what_is_here(tmp_path: Path):
     assert seen()[0] == "99"
 
 
+@pytest.mark.long
 def test_a_command_that_is_started_by_its_name_sees_what_is_in_front(tmp_path: Path):
     python = newest.environment(tmp_path / "one")
     command = python.parent / "uvicorn"

@@ -28,7 +28,7 @@ print(json.dumps(each(works, sys.argv[1], sys.argv) | {"parent": os.getpid()}))
 """
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.long)])
 def test_each_work_has_a_process_of_its_own_on_either_device(tmp_path: Path, device: str):
     """On a GPU a new one: the command prints the parent's line last, as the scripts do."""
     script = tmp_path / "works.py"

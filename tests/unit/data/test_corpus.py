@@ -33,7 +33,11 @@ def _demonstrations(templates: Templates) -> Iterator[str]:
         yield f"{request.text} {write_response(request, sample_writer(rng), rng)}"
 
 
-@pytest.fixture(scope="module", params=[TEN, TEMPLATES], ids=["ten", "all"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(TEN, marks=pytest.mark.long), TEMPLATES],
+    ids=["ten", "all"],
+)
 def templates(request: pytest.FixtureRequest) -> Templates:
     return request.param
 

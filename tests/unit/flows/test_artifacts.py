@@ -120,6 +120,7 @@ def test_without_a_page_the_command_that_opens_them_is_given():
     assert "| ppo@r1 | `a1` |" in page
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Artifact creation outside")
 def test_a_run_continues_without_its_pages_while_prefect_cannot_be_reached(tmp_path):
     report = tmp_path / "results" / "validate" / "r1" / "report.md"

@@ -77,6 +77,7 @@ def test_up_to_a_stage_the_plan_has_all_that_it_needs_and_no_more():
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_end_of_a_round_is_its_last_stage_wanted_or_not():
     stages = {stage.name: stage for stage in plan(REPOSITORY, until="ppo@r1")}
     assert not stages["ppo@r1"].ends_round

@@ -125,7 +125,8 @@ def test_a_sound_run_with_large_logits_passes_the_check_of_its_first_ratio(famil
     assert iteration.metrics.approx_kl == 0
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_s26_so_does_one_from_packed_rows_and_is_as_near_to_it_as_rounding(family):
     """Log-probabilities of a padded batch and of packed rows, whose sums have another order."""
     (packed,) = run(family, 0, packing=True)

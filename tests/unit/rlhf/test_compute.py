@@ -99,6 +99,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
 def test_layers_leave_no_holes_between_the_parts_that_stay():
     """20 layers of 8 MiB that go, and as many parts of 1 MiB that stay."""

@@ -69,7 +69,10 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch, *args, **kwargs) -> Responses:
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in FAMILIES],
+)
 def test_responses_are_those_of_steps_one_by_one(
     family: str, prompts, settings, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,9 +101,9 @@ def advantages_and_returns(changes: dict[str, Any]) -> list[torch.Tensor]:
 
 ESTIMATORS = [
     {},
-    {"whiten_rewards": True},
+    pytest.param({"whiten_rewards": True}, marks=pytest.mark.long),
     {"advantage": "grpo", "samples_per_prompt": 5},
-    {"advantage": "reinforce_pp"},
+    pytest.param({"advantage": "reinforce_pp"}, marks=pytest.mark.long),
 ]
 
 

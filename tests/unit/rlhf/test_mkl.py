@@ -102,6 +102,7 @@ def native(threads: int) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_native_products_take_an_intels_kernels_whoever_made_the_processor() -> None:
     one, two = native(1), native(2)
 

@@ -159,7 +159,9 @@ def test_s52_of_packed_rows_all_tokens_are_real():
         assert sum(plain[name]) > 1.35 * passes * tokens
 
 
-@pytest.mark.parametrize("value_model", ["shared", "separate"])
+@pytest.mark.parametrize(
+    "value_model", ["shared", pytest.param("separate", marks=pytest.mark.long)]
+)
 def test_s55_a_packed_round_resumes_from_its_state_as_if_never_stopped(value_model):
     chosen = params(
         iterations=4, value_model=value_model, packing=True, sampling=RAGGED, micro_batch_size=3

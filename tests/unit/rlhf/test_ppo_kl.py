@@ -40,7 +40,7 @@ def test_s12_the_penalty_in_the_loss_is_the_mean_over_real_tokens(assert_close, 
     assert_close(result.metrics.kl_loss, formulas[estimator].mean(), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("estimator", ["k2", pytest.param("k3", marks=pytest.mark.long)])
 def test_s13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estimator):
     settings = params(
         iterations=6, rollout_size=32, kl_in="loss", kl_estimator=estimator, kl_coef=20.0

@@ -43,7 +43,7 @@ from tests.training_steps import (
         pytest.param(partial(sft_steps, packing=True), 2, marks=pytest.mark.long),
         pytest.param(partial(sft_steps, micro_batch_size=1), 3, marks=pytest.mark.long),
         (reward_steps, 2),
-        (ppo_steps, 3),
+        pytest.param(ppo_steps, 3, marks=pytest.mark.long),
         (partial(ppo_steps, value_model="shared"), 2),
         (partial(ppo_steps, value_warmup_iterations=1), 2),
     ],
@@ -67,7 +67,7 @@ def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
         (sft_steps, 2),
         pytest.param(partial(sft_steps, micro_batch_size=1), 2, marks=pytest.mark.long),
         (reward_steps, 3),
-        (ppo_steps, 2),
+        pytest.param(ppo_steps, 2, marks=pytest.mark.long),
     ],
     ids=["sft", "micro", "reward", "ppo"],
 )

@@ -187,7 +187,9 @@ def train_two_steps(
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "packing", [False, pytest.param(True, marks=pytest.mark.long)], ids=["padded", "packed"]
+)
 @pytest.mark.parametrize("optimiser", ["muon", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_training_steps_of_the_default_size_give_the_same_bytes(
     optimiser: str, packing: bool

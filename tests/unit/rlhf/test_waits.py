@@ -69,7 +69,9 @@ def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
         x + torch.ones(4)
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "recompute", [False, pytest.param(True, marks=pytest.mark.long)], ids=["kept", "recomputed"]
+)
 @pytest.mark.parametrize("value_model", ["separate", "shared"])
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("size", [2, pytest.param(8, marks=pytest.mark.long)])

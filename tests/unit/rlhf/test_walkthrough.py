@@ -157,6 +157,7 @@ def test_parameters_of_another_version_are_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_page_shows_what_the_command_prints_in_a_fresh_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

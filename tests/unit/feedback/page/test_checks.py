@@ -105,6 +105,7 @@ def test_progress_falls_alike_when_pairs_known_items_and_repeats_are_undone(
     assert len(set.union(*falls.values())) == 1
 
 
+@pytest.mark.long
 def test_progress_betrays_no_check_where_others_answer_too(
     worker: Any, desk: Any, make_pairs: Any
 ) -> None:

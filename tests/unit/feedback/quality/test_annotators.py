@@ -31,7 +31,10 @@ CREWS = 12
 """Crews per kind of bad annotator; `python -m benchmarks.simulated_annotators` runs 300."""
 
 
-@pytest.mark.parametrize("bad", ["noisy", "left", "fast"])
+@pytest.mark.parametrize(
+    "bad",
+    ["noisy", *(pytest.param(bad, marks=pytest.mark.long) for bad in ("left", "fast"))],
+)
 def test_bad_annotators_are_flagged_and_good_ones_are_not(bad: str) -> None:
     caught, blamed = count(bad, CREWS)
     good = CREWS * (Crew.people - 1)

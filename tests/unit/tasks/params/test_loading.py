@@ -56,6 +56,7 @@ def lines_of(values: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_leaving_out_any_one_line_changes_nothing(params: ParamsFile):
     shipped = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
     expected = load_params(ROOT / "params.yaml")

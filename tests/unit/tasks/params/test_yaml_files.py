@@ -58,6 +58,7 @@ def test_ordinary_aliases_are_read(tmp_path):
     }
 
 
+@pytest.mark.long
 def test_depth_and_size_have_limits(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("a: " + "[" * 5000 + "]" * 5000)

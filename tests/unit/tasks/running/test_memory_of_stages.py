@@ -25,13 +25,14 @@ for mebibytes in (100, 20):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
 @pytest.mark.parametrize(
     ("kind", "large", "small"),
     [
         ("training", 5, 0),
-        pytest.param("sampling", 0, 5, marks=pytest.mark.long),
-        pytest.param("sharded", 0, 0, marks=pytest.mark.long),
+        ("sampling", 0, 5),
+        ("sharded", 0, 0),
     ],
 )
 def test_a_training_keeps_every_tensor_and_divided_weights_none(kind: str, large: int, small: int):

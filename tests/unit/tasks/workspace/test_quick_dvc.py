@@ -56,6 +56,7 @@ def lock(root: Path) -> str:
     return (root / "dvc.lock").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_lock_file_is_that_of_dvc_and_so_is_what_it_says(tmp_path: Path) -> None:
     roots = build(tmp_path / "plain"), build(tmp_path / "quick")
     for old, new in (("", ""), ("0.1", "0.25"), ("names: [a,", "names: [b,")):
@@ -116,6 +117,7 @@ def test_a_file_of_another_layout_is_left_to_dvc(text: str) -> None:
     assert with_entry(text, f"{HEAD}  a:\n    cmd: new\n") is None
 
 
+@pytest.mark.long
 def test_a_list_in_two_places_is_left_to_dvc(tmp_path: Path) -> None:
     roots = build(tmp_path / "plain"), build(tmp_path / "quick")
     for root, command in zip(roots, (PLAIN, DVC), strict=True):

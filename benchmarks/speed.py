@@ -86,7 +86,10 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.6M", "4M", "135M"])
-    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS)
+    parser.add_argument(
+        "--lengths", nargs="+", choices=LENGTHS, default=LENGTHS,
+        help="the file of a size then holds rows of these alone (default: both)",
+    )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

@@ -41,8 +41,6 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
 def model_notes(params: Params, root: Path) -> Iterator[str]:
     """What may end a later stage, of scorers without problems: texts that one cannot read."""
     for key, folder in _scorers(params, root).items():
-        from transformers import AutoConfig  # noqa: PLC0415
-
         from rlhf.classifiers import longest_of  # noqa: PLC0415
         from rlhf.positions import longest_row  # noqa: PLC0415
 
@@ -50,7 +48,7 @@ def model_notes(params: Params, root: Path) -> Iterator[str]:
         for name in ("sample", "ppo", "evaluate"):
             section = getattr(params, name)
             allowed |= longest_row(name, section.max_prompt_tokens, section.sampling.max_new_tokens)
-        most = longest_of(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        most = longest_of(_config(folder))
         if longer := [keys for keys, tokens in allowed.items() if most and tokens > most]:
             yield (
                 f"{key}: {folder.relative_to(root)} reads at most {most} of its tokens, but "
@@ -129,6 +127,12 @@ def _scores_problems(folder: Path) -> Iterator[str]:
     except ValueError as error:
         yield f"{folder}/config.json: not JSON ({error})"
         return
+    found = list(_kind_problems(folder, config))
+    yield from found or _config_problems(folder)
+
+
+def _kind_problems(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    """Why a folder is no reward model of ours, nor a classifier of another's."""
     if "score_std" in config and "reads_text" not in config:
         yield from _folder_problems(folder)
         return
@@ -138,6 +142,34 @@ def _scores_problems(folder: Path) -> Iterator[str]:
         yield f"{folder}: expected a sequence classifier, found {found} in config.json"
     elif (labels := len(config.get("id2label") or "12")) > 2:
         yield f"{folder}: a classifier of {labels} labels; a reward model has one, or two"
+
+
+def _config_problems(folder: Path) -> Iterator[str]:
+    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+
+    try:
+        _config(folder)
+    except ModelFolderError as error:
+        yield str(error)
+
+
+def _config(folder: Path) -> Any:
+    """The folder's config as the library reads it.
+
+    Raises:
+        ModelFolderError: it does not.
+    """
+    from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    from rlhf.model_folders import ModelFolderError, loading  # noqa: PLC0415
+
+    try:
+        with loading(folder):
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except StrictDataclassError as error:
+        words = " ".join(str(error).split())
+        raise ModelFolderError(f"{folder}: cannot be loaded: {words}") from error
 
 
 def _start_problems(params: Params, root: Path) -> Iterator[Problem]:

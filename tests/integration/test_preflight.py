@@ -80,6 +80,22 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: P
     check_inputs(load_params(place.save()), place.root)
 
 
+@pytest.mark.parametrize("wrong", ['"model_type": "newest"', '"num_hidden_layers": "two"'])
+def test_a_scorer_whose_config_the_library_does_not_read_is_refused(place: Place, wrong: str):
+    write_reward_model(place.root / "judge")
+    config = place.root / "judge/config.json"
+    key = wrong.partition(":")[0]
+    kept = [line for line in config.read_text().splitlines() if key not in line]
+    config.write_text("\n".join([kept[0], f"  {wrong},", *kept[1:]]))
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"]["value_init"] = "zero"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("reward.model: ")
+    assert "judge: cannot be loaded: " in found
+
+
 def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
     place: Place, caplog: pytest.LogCaptureFixture
 ):

@@ -98,7 +98,8 @@ ON_CPU = (
 )
 MEMORY = (
     "The most of any run. On a CPU it is the resident memory of the whole process, imports "
-    "included; on a GPU it is what torch allocated there."
+    "included; on a GPU it is what torch reserved there (in rows from before 2026-11-27: "
+    "allocated)."
 )
 
 

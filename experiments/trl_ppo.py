@@ -112,9 +112,9 @@ def by_us(run: FinishedRun) -> dict[str, Any]:
         shutil.copytree(run.root, copy, ignore=shutil.ignore_patterns(".git", ".work", ".venv"))
         command = [sys.executable, "-m", "tasks.ppo", "--round", ROUND]
         seconds = processor_seconds(command, copy)
-        weights = POLICY / "model.safetensors"
-        if (copy / weights).read_bytes() != (run.root / weights).read_bytes():
-            raise SystemExit(f"{run.root / weights} is not what its run would give here")
+        manifest = POLICY / "manifest.json"
+        if (copy / manifest).read_bytes() != (run.root / manifest).read_bytes():
+            raise SystemExit(f"{run.root / POLICY} is not what its run would give here")
     rate = load_params(run.root / "params.yaml").ppo.optimiser.lr
     found = measure(run, load_policy(run.root / POLICY, COMPUTE.device))
     return {"side": "ours", "seed": run.seed, "rate": rate, "seconds": seconds, **found}

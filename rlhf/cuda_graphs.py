@@ -8,6 +8,7 @@ repetition to the next lies in tensors that stay where they are.
 import contextlib
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ SWITCH = "RLHF_CUDA_GRAPHS"
 Repeat = Callable[[], object]
 """Does once more what was recorded."""
 Record = Callable[[Callable[[], None]], Repeat]
-"""Runs something once, records it, and gives what repeats it."""
+"""Runs something once, records it where there is room, and gives what repeats it."""
 
 
 def switched_off() -> bool:
@@ -28,18 +29,31 @@ def switched_off() -> bool:
 
 
 def record(step: Callable[[], None]) -> Repeat:
-    """Run the step, then record it."""
+    """Run the step, then record it; where there is no room for that, the step repeats itself."""
     warm(step)
-    return capture(step)
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return capture(step)
+    # What torch keeps free cannot be given back during a recording.
+    torch.cuda.empty_cache()
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return capture(step)
+    warnings.warn(
+        "the GPU has no room to record a decoding step; sampling takes longer, with the same "
+        "result. Fewer responses at a time may help",
+        stacklevel=2,
+    )
+    return step
 
 
 def warm(step: Callable[[], None]) -> None:
     """Run a step where it will be recorded: what libraries set up at first cannot be recorded."""
     stream, before = _stream(), torch.cuda.current_stream()
     stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        step()
-    before.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            step()
+    finally:
+        before.wait_stream(stream)
 
 
 class Pool:

@@ -8,7 +8,7 @@ so a policy gains less by finding what one of them got wrong. On disk the first 
 itself, the others are hub folders in it, `member_2`, `member_3` and so on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -79,11 +79,14 @@ def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
 
 
 def save_members(
-    model: RewardModel, folder: Path, stored: Literal["float32", "bfloat16"] = "float32"
+    model: RewardModel,
+    folder: Path,
+    stored: Literal["float32", "bfloat16"] = "float32",
+    changed: Collection[str] = (),
 ) -> None:
-    """Write the members after the first beside it; `folder` is that of the first."""
+    """Write the members after the first, as `save_model` does; `folder` is that of the first."""
     for number, member in enumerate(members_of(model)[1:], start=1):
-        save_model(member.classifier, member_folder(folder, number), stored)
+        save_model(member.classifier, member_folder(folder, number), stored, changed)
 
 
 def member_folder(folder: Path, number: int) -> Path:

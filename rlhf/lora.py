@@ -42,6 +42,8 @@ class Adapter:
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
+    changed: frozenset[str]
+    """Names of the weights of the merged model that are not those of the model below it."""
 
     def save(self, folder: Path) -> None:
         """Write the folder; `peft.PeftModel.from_pretrained` reads it."""
@@ -131,13 +133,17 @@ def take_adapter(model: PreTrainedModel) -> Adapter:
         PREFIX + name.replace(f".{NAME}", ""): weight.detach().cpu().clone().contiguous()
         for name, weight in trained.items()
     }
-    for name, layer in _adapted(model):
+    changed = {name for name in trained if MARK not in name}
+    # The inner one of two first, as experts with two weight tensors have them.
+    for name, layer in reversed(_adapted(model)):
         layer.merge(safe_merge=True)
+        within = name.replace(".base_layer", "")
+        changed.add(f"{within}.{getattr(layer, 'parameter_name', 'weight')}")
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, layer.get_base_layer())
     del model.peft_config
     model.requires_grad_(True)
-    return Adapter(config, weights)
+    return Adapter(config, weights, frozenset(changed))
 
 
 def merged(model: PreTrainedModel, base: PreTrainedModel, params: LoraParams) -> PreTrainedModel:

@@ -5,14 +5,19 @@ Only safetensors: pickled weights are never read, and no code that lies in a fol
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+_NO_LIMIT = 2**62
+"""Bytes of a file of weights."""
 
 
 class ModelFolderError(ValueError):
@@ -74,22 +79,35 @@ def loading(folder: Path) -> Iterator[None]:
     """A library's error on a folder that it cannot load becomes one line that names the folder."""
     try:
         yield
+    except StrictDataclassError as error:
+        # What the value should be is on its second line.
+        reason = " ".join(str(error).split())
+        raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
     except (OSError, ValueError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
 
 
 def save_model(
-    model: PreTrainedModel, folder: Path, stored: Literal["float32", "bfloat16"] = "float32"
+    model: PreTrainedModel,
+    folder: Path,
+    stored: Literal["float32", "bfloat16"] = "float32",
+    changed: Collection[str] = (),
 ) -> None:
     """Write a model in Hugging Face format, without the version of the library that wrote it.
 
-    In bfloat16 each weight is rounded to 8 bits on its way to the file, which is half as large; the
-    model itself stays as it is.
+    Args:
+        model: stays as it is.
+        folder: holds no other model yet.
+        stored: in bfloat16 each weight is rounded to 8 bits on its way to the file, which is half
+            as large.
+        changed: names of the weights that training has changed, if not all. The others then go
+            into a file of their own, the same for every model that shares them, so that a store
+            which knows files by their content keeps it once.
     """
-    model.save_pretrained(
-        folder, state_dict=None if stored == "float32" else _rounded(model.state_dict())
-    )
+    weights = dict(model.state_dict() if stored == "float32" else _rounded(model.state_dict()))
+    if not (changed and _saved_apart(model, folder, weights, changed)):
+        model.save_pretrained(folder, state_dict=weights)
     for path in (folder / "config.json", folder / "generation_config.json"):
         if path.is_file():
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -98,6 +116,49 @@ def save_model(
                 config["dtype"] = stored
             text = json.dumps(config, indent=2, sort_keys=True)
             path.write_text(text + "\n", encoding="utf-8")
+
+
+def _saved_apart(
+    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor], changed: Collection[str]
+) -> bool:
+    """Write what was not changed and what was as two shards with their index, where that can be."""
+    places = {weights[name].data_ptr() for name in changed}
+    halves = [
+        {name: weight for name, weight in weights.items() if (weight.data_ptr() in places) is new}
+        for new in (False, True)
+    ]
+    if not all(halves):
+        return False
+    shards = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    shard_of: dict[str, str] = {}
+    kept, size = 0, 0
+    for half, shard in zip(halves, shards, strict=True):
+        # By another name until both are there: save_pretrained removes shards of other calls.
+        model.save_pretrained(folder, state_dict=half, max_shard_size=_NO_LIMIT)
+        written = (folder / SAFE_WEIGHTS_NAME).rename(folder / f"written-{shard}")
+        names, bytes_of_them = _contents(written)
+        shard_of |= dict.fromkeys(names, shard)
+        kept, size = kept + len(names), size + bytes_of_them
+    apart = kept == len(shard_of)
+    for shard in shards:
+        if apart:
+            (folder / f"written-{shard}").rename(folder / shard)
+        else:  # The format has one weight for several of the model's, of both halves.
+            (folder / f"written-{shard}").unlink()
+    if apart:
+        index = {"metadata": {"total_size": size}, "weight_map": shard_of}
+        text = json.dumps(index, indent=2, sort_keys=True)
+        (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(text + "\n", encoding="utf-8")
+    return apart
+
+
+def _contents(path: Path) -> tuple[list[str], int]:
+    """Names of the weights in a safetensors file, and how many bytes they take."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    found = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    ends = (end - start for start, end in (entry["data_offsets"] for entry in found.values()))
+    return list(found), sum(ends)
 
 
 def _rounded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

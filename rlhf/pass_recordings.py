@@ -48,9 +48,13 @@ class Recorder(NamedTuple):
     capture: Callable[[Callable[[], None], Any], Repeat]
     pool: Callable[[], object]
     """Memory that recordings have in common."""
+    give_back: Callable[[], None]
+    """What is kept of memory that nobody uses goes back to the device."""
 
 
-GPU = Recorder(cuda_graphs.warm, cuda_graphs.capture, cuda_graphs.Pool)
+GPU = Recorder(
+    cuda_graphs.warm, cuda_graphs.capture, cuda_graphs.Pool, lambda: torch.cuda.empty_cache()
+)
 
 
 class Pass:
@@ -206,6 +210,12 @@ def _pool(recorder: Recorder, *, training: bool) -> object:
     if key not in _pools:
         _pools[key] = recorder.pool()
     return _pools[key]
+
+
+def give_back_pools(recorder: Recorder) -> None:
+    """Hold no memory for recordings any more, but for those that somebody still has."""
+    _pools.clear()
+    recorder.give_back()
 
 
 def run(trunk: nn.Module, inputs: Inputs) -> Tensor:

@@ -31,6 +31,7 @@ from rlhf.pass_recordings import (
     Recorder,
     TrainingPass,
     Unfinished,
+    give_back_pools,
     no_kept_casts,
     run,
 )
@@ -98,6 +99,9 @@ class _Shape(NamedTuple):
 class _Trunk:
     """What is recorded of one trunk."""
 
+    is_full = False
+    """Whether the GPU once had no room for a recording, of whatever trunk."""
+
     def __init__(self, trunk: nn.Module):
         self._slots = [
             (tensors, name)
@@ -110,11 +114,15 @@ class _Trunk:
         self.is_known = _is_known(trunk)
         self._gradients: Gradients | None = None
         self._seen: set[_Shape] = set()
-        self._no_room: set[_Shape] = set()
         self._passes: dict[_Shape, Pass | TrainingPass] = {}
         self._used: dict[_Shape, int] = {}
         """Which pass of the trunk, counted, was the last of a recording."""
         self._count = 0
+
+    def forget(self) -> None:
+        """Hold no recording, and no gradients for one; weights keep those that they have."""
+        self._passes.clear()
+        self._gradients = None
 
     def is_as_it_was(self) -> bool:
         """Whether the same tensors lie where they did, and the same ones are trained."""
@@ -132,7 +140,7 @@ class _Trunk:
         shape = _Shape(inputs.embeddings.shape, inputs.visible is None, autocast, training)
         if training != torch.is_grad_enabled() or (training and Unfinished.exists()):
             return run(trunk, inputs)
-        if shape not in self._passes and shape in self._seen and self._has_room(shape):
+        if shape not in self._passes and shape in self._seen and self._has_room():
             self._record(recorder, trunk, inputs, shape)
         self._seen.add(shape)
         if shape not in self._passes:
@@ -140,12 +148,12 @@ class _Trunk:
         self._used[shape] = self._count
         return self._passes[shape](inputs)
 
-    def _has_room(self, shape: _Shape) -> bool:
+    def _has_room(self) -> bool:
         """Whether one more may be recorded, if need be in place of one that is not used any more.
 
         Shapes that come in turn, more than there is room for, would else be recorded every time.
         """
-        if shape in self._no_room:
+        if _Trunk.is_full:
             return False
         if len(self._passes) < MOST_SHAPES:
             return True
@@ -165,17 +173,18 @@ class _Trunk:
                     self._gradients = Gradients(trunk)
                 made = TrainingPass(recorder, trunk, inputs, self._gradients)
             except torch.OutOfMemoryError:
-                # What is recorded holds memory that a plain pass may do without.
-                self._passes.clear()
-                self._no_room.add(shape)
                 rows, tokens, _ = shape.embeddings
                 warnings.warn(
-                    f"the GPU has no room to record a pass of {rows} x {tokens} tokens; such "
-                    "passes take longer, with the same result. Smaller micro-batches may help",
+                    f"the GPU has no room to record a pass of {rows} x {tokens} tokens, so none is "
+                    "recorded any more; passes take longer, with the same result. Smaller "
+                    "micro-batches may help",
                     stacklevel=2,
                 )
             else:
                 self._passes[shape] = made
+                return
+        # Here nobody holds what was being recorded any more.
+        _give_up(recorder)
 
 
 _trunks: "weakref.WeakKeyDictionary[nn.Module, _Trunk]" = weakref.WeakKeyDictionary()
@@ -187,6 +196,14 @@ def _trunk(trunk: nn.Module) -> _Trunk:
     if found is None or not found.is_as_it_was():
         found = _trunks[trunk] = _Trunk(trunk)
     return found
+
+
+def _give_up(recorder: Recorder) -> None:
+    """Record no more, and leave the memory of all recordings to plain passes, which need less."""
+    _Trunk.is_full = True
+    for trunk in _trunks.values():
+        trunk.forget()
+    give_back_pools(recorder)
 
 
 def _is_known(trunk: nn.Module) -> bool:

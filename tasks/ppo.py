@@ -142,7 +142,9 @@ def _write_policy(stage: Stage, actor: ActorCritic, tokenizer: PreTrainedTokeniz
     if stage.params.ppo.lora is not None:
         restore_frozen(actor.lm, lambda: load_policy(SFT, HOST))
         adapter = take_adapter(actor.lm)
-    target = write_model(stage, actor.lm, tokenizer, f"models/rounds/{stage.round_key}/policy")
+    changed = adapter.changed if adapter is not None else ()
+    path = f"models/rounds/{stage.round_key}/policy"
+    target = write_model(stage, actor.lm, tokenizer, path, changed)
     if adapter is not None:
         adapter.save(target / ADAPTER)
     if actor.value_head is not None:

@@ -201,8 +201,9 @@ def _write(stage: Stage, made: Made) -> None:
     if stage.params.reward.model is None:
         set_padding(made.tokenizer, members_of(made.model))
     path = f"models/rounds/{stage.round_key}/reward"
-    target = write_model(stage, made.model.classifier, made.tokenizer, path)
-    save_members(made.model, target, stage.params.run.stored_precision)
+    changed = made.adapters[0].changed if made.adapters else ()
+    target = write_model(stage, made.model.classifier, made.tokenizer, path, changed)
+    save_members(made.model, target, stage.params.run.stored_precision, changed)
     for number, adapter in enumerate(made.adapters):
         adapter.save(member_folder(target, number) / ADAPTER)
     seal_model(stage, target)

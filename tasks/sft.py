@@ -76,7 +76,8 @@ def run(stage: Stage) -> None:
     if data.heldout:
         after = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
         metrics["heldout"] = {"demonstrations": len(data.heldout), "base": before, "sft": after}
-    target = write_model(stage, model, tokenizer, "models/sft")
+    changed = adapter.changed if adapter is not None else ()
+    target = write_model(stage, model, tokenizer, "models/sft", changed)
     if adapter is not None:
         adapter.save(target / ADAPTER)
     seal_model(stage, target)

@@ -1,7 +1,11 @@
 """Fixtures for all tests: one way to compare numbers, one hypothesis profile."""
 
+import contextlib
+import importlib
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +13,19 @@ import torch
 from hypothesis import settings
 
 from rlhf.bits import choose, require_kernels
-from tests import postgres as postgresql
+from tests.portable_bits import BITS
 
 MAX_TOLERANCE = 1e-3
 
-choose("portable")  # In time, since tests/portable_bits.py has set the variables.
+choose(BITS)  # In time, since tests/portable_bits.py has set the variables.
 require_kernels()
+if BITS == "native":
+    # Whoever imports the stages first, as below, chooses by the params.yaml of the folder.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("params.yaml").write_text("run: {bits: native}\n", encoding="utf-8")
+        importlib.import_module("tasks")
+
+from tests import postgres as postgresql  # noqa: E402
 
 settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("repeatable")

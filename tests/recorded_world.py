@@ -22,7 +22,7 @@ def capture(step, pool: object):
     return pretended_graph.capture(step, pool)
 
 
-PRETENDED = Recorder(lambda step: step(), capture, object)
+PRETENDED = Recorder(lambda step: step(), capture, object, lambda: None)
 
 
 def forgotten() -> Iterator[None]:
@@ -32,6 +32,7 @@ def forgotten() -> Iterator[None]:
     captured.clear()
     yield
     recorded_passes._trunks.clear()
+    recorded_passes._Trunk.is_full = False
 
 
 class Calls:

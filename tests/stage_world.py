@@ -28,6 +28,7 @@ from rlhf.named_seeds import named_random
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import model_hash, write_json_lines
+from tests.portable_bits import BITS
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("base", "sft", "reward@r1", "ppo@r1")
@@ -170,6 +171,8 @@ def checkpoint_paths(root: Path, stage: str) -> list[Path]:
 def make_tiny(params: dict[str, Any], *, rounds: int) -> None:
     """Give params the first `rounds` rounds, which take seconds and learn next to nothing."""
     params["run"] |= {"seed": 0, "threads": 1, "device": "cpu"}
+    if BITS != "portable":
+        params["run"]["bits"] = BITS
     params["prepare"] |= {
         "corpus_documents": 100, "demonstrations": 64, "train_prompts": 300,
         "heldout_prompts": 16, "test_prompts": 16,

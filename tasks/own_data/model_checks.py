@@ -159,17 +159,12 @@ def _config(folder: Path) -> Any:
     Raises:
         ModelFolderError: it does not.
     """
-    from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415
     from transformers import AutoConfig  # noqa: PLC0415
 
-    from rlhf.model_folders import ModelFolderError, loading  # noqa: PLC0415
+    from rlhf.model_folders import loading  # noqa: PLC0415
 
-    try:
-        with loading(folder):
-            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except StrictDataclassError as error:
-        words = " ".join(str(error).split())
-        raise ModelFolderError(f"{folder}: cannot be loaded: {words}") from error
+    with loading(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def _start_problems(params: Params, root: Path) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """What the stages that train or run models share: where to compute, and model folders on disk."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +93,18 @@ def seeds_of(stage: Stage) -> Seeds:
 
 
 def write_model(
-    stage: Stage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str
+    stage: Stage,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: str,
+    changed: Collection[str] = (),
 ) -> Path:
-    """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last."""
+    """Write a model with its tokenizer to the staging folder of `path`; the manifest comes last.
+
+    `changed` names the weights that an adapter changed, if one was merged into the model.
+    """
     folder = stage.staging.directory(path)
-    save_model(model, folder, stage.params.run.stored_precision)
+    save_model(model, folder, stage.params.run.stored_precision, changed)
     tokenizer.save_pretrained(folder)
     return folder
 

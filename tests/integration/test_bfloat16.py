@@ -73,7 +73,9 @@ def run_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def weights(root: Path, folder: str) -> dict[str, torch.Tensor]:
-    return load_file(root / folder / "model.safetensors")
+    """Of one file or several."""
+    files = (root / folder).glob("model*.safetensors")
+    return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
 @pytest.mark.long

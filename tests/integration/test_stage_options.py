@@ -156,10 +156,10 @@ def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_
     places = [folder, folder / "member_2", folder / "member_3"]
     assert all((place / "adapter/adapter_model.safetensors").is_file() for place in places)
     listed = json.loads((folder / "manifest.json").read_text())["files"]
-    assert {"model.safetensors", "member_2/model.safetensors", "member_3/model.safetensors"} <= set(
-        listed
-    )
     verify_files(folder, listed)
+    shared = "model-00001-of-00002.safetensors"
+    assert {shared, f"member_2/{shared}", f"member_3/{shared}"} <= set(listed)
+    assert len({(place / shared).read_bytes() for place in places}) == 1
     members = [AutoModelForSequenceClassification.from_pretrained(place).eval() for place in places]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer("where is order 12 ?", return_tensors="pt")["input_ids"]

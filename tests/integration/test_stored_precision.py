@@ -36,6 +36,11 @@ def params_of(root: Path, folder: str) -> dict[str, object]:
     return found
 
 
+def stored_bytes(folder: Path) -> int:
+    """Of the weights in the folder itself, without an adapter's."""
+    return sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+
+
 @pytest.mark.parametrize("lora", [None, {"rank": 2, "alpha": 4}], ids=["all weights", "adapters"])
 def test_every_stage_publishes_bfloat16_and_starts_from_it(
     built: Path, world: Path, lora: dict[str, int] | None
@@ -50,14 +55,17 @@ def test_every_stage_publishes_bfloat16_and_starts_from_it(
     for stage in ("reward@r1", "ppo@r1"):
         assert run(world, stage) == 0, stage
     for folder in (*FOLDERS, f"{REWARD}/member_2"):
-        file = world / folder / "model.safetensors"
-        assert {weight.dtype for weight in load_file(file).values()} == {torch.bfloat16}
+        for file in (world / folder).glob("model*.safetensors"):
+            assert {weight.dtype for weight in load_file(file).values()} == {torch.bfloat16}
         assert json.loads((world / folder / "config.json").read_text())["dtype"] == "bfloat16"
     for folder in FOLDERS:
-        whole = (built / folder / "model.safetensors").stat().st_size
-        assert (world / folder / "model.safetensors").stat().st_size < 0.53 * whole
+        assert stored_bytes(world / folder) < 0.53 * stored_bytes(built / folder)
         assert params_of(world, folder)["stored_precision"] == "bfloat16"
         assert "stored_precision" not in params_of(built, folder)
+    if lora is not None:
+        trained = ("models/sft", REWARD, f"{REWARD}/member_2", POLICY)
+        left_alone = (world / folder / "model-00001-of-00002.safetensors" for folder in trained)
+        assert len({path.read_bytes() for path in left_alone}) == 1
     policies = [load_policy(world / folder, torch.device("cpu")) for folder in FOLDERS[::3]]
     for policy in policies:
         assert policy.dtype == torch.float32

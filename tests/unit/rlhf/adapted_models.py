@@ -18,10 +18,10 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def adapted(build=tiny.llama, seed: int = 3):
+def adapted(build=tiny.llama, seed: int = 3, params: LoraParams = LORA):
     """A model whose adapter says something: B is drawn as well."""
     model = build()
-    add_adapter(model, LORA, generator(seed))
+    add_adapter(model, params, generator(seed))
     for name, weight in adapter_weights(model).items():
         if "lora_B" in name:
             weight.data.copy_(torch.randn(weight.shape, generator=generator(seed)) / 4)

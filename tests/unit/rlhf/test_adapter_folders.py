@@ -6,6 +6,8 @@ import json
 import pytest
 import torch
 from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf.lora import (
     ADAPTER,
@@ -16,10 +18,10 @@ from rlhf.lora import (
     merged,
     take_adapter,
 )
-from rlhf.model_folders import ModelFolderError
+from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.models import load_policy
 from rlhf.params.lora import LoraParams
-from tests import tiny
+from tests import families, tiny
 from tests.unit.rlhf.adapted_models import BOTH, CPU, IDS, LORA, adapted
 
 
@@ -57,6 +59,64 @@ def test_s49_saved_merged_the_folder_loads_like_any_model(assert_close, build, t
     model.save_pretrained(tmp_path)
     adapter.save(tmp_path / ADAPTER)
     assert_close(load_policy(tmp_path, CPU)(IDS).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@BOTH
+@torch.no_grad()
+def test_s49_what_an_adapter_leaves_alone_is_one_file_for_all_who_share_it(build, stored, tmp_path):
+    for seed in (3, 4):
+        model = adapted(build, seed)
+        adapter = take_adapter(model)
+        save_model(model, tmp_path / f"{seed}", stored, adapter.changed)
+        want = {name: w.to(getattr(torch, stored)) for name, w in model.state_dict().items()}
+        found = load_policy(tmp_path / f"{seed}", CPU).state_dict()
+        assert found.keys() == want.keys()
+        assert all(torch.equal(found[name].to(w.dtype), w) for name, w in want.items())
+
+    names = sorted(path.name for path in (tmp_path / "3").glob("*.safetensors"))
+    assert names == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    same = [(tmp_path / "3" / n).read_bytes() == (tmp_path / "4" / n).read_bytes() for n in names]
+    assert same == [True, False]
+    below = {
+        name for name, w in build().state_dict().items() if torch.equal(w, model.state_dict()[name])
+    }
+    assert set(load_file(tmp_path / "3" / names[0])) == below - {"lm_head.weight"}
+    index = json.loads((tmp_path / "3/model.safetensors.index.json").read_text())
+    files = [load_file(tmp_path / "3" / name) for name in names]
+    assert index["weight_map"].keys() == {name for file in files for name in file}
+    total = sum(w.nbytes for file in files for w in file.values())
+    assert index["metadata"] == {"total_size": total}
+    assert not list((tmp_path / "3").glob("written*"))
+
+
+def test_s49_a_tied_head_with_an_adapter_is_stored_once_with_what_changed(tmp_path):
+    head = LoraParams(rank=4, alpha=8, targets=["lm_head", "q_proj"])
+    for seed in (3, 4):
+        model = adapted(tiny.llama, seed, head)
+        changed = take_adapter(model).changed
+        save_model(model, tmp_path / f"{seed}", changed=changed)
+        loaded = load_policy(tmp_path / f"{seed}", CPU).state_dict()
+        assert all(torch.equal(loaded[name], w) for name, w in model.state_dict().items())
+    shared, own = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    assert (tmp_path / "3" / shared).read_bytes() == (tmp_path / "4" / shared).read_bytes()
+    tied = {"lm_head.weight", "model.embed_tokens.weight"}
+    assert len(tied & load_file(tmp_path / "3" / own).keys()) == 1
+    assert not tied & load_file(tmp_path / "3" / shared).keys()
+
+
+def test_s49_weights_that_the_format_joins_from_both_halves_are_one_file(tmp_path):
+    """HRM's folders have query, key, value and gate in one weight."""
+
+    def build():
+        config = AutoConfig.for_model("hrm_text", **families.SIZES)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+    model = adapted(build, params=LoraParams(rank=4, alpha=8, targets=["q_proj"]))
+    save_model(model, tmp_path, changed=take_adapter(model).changed)
+    assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["model.safetensors"]
+    loaded = load_policy(tmp_path, CPU).state_dict()
+    assert all(torch.equal(loaded[name], w) for name, w in model.state_dict().items())
 
 
 @BOTH

@@ -263,6 +263,26 @@ def test_an_adapter_is_found_a_place_and_merged_without_a_change(assert_close, f
 
 @EACH
 @torch.no_grad()
+def test_a_merged_policy_comes_back_from_two_files_of_which_others_share_the_first(
+    tmp_path, family
+):
+    first = []
+    for seed in (1, 2):
+        lm = policy(family)
+        add_adapter(lm, LoraParams(rank=2, alpha=4), torch.Generator().manual_seed(seed))
+        for name, weight in adapter_weights(lm).items():
+            if "lora_B" in name:
+                weight.fill_(0.1)
+        folder = tmp_path / f"{seed}"
+        save_model(lm, folder, changed=take_adapter(lm).changed)
+        loaded = load_policy(folder, CPU)
+        assert torch.equal(response_logits(loaded, *padded()), response_logits(lm, *padded()))
+        first.append((folder / "model-00001-of-00002.safetensors").read_bytes())
+    assert first[0] == first[1]
+
+
+@EACH
+@torch.no_grad()
 def test_a_policy_comes_back_from_disk(tmp_path, family):
     lm = policy(family)
     save_model(lm, tmp_path)

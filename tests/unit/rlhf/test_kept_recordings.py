@@ -79,11 +79,17 @@ def test_shapes_in_turn_are_not_recorded_over_and_over(monkeypatch: pytest.Monke
     assert kept(lm) == [1, 2, 3, 4]
 
 
-def test_a_gpu_without_room_computes_without(assert_close) -> None:
+def test_a_gpu_without_room_computes_without_and_keeps_no_recording(assert_close) -> None:
     def full(step, pool: object):
         raise torch.OutOfMemoryError
 
-    lm, recorder = tiny.llama(), PRETENDED._replace(capture=full)
+    given_back: list[int] = []
+    lm, other = tiny.llama(), tiny.llama(5)
+    for rows in (1, 1):
+        passes_of(lm, rows)
+        passes_of(other, rows)
+    assert kept(lm) == kept(other) == [1]
+    recorder = PRETENDED._replace(capture=full, give_back=lambda: given_back.append(1))
     ids, weights = inputs(0, ALL)
 
     def gradients(hidden) -> torch.Tensor:
@@ -101,6 +107,12 @@ def test_a_gpu_without_room_computes_without(assert_close) -> None:
     expected = gradients(lambda: plain(lm, ids, ALL))
     assert_close(second, expected, rtol=1e-5, atol=1e-5)
     assert_close(third, expected, rtol=1e-5, atol=1e-5)
+    before = len(captured)
+    for rows in (1, 1, 2, 2):
+        passes_of(other, rows)
+    assert kept(lm) == kept(other) == []
+    assert given_back == [1]
+    assert len(captured) == before
 
 
 def test_gradients_of_a_plain_pass_are_taken_over_not_held_twice() -> None:

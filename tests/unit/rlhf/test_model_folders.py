@@ -100,9 +100,10 @@ def test_a_damaged_model_folder_is_refused_with_one_line_that_names_it(tmp_path:
             r"needs code of its own \(auto_map\), and code in a model's folder is never run",
         ),
         ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised"),
+        ({"layer_types": ["sideways"] * 2}, r"cannot be loaded: .*layer_types.*'sideways'"),
         ({"model_type": "t5"}, "cannot be loaded: Unrecognized configuration class"),
     ],
-    ids=["unknown", "remote code", "quantised", "encoder-decoder"],
+    ids=["unknown", "remote code", "quantised", "value of a key", "encoder-decoder"],
 )
 def test_a_model_that_cannot_be_used_is_refused_for_its_config(tmp_path: Path, changes, said):
     tiny.llama().save_pretrained(tmp_path)

@@ -6,7 +6,7 @@ READY := .venv/ready
 TEAM := .work/team
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: repro help verify verify-outputs test test-long test-slow test-team check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
+.PHONY: repro help verify verify-outputs test test-long test-slow test-team test-gpu check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
 	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
@@ -28,6 +28,9 @@ test-slow: $(READY)  ## what CI leaves out: most of several processes and hosts 
 
 test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need; ten minutes
 	@$(TEAM)/bin/python -m pytest -m team -rs
+
+test-gpu: $(READY)  ## the tests that need a GPU, a process for each file; RLHF_TEST_BITS=native where there are no portable bits
+	@for file in $$(grep -rl 'mark[.]gpu' tests); do python -m pytest -m gpu -rs -x $$file || exit 1; done
 
 check: $(READY)  ## formatting, lint, strict types, floors
 	@ruff format --check .

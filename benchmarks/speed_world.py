@@ -240,16 +240,22 @@ def kernels() -> str:
 
 def ceiling(size: str, device: str, precision: str, repeats: int = 30) -> float:
     """Floating-point operations a second of the MLP's product at the shape of a minibatch."""
-    shape, clock = SIZES[size], Clock(device)
+    shape = SIZES[size]
     rows = BATCH * (PROMPT + ANSWER)
     kind = {"device": device, "dtype": getattr(torch, precision)}
     one = torch.randn(rows, shape["width"], **kind)
     other = torch.randn(shape["width"], shape["mlp"], **kind)
-    times = 4 if device == "cpu" else 100
+    seconds = _quickest(lambda: one @ other, device, 4 if device == "cpu" else 100, repeats)
+    return 2 * rows * shape["width"] * shape["mlp"] / seconds
+
+
+def _quickest(product: Callable[[], object], device: str, times: int, repeats: int) -> float:
+    """Seconds of one product, of so many in a row, in the quickest of the repetitions."""
+    clock = Clock(device)
 
     def products() -> None:
         for _ in range(times):
-            one @ other
+            product()
 
     products()
     if device == "cuda":
@@ -259,7 +265,7 @@ def ceiling(size: str, device: str, precision: str, repeats: int = 30) -> float:
         began = clock.now()
         products()
         best = min(best, clock.now() - began)
-    return times * 2 * rows * shape["width"] * shape["mlp"] / best
+    return best / times
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
@@ -277,24 +283,10 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
 def bandwidth(device: str, repeats: int = 5) -> float:
     """Bytes a second that the product of a large matrix and a vector reads.
 
-    That is what decoding a single row does; the matrix of 1 GiB is larger than all caches.
+    That is what decoding a single row does; the matrix of 1 GiB is larger than all caches. On a GPU
+    a product is over in a quarter of a millisecond, of which asking for it is a part: so several.
     """
-    clock = Clock(device)
     matrix = torch.ones(2**15, 2**13, device=device)
     vector = torch.ones(2**13, device=device)
-    # On a GPU one is over in a quarter of a millisecond, of which asking for it is a part.
     times = 1 if device == "cpu" else 20
-
-    def products() -> None:
-        for _ in range(times):
-            matrix @ vector
-
-    products()
-    if device == "cuda":
-        products = recorded(products)
-    best = float("inf")
-    for _ in range(repeats):
-        began = clock.now()
-        products()
-        best = min(best, clock.now() - began)
-    return times * matrix.nbytes / best
+    return matrix.nbytes / _quickest(lambda: matrix @ vector, device, times, repeats)

@@ -4,6 +4,7 @@ There is no GPU here: a pretended graph repeats what was asked of torch (tests/p
 tests/integration/test_gpu_decoding.py has a real one.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -116,6 +117,33 @@ def sample_with_lengths(lm, prompts, lengths) -> Responses:
         lm, ids, mask, SamplingParams(max_new_tokens=MOST), stop_ids=(PAD, EOS), pad_id=PAD,
         draws=draws,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("full", [1, 1000], ids=["until memory is given back", "always"])
+def test_a_gpu_without_room_to_record_draws_the_same(
+    full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        attempts.append(1)
+        if len(attempts) <= full:
+            raise torch.OutOfMemoryError
+        return pretended_graph.capture(step)
+
+    given_back: list[int] = []
+    monkeypatch.setattr(cuda_graphs, "warm", lambda step: step())
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
+    monkeypatch.setattr(generation, "recorder", lambda lm, device: cuda_graphs.record)
+    lm = tiny.llama()
+    expectation = contextlib.nullcontext() if full == 1 else pytest.warns(match="no room to record")
+    with expectation:
+        found = sample(lm, PADDED)
+
+    expected = one_by_one(monkeypatch, lm, PADDED)
+    assert torch.equal(found.response_ids, expected.response_ids)
+    assert len(given_back) == (1 if full == 1 else len(attempts) // 2) > 0
 
 
 def test_what_lies_behind_the_place_does_not_matter(recorded: Recordings) -> None:

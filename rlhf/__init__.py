@@ -77,6 +77,7 @@ Models
     pair_rows            both responses of a pair in one row, their common beginning once
     scoring              scores of texts by a reward model
     optimisers, muon     the training step that all loops share
+    gradient_sums        gradients of large weights, added where they are kept, on a CPU
 
 Loops
     pretrain             the embedded base model and its tokenizer

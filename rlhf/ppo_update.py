@@ -230,7 +230,7 @@ def _backward(
     actor, setting = training.models.actor, Setting(params, training.controller.coef, tokens)
     names: list[str] = []
     found: list[list[Tensor]] = []
-    with training.held.keeping_casts(compute):
+    with training.held.step(compute):
         for micro in training.held.micro_batches(by_length, params.micro_batch_size):
             real = masks.select(micro.rows)
             part = Part(_select(batch, micro.rows).trimmed(real), real.trimmed())

@@ -154,7 +154,7 @@ def _backward(
     assert isinstance(model, RewardModel)
     total_weight, total_decided = sum(pair.weight for pair in pairs), _decided(pairs)
     found: list[list[torch.Tensor]] = []
-    with training.held.keeping_casts(compute):
+    with training.held.step(compute):
         for micro in training.held.micro_batches(pairs, params.micro_batch_size):
             share = micro.counts * sum(pair.weight for pair in micro.rows) / total_weight
             decided = micro.counts * _decided(micro.rows) / (total_decided or 1.0)

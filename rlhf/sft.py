@@ -115,7 +115,7 @@ def train(
             chosen = [examples[row] for row in batch]
             tokens = sum(sum(example.trained) for example in chosen)
             losses = []
-            with training.held.keeping_casts(compute):
+            with training.held.step(compute):
                 for micro in training.held.micro_batches(chosen, params.micro_batch_size):
                     losses.append(
                         [_backward(training, micro, tokens, params, pad_id=pad_id, compute=compute)]

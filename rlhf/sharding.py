@@ -13,6 +13,7 @@ every layer, so each has to make as many passes as the others.
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -26,6 +27,7 @@ from rlhf.compute import Compute
 from rlhf.distributed import Rows, gather_parts, part_of_total, share, world
 from rlhf.divided import whole
 from rlhf.frozen import linear_layers
+from rlhf.gradient_sums import added_in_place
 from rlhf.recomputed_layers import stacked_layers
 
 Result = TypeVar("Result")
@@ -74,12 +76,19 @@ class Held:
             chosen = ours[start : start + size] if counts else rows[:1]
             yield MicroBatch(cast(Rows, chosen), counts)
 
-    def keeping_casts(self, compute: Compute) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def step(self, compute: Compute) -> Iterator[None]:
         """Around the micro-batches of a step: its weights are cast once for all of them.
 
         Divided weights are put together for a layer and let go; a cast that stayed would be whole.
+        Whole weights in float32 have their gradients added in place (`rlhf.gradient_sums`).
         """
-        return compute.keeping_casts() if self._root is None else contextlib.nullcontext()
+        if self._root is not None:
+            yield
+            return
+        in_place = added_in_place(self.model) if compute.precision == "float32" else nullcontext()
+        with compute.keeping_casts(), in_place:
+            yield
 
     def whole(self, compute: Compute | None = None) -> Any:
         """The model with all weights; of a divided one a copy, which every process has to ask for.

@@ -19,8 +19,8 @@ from prefect.states import AwaitingRetry, Crashed, Late, Running, Scheduled
 from flows import automations, servers, silent
 from flows.complaints import Complaints
 from flows.crashed import report_crash
-from flows.deployment import deployments
 from flows.environment import environment
+from flows.runner import deployments
 from flows.serve import WAITING_SECONDS, waiting_runs
 from tests.waiting import eventually
 

@@ -1,5 +1,6 @@
 """The deployments: what their forms ask, and the event that one of them listens to."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from feedback.page.notify import EVENT, event_of
-from flows import deployment, on_feedback, promotion, runs
-from flows.deployment import LABELLED, deployments
+from flows import on_feedback, promotion, runner, runs
+from flows.runner import LABELLED, deployments
 from flows.serve import DEPLOYMENT
 
 
 @pytest.fixture
 def schemas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, object]]:
     """Name of each deployment -> the fields of its form."""
-    monkeypatch.setattr(deployment, "_schedules", list)
+    monkeypatch.setattr(runner, "_schedules", list)
     return {
         f"{each.flow_name}/{each.name}": dict(each._parameter_openapi_schema.properties)
         for each in deployments(tmp_path)
@@ -54,8 +55,8 @@ def test_every_field_of_the_form_has_a_type_and_says_what_it_is(schemas):
 
 DEAF = """
 import asyncio, signal
-from flows import deployment
-deployment.ENDING_SECONDS = 1.0
+from flows import runner
+runner.ENDING_SECONDS = 1.0
 async def deaf():
     while True:
         try:
@@ -63,7 +64,7 @@ async def deaf():
         except asyncio.CancelledError:
             pass
 async def main():
-    signal.signal(signal.SIGTERM, deployment.Worker(name="deaf").handle_sigterm)
+    signal.signal(signal.SIGTERM, runner.Worker(name="deaf").handle_sigterm)
     task = asyncio.create_task(deaf())
     # Once that task sleeps: in its own code, or before it, SystemExit would end it.
     asyncio.get_running_loop().call_later(0.2, lambda: print("ready", flush=True))
@@ -82,3 +83,29 @@ def test_a_worker_ends_after_a_sigterm_though_a_task_of_its_loop_does_not():
             assert worker.wait(60) == 0
         finally:
             worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address", "code", "words"),
+    [
+        (["--help"], None, 0, "until Ctrl-C"),
+        (["--port", "4200"], "http://127.0.0.1:9/api", 2, "unrecognized arguments"),
+        ([], None, 2, "PREFECT_API_URL: expected the address of a Prefect server, found none"),
+    ],
+    ids=["help", "unknown option", "no server"],
+)
+def test_without_a_server_nothing_starts(
+    tmp_path: Path, arguments: list[str], address: str | None, code: int, words: str
+) -> None:
+    """Prefect would start one of its own, without a password, and write into the home folder."""
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.deployment", *arguments],
+        env=kept | {"HOME": str(home)} | ({"PREFECT_API_URL": address} if address else {}),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert words in done.stdout + done.stderr
+    assert list(home.iterdir()) == []

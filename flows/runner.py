@@ -1,0 +1,133 @@
+"""The deployments, their one definition, and the process that runs what is ordered of them.
+
+It polls the server for runs that a person, a schedule or the labelling page has ordered, and runs
+each in a process of its own. `flows.deployment` starts it.
+"""
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events import DeploymentEventTrigger
+from prefect.exceptions import ObjectNotFound
+from prefect.runner import Runner
+from prefect.types.entrypoint import EntrypointType
+
+from feedback.page.notify import EVENT
+from flows import on_feedback, promotion, runs, silent, sweep
+from flows.crashed import WORKER, report_crash
+from flows.environment import HEARTBEAT_SECONDS
+from tasks.tracking.shipping import tracking_uri
+from tasks.workspace.driver_lock import died_in
+from tasks.workspace.worktrees import workspaces
+
+ENDING_SECONDS = 30.0
+"""After a SIGTERM; the stages of runs have some ten for a checkpoint."""
+AT_ONCE = 2
+"""Runs that work at once; others wait. Where there is one accelerator, its stages take turns."""
+FORMER = ("rlhf/rounds", "promote/policy")
+"""Deployments of earlier versions: nobody serves them, and their trigger would order runs."""
+WEEKLY = DeploymentScheduleCreate(
+    schedule=CronSchedule(cron="0 3 * * 1", timezone="UTC"), active=False, slug="weekly"
+)
+"""Mondays at three, switched off: an example to switch on or to change in the UI."""
+LABELLED = DeploymentEventTrigger(
+    name=runs.TRIGGER,
+    description="People have labelled a round: continue with it.",
+    expect={EVENT},
+    match={"prefect.resource.id": "rlhf.feedback.*"},
+    threshold=1,
+    within=timedelta(0),
+)
+"""The labelling page says that a round is complete (`feedback.page.notify`)."""
+
+
+class Worker(Runner):
+    """Runs what is ordered, and ends when it is asked to."""
+
+    def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
+        """End as Prefect's own does, but never later than after `ENDING_SECONDS`.
+
+        It raises SystemExit in whatever the loop is at. Where that is a task of anyio's, the loop
+        may ask it to end again and again, for ever, on one core.
+        """
+        patience = threading.Timer(ENDING_SECONDS, os._exit, [0])
+        patience.daemon = True
+        patience.start()
+        super().handle_sigterm(*args, **kwargs)
+
+
+def run_orders(root: Path) -> None:
+    """Register the flows of a checkout and run what is ordered, until a signal comes."""
+    # Runs have workspaces of their own, and share the MLflow of the checkout.
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    os.environ[WORKER] = str(os.getpid())
+    # Where this process was started again, a run may have died with the one before.
+    for folder in (root, *workspaces(root)):
+        for dead in died_in(folder):
+            report_crash(dead)
+    _remove_former()
+    with get_client(sync_client=True) as client:
+        silent.register(client)
+    worker = Worker(
+        pause_on_shutdown=False,  # Schedules resume when we are back.
+        limit=AT_ONCE,
+        heartbeat_seconds=HEARTBEAT_SECONDS,
+    )
+    for each in deployments(root):
+        worker.add_deployment(each)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(worker.start())
+
+
+def deployments(root: Path) -> list[RunnerDeployment]:
+    """All deployments, as they are registered for the checkout `root`."""
+    modules = EntrypointType.MODULE_PATH
+    return [
+        RunnerDeployment.from_flow(
+            runs.run, runs.NAME, schedules=_schedules(), entrypoint_type=modules
+        ),
+        RunnerDeployment.from_flow(
+            on_feedback.on_feedback,
+            on_feedback.NAME,
+            triggers=[LABELLED],
+            entrypoint_type=modules,
+        ),
+        RunnerDeployment.from_flow(sweep.sweep, sweep.NAME, entrypoint_type=modules),
+        RunnerDeployment.from_flow(
+            promotion.promote,
+            promotion.NAME,
+            parameters={"workspace": str(root)},
+            entrypoint_type=modules,
+        ),
+    ]
+
+
+def _remove_former() -> None:
+    with get_client(sync_client=True) as client:
+        for name in FORMER:
+            with suppress(ObjectNotFound):
+                client.delete_deployment(client.read_deployment_by_name(name).id)
+
+
+def _schedules() -> list[DeploymentScheduleCreate]:
+    """The schedules as changed in the UI; registering again would reset them."""
+    with get_client(sync_client=True) as client:
+        try:
+            known = client.read_deployment_by_name(runs.DEPLOYMENT)
+        except ObjectNotFound:
+            return [WEEKLY]
+    return [
+        DeploymentScheduleCreate(
+            schedule=each.schedule, active=each.active, parameters=each.parameters, slug=each.slug
+        )
+        for each in known.schedules
+    ]

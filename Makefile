@@ -45,7 +45,7 @@ ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment
 	@python -m flows.serve
 
 annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that variant
-	@$(if $(VARIANT),cd .work/variants/$(VARIANT) && )python -m feedback serve
+	@$(if $(VARIANT),cd '.work/variants/$(VARIANT)' 2>/dev/null || { echo "there is no workspace of a variant '$(VARIANT)'; make repro VARIANT=$(VARIANT) makes it" >&2; exit 2; }; )python -m feedback serve
 
 chat: $(READY)  ## talk to the promoted or last policy; SFT=1 for SFT beside it, POLICY=folder for another
 	@python -m tasks.chat $(if $(POLICY),--policy '$(POLICY)') $(if $(SFT),--sft)

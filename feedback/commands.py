@@ -1,6 +1,7 @@
 """Implements the commands of `python -m feedback`."""
 
 import argparse
+import errno
 import os
 import pwd
 import socket
@@ -40,13 +41,30 @@ def serve(given: argparse.Namespace) -> int:
         _opened(given.store) as database,
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((given.host, given.port))
+        _bind(listener, given.host, given.port)
         address = _address(given, listener.getsockname()[1])
         params = _server_params(given, address)
         app = create_app(database, params, serve=_serve_params(given))
         link = _first_link(database, address)
         run(app, listener, params.proxies, ready=lambda: _say(f"The labelling page: {link}"))
     return 0
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    """Take the port.
+
+    Raises:
+        ValueError: somebody else has it.
+    """
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise ValueError(
+            f"port {port} of {host} is taken, perhaps by another labelling page: close it, "
+            "or take another (python -m feedback serve --port N)"
+        ) from None
 
 
 def _address(given: argparse.Namespace, port: int) -> str:
@@ -86,7 +104,7 @@ def _first_link(database: Database, address: str) -> str:
         people = schema.annotators
         somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
         if connection.execute(somebody).first() is not None:
-            return f"{address} (to create a token: python -m feedback token NAME)"
+            return f"{address} (to create a token, in this folder: python -m feedback token NAME)"
         token = accounts.new_token(connection, "me", role="lead", days=accounts.TOKEN_DAYS)
     return f"{address}/login#token={token} (this link signs you in as 'me')"
 

@@ -93,3 +93,17 @@ def test_steps_come_in_order_from_blocks_spans_and_files():
         Command("dvc push"),
         Command("make sync"),
     ]
+
+
+def test_make_annotate_names_a_variant_without_a_workspace():
+    done = subprocess.run(
+        ["make", "annotate", "VARIANT=typo", "READY="],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[0] == (
+        "there is no workspace of a variant 'typo'; make repro VARIANT=typo makes it"
+    )

@@ -28,7 +28,7 @@ from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.templates import TemplateError
 from rlhf.walkthrough.lines import tell
-from rlhf.walkthrough.models import find_round, load_world, make_world
+from rlhf.walkthrough.models import find_round, load_world, make_world, rounds_of
 from rlhf.walkthrough.step import take_step
 
 
@@ -50,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make_deterministic(torch.get_num_threads())
     compute, seeds = Compute(torch.device("cpu"), "float32"), Seeds(options.seed)
     key = None if options.small else options.round or find_round(Path())
+    if key is not None and key not in (made := rounds_of(Path())):
+        sys.stderr.write(
+            f"walkthrough: no policy of round {key} below models/, with SFT and prompts; there "
+            f"are: {', '.join(made) or 'none'} (`make repro` makes them, --small needs none)\n"
+        )
+        return 2
     try:
         world = make_world(seeds, compute) if key is None else load_world(Path(), key, compute)
     except (ModelFolderError, TemplateError, TokenizerError, WordListError, OSError) as error:

@@ -66,12 +66,18 @@ class World:
 
 def find_round(root: Path) -> str | None:
     """The last round below `root` whose policy, reward model and prompts are all there."""
+    rewards = root / "models/rounds"
+    made = [key for key in rounds_of(root) if (rewards / key / "reward/config.json").is_file()]
+    return max(made, key=lambda key: (len(key), key), default=None)
+
+
+def rounds_of(root: Path) -> list[str]:
+    """The rounds below `root` whose policy is there, with SFT and the prompts."""
     wanted = [root / "models/sft/manifest.json", root / "data/prepared/prompts/heldout.jsonl"]
     if not all(path.is_file() for path in wanted):
-        return None
-    keys = [path.parts[-3] for path in root.glob("models/rounds/*/policy/manifest.json")]
-    made = [key for key in keys if (root / f"models/rounds/{key}/reward/config.json").is_file()]
-    return max(made, key=lambda key: (len(key), key), default=None)
+        return []
+    policies = root.glob("models/rounds/*/policy/manifest.json")
+    return sorted(path.parts[-3] for path in policies)
 
 
 def load_world(root: Path, key: str, compute: Compute) -> World:

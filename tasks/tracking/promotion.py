@@ -88,7 +88,8 @@ def candidate(root: Path, round_key: str) -> Candidate:
     if not found:
         raise PromotionError(
             f"MLflow has no model with the hash {digest} of {policy_path(round_key)}; "
-            "`make sync` sends what is missing"
+            "`make sync` sends what waits here; a run that was made elsewhere is in that "
+            "place's MLflow (MLFLOW_TRACKING_URI)"
         )
     return Candidate(round_key=round_key, digest=digest, model=found[0])
 

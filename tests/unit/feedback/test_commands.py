@@ -1,6 +1,7 @@
 """The commands, as a person types them."""
 
 import json
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_status_says_what_a_round_waits_for_and_how_to_open_the_page(
         "round r1 waits for 137 of 200 judgments; label at http://127.0.0.1:8765 (`make annotate`"
         in err
     )
+
+
+def test_a_port_that_somebody_has_is_named(run: Command) -> None:
+    with socket.socket() as somebody:
+        somebody.bind(("127.0.0.1", 0))
+        somebody.listen()
+        port = somebody.getsockname()[1]
+        code, _, error = run("serve", "--port", port)
+    assert code == 2
+    assert error.startswith(f"port {port} of 127.0.0.1 is taken")
+    assert error.count("\n") == 1
 
 
 def test_publish_refuses_pairs_of_another_round(

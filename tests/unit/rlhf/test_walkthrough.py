@@ -143,6 +143,21 @@ def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):
     assert find_round(tmp_path) is None
 
 
+def test_a_round_that_is_not_there_is_named_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--round", "r9"]) == 2
+    assert "no policy of round r9" in (error := capsys.readouterr().err)
+    assert "there are: none" in error
+    write_round(tmp_path, PARAMS)
+    capsys.readouterr()
+    assert main(["--round", "r9"]) == 2
+    error = capsys.readouterr().err
+    assert "there are: r2 (" in error
+    assert error.count("\n") == 1
+
+
 def test_parameters_of_another_version_are_one_line_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

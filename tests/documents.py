@@ -12,7 +12,7 @@ PIECES = re.compile(r"```(?P<language>\w*)\n(?P<block>.*?)```|`(?P<span>[^`\n]+)
 PROGRAMS = re.compile(r"(make|dvc|git|python|pip|prefect|mlflow|docker|cd|export|\.) \S")
 FILE = re.compile(r"# (?P<path>params/\w+\.yaml)\n(?P<text>.+)", re.DOTALL)
 
-KNOWN = re.compile(r"(make|dvc|git|python -m) \S|\. \.venv/bin/activate && ")
+KNOWN = re.compile(r"(make|dvc|git|python -m) \S|\(?\. \.venv/bin/activate( && |$)")
 NOT_RUN = {
     "make setup": "has run before any of this suite could",
     "make test": "would run this suite within itself",

@@ -64,17 +64,25 @@ def _rows(kind: type, prefix: str, made: object = None) -> Iterator[tuple[str, s
         if inner is None:
             yield f"{prefix}{field.name}", _type(hint), _default(field, made), text
             continue
-        if type(None) in typing.get_args(hint):
-            yield f"{prefix}{field.name}", "section or null", "null", text
         assert isinstance(inner, type)
-        yield from _rows(inner, f"{prefix}{field.name}.", _made(field, made))
+        name, optional = f"{prefix}{field.name}", type(None) in typing.get_args(hint)
+        if typing.get_origin(hint) is tuple:
+            yield name, "list of sections", "`[]`", text
+            yield from _rows(inner, f"{name}[].")
+            continue
+        if text or optional:
+            section = ("section or null", "`null`") if optional else ("section", "")
+            yield name, *section, text
+        yield from _rows(inner, f"{name}.", _made(field, made))
 
 
 def _made(field: dataclasses.Field[Any], made: object) -> object:
+    """The section as its owner makes it by default; None where it has to be given."""
     if made is not None:
         return getattr(made, field.name)
-    factory = field.default_factory
-    return None if factory is dataclasses.MISSING else factory()
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def _is_section(kind: object) -> bool:

@@ -52,6 +52,7 @@ Models
     classifiers          reward models that others have trained, read through text
     ensembles            several reward models as one scorer
     lora                 low-rank adapters, in place and merged in the end
+    lora_targets         which layers can have one of their own
     frozen               models that no step changes, in the precision they are computed in
     model_folders        folders in Hugging Face format, and the error for other folders
     chat, templates      text to ids and back; chat templates in a child process with limits

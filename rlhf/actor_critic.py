@@ -137,8 +137,16 @@ def build_actor_critic(
 
     From a reward model, with its trunk (`separate`), the value at a response's end token is its
     normalised score at step 0. Without a reward model a separate trunk is a copy of the policy's.
+
+    Raises:
+        ModelFolderError: the reward model's hidden states have another width than the policy's.
     """
     hidden_size = lm.get_input_embeddings().weight.shape[1]
+    if reward_model is not None and reward_model.head.weight.shape[1] != hidden_size:
+        raise ModelFolderError(
+            f"ppo.value_init: reward, but the reward model is {reward_model.head.weight.shape[1]} "
+            f"wide and the policy {hidden_size}, so no value model can start from it; take zero"
+        )
     head = nn.Linear(hidden_size, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)

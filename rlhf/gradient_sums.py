@@ -65,6 +65,11 @@ def _is_worth_it(weight: Tensor) -> bool:
     )
 
 
+def _rows(values: Tensor) -> Tensor:
+    """As a matrix of as many columns as the last axis has."""
+    return values.reshape(-1, values.shape[-1])
+
+
 class _Product(torch.autograd.Function):
     """`x W' + b`; the gradient of W is added to `W.grad` and not returned."""
 
@@ -79,7 +84,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         (x,), weight = ctx.saved_tensors, ctx.weight
-        rows, inputs = gradient.flatten(0, -2), x.flatten(0, -2)
+        rows, inputs = _rows(gradient), _rows(x)
         if weight.grad is None:
             weight.grad = rows.t() @ inputs
         else:
@@ -101,7 +106,7 @@ class _Embedding(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         (ids,), weight = ctx.saved_tensors, ctx.weight
-        ids, rows = ids.flatten(), gradient.flatten(0, -2)
+        ids, rows = ids.flatten(), _rows(gradient)
         if ctx.padding_id is not None:
             trained = ids != ctx.padding_id
             ids, rows = ids[trained], rows[trained]

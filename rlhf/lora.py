@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlhf.lora_targets import check_targets
 from rlhf.model_folders import ModelFolderError
 from rlhf.params.lora import LoraParams
 
@@ -65,8 +66,9 @@ def add_adapter(
     `head`, a part of the model that is new (a reward model's), is trained whole beside it.
 
     Raises:
-        ModelFolderError: the model has none of the layers that `targets` names.
+        ModelFolderError: `check_targets` refuses what `targets` names, or `peft` does.
     """
+    check_targets(model, params.targets or ())
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 (takes seconds)
 
     config = LoraConfig(

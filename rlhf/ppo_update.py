@@ -97,9 +97,10 @@ class PPOTraining:
 
     def finish_iteration(self, kl: float, responses: int) -> None:
         """What follows the update of an iteration: the controller, the average, the count."""
-        self.controller.update(kl, responses)
-        if self.average is not None and self.iteration >= self._value_only:
-            self.average.add()
+        if self.iteration >= self._value_only:
+            self.controller.update(kl, responses)
+            if self.average is not None:
+                self.average.add()
         self.iteration += 1
 
 
@@ -206,7 +207,9 @@ def _optimise(
     require_finite_norms(found.norms)
     sums |= zip(stepping, found.norms, strict=True)
     if train_policy:
-        training.optimiser.apply(_rate(params.optimiser, params.epochs, iteration, params))
+        alone = params.value_warmup_iterations
+        policy = params.optimiser
+        training.optimiser.apply(_rate(policy, params.epochs, iteration, params, after=alone))
     if training.value_optimiser is not None:
         epochs = params.value_epochs or params.epochs
         training.value_optimiser.apply(_rate(params.value_optimiser, epochs, iteration, params))
@@ -245,7 +248,14 @@ def _backward(
     return names, found
 
 
-def _rate(optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOParams) -> float:
-    """Fraction of the peak learning rate; it changes from rollout to rollout, not within one."""
+def _rate(
+    optimiser: OptimiserParams, epochs: int, iteration: int, params: PPOParams, *, after: int = 0
+) -> float:
+    """Fraction of the peak learning rate; it changes from rollout to rollout, not within one.
+
+    The schedule begins `after` so many iterations, in which this optimiser has not stepped.
+    """
     steps = epochs * params.minibatches
-    return schedule_factor(optimiser, iteration * steps, params.iterations * steps)
+    return schedule_factor(
+        optimiser, (iteration - after) * steps, (params.iterations - after) * steps
+    )

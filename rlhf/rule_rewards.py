@@ -175,7 +175,7 @@ class RuleRewards:
         learned = rollout.scores
         if self.learned is not None:
             learned = learned.new_tensor(self.learned(asked, responses, ended))
-        values = self.rule_values(prompts, responses, ended, asked=asked)
+        values = self.rule_values(asked, responses, ended)
         scores, components = learned * self.params.learned, {}
         if self.params.learned > 0:
             components["learned"] = learned.mean().item()
@@ -194,8 +194,7 @@ class RuleRewards:
         self, prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
     ) -> list[float]:
         """The weighted sum of the rules alone, for responses outside of training."""
-        texts = [prompt if isinstance(prompt, str) else _said(prompt) for prompt in prompts]
-        values = self.rule_values(texts, responses, finished, asked=prompts)
+        values = self.rule_values(prompts, responses, finished)
         weights = self.params.rules()
         rows = zip(*(values[name] for name in weights), strict=True)
         return [
@@ -205,15 +204,13 @@ class RuleRewards:
 
     def rule_values(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         responses: Sequence[str],
         finished: Sequence[bool],
-        *,
-        asked: Sequence[Prompt] | None = None,
     ) -> dict[str, list[float]]:
         """Each rule that counts, for each response, before its weight.
 
-        The user's function gets the prompts as they were `asked`, the other rules their texts.
+        The user's function gets the prompts as they are, the other rules what they say.
         """
         functions: dict[str, Callable[[str, str, bool], float]] = {
             "length": lambda _, text, __: length_reward(text, target=self.params.length_target),
@@ -221,7 +218,7 @@ class RuleRewards:
             "format": lambda _, text, end: format_reward(text, finished=end),
             "sentiment": lambda _, text, __: sentiment_reward(text, words=self.words),
         }
-        rows = list(zip(prompts, responses, finished, strict=True))
+        rows = list(zip(map(said, prompts), responses, finished, strict=True))
         values = {
             name: [functions[name](*row) for row in rows]
             for name in self.params.rules()
@@ -231,14 +228,16 @@ class RuleRewards:
             # Once, whatever it costs: of several processes the first one calls it.
             given = [0.0] * len(rows)
             if rank() == 0:
-                given = function.scores(prompts if asked is None else asked, responses)
+                given = function.scores(prompts, responses)
             values["function"] = of_first(given)
         return values
 
 
-def _said(prompt: Prompt) -> str:
-    """What messages say, a paragraph each."""
-    return "\n\n".join(message["content"] for message in prompt if not isinstance(message, str))
+def said(prompt: Prompt) -> str:
+    """The text of a prompt; what messages say, a paragraph each, without a chat template."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(message["content"] for message in prompt)
 
 
 def build_rule_rewards(

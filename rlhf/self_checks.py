@@ -12,6 +12,7 @@ from rlhf.ensembles import members_of
 from rlhf.logits import response_logits
 from rlhf.lora import MARK, adapter_off
 from rlhf.padding import pad_left, pad_right
+from rlhf.positions import table_of_positions
 from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
 from rlhf.shapes import AttentionMask, TokenIds
@@ -21,6 +22,9 @@ from rlhf.stopping import SelfCheckError
 TOLERANCE = 1e-3
 """Largest difference, as a share of the largest score or 1, that two paddings may make in float32,
 which makes about 1e-6."""
+
+WIDE = 99
+"""Tokens of the row that the others are padded to, where a model has positions for it."""
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -102,8 +106,10 @@ def check_models(
     device = next(models.reference.parameters()).device
     rows = [[*prompt, tokens.eos] for prompt in prompts]
     narrow = [tensor.to(device) for tensor in pad_right(rows, tokens.pad)]
-    wide = [tensor.to(device) for tensor in pad_left([*rows, [tokens.eos] * 99], tokens.pad)]
     for member in () if models.reward_model is None else members_of(models.reward_model):
+        tokens_of_widest = min(WIDE, table_of_positions(member.classifier) or WIDE)
+        longer = [*rows, [tokens.eos] * tokens_of_widest]
+        wide = [tensor.to(device) for tensor in pad_left(longer, tokens.pad)]
         scores = member(*narrow)
         shift = (scores - member(*wide)[: len(rows)]).abs().max().item()
         limit = max(TOLERANCE * max(1.0, scores.abs().max().item()), rounding(member, *narrow))

@@ -14,6 +14,7 @@ from preferences.loading import load_corpus
 from rlhf import pretrain
 from rlhf.chat import TokenizerError, encode_prompt
 from rlhf.family_checks import UnsupportedModelError, check_policy
+from rlhf.lora_targets import check_targets
 from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
@@ -139,6 +140,7 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         prompts = [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows]
         check_positions(model, _longest_rows(stage.params))
         check_policy(model, prompts)
+        _check_adapters(stage.params, model)
         for setting, asked in _packing(stage.params).items():
             if asked:
                 check_packing(model.base_model, prompts, setting=setting)
@@ -154,6 +156,19 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
             "vocabulary": len(tokenizer),
         },
     )
+
+
+def _check_adapters(params: Params, model: PreTrainedModel) -> None:
+    """Later stages would end at a layer that cannot have an adapter.
+
+    Raises:
+        ModelFolderError: `lora.targets` of a section names one.
+    """
+    trained = {"sft": model, "reward": model.base_model, "ppo": model}
+    for section, part in trained.items():
+        lora = getattr(params, section).lora
+        if lora is not None:
+            check_targets(part, lora.targets or (), setting=f"{section}.lora.targets")
 
 
 def _refuse_messages() -> None:

@@ -6,25 +6,24 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.actor_critic import ActorCritic, save_value_function
 from rlhf.batches import Rollout
-from rlhf.chat import decode_rows
+from rlhf.chat import Prompt, decode_rows
 from rlhf.compute import HOST, Compute
 from rlhf.frozen import restore_frozen
 from rlhf.lora import ADAPTER, take_adapter
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.named_seeds import named_random
-from rlhf.ppo import Iteration, train
+from rlhf.ppo import train
 from rlhf.ppo_models import load_models
 from rlhf.ppo_update import PPOTraining
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.reward_functions import RewardFunctionError
-from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards
+from rlhf.rule_rewards import LearnedScore, WordListError, build_rule_rewards, said
 from rlhf.samplers import Sampler
 from rlhf.self_checks import check_frozen, check_models, frozen
 from rlhf.sharding import Held
@@ -94,8 +93,9 @@ def run(stage: Stage) -> None:
     loop = train(training, prompts, params, tokens, compute=compute, seeds=seeds, rules=rules)
     for result in checkpoints.after_each(loop):
         last = result.metrics
-        stage.log(training.iteration, last.curves() | gold_curve(result.rollout, tokenizer))
-        samples += _samples(result, training.iteration, tokenizer)
+        texts = Texts.of(result.rollout, tokenizer, asked)
+        stage.log(training.iteration, last.curves() | gold_curve(texts))
+        samples += _samples(result.rollout, texts, training.iteration)
         explained = last.explained_variance
         quality = {} if explained is None else {"ev": explained}
         if last.truncated_weights is not None:
@@ -182,37 +182,47 @@ def _last_curves(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: value for name, value in last.items() if name not in ("step", GOLD)}
 
 
-def gold_curve(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+class Texts(NamedTuple):
+    """A rollout in words."""
+
+    prompts: list[str]
+    """What was asked, without the chat template's own words."""
+    responses: list[str]
+    finished: list[bool]
+
+    @classmethod
+    def of(
+        cls,
+        rollout: Rollout,
+        tokenizer: PreTrainedTokenizerBase,
+        asked: Mapping[tuple[int, ...], Prompt],
+    ) -> "Texts":
+        """Of a rollout; `asked` has the prompt of each row of ids."""
+        rows = zip(rollout.prompt_ids.cpu(), rollout.prompt_mask.cpu(), strict=True)
+        prompts = [said(asked[tuple(ids[mask].tolist())]) for ids, mask in rows]
+        responses = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
+        return cls(prompts, responses, rollout.ended.tolist())
+
+
+def gold_curve(texts: Texts) -> dict[str, float]:
     """Mean gold score of a rollout, which training never sees; nothing without a rubric."""
-    prompts = decode_rows(tokenizer, rollout.prompt_ids, rollout.prompt_mask)
-    responses = decode_rows(tokenizer, rollout.response_ids, rollout.response_mask)
-    gold = gold_scores(prompts, responses, rollout.ended.tolist())
+    gold = gold_scores(*texts)
     return {} if gold is None else {GOLD: statistics.fmean(gold)}
 
 
-def _samples(
-    result: Iteration, iteration: int, tokenizer: PreTrainedTokenizerBase
-) -> list[dict[str, Any]]:
+def _samples(rollout: Rollout, texts: Texts, iteration: int) -> list[dict[str, Any]]:
     """Some responses of the rollout, with whether they ended by themselves, and their scores."""
-    rollout = result.rollout
     chosen = random.Random(iteration).sample(range(len(rollout)), min(SAMPLES, len(rollout)))
-    kept = rollout.select(torch.tensor(chosen, device=rollout.scores.device))
-    rows = zip(
-        decode_rows(tokenizer, kept.prompt_ids, kept.prompt_mask),
-        decode_rows(tokenizer, kept.response_ids, kept.response_mask),
-        kept.ended.tolist(),
-        kept.scores.tolist(),
-        strict=True,
-    )
+    scores = rollout.scores.tolist()
     return [
         {
             "iteration": iteration,
-            "prompt": prompt,
-            "response": response,
-            "finished": ended,
-            "score": round(score, 4),
+            "prompt": texts.prompts[row],
+            "response": texts.responses[row],
+            "finished": texts.finished[row],
+            "score": round(scores[row], 4),
         }
-        for prompt, response, ended, score in rows
+        for row in chosen
     ]
 
 

@@ -14,4 +14,5 @@ class LoraParams:
     alpha: Count = 16
     """The added matrix is scaled by alpha / rank."""
     targets: list[str] | None = None
-    """Names of the layers that get one, such as [q_proj, v_proj]; null means every linear layer."""
+    """Names of the layers that get one, such as [q_proj, v_proj]; null means every linear layer
+    but the head. A head that shares its weight with the embedding cannot have one."""

@@ -47,6 +47,8 @@ class PPOParams:
     max_prompt_tokens: Count = 96
     """Longer prompts are left out and counted."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    """Of the rollouts. `top_k`, `top_p` and `min_new_tokens` stay 0, 1 and 0: PPO scores the very
+    distribution that it samples from."""
     rollouts: Literal["local", "server"] = "local"
     """Who samples: the stage itself, exactly repeatable, or a server that it starts anew with the
     policy's weights for each rollout (vLLM; docs/how-to/answers-from-a-server.md)."""
@@ -70,7 +72,7 @@ class PPOParams:
     value_carry: bool = True
     """A round that starts from a policy of PPO continues with its value function, too."""
     value_warmup_iterations: CountOrZero = 0
-    """Rollouts at the start that train the value function only."""
+    """Rollouts at the start that train the value function only; fewer than `iterations`."""
     value_epochs: Count | None = None
     """Passes of the value function over each rollout; null means as many as the policy's."""
     kl_coef: NonNegative = 0.04
@@ -253,6 +255,12 @@ class PPOParams:
                     f"{self.value_epochs} is below epochs ({self.epochs}); the value function is "
                     "trained at least as often as the policy"
                 ),
+            )
+        if 0 < self.iterations <= self.value_warmup_iterations:
+            yield (
+                "value_warmup_iterations",
+                f"{self.value_warmup_iterations} of {self.iterations} iterations would leave none "
+                "that trains the policy",
             )
         if self.rewards.learned == 0 and self.value_init == "reward":
             yield "value_init", "reward needs a reward model, and rewards.learned is 0; take zero"

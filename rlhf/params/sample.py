@@ -13,7 +13,8 @@ class SampleParams:
     pairs: Count = 3000
     """Pairs per round; identical responses are drawn again, then left out."""
     against_sft: Fraction = 0.1
-    """Share of pairs between the policy and SFT; the rest is the policy against itself."""
+    """Share of pairs between the policy and SFT; the rest is the policy against itself. From the
+    second round on SFT's responses in them set the scale of scores, so there should be dozens."""
     batch_size: Count = 256
     """Prompts answered at a time."""
     max_prompt_tokens: Count = 96

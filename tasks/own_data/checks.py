@@ -17,6 +17,7 @@ from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, is_transcript, split_of
+from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.rows import own_split, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
@@ -74,6 +75,8 @@ def examine(params: Params, root: Path) -> OwnData:
         judged |= {pair.prompt_id for pair in pairs}
     if files is not None and judged and params.label.annotators != "none":
         _examine_fresh_prompts(data, files, judged, params)
+    if files is not None:
+        data.notes += prompt_notes(params, len(data.train_ids - judged))
     return data
 
 

@@ -168,28 +168,51 @@ def _config(folder: Path) -> Any:
 
 
 def _start_problems(params: Params, root: Path) -> Iterator[Problem]:
-    """A value model that would start from a reward model with another vocabulary."""
-    ppo, base, reward = params.ppo, params.base.model, params.reward.model
+    """A value model that cannot start from the reward model of others."""
+    ppo, reward = params.ppo, params.reward.model
     if not ppo.has_value_function() or ppo.value_init != "reward":
         return
-    if base is None or reward is None or not ((root / base).is_dir() and (root / reward).is_dir()):
+    if reward is None or not (root / reward).is_dir():
         return
-    from rlhf.chat import TokenizerError  # noqa: PLC0415
-    from rlhf.classifiers import load_text_encoder  # noqa: PLC0415
-    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
-    from rlhf.models import load_tokenizer  # noqa: PLC0415
-
-    try:
-        ours = load_tokenizer(root / base).get_vocab()
-        theirs = load_text_encoder(root / reward).tokenizer.get_vocab()
-    except (ModelFolderError, TokenizerError):
-        return  # Said of the folder.
-    if ours != theirs:
+    if found := _not_the_policys(params, root):
         yield (
             "ppo.value_init",
-            f"reward, but {reward} (reward.model) has a tokenizer of its own, so no value model "
-            "can start from it; take zero",
+            f"reward, but {reward} (reward.model) has {found}, so no value model can start from "
+            "it; take zero",
         )
+
+
+def _not_the_policys(params: Params, root: Path) -> str | None:
+    """What the reward model of others has that a value model cannot have, if it is known."""
+    from rlhf.chat import TokenizerError  # noqa: PLC0415
+    from rlhf.classifiers import load_text_encoder, same_tokens  # noqa: PLC0415
+    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+    from rlhf.models import load_tokenizer  # noqa: PLC0415
+    from rlhf.template_args import set_template_args  # noqa: PLC0415
+    from rlhf.templates import TemplateError  # noqa: PLC0415
+
+    folder, base = root / str(params.reward.model), params.base.model
+    own_words = "a tokenizer or a chat template of its own"
+    try:
+        scorer = _config(folder)
+        if base is None:
+            # Nobody else has the embedded model's words; ours have a normaliser.
+            return None if hasattr(scorer, "score_std") else own_words
+        if not (root / base).is_dir():
+            return None
+        ours, theirs = load_tokenizer(root / base), load_text_encoder(folder).tokenizer
+        set_template_args(ours, params.base.chat_template_args)
+        policy = _config(root / base)
+    except (ModelFolderError, TokenizerError, TemplateError):
+        return None  # Said of the folder.
+    width, needed = (
+        getattr(config.get_text_config(), "hidden_size", None) for config in (scorer, policy)
+    )
+    if not same_tokens(ours, theirs):
+        return own_words
+    if scorer.num_labels != 1:
+        return f"{scorer.num_labels} labels"
+    return None if width == needed else f"hidden states of {width} numbers, not {needed}"
 
 
 def _function_problems(function: RewardFunction, root: Path) -> Iterator[Problem]:

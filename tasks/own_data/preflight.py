@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
+from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.model_checks import Problem, model_notes, model_problems
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
@@ -29,6 +30,9 @@ UNUSABLE = {
 }
 """Signs in the path of a checkout with which no run comes to its end, or writes elsewhere."""
 
+ALLOWED = "data/allowed.jsonl"
+"""Exceptions from the gate, which `validate` reads."""
+
 FOLDERS = ("base.model", "label.reward_model", "reward.model")
 
 _log = logging.getLogger(__name__)
@@ -46,6 +50,9 @@ def check_inputs(params: Params, root: Path) -> None:
     _check_place(root)
     problems = [*_path_problems(params, root), *model_problems(params, root)]
     notes = [] if problems else list(model_notes(params, root))
+    if params.prepare.files is None:
+        notes += prompt_notes(params, params.prepare.train_prompts)
+    problems += _list_problems(params, root)
     damaged = any(key.startswith("prepare.") for key, _ in problems)
     if not damaged and (params.prepare.files is not None or params.prepare.sources):
         # Imported here: the embedded world has no rows to look at.
@@ -63,6 +70,30 @@ def check_inputs(params: Params, root: Path) -> None:
         raise ParamsError("\n".join(dict.fromkeys(lines)))
     follow(root, params)
     rewrite_definition(root, lambda text: with_rounds(text, params.rounds))
+
+
+def _list_problems(params: Params, root: Path) -> Iterator[Problem]:
+    """Lists that only a later stage reads: words of a reward, exceptions from the gate."""
+    if (words := params.ppo.rewards.sentiment_words) and (root / words).is_file():
+        from rlhf.rule_rewards import WordListError, load_sentiment_words  # noqa: PLC0415
+
+        try:
+            load_sentiment_words(root / words)
+        except WordListError as error:
+            yield "ppo.rewards.sentiment_words", _below(root, error)
+    if (root / ALLOWED).is_file():
+        from preferences.allowing import load_allowed  # noqa: PLC0415
+        from preferences.reader import MalformedDataError  # noqa: PLC0415
+
+        try:
+            load_allowed(root / ALLOWED)
+        except MalformedDataError as error:
+            yield "validate.severities", _below(root, error)
+
+
+def _below(root: Path, error: Exception) -> str:
+    """The first line of an error, with paths as params have them."""
+    return str(error).replace(f"{root}/", "").splitlines()[0]
 
 
 def _check_place(root: Path) -> None:

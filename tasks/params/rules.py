@@ -56,6 +56,7 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
     yield from _preference_problems(sections)
     if (rounds := sections.get("rounds")) is not None:
         yield from _round_problems(rounds)
+        yield from _scale_problems(sections, rounds)
         if rounds and (final := sections.get("final")) not in (None, *rounds):
             yield "final", f"{final!r} is not one of the rounds: {', '.join(rounds)}"
         if (validate := sections.get("validate")) is not None:
@@ -137,6 +138,26 @@ def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
         yield (
             "reward.preferences",
             "newest, but label.annotators is none: no round has any; take all",
+        )
+
+
+def _scale_problems(sections: Mapping[str, Any], rounds: Mapping[str, Any]) -> Iterator[Problem]:
+    """Scores are scaled by SFT's responses in a round's pairs; those of SFT's own round all are."""
+    sample, reward = sections.get("sample"), sections.get("reward")
+    if sample is None or reward is None or reward.model == NO_MODEL:
+        return
+    always = reward.retrain or reward.model is not None
+    of_others = [
+        key
+        for key, each in rounds.items()
+        if each.policy != "models/sft" and (always or each.reward_model == "models/sft")
+    ]
+    found = round(sample.pairs * sample.against_sft)
+    if of_others and found < 2:
+        yield (
+            "sample.against_sft",
+            f"{sample.against_sft} of {sample.pairs} pairs has {found} of SFT's responses, and "
+            f"in {of_others[0]} scores are scaled by at least 2 (by dozens, to be steady)",
         )
 
 

@@ -34,10 +34,12 @@ def write_reward_model(folder: Path, **config: float) -> None:
     """A one-label classifier of another's making, or ours with `score_std`."""
     write_chat_model(folder)
     torch.manual_seed(0)
-    shape = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1, num_labels=1, **config,
-    )  # fmt: skip
+    settings = {
+        "vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
+        "pad_token_id": 1, "num_labels": 1,
+    }  # fmt: skip
+    shape = LlamaConfig(**settings | config)
     LlamaForSequenceClassification(shape).save_pretrained(folder)
 
 
@@ -74,9 +76,46 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: P
     text = (place.root / "judge/tokenizer.json").read_text()
     (place.root / "judge/tokenizer.json").write_text(text.replace('"w3"', '"v3"'))
     (found,) = place.preflight()
-    assert "ppo.value_init: reward, but judge (reward.model) has a tokenizer of its own" in found
+    assert (
+        "ppo.value_init: reward, but judge (reward.model) has a tokenizer or a chat template"
+        in found
+    )
 
     place.values["ppo"]["value_init"] = "zero"
+    check_inputs(load_params(place.save()), place.root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_labels": 2}, "has 2 labels"),
+        ({"hidden_size": 32}, "has hidden states of 32 numbers, not 16"),
+    ],
+)
+def test_a_value_model_cannot_start_from_a_reward_model_of_another_shape(
+    place: Place, changes: dict[str, int], words: str
+):
+    write_chat_model(place.root / "model")
+    write_reward_model(place.root / "judge", **changes)
+    place.values["base"]["model"] = "model"
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
+
+    (found,) = place.preflight()
+
+    assert found.startswith("ppo.value_init: reward, but judge (reward.model) ")
+    assert words in found
+
+
+def test_a_value_model_of_the_embedded_model_cannot_start_from_a_foreign_one(place: Place):
+    place.values["base"]["model"] = None
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
+    write_reward_model(place.root / "judge")
+    (found,) = place.preflight()
+    assert "judge (reward.model) has a tokenizer or a chat template of its own" in found
+
+    write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)
     check_inputs(load_params(place.save()), place.root)
 
 
@@ -173,8 +212,9 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     code, lines, seconds = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
 
     assert code == 2
-    note, *problems = lines
-    assert note.startswith("prepare.files.demonstrations: ")
+    demonstrations, prompts, *problems = lines
+    assert demonstrations.startswith("prepare.files.demonstrations: ")
+    assert prompts.startswith("sample.pairs: 3 rounds, each on the preferences of the one before")
     assert [line.partition(": ")[0] for line in problems] == [
         "prepare.sources.0", "base.model", "label.annotators",
     ]  # fmt: skip
@@ -269,3 +309,45 @@ def test_a_dollar_that_begins_no_name_is_a_sign_like_others(tmp_path: Path):
     place = Place(odd)
 
     check_inputs(load_params(place.save()), odd)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("own/words.txt", "good\tmany\n", "ppo.rewards.sentiment_words: own/words.txt, line 1"),
+        ("data/allowed.jsonl", '{"pair_id": "p"}\n', "validate.severities: data/allowed.jsonl:1"),
+    ],
+)
+def test_lists_that_a_later_stage_reads_are_read_before_the_first(
+    place: Place, name: str, text: str, words: str
+):
+    place.values["ppo"]["rewards"] = {"sentiment": 1.0, "sentiment_words": "own/words.txt"}
+    for path in ("own/words.txt", name):
+        (place.root / path).parent.mkdir(exist_ok=True)
+        (place.root / path).write_text("good\t1\n" if path != name else text)
+
+    (found,) = place.preflight()
+
+    assert found.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "annotators", "noted"), [(20, "people", True), (10, "people", False)]
+)
+def test_prompts_that_will_not_do_for_all_rounds_are_noted(
+    place: Place, caplog: pytest.LogCaptureFixture, pairs: int, annotators: str, noted: bool
+):
+    """Of 50 prompts some 40 are for training, and three rounds ask each of theirs once."""
+    place.values["sample"] |= {"pairs": pairs, "against_sft": 0.5}
+    place.values["label"] = {"annotators": annotators}
+    check_inputs(load_params(place.save()), place.root)
+    assert ("sample.pairs: 3 rounds, each on the preferences" in caplog.text) is noted
+
+
+def test_prompts_of_the_embedded_world_are_noted_too(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    place.values["prepare"] |= {"files": None, "train_prompts": 50}
+    place.values["label"] = {"annotators": "rubric"}
+    check_inputs(load_params(place.save()), place.root)
+    assert "ask 3 x 20 prompts, and 50 for training" in caplog.text

@@ -57,7 +57,7 @@ def test_prompts_that_have_preferences_are_not_labelled_again(place: Place):
     train = [text for text in texts if own_split(text, FILES) == "train"]
     write_rows(place.root / "own/pairs.jsonl", pairs(train[:-2]))
     place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
-    place.values["sample"]["pairs"] = 3
+    place.values["sample"] |= {"pairs": 3, "against_sft": 1.0}
 
     (found,) = place.preflight()
 

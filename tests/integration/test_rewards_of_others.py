@@ -53,7 +53,7 @@ def test_a_model_with_its_own_words_scores_through_text_and_no_value_model_start
 
     assert run(world, "ppo@r1") == 2
     said = capfd.readouterr().err
-    assert "ppo.value_init: reward, but others (reward.model) has a tokenizer" in said
+    assert "ppo.value_init: reward, but others (reward.model) has a tokenizer or" in said
     set_params(world, "ppo", {"value_init": "zero"})
     assert run(world, "ppo@r1") == 0
     with (world / "results/ppo/r1/history.csv").open() as file:
@@ -93,6 +93,9 @@ def test_a_function_alone_needs_no_reward_model(world: Path) -> None:
     assert run(world, "reward@r1") == 0
     assert not (world / "models/rounds/r1/reward/config.json").exists()
     assert run(world, "ppo@r1") == 0
+    asked = (world / "data/prepared/prompts/train.jsonl").read_text().splitlines()
+    prompts = {json.loads(line)["prompt"] for line in asked}
     samples = (world / "results/ppo/r1/samples.jsonl").read_text().splitlines()
     for row in map(json.loads, samples):
+        assert row["prompt"] in prompts
         assert row["score"] == pytest.approx(0.5 * len(row["response"]), abs=1e-4)

@@ -90,21 +90,6 @@ def test_s49_what_an_adapter_leaves_alone_is_one_file_for_all_who_share_it(build
     assert not list((tmp_path / "3").glob("written*"))
 
 
-def test_s49_a_tied_head_with_an_adapter_is_stored_once_with_what_changed(tmp_path):
-    head = LoraParams(rank=4, alpha=8, targets=["lm_head", "q_proj"])
-    for seed in (3, 4):
-        model = adapted(tiny.llama, seed, head)
-        changed = take_adapter(model).changed
-        save_model(model, tmp_path / f"{seed}", changed=changed)
-        loaded = load_policy(tmp_path / f"{seed}", CPU).state_dict()
-        assert all(torch.equal(loaded[name], w) for name, w in model.state_dict().items())
-    shared, own = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
-    assert (tmp_path / "3" / shared).read_bytes() == (tmp_path / "4" / shared).read_bytes()
-    tied = {"lm_head.weight", "model.embed_tokens.weight"}
-    assert len(tied & load_file(tmp_path / "3" / own).keys()) == 1
-    assert not tied & load_file(tmp_path / "3" / shared).keys()
-
-
 def test_s49_weights_that_the_format_joins_from_both_halves_are_one_file(tmp_path):
     """HRM's folders have query, key, value and gate in one weight."""
 

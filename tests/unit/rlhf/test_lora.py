@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from rlhf.lora import adapter_off, adapter_weights, add_adapter
+from rlhf.lora import adapter_off, adapter_weights, add_adapter, has_adapter, take_adapter
 from rlhf.model_folders import ModelFolderError
 from rlhf.optimisers import Optimiser
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from tests import tiny
+from tests.families import policy
 from tests.unit.rlhf.adapted_models import BOTH, IDS, LORA, adapted, generator
 
 
@@ -68,8 +69,34 @@ def test_s38_every_linear_layer_of_the_trunk_has_one_and_no_head_or_embedding():
 
 
 def test_targets_that_the_model_does_not_have_are_refused():
-    with pytest.raises(ModelFolderError, match=r"lora.targets \['nonsense'\]"):
-        add_adapter(tiny.llama(), LoraParams(targets=["nonsense"]), generator())
+    words = r"lora.targets: no layer is named nope; expected some of .*k_proj, o_proj, q_proj"
+    for targets in (["nope"], ["q_proj", "nope"]):
+        with pytest.raises(ModelFolderError, match=words):
+            add_adapter(tiny.llama(), LoraParams(targets=targets), generator())
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_a_weight_that_two_layers_share_gets_no_adapter(target):
+    """Merged, it would change both of them: another model than the one that was trained."""
+    words = {"lm_head": "shares its weight .*embed_tokens", "embed_tokens": "is an embedding"}
+    model = tiny.llama()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    with pytest.raises(ModelFolderError, match=words[target]):
+        add_adapter(model, LoraParams(targets=["q_proj", target]), generator())
+    assert not has_adapter(model)
+
+
+@torch.no_grad()
+def test_a_head_with_a_weight_of_its_own_is_published_as_it_was_trained(assert_close):
+    model = policy("qwen3")
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    add_adapter(model, LoraParams(rank=2, targets=["q_proj", "lm_head"]), generator())
+    for name, weight in adapter_weights(model).items():
+        if "lora_B" in name:
+            weight.normal_(generator=generator())
+    expected = model(IDS).logits
+    take_adapter(model)
+    assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

@@ -57,6 +57,11 @@ def test_s05_ppo_takes_any_temperature():
         ({"importance_cap": 0.9}, "importance_cap", r"must be 1 or more, .* found 0\.9"),
         ({"average_decay": 0.8, "lora": LoraParams()}, "average_decay", "impossible with lora"),
         ({"epochs": 3, "value_epochs": 2}, "value_epochs", r"2 is below epochs \(3\)"),
+        (
+            {"iterations": 3, "value_warmup_iterations": 3},
+            "value_warmup_iterations",
+            "3 of 3 iterations would leave none",
+        ),
         ({"kl_in": "loss"}, "kl_estimator", "k2 or k3 where kl_in is loss"),
         ({"kl_limit": 5.0, "kl_budget": 5.0}, "kl_limit", r"5\.0 must be above kl_budget \(5\.0\)"),
         ({"samples_per_prompt": 3}, "samples_per_prompt", "128 cannot be cut into .* 3 responses"),

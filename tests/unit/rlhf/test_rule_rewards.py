@@ -192,6 +192,18 @@ def test_the_score_is_the_weighted_sum_and_each_component_is_reported(
     assert_close(list(result.components.values()), list(components.values()), rtol=0, atol=1e-6)
 
 
+def test_a_chat_templates_own_words_are_no_part_of_the_prompt(assert_close):
+    """What is asked is told by the data; the ids have the template's words, too."""
+    asked = [{"role": "user", "content": "a lamp"}]
+    ids, mask = rollout().prompt_ids, rollout().prompt_mask
+    known = {tuple(ids[0][mask[0]].tolist()): asked}
+    weights = RewardMixParams(learned=0.0, relevance=1.0)
+    rules = build_rule_rewards(weights, tiny.tokenizer(), prompts=known)
+    # Its one content word is in the first answer; by the ids there would be three, kim and broken.
+    assert_close(rules.mix(rollout()).rollout.scores, [1.0, 0.0], rtol=0, atol=0)
+    assert rules.score([asked] * 2, ANSWERS, [True, False]) == [1.0, 0.0]
+
+
 def test_the_mix_changes_nothing_of_the_rollout_but_its_scores():
     before, after = rollout(), mixed(sentiment=1.0).rollout
     for name in ("prompt_ids", "response_ids", "response_mask", "logprobs", "values", "ended"):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2ForSequenceClassification
 
 from rlhf.actor_critic import build_actor_critic
 from rlhf.logits import sequence_hidden
@@ -41,6 +42,16 @@ def models(*, policy=None, reward_model=None) -> PPOModels:
 
 def test_sound_models_pass():
     check_models(models(), PROMPTS, TOKENS, starts_at_reference=True)
+
+
+def test_a_reward_model_with_few_positions_is_not_asked_for_more():
+    """Rows that the params allow fit its table; the check itself has to."""
+    config = GPT2Config(
+        vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=16, num_labels=1,
+        pad_token_id=tiny.PAD,
+    )  # fmt: skip
+    short = RewardModel(GPT2ForSequenceClassification(config)).eval()
+    check_models(models(reward_model=short), PROMPTS, TOKENS, starts_at_reference=True)
 
 
 @pytest.mark.parametrize(

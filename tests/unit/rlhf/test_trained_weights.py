@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlhf.actor_critic import build_actor_critic
+from rlhf.params.kl import AdaptiveKLParams
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.ppo_update import PPOTraining
 from rlhf.self_checks import fingerprint
@@ -61,6 +62,34 @@ def test_s37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk()
         assert all(weight.grad is None for weight in training.models.actor.lm.parameters())
         run(training, settings)
         assert fingerprint(training.models.actor.lm) != fingerprint(start.models.actor.lm)
+
+
+def test_the_policys_schedule_and_the_penalty_wait_for_its_first_step():
+    """Two iterations train values alone; then warm-up over four steps begins, two an iteration."""
+    rate = OptimiserParams(lr=1e-3, warmup_steps=4, schedule="constant")
+    adaptive = AdaptiveKLParams(target=100.0, horizon=8)
+    settings = params(
+        iterations=5, epochs=1, value_warmup_iterations=2, optimiser=rate, value_optimiser=rate,
+        kl_adaptive=adaptive,
+    )  # fmt: skip
+    training = fresh(settings)
+    found: dict[str, list[float]] = {"optimiser": [], "value_optimiser": []}
+    for name, factors in found.items():
+        optimiser = getattr(training, name)
+        plain = optimiser.apply
+
+        def noting(factor, plain=plain, factors=factors):
+            factors.append(factor)
+            plain(factor)
+
+        optimiser.apply = noting
+    run(training, settings, stop=2)
+    assert found["optimiser"] == []
+    assert training.controller.coef == settings.kl_coef
+    run(training, settings)
+    assert found["optimiser"] == [0.25, 0.25, 0.75, 0.75, 1, 1]
+    assert found["value_optimiser"] == [0.25, 0.25, 0.75, 0.75, 1, 1, 1, 1, 1, 1]
+    assert training.controller.coef < settings.kl_coef
 
 
 def test_s37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be():

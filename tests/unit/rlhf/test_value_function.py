@@ -3,6 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaForSequenceClassification
 
 from rlhf.actor_critic import (
     VALUE_FUNCTION,
@@ -12,6 +13,7 @@ from rlhf.actor_critic import (
 )
 from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.padding import pad_right
+from rlhf.reward_models import RewardModel
 from tests import tiny
 from tests.tiny import PAD, PROMPTS
 from tests.unit.rlhf.model_world import ANSWERS, padded, widened
@@ -124,3 +126,11 @@ def test_a_shared_value_function_is_not_taken_for_a_separate_one(tmp_path, separ
         ModelFolderError, match=f"{VALUE_FUNCTION}: expected a s.* value model, found"
     ):
         load_value_function(value_actor(separate=not separate), tmp_path)
+
+
+def test_a_reward_model_of_another_width_is_refused_in_one_line():
+    config = tiny.reward_model().classifier.config
+    wider = type(config)(**config.to_dict() | {"hidden_size": 64})
+    scorer = RewardModel(LlamaForSequenceClassification(wider))
+    with pytest.raises(ModelFolderError, match="the reward model is 64 wide and the policy 32"):
+        build_actor_critic(tiny.llama(), reward_model=scorer, separate=True)

@@ -193,6 +193,22 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
             },
             "reward.preferences: newest, but label.annotators is none",
         ),
+        (
+            {"sample.pairs": 14},
+            "sample.against_sft: 0.1 of 14 pairs has 1 of SFT's responses, and in r2",
+        ),
+        ({"sample.against_sft": 0.0}, "sample.against_sft: 0.0 of"),
+        (
+            {"sample.against_sft": 0.0, "reward.model": "mine/rm", "reward.retrain": False},
+            "sample.against_sft: 0.0 of",
+        ),
+        (
+            {
+                "sample.against_sft": 0.0, "reward.retrain": False,
+                "rounds.r3.reward_model": "models/sft",
+            },
+            "sample.against_sft: 0.0 of",
+        ),
         ({"label.overlap": 5}, "label.simulated is 4, expected at least label.overlap (5)"),
         ({"validate.heldout_fraction": 1.0}, "validate.heldout_fraction is 1.0"),
     ],

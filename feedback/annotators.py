@@ -10,14 +10,14 @@ import json
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from feedback.formats.label_studio import is_export, read_export
 from feedback.judges import LanguageModelParams
-from feedback.judgments import Pair, read_judgments
-from preferences.records import Choice, Judgment, latest, oriented
+from feedback.judgments import Pair, Refusal, consistent, read_judgments
+from preferences.records import Choice, Judgment, oriented
 
 Score = Callable[[str, str, bool], float]
 """Gold score of (prompt, response, whether it is finished); a higher one is better."""
@@ -177,15 +177,6 @@ class RubricAnnotator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A judgment that was not accepted, and why."""
-
-    judgment_id: str
-    pair_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """What a source has for a round."""
 
@@ -239,7 +230,9 @@ class FileAnnotator:
             judgments = read_export(self._path, pairs[0].round)
         else:
             judgments = read_judgments(self._path)
-        return sort_out(latest(judgments, per_round=True), pairs, overlap=self._params.overlap)
+        standing, refused = consistent(judgments, {pair.pair_id: pair for pair in pairs})
+        found = sort_out(standing, pairs, overlap=self._params.overlap)
+        return replace(found, refused=[*refused, *found.refused])
 
 
 def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from feedback.annotators import MissingJudgmentsError
 from feedback.formats.exchange import from_trl
@@ -28,6 +28,7 @@ from feedback.store import accounts, backup, exporting, rounds, schema
 from feedback.store.assignments import ServeParams
 from feedback.store.database import Database
 from feedback.store.events import record
+from feedback.store.gold import publish_gold
 from feedback.store.importing import take
 from preferences.records import Judgment, JudgmentError, pair_id
 
@@ -113,15 +114,16 @@ def publish(given: argparse.Namespace) -> int:
     """Publishes a round, or adds gold items."""
     with _opened(given.store) as database:
         if given.gold is not None:
-            gold = _read_gold(given.gold)
+            items = _read_gold(given.gold)
             with database.writing() as connection:
-                _refuse_if_in_round(connection, given.gold, [pair for pair, _ in gold])
-                choices = {pair.pair_id: choice for pair, choice in gold}
-                rounds.add_pairs(connection, [pair for pair, _ in gold], choices)
-            _say(f"{len(gold)} gold items")
+                gold = publish_gold(connection, given.gold, items)
+            _say(f"gold items: {gold.added} added, {gold.changed} changed, {gold.kept} kept")
             return 0
         if given.round_key is None:
             raise ValueError("publish: expected --round or --gold")
+        if not 1 <= given.overlap <= rounds.MOST_OVERLAP:
+            found = f"--overlap is {given.overlap}"
+            raise ValueError(f"publish: {found}, expected 1 to {rounds.MOST_OVERLAP}")
         default = Path("data/rounds") / given.round_key / "comparisons.jsonl"
         path = given.comparisons or default
         pairs = read_pairs(path)
@@ -157,9 +159,13 @@ def token(given: argparse.Namespace) -> int:
 
 def status(given: argparse.Namespace) -> int:
     """Prints rounds and people."""
-    with _opened(given.store) as database, database.reading() as connection:
-        view = lead_view(connection, QualityParams())
-        note = how_to_open(connection)
+    with _opened(given.store) as database:
+        with database.writing() as connection:
+            # A token may have expired while no page was open.
+            rounds.settle_without(connection)
+        with database.reading() as connection:
+            view = lead_view(connection, QualityParams())
+            note = how_to_open(connection)
     shown = [one for one in view["rounds"] if given.round_key in (None, one.round)]
     if given.round_key is not None and not shown:
         raise ValueError(f"round {given.round_key} has not been published")
@@ -238,15 +244,6 @@ def _read_gold(path: Path) -> list[tuple[Pair, str]]:
         pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
         gold.append((pair, str(row["gold"])))
     return gold
-
-
-def _refuse_if_in_round(connection: Connection, path: Path, pairs: list[Pair]) -> None:
-    for pair in pairs:
-        rows = schema.round_pairs
-        query = select(rows.c.round).where(rows.c.pair_id == pair.pair_id)
-        key = connection.execute(query).scalar()
-        if key is not None:
-            raise JudgmentError(f"{path}: pair {pair.pair_id} already belongs to round {key}")
 
 
 def _write_atomically(path: Path, text: str) -> None:

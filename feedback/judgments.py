@@ -3,6 +3,7 @@
 import json
 import math
 import stat
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -16,6 +17,8 @@ from preferences.records import (
     Prompt,
     ShownOrder,
     content_id,
+    latest,
+    oriented,
     pair_id,
 )
 
@@ -67,6 +70,15 @@ class Pair:
         return pair
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A judgment that was not accepted, and why."""
+
+    judgment_id: str
+    pair_id: str
+    reason: str
+
+
 def judgment_from_row(row: Mapping[str, Any], *, where: str = "judgment") -> Judgment:
     """Reads a row of judgments.jsonl strictly; fills in the id where the writer left it out.
 
@@ -98,6 +110,41 @@ def read_pairs(path: Path) -> list[Pair]:
         JudgmentError: the file is missing, or a line is not a comparison; names file and line.
     """
     return [Pair.from_json(row, where=where) for where, row in json_rows(path)]
+
+
+def consistent(
+    judgments: Sequence[Judgment], pairs: Mapping[str, Pair]
+) -> tuple[list[Judgment], list[Refusal]]:
+    """The newest revisions, and refusals of all that contradict each other within one revision."""
+    newest = {_said_by(one): one for one in latest(judgments, per_round=True)}
+    rows: dict[tuple[str, ...], list[Judgment]] = defaultdict(list)
+    for one in judgments:
+        if one.pair_id in pairs and one.revision == newest[_said_by(one)].revision:
+            rows[_said_by(one)].append(one)
+    refused = []
+    for key, same in rows.items():
+        if len(same) > 1 and len({_answer(one, pairs[one.pair_id]) for one in same}) > 1:
+            del newest[key]
+            refused += [_contradicted(one) for one in same]
+    return list(newest.values()), refused
+
+
+def _said_by(judgment: Judgment) -> tuple[str, ...]:
+    return judgment.pair_id, judgment.annotator_id, judgment.round
+
+
+def _answer(judgment: Judgment, pair: Pair) -> tuple[str, int | None] | None:
+    """What it says of the pair; None if it is one of other responses."""
+    try:
+        return oriented(judgment, pair).choice, judgment.strength
+    except JudgmentError:
+        return None
+
+
+def _contradicted(judgment: Judgment) -> Refusal:
+    key = judgment.pair_id
+    reason = f"{judgment.annotator_id} judges pair {key} differently in another row, expected one"
+    return Refusal(judgment_id=judgment.judgment_id, pair_id=key, reason=reason)
 
 
 def to_lines(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feedback.judgments import Pair
-from preferences.records import Judgment, JudgmentError, pair_id, text_hash
+from preferences.records import TIE, Choice, Judgment, JudgmentError, pair_id, text_hash
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets treat a cell that begins like this as a formula."""
@@ -51,8 +51,11 @@ def from_trl(
 ) -> list[Judgment]:
     """Judgments from rows of TRL's preference format; `source` names a row's annotator by default.
 
+    A `label` is the probability that `chosen` is better, as in preference data: 0.5 is a tie.
+
     Raises:
-        JudgmentError: a row lacks prompt, chosen or rejected; gives its location.
+        JudgmentError: a row lacks prompt, chosen or rejected, or its label is none; gives its
+            location.
     """
     return [_from_trl_row(where, row, round_key, source) for where, row in rows]
 
@@ -69,17 +72,24 @@ def _from_trl_row(where: str, row: Mapping[str, Any], round_key: str, source: st
         response_a=chosen,
         response_b=rejected,
     )
-    strength = row.get("strength")
+    choice = _choice(where, row.get("label", 1))
+    strength, name = row.get("strength"), row.get("annotator_id")
     return Judgment.of(
         pair,
-        annotator_id=str(row.get("annotator_id", source)),
+        annotator_id=source if name is None else str(name),
         kind="import",
         annotator_version="trl",
-        choice="a",
-        strength=strength if strength in (1, 2, 3, 4) else None,
+        choice=choice,
+        strength=strength if choice == "a" and strength in (1, 2, 3, 4) else None,
         shown_order="AB",
         answer_a=text_hash(chosen),
     )
+
+
+def _choice(where: str, label: object) -> Choice:
+    if isinstance(label, bool) or not isinstance(label, int | float) or not TIE <= label <= 1:
+        raise JudgmentError(f"{where}: label is {label!r}, expected 0.5 (a tie) to 1")
+    return "tie" if label == TIE else "a"
 
 
 def _completion(pair: Pair, response: str) -> str | list[dict[str, str]]:

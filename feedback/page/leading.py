@@ -95,7 +95,7 @@ def _add_publish(app: FastAPI) -> None:
         request: Request,
         person: Annotated[Person, Depends(lead_who_may("publish"))],
         round_key: Annotated[str, Query(alias="round", pattern=r"^[A-Za-z0-9._-]{1,64}$")],
-        overlap: Annotated[int, Query(ge=1, le=20)] = 1,
+        overlap: Annotated[int, Query(ge=1, le=rounds.MOST_OVERLAP)] = 1,
     ) -> dict[str, Any]:
         # Read only now, so that nobody without the right can make us keep so much.
         try:

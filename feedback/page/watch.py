@@ -1,5 +1,7 @@
 """Background work of the server: announces complete rounds and pauses inaccurate annotators.
 
+It also settles what waited for somebody whose token has expired.
+
 Runs in its own thread, so that no request waits for Prefect. The database does the counting:
 statistics over all labels in Python would block the interpreter for requests.
 """
@@ -11,7 +13,9 @@ from collections.abc import Callable
 from feedback.page.notify import announce
 from feedback.quality.annotators import QualityParams
 from feedback.quality.answers import pause_inaccurate
-from feedback.store.database import Database
+from feedback.store.accounts import token_ended
+from feedback.store.database import Database, now_ms
+from feedback.store.rounds import settle_without
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +40,7 @@ class Watch:
         self._database, self._quality = database, quality
         self._prefect, self._page_url = prefect, page_url
         self._pause_s, self._idle_s = pause_s, idle_s
+        self._tokens_seen_ms = 0
         self._bell, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="feedback-watch", daemon=True)
 
@@ -66,6 +71,7 @@ class Watch:
         """Checks once; if Prefect cannot be reached, the next check tries again."""
         for name, reason in pause_inaccurate(self._database, self._quality).items():
             _log.warning("paused %s: %s", name, reason)
+        self._settle_after_expiry()
         address = self._prefect()
         if not address:
             return
@@ -74,3 +80,12 @@ class Watch:
                 _log.info("round %s is complete; reported to %s", key, address)
         except OSError as error:
             _log.warning("cannot report to %s that a round is complete: %s", address, error)
+
+    def _settle_after_expiry(self) -> None:
+        since, now = self._tokens_seen_ms, now_ms()
+        with self._database.reading() as connection:
+            ended = token_ended(connection, after_ms=since, by_ms=now)
+        if ended:
+            with self._database.writing() as connection:
+                settle_without(connection)
+        self._tokens_seen_ms = now

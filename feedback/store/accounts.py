@@ -41,6 +41,10 @@ _BY_NAME = select(schema.annotators).where(
 _PAUSED = select(schema.annotators.c.paused_reason).where(
     schema.annotators.c.annotator_id == bindparam("mine")
 )
+_TOKEN_ENDED = select(schema.annotators.c.annotator_id).where(
+    schema.annotators.c.token_expires_ms > bindparam("after"),
+    schema.annotators.c.token_expires_ms <= bindparam("by"),
+)
 _BY_SESSION = (
     select(schema.annotators)
     .join(schema.sessions, schema.sessions.c.annotator_id == schema.annotators.c.annotator_id)
@@ -87,8 +91,8 @@ def new_token(
     It lasts so many `days`, or for ever; a lead gets these `rights`. The log says `by` whom.
 
     Raises:
-        ValueError: the name is none that everybody can see (`feedback.store.names`), or a right or
-            the number of days is none.
+        ValueError: the name is none that everybody can see (`feedback.store.names`) or that of a
+            source of imported judgments, or a right or the number of days is none.
     """
     check_name(annotator_id)
     for right in rights:
@@ -99,11 +103,16 @@ def new_token(
     token = secrets.token_urlsafe(32)
     people = schema.annotators
     mine = people.c.annotator_id == annotator_id
-    held = connection.execute(select(people.c.annotator_id).where(mine)).first()
+    kind = connection.execute(select(people.c.kind).where(mine)).scalar()
+    if kind not in (None, "human"):
+        raise ValueError(
+            f"{annotator_id} is known as a source of kind {kind}, expected a person: "
+            "give this person another name"
+        )
     values: dict[str, Any] = {"role": role, "token_hash": _hash(token)}
     values["token_expires_ms"] = None if days is None else now_ms() + round(days * _DAY_MS)
     values["rights"] = ",".join(sorted(rights)) if role == "lead" else None
-    if held is None:
+    if kind is None:
         row = {"annotator_id": annotator_id, "created_ms": now_ms(), "judged_from_label": 0}
         row |= {"kind": "human"}
         connection.execute(insert(people).values(**row, **values))
@@ -111,6 +120,7 @@ def new_token(
         connection.execute(update(people).where(mine).values(**values))
         mine_too = schema.sessions.c.annotator_id == annotator_id
         connection.execute(delete(schema.sessions).where(mine_too))
+        settle_without(connection)
     detail = {"role": role, "days": days, "rights": values["rights"], "by": by}
     known = {name: value for name, value in detail.items() if value is not None}
     record(connection, "token", annotator_id=annotator_id, **known)
@@ -210,6 +220,12 @@ def resume(connection: Connection, annotator_id: str, *, by: str | None = None) 
     last = connection.execute(newest).scalar() or 0
     _set_paused(connection, annotator_id, paused_reason=None, judged_from_label=last)
     record(connection, "resume", annotator_id=annotator_id, **({"by": by} if by else {}))
+
+
+def token_ended(connection: Connection, *, after_ms: int, by_ms: int) -> bool:
+    """Whether somebody's token has expired later than `after_ms`, up to `by_ms`."""
+    between = {"after": after_ms, "by": by_ms}
+    return connection.execute(_TOKEN_ENDED, between).first() is not None
 
 
 def _set_paused(connection: Connection, annotator_id: str, **values: Any) -> None:

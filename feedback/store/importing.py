@@ -5,17 +5,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, insert, select, update
 
-from feedback.annotators import Refusal
+from feedback.judgments import Refusal, consistent
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
 from feedback.store.names import check_name
 from feedback.store.rounds import round_pair_ids, settle
 from feedback.store.standing import pairs_of
-from preferences.records import Judgment, JudgmentError, latest, oriented
+from preferences.records import Judgment, JudgmentError, oriented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,13 @@ class Imported:
 
 
 def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) -> Imported:
-    """Writes judgments for the round; refuses those of pairs outside it."""
+    """Writes judgments for the round; refuses those of pairs outside it, and contradictions."""
     held = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
     pairs = {pair.pair_id: pair for pair in held}
     taken: list[str] = []
     known = 0
-    refused: list[Refusal] = []
-    for judgment in latest(judgments, per_round=True):
+    standing, refused = consistent(judgments, pairs)
+    for judgment in standing:
         pair = pairs.get(judgment.pair_id)
         try:
             if pair is None:
@@ -61,46 +62,60 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
 def _take_one(connection: Connection, judgment: Judgment) -> bool:
     """Writes one judgment; False if it is already stored."""
     _hire(connection, judgment)
-    table, labels = schema.assignments, schema.labels
-    mine = (table.c.pair_id == judgment.pair_id, table.c.annotator_id == judgment.annotator_id)
-    query = (
-        select(labels.c.choice, labels.c.strength)
-        .join(table, table.c.assignment_id == labels.c.assignment_id)
-        .where(*mine, table.c.purpose == "label", labels.c.revision == table.c.revision)
-    )
-    held = connection.execute(query).first()
-    if held is not None:
+    labels = schema.labels
+    row = _assignment(connection, judgment)
+    if row is not None and row.state == "done":
+        this = (labels.c.assignment_id == row.assignment_id, labels.c.revision == row.revision)
+        held = connection.execute(select(labels.c.choice, labels.c.strength).where(*this)).one()
         if (held.choice, held.strength) == (judgment.choice, judgment.strength):
             return False
         raise JudgmentError(f"{judgment.annotator_id} has judged this pair differently")
-    assignment_id = secrets.token_hex(16)
     at = _milliseconds(judgment)
-    shared = {"assignment_id": assignment_id, "annotator_id": judgment.annotator_id, "revision": 1}
-    connection.execute(
-        insert(table).values(
-            **shared,
-            pair_id=judgment.pair_id,
-            round=judgment.round,
-            purpose="label",
-            swap=int(judgment.shown_order == "BA"),
-            state="done",
-            lease_until_ms=at,
-            served_ms=at,
-        )
-    )
+    assignment_id, revision = _close(connection, judgment, row, at)
     connection.execute(
         insert(labels).values(
-            **shared,
+            assignment_id=assignment_id,
+            annotator_id=judgment.annotator_id,
+            revision=revision,
             choice=judgment.choice,
             strength=judgment.strength,
             reason=judgment.reason,
             visible_ms=judgment.latency_ms,
-            submission_key=f"import-{assignment_id}",
+            submission_key=f"import-{assignment_id}-{revision}",
             guideline_hash=judgment.annotator_version[:16],
             created_ms=at,
         )
     )
     return True
+
+
+def _assignment(connection: Connection, judgment: Judgment) -> Row[Any] | None:
+    """This annotator's assignment to judge this pair, in any state."""
+    table = schema.assignments
+    mine = (table.c.pair_id == judgment.pair_id, table.c.annotator_id == judgment.annotator_id)
+    return connection.execute(select(table).where(*mine, table.c.purpose == "label")).first()
+
+
+def _close(
+    connection: Connection, judgment: Judgment, row: Row[Any] | None, at: int
+) -> tuple[str, int]:
+    """A finished assignment for the judgment, and the revision of its label.
+
+    The pair may be, or may have been, on the annotator's screen: the table then has a `row`.
+    """
+    table = schema.assignments
+    values = {"round": judgment.round, "swap": int(judgment.shown_order == "BA"), "state": "done"}
+    values |= {"lease_until_ms": at, "served_ms": at}
+    if row is not None:
+        revision = row.revision + 1
+        this = update(table).where(table.c.assignment_id == row.assignment_id)
+        connection.execute(this.values(**values, revision=revision))
+        return row.assignment_id, revision
+    assignment_id = secrets.token_hex(16)
+    key = {"assignment_id": assignment_id, "annotator_id": judgment.annotator_id}
+    key |= {"pair_id": judgment.pair_id, "purpose": "label"}
+    connection.execute(insert(table).values(**key, **values, revision=1))
+    return assignment_id, 1
 
 
 def _hire(connection: Connection, judgment: Judgment) -> None:

@@ -6,13 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, func, select, update
+from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
 from feedback.judgments import Pair
 from feedback.store import schema
 from feedback.store.database import now_ms
 from feedback.store.events import record
-from feedback.store.standing import answers, chunks, column_in, content_of, pairs_of
+from feedback.store.standing import (
+    answers,
+    chunks,
+    column_in,
+    content_of,
+    pairs_of,
+    standing_labels,
+)
 from feedback.store.votes import votes_needed
 from preferences.records import JudgmentError
 
@@ -28,9 +35,29 @@ _NEED = (
     .where(_rows.c.round == bindparam("round_key"), _rows.c.pair_id == bindparam("pair"))
     .values(needed=bindparam("need"))
 )
-_ACTIVE_PEOPLE = select(func.count()).where(
-    schema.annotators.c.paused_reason.is_(None), schema.annotators.c.role == "annotator"
+_people = schema.annotators
+_ACTIVE_PEOPLE = select(_people.c.annotator_id).where(
+    _people.c.paused_reason.is_(None),
+    _people.c.role == "annotator",
+    or_(_people.c.token_expires_ms.is_(None), _people.c.token_expires_ms > bindparam("now")),
 )
+_answers_of_pair = (
+    select(func.count())
+    .where(
+        schema.assignments.c.pair_id == _rows.c.pair_id,
+        schema.assignments.c.purpose == "label",
+        schema.assignments.c.state == "done",
+    )
+    .scalar_subquery()
+)
+_WAIT_FOR_ONE_MORE = (
+    select(_rows.c.pair_id)
+    .join(schema.rounds, schema.rounds.c.round == _rows.c.round)
+    .where(schema.WANTED, _answers_of_pair >= schema.rounds.c.overlap)
+    .distinct()
+)
+MOST_OVERLAP = 20
+"""The most people who may be asked to judge each pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +125,7 @@ def publish(
     _free_leases(connection, gone)
     # Leave the others alone: with a new annotator, settling would reopen finished pairs.
     settle(connection, sorted(wanted) if renewed else sorted({*fresh, *back}))
+    settle_without(connection)
     result = Published(
         added=len(fresh) + len(back), kept=len(wanted) - len(fresh) - len(back), removed=len(gone)
     )
@@ -174,11 +202,15 @@ def _renew_flags(connection: Connection, pairs: Sequence[Pair]) -> None:
 
 def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
     """Updates `needed` of these pairs in all rounds that contain them."""
-    people = active_people(connection)
-    found = answers(connection, pair_ids)
+    active = active_people(connection)
+    found: dict[str, dict[str, str]] = {pair_id: {} for pair_id in pair_ids}
+    for label in standing_labels(connection, pair_ids):
+        found[label.pair_id][label.annotator_id] = label.choice
     for chunk in chunks(pair_ids):
         for row in connection.execute(_NEEDS, {"pairs": list(chunk)}).all():
-            need = votes_needed(found[row.pair_id], overlap=row.overlap, people=people)
+            given = found[row.pair_id]
+            people = len(active | given.keys())
+            need = votes_needed([*given.values()], overlap=row.overlap, people=people)
             if need == row.needed:
                 continue
             this = {"round_key": row.round, "pair": row.pair_id, "need": need}
@@ -189,13 +221,12 @@ def settle(connection: Connection, pair_ids: Sequence[str]) -> None:
 
 def settle_without(connection: Connection) -> None:
     """Settles pairs that need a third vote which, after a departure, nobody is left to give."""
-    wanted = select(schema.round_pairs.c.pair_id).where(schema.WANTED)
-    settle(connection, list(connection.execute(wanted).scalars()))
+    settle(connection, list(connection.execute(_WAIT_FOR_ONE_MORE).scalars()))
 
 
-def active_people(connection: Connection) -> int:
-    """Number of annotators who may give a third vote: without leads and paused ones."""
-    return int(connection.execute(_ACTIVE_PEOPLE).scalar_one())
+def active_people(connection: Connection) -> set[str]:
+    """Who may give a third vote: annotators with a valid token who are not paused; no leads."""
+    return set(connection.execute(_ACTIVE_PEOPLE, {"now": now_ms()}).scalars())
 
 
 def progress(connection: Connection) -> list[Progress]:

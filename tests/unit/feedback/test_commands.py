@@ -106,10 +106,48 @@ def test_gold_items_are_published_and_refused_where_they_are_pairs_of_a_round(
     assert (code, "already belongs to round r1" in err) == (2, True)
 
 
+def test_a_corrected_gold_item_is_changed_whichever_side_it_is_on(
+    run: Command, desk: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "gold.jsonl"
+    row = {"prompt": "p", "response_a": "good", "response_b": "bad", "gold": "a"}
+    other = {"prompt": "q", "response_a": "good", "response_b": "bad", "gold": "a"}
+    turned = row | {"response_a": "bad", "response_b": "good"}
+    for rows, out, stored in (
+        ([row], "1 added, 0 changed, 0 kept", ["a"]),
+        ([row, other], "1 added, 0 changed, 1 kept", ["a", "a"]),
+        ([row | {"gold": "b"}, other], "0 added, 1 changed, 1 kept", ["b", "a"]),
+        ([turned, other], "0 added, 0 changed, 2 kept", ["b", "a"]),
+        ([turned | {"gold": "b"}], "0 added, 1 changed, 0 kept", ["a", "a"]),
+    ):
+        path.write_text(to_lines(rows), encoding="utf-8")
+        assert run("publish", "--gold", path)[:2] == (0, f"gold items: {out}\n")
+        gold = desk.sql("SELECT gold FROM pairs ORDER BY content")
+        assert gold == [(one,) for one in stored]
+    path.write_text(to_lines([row, turned]), encoding="utf-8")
+    code, _, err = run("publish", "--gold", path)
+    assert (code, "has two gold choices, expected one" in err) == (2, True)
+
+
+def test_status_awaits_nobody_whose_token_has_expired_while_no_page_was_open(
+    run: Command, desk: Any, make_pairs: Any
+) -> None:
+    desk.hire("ana", "ben", "cleo")
+    desk.publish(make_pairs(1), overlap=2)
+    desk.answer("ana", "a")
+    desk.answer("ben", "b")
+    assert run("status", "--round", "r1")[0] == 5
+    desk.sql("UPDATE annotators SET token_expires_ms = 1 WHERE annotator_id = 'cleo'")
+    assert run("status", "--round", "r1")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("publish",), "expected --round or --gold"),
+        (("publish", "--round", "r1", "--overlap", "0"), "--overlap is 0, expected 1 to 20"),
+        (("publish", "--round", "r1", "--overlap", "-3"), "--overlap is -3, expected 1 to 20"),
+        (("publish", "--round", "r1", "--overlap", "21"), "--overlap is 21, expected 1 to 20"),
         (("publish", "--round", "r9"), "data/rounds/r9/comparisons.jsonl: no such file"),
         (("status", "--round", "r9"), "round r9 has not been published"),
         (("export", "--round", "r9", "--out", "x"), "round r9 has not been published"),

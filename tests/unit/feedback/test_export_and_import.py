@@ -14,6 +14,7 @@ from preferences.reader import read_rows
 from preferences.records import pair_id
 from preferences.schemas import JUDGMENTS
 from tests.unit.feedback.conftest import Command, write_comparisons
+from tests.unit.feedback.judged_pairs import a_judgment
 
 
 def test_judgments_survive_export_and_import_into_another_store(
@@ -89,6 +90,86 @@ def test_a_second_import_of_a_file_changes_nothing(
     code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
     assert (code, out) == (0, "0 judgments imported, 1 already known, 0 refused\n")
     assert desk.progress().judgments == 1
+
+
+def vendor_file(path: Path, *changes: dict[str, Any]) -> Path:
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    path.write_text(to_lines([row | change for change in changes]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("label", "choice"),
+    [({}, "b"), ({"label": 1}, "b"), ({"label": 0.75}, "b"), ({"label": 0.5}, "tie")],
+)
+def test_a_label_of_a_half_is_a_tie(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, label: dict[str, Any], choice: str
+) -> None:
+    desk.publish(make_pairs(3))
+    file = vendor_file(tmp_path / "vendor.jsonl", {"strength": 2} | label)
+    assert run("import", file, "--round", "r1", "--format", "trl")[0] == 0
+    strength = 2 if choice == "b" else None
+    assert desk.sql("SELECT choice, strength FROM labels") == [(choice, strength)]
+
+
+@pytest.mark.parametrize("label", [0, 0.2, 1.5, True, None, "1"])
+def test_a_label_that_is_none_is_refused_with_its_place(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, label: object
+) -> None:
+    desk.publish(make_pairs(3))
+    file = vendor_file(tmp_path / "vendor.jsonl", {}, {"label": label})
+    code, _, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, err) == (2, f"{file}:2: label is {label!r}, expected 0.5 (a tie) to 1\n")
+    assert desk.sql("SELECT count(*) FROM labels") == [(0,)]
+
+
+def test_an_annotator_of_null_is_none(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    file = vendor_file(tmp_path / "vendor.jsonl", {"annotator_id": None})
+    assert run("import", file, "--round", "r1", "--format", "trl")[0] == 0
+    assert desk.sql("SELECT annotator_id FROM labels") == [("vendor",)]
+
+
+def test_rows_of_one_annotator_that_contradict_each_other_are_refused(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(3))
+    other_way = {"chosen": "answer 1 a", "rejected": "answer 1 b"}
+    file = vendor_file(tmp_path / "vendor.jsonl", {}, other_way, {"annotator_id": "zoe"})
+    code, out, err = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (0, "1 judgments imported, 0 already known, 2 refused\n")
+    assert err.count("vendor judges pair") == err.count("differently in another row") == 2
+    assert desk.sql("SELECT annotator_id FROM labels") == [("zoe",)]
+    # The same row twice is no contradiction.
+    file = vendor_file(tmp_path / "vendor.jsonl", {}, {})
+    code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
+    assert (code, out) == (0, "1 judgments imported, 0 already known, 0 refused\n")
+
+
+@pytest.mark.parametrize("state", ["on the screen", "returned", "undone"])
+def test_a_pair_that_was_on_the_screen_of_its_annotator_is_imported(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path, state: str
+) -> None:
+    pairs = make_pairs(2)
+    desk.publish(pairs)
+    desk.hire("ana")
+    seen = desk.serve("ana")
+    if state == "returned":
+        desk.sql("UPDATE assignments SET state = 'free'")
+    if state == "undone":
+        desk.submit(seen, "tie")
+        desk.undo("ana")
+    rows = [a_judgment(pair, choice="a", strength=None).to_row() for pair in pairs]
+    file = tmp_path / "j.jsonl"
+    file.write_text(to_lines(rows), encoding="utf-8")
+    for out in ("2 judgments imported, 0 already known", "0 judgments imported, 2 already known"):
+        assert run("import", file, "--round", "r1")[:2] == (0, f"{out}, 0 refused\n")
+    assert (desk.progress().judgments, desk.progress().complete) == (2, True)
+    run("export", "--round", "r1", "--out", tmp_path / "out.jsonl")
+    assert [one.choice for one in read_judgments(tmp_path / "out.jsonl")] == ["a", "a"]
+    assert desk.serve("ana") is None
 
 
 @pytest.mark.parametrize("form", ["trl", "label-studio"])

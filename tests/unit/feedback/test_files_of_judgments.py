@@ -72,6 +72,26 @@ def test_the_last_revision_in_a_file_counts(tmp_path: Path) -> None:
     assert source.judge([pair]) == [second]
 
 
+def test_judgments_that_contradict_each_other_are_refused_not_chosen_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = pairs_with(1.0, 3)
+    turned = [judgment(swapped(pair)) for pair in pairs]
+    # Of the second pair the same is said twice, of the third the newer revision differs.
+    same = judgment(swapped(pairs[1]), choice="b", shown_order="BA")
+    newer = judgment(swapped(pairs[2]), revision=2)
+    written = [*map(judgment, pairs), turned[0], same, newer]
+    source = from_file(tmp_path / "j.jsonl", written)
+    collected = source.collect(pairs)
+    assert [one.choice for one in collected.judgments] == ["a", "b"]
+    assert [one.pair_id for one in collected.refused] == [pairs[0].pair_id] * 2
+    assert collected.missing == 1
+    with pytest.raises(MissingJudgmentsError, match=r"waits for 1 of 3 .* where 2 were refused"):
+        source.judge(pairs)
+    assert "refused: ana judges pair" in caplog.text
+    assert "differently in another row, expected one" in caplog.text
+
+
 # --- Files from Label Studio ---------------------------------------------------------------------
 
 

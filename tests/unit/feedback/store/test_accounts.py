@@ -71,3 +71,13 @@ def test_a_name_of_any_script_is_taken(desk: Any, name: str) -> None:
     with desk.database.writing() as connection:
         token = accounts.new_token(connection, name)
         assert accounts.by_token(connection, token).annotator_id == name
+
+
+def test_a_source_of_imported_judgments_gets_no_token(desk: Any) -> None:
+    row = {"annotator_id": "ana", "role": "source", "kind": "import", "token_hash": "none"}
+    with desk.database.writing() as connection:
+        added = schema.annotators.insert().values(**row, created_ms=1, judged_from_label=0)
+        connection.execute(added)
+        with pytest.raises(ValueError, match=r"ana is known as a source of kind import, .*another"):
+            accounts.new_token(connection, "ana")
+    assert desk.sql("SELECT role, token_hash FROM annotators") == [("source", "none")]

@@ -25,8 +25,8 @@ def example(root: Path) -> dict[str, Any]:
     The median, so that nobody has to believe that the example was not picked by hand.
     """
     last = max((root / "results" / "evaluate").iterdir(), key=lambda folder: folder.name)
-    lines = (last / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    with (last / "samples.jsonl").open(encoding="utf-8") as lines:
+        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     rows.sort(key=lambda row: (row["gold"] - row["gold_sft"], row["prompt_id"]))
     return {"round": last.name, **rows[len(rows) // 2]}
 

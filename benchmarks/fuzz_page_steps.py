@@ -230,7 +230,7 @@ class Page(RuleBasedStateMachine):
     def _check_export(self, text: str) -> None:
         pairs = {pair.pair_id: pair for pair in PAIRS}
         found = set()
-        for row in map(json.loads, text.splitlines()):
+        for row in map(json.loads, filter(None, text.split("\n"))):
             pair = pairs[row["pair_id"]]
             sides = {"a": pair.response_a, "b": pair.response_b}
             choice = sides.get(row["choice"], row["choice"])

@@ -48,9 +48,9 @@ def paragraphs(data: Path) -> Iterator[Row]:
 
 def tasks(data: Path) -> Iterator[Row]:
     """An instruction, its response, and the response to the next instruction."""
-    lines = (data / "seed_tasks/sft.jsonl").read_text("utf-8").splitlines()
-    for row, following in pairwise(map(json.loads, lines)):
-        yield row["prompt"], row["response"], following["response"]
+    with (data / "seed_tasks/sft.jsonl").open(encoding="utf-8") as lines:
+        for row, following in pairwise(map(json.loads, lines)):
+            yield row["prompt"], row["response"], following["response"]
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:

@@ -57,7 +57,8 @@ def read_run(root: Path, *, key: str | None = None) -> FinishedRun:
     params = load_params(root / "params.yaml")
     tokenizer = load_tokenizer(root / "models/sft")
     results = root / "results/evaluate" / (key or params.final)
-    lines = (results / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    with (results / "samples.jsonl").open(encoding="utf-8") as lines:
+        measured = [json.loads(line) for line in lines]
     return FinishedRun(
         root=root,
         seed=params.run.seed,
@@ -66,7 +67,7 @@ def read_run(root: Path, *, key: str | None = None) -> FinishedRun:
         tokenizer=tokenizer,
         tokens=load_special_ids(root / "models/sft", tokenizer),
         sft=load_policy(root / "models/sft", COMPUTE.device),
-        measured=[json.loads(line) for line in lines],
+        measured=measured,
         ppo=json.loads((results / "metrics.json").read_text(encoding="utf-8")),
     )
 

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def _scored_by(key: str) -> str:
 def _measured(key: str, count: int) -> list[dict[str, Any]]:
     """What `evaluate` has written about the first prompts: the round's policy and SFT, once."""
     path = Path(f"results/evaluate/{key}/samples.jsonl")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in islice(lines, count)]
 
 
 def _draw(

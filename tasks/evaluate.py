@@ -17,7 +17,7 @@ from rlhf.chat import decode_response
 from rlhf.compute import Compute
 from rlhf.evaluation import distinct_ngrams, kl_to_reference
 from rlhf.frozen import load_frozen_policy
-from rlhf.intervals import mean_interval, win_rate
+from rlhf.intervals import MIN_VALUES, TooFewValuesError, mean_interval, win_rate
 from rlhf.models import load_tokenizer
 from rlhf.positions import check_positions, longest_row
 from rlhf.reward_functions import RewardFunctionError
@@ -46,6 +46,7 @@ TEST_INPUTS = ("data/prepared", "models/sft", "models/rounds/{final}/policy",
 OUR_ERRORS: Mapping[type[Exception], Status] = {
     **ERRORS,
     RewardFunctionError: "bad_input",
+    TooFewValuesError: "bad_input",
     WordListError: "bad_input",
 }
 
@@ -72,10 +73,17 @@ class Bench(contextlib.AbstractContextManager["Bench"]):
         self._seeds = Seeds(stage.params.run.seed)
         self._tokenizer = load_tokenizer(Path("models/sft"))
         self.tokens: SpecialIds = load_special_ids(Path("models/sft"), self._tokenizer)
-        rows = load_prompts(Path(f"data/prepared/prompts/{split}.jsonl"))
+        path = Path(f"data/prepared/prompts/{split}.jsonl")
+        rows = load_prompts(path)
         kept, encoded, self.too_long = encode_prompts(
             rows, self._tokenizer, self._params.max_prompt_tokens
         )
+        if len(kept) < MIN_VALUES:
+            raise TooFewValuesError(
+                f"{path}: {len(kept)} of {len(rows)} prompts has at most "
+                f"{self._params.max_prompt_tokens} tokens (evaluate.max_prompt_tokens); "
+                f"expected {MIN_VALUES} or more"
+            )
         self.rows = kept[: self._params.prompts]
         self.prompts = encoded[: self._params.prompts]
         self._generator = Generator(stage, self.compute, self.tokens)

@@ -4,6 +4,7 @@ Generates the embedded support desk, or reads your own files (`prepare.files`), 
 different forms. All data sets are JSON Lines.
 """
 
+import codecs
 import hashlib
 import shutil
 import sys
@@ -26,7 +27,7 @@ from preferences.schemas import CORPUS
 from preferences.sources import gather
 from preferences.withdrawals import Withdrawals, WithdrawalsError, load_withdrawals
 from rlhf.named_seeds import named_random
-from tasks.own_data.rows import own_split, read_preferences
+from tasks.own_data.rows import MIN_EVALUATED, own_split, read_preferences
 from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.running.outcome import StageEnd
 from tasks.running.progress import say_left_out, track
@@ -93,22 +94,35 @@ def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None
     for split, rows in parts.items():
         if not rows:
             raise StageEnd("bad_input", f"{files.prompts}: no prompt falls into split {split}")
+        if split != "train" and len(rows) < MIN_EVALUATED:
+            few = f"only {len(rows)} of the prompts falls into split {split}"
+            raise StageEnd("bad_input", f"{files.prompts}: {few}, expected {MIN_EVALUATED} or more")
         (folder / "prompts").mkdir(exist_ok=True)
         write_json_lines(folder / "prompts" / f"{split}.jsonl", rows)
     demonstrations = read_demonstrations(_existing("demonstrations", files.demonstrations))
     write_json_lines(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
     if files.corpus is None:
         _write(folder / "corpus.jsonl", [])
-    elif withdrawn.tombstones:
-        documents = read_rows(_existing("corpus", files.corpus), CORPUS)
-        write_json_lines(folder / "corpus.jsonl", withdrawn.kept(documents))
     else:
-        shutil.copyfile(_existing("corpus", files.corpus), folder / "corpus.jsonl")
+        _own_corpus(folder / "corpus.jsonl", _existing("corpus", files.corpus), withdrawn)
     preferences: Rows = []
     if files.preferences is not None:
         found = read_preferences(_existing("preferences", files.preferences))
         preferences = withdrawn.kept(found)
     _write_preferences(folder, preferences)
+
+
+def _own_corpus(path: Path, source: Path, withdrawn: Withdrawals) -> None:
+    """Write the documents; a plain file that nothing is left out of keeps its bytes."""
+    if withdrawn.tombstones or source.suffix == ".gz" or _has_byte_order_mark(source):
+        write_json_lines(path, withdrawn.kept(read_rows(source, CORPUS)))
+    else:
+        shutil.copyfile(source, path)
+
+
+def _has_byte_order_mark(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def _add_sources(folder: Path, params: PrepareParams, withdrawn: Withdrawals) -> None:

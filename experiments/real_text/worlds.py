@@ -62,7 +62,8 @@ def polite(data: Path, files: FilesParams) -> World:
     Half of the demonstrations are impolite, so that SFT is, too, and PPO has something to learn.
     """
     path = data / "polite_instructions" / "preferences.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     pairs = [{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in rows]
     judged = [pair for pair in pairs if _fraction("judge", pair["prompt"]) < JUDGE_SHARE]
     ours = [pair for pair in pairs if _fraction("judge", pair["prompt"]) >= JUDGE_SHARE]

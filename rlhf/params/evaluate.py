@@ -1,7 +1,9 @@
 """Evaluation of a policy."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from rlhf.params.ranges import Count
 from rlhf.params.sampling import SamplingParams
@@ -11,7 +13,7 @@ from rlhf.params.sampling import SamplingParams
 class EvaluateParams:
     """Evaluation of a policy."""
 
-    prompts: Count = 512
+    prompts: Annotated[int, Ge(2)] = 512
     """Prompts of the split that are answered, from the first on."""
     batch_size: Count = 256
     """Prompts answered at a time."""

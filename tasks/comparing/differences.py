@@ -130,7 +130,8 @@ def _gold(folder: Path, key: str) -> dict[str, float]:
     path = folder / "results" / "evaluate" / key / "samples.jsonl"
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     return {row["prompt_id"]: float(row["gold"]) for row in rows if row.get("gold") is not None}
 
 

@@ -18,7 +18,7 @@ from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import asked, is_transcript, split_of
 from tasks.own_data.fresh_prompts import prompt_notes
-from tasks.own_data.rows import own_split, read_preferences
+from tasks.own_data.rows import MIN_EVALUATED, own_split, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
@@ -97,6 +97,10 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
         none = f"none of the {len(rows)} prompts falls into split {', '.join(empty)}"
         wrong = f"{files.prompts}: {none}; add prompts or raise the fractions"
         data.problems.append((key, wrong))
+    elif few := [split for split in ("heldout", "test") if counts[split] < MIN_EVALUATED]:
+        one = f"only 1 of the {len(rows)} prompts falls into split {', '.join(few)}"
+        wrong = f"{files.prompts}: {one}, expected {MIN_EVALUATED} or more; add prompts"
+        data.problems.append((key, f"{wrong} or raise the fractions"))
     elif counts["train"] < params.sample.pairs:
         found = f"{params.sample.pairs}, but only {counts['train']} of the {len(rows)} prompts in"
         wrong = f"{found} {files.prompts} are for training; each is asked once"

@@ -14,6 +14,9 @@ PROMPTS = "prompts"
 """The salt for splitting prompts. Pairs are split without one: with the same salt, no training
 prompt could be in the held-out pairs of a round."""
 
+MIN_EVALUATED = 2
+"""Fewest prompts of a split that policies are evaluated on: one has no interval."""
+
 
 def own_split(prompt: Prompt, files: FilesParams) -> str:
     """`test`, `heldout` or `train`, by a hash that is independent of how pairs are split."""

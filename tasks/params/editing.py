@@ -3,16 +3,19 @@
 A key is dotted, as in `ppo.kl_coef`. Values are checked by whoever loads the file afterwards.
 """
 
+import copy
 import dataclasses
 import difflib
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.mergevalue import merge_attrib
 
 from tasks.params.loading import Params, ParamsError, flatten, read_yaml, unknown_keys
 
@@ -50,10 +53,16 @@ def edit_params(path: Path, values: Mapping[str, object], *, rounds: int | None 
 
 
 def set_value(values: Any, key: list[str], value: Any) -> None:
-    """Set one value within a file that was loaded with its comments."""
+    """Set one value within a file that was loaded with its comments.
+
+    What aliases (`*`) or merge keys (`<<`) share elsewhere keeps its value there.
+    """
+    root = values
     for part in key[:-1]:
         if not isinstance(values.get(part), CommentedMap):
             values[part] = CommentedMap()
+        elif _references(root)[id(values[part])] > 1:
+            values[part] = _own_copy(values[part])
         values = values[part]
     last = key[-1]
     if last in values:
@@ -61,6 +70,29 @@ def set_value(values: Any, key: list[str], value: Any) -> None:
     else:
         # Before the last key, which holds the empty line and the comment before the next section.
         values.insert(max(len(values) - 1, 0), last, value)
+
+
+def _references(root: Any) -> Counter[int]:
+    """How often each mapping and list within `root` is referred to, by its `id`."""
+    counts: Counter[int] = Counter()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        is_map = isinstance(node, CommentedMap)
+        merged = getattr(node, merge_attrib, ())
+        for child in [*(node.values() if is_map else node), *merged]:
+            if isinstance(child, CommentedMap | CommentedSeq):
+                counts[id(child)] += 1
+                if counts[id(child)] == 1:
+                    pending.append(child)
+    return counts
+
+
+def _own_copy(shared: CommentedMap) -> CommentedMap:
+    """A copy without the anchor, which stays where the others refer to."""
+    copied = copy.deepcopy(shared)
+    copied.yaml_set_anchor(None)
+    return copied
 
 
 def round_trip_yaml() -> YAML:

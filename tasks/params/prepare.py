@@ -47,7 +47,7 @@ class PrepareParams:
     """support desk: demonstrations by four kinds of writers."""
     train_prompts: Count = 20_000
     """support desk: prompts that rounds and PPO draw from."""
-    heldout_prompts: Count = 512
+    heldout_prompts: Annotated[int, Ge(2)] = 512
     """support desk: prompts for the evaluation after each round."""
-    test_prompts: Count = 512
+    test_prompts: Annotated[int, Ge(2)] = 512
     """support desk: prompts for the one evaluation at the end."""

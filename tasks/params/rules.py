@@ -14,6 +14,8 @@ from rlhf.params.reward import NO_MODEL
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
 
+SFT = "sft"
+"""What the baseline is called among the rounds, as in metrics/rounds/sft.json."""
 
 _WITH_PASSWORD = re.compile(r"https?://[^/@\s]+@|\w[\w+.-]*://[^/@:\s]*:[^/@\s]+@")
 """An address with a password in it; before http, a user alone is a token."""
@@ -207,6 +209,8 @@ def _round_problems(rounds: Mapping[str, Any]) -> Iterator[Problem]:
     for key, entry in rounds.items():
         if not key.isidentifier():
             yield f"rounds.{key}", "a round's key is letters, digits and underscores"
+        if key == SFT:
+            yield f"rounds.{key}", "sft names the baseline's results; give the round another key"
         for name, paths in known.items():
             value = getattr(entry, name)
             if value not in paths:

@@ -121,8 +121,8 @@ def read_samples(root: Path, final: str, count: int) -> tuple[list[Sample], int]
     path = root / "results" / "evaluate" / final / "samples.jsonl"
     if not path.exists():
         return [], 0
-    lines = path.read_text(encoding="utf-8").splitlines()
-    samples = [_sample(json.loads(line)) for line in lines if line.strip()]
+    with path.open(encoding="utf-8") as lines:
+        samples = [_sample(json.loads(line)) for line in lines if line.strip()]
     if all(s.gold_before is not None and s.gold_after is not None for s in samples):
         samples.sort(key=lambda s: (s.gold_before or 0.0) - (s.gold_after or 0.0))
     count = min(count, len(samples))

@@ -49,10 +49,11 @@ class ShipResult:
     state: State
     """complete: everything has arrived. open: everything so far; more will come (the stage is still
     running, or its models are left to `make sync`). busy: another process is shipping it. refused:
-    MLflow rejects this one. unreachable: MLflow cannot be reached at present.
+    MLflow rejects this one, or a file of it is damaged. unreachable: MLflow cannot be reached at
+    present.
     """
     detail: str = ""
-    """Why MLflow did not accept it, one line."""
+    """Why it did not arrive, one line."""
 
 
 def tracking_uri(root: Path) -> str:
@@ -79,19 +80,22 @@ def quiet_mlflow() -> None:
 
 
 def ship(folder: Path, *, models: bool = True) -> ShipResult:
-    """Send what is new in one spool. Never raises because of MLflow or the network.
+    """Send what is new in one spool. Never raises because of MLflow, the network or its content.
 
     Args:
         folder: `.work/spool/<stage>/<id>`.
         models: also log models; without, a finished spool that has some stays open.
     """
-    if not _news(folder, models=models):
-        return ShipResult(folder, _rest(folder))
-    with _only_shipper(folder) as mine:
-        if not mine:
-            return ShipResult(folder, "busy")
-        uri = tracking_uri(_root_of(folder))
-        return _attempt(folder, lambda: _send(folder, uri, models=models))
+    try:
+        if not _news(folder, models=models):
+            return ShipResult(folder, _rest(folder))
+        with _only_shipper(folder) as mine:
+            if not mine:
+                return ShipResult(folder, "busy")
+            uri = tracking_uri(_root_of(folder))
+            return _attempt(folder, lambda: _send(folder, uri, models=models))
+    except ValueError as error:
+        return _unreadable(folder, error)
 
 
 def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
@@ -114,12 +118,15 @@ def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
 def ship_execution(folder: Path) -> ShipResult:
     """Send what the execution in `.work/executions/<id>` has come to, if that is new."""
     uri = tracking_uri(folder.parents[2])
-    if not execution_has_news(folder):
-        return ShipResult(folder, "complete")
-    with _only_shipper(folder) as mine:
-        if not mine:
-            return ShipResult(folder, "busy")
-        return _attempt(folder, lambda: _send_execution(folder, uri))
+    try:
+        if not execution_has_news(folder):
+            return ShipResult(folder, "complete")
+        with _only_shipper(folder) as mine:
+            if not mine:
+                return ShipResult(folder, "busy")
+            return _attempt(folder, lambda: _send_execution(folder, uri))
+    except ValueError as error:
+        return _unreadable(folder, error)
 
 
 def has_news(folder: Path) -> bool:
@@ -160,6 +167,12 @@ def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
     except TrackingError as error:
         state: State = "refused" if error.refused else "unreachable"
         return ShipResult(folder, state, redact(str(error)))
+
+
+def _unreadable(folder: Path, error: ValueError) -> ShipResult:
+    """A damaged file in this folder, such as rows that are not JSON; others are sound."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return ShipResult(folder, "refused", redact(f"{folder}: cannot be read ({reason})"))
 
 
 @contextmanager

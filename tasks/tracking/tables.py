@@ -16,7 +16,8 @@ def log_samples(client: MlflowClient, run: str, path: Path) -> None:
 
     `MlflowClient.log_table` would append.
     """
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     data = [[row.get(column) for column in columns] for row in rows]
     client.log_dict(run, {"columns": columns, "data": data}, TABLE)

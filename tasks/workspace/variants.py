@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from tasks.params.loading import ParamsError, read_yaml
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import refuse_if_busy
 from tasks.workspace.held import held
@@ -41,7 +42,8 @@ def prepare_workspace(root: Path, name: str) -> Path:
     """Make or refresh the workspace of variant `name`; its path.
 
     Raises:
-        WorkspaceError: no such variant, its file is no mapping, or git refuses.
+        WorkspaceError: no such variant, its file cannot be read as a mapping, or git refuses.
+        ParamsError: params.yaml cannot be read as a mapping.
         WorkspaceBusyError: something runs there.
     """
     return prepare_overlaid(root, name, read_overlay(root, name))
@@ -52,6 +54,7 @@ def prepare_overlaid(root: Path, name: str, overlay: Mapping[str, object]) -> Pa
 
     Raises:
         WorkspaceError: git refuses.
+        ParamsError: params.yaml cannot be read as a mapping.
         WorkspaceBusyError: something runs there.
     """
     workspace = root / VARIANTS_FOLDER / name
@@ -76,7 +79,7 @@ def read_overlay(root: Path, name: str) -> Mapping[str, object]:
     """What a variant lays over params.yaml.
 
     Raises:
-        WorkspaceError: no such variant, or its file is no mapping.
+        WorkspaceError: no such variant, or its file cannot be read as a mapping.
     """
     path = root / "params" / f"{name}.yaml"
     if name not in available(root):
@@ -84,13 +87,10 @@ def read_overlay(root: Path, name: str) -> Mapping[str, object]:
         raise WorkspaceError(
             f"no variant {name!r}: params/{name}.yaml is missing; there are: {found}"
         )
-    overlay = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    if not isinstance(overlay, Mapping):
-        found_type = type(overlay).__name__
-        raise WorkspaceError(
-            f"params/{name}.yaml: expected a mapping of sections, found {found_type}"
-        )
-    return overlay
+    try:
+        return read_yaml(path)
+    except ParamsError as error:
+        raise WorkspaceError(str(error).replace(str(path), f"params/{name}.yaml")) from None
 
 
 def _snapshot(root: Path) -> str:
@@ -126,6 +126,6 @@ def _write_params(path: Path, overlay: Mapping[str, object]) -> None:
     yaml.default_flow_style = False
     # Keep the order: that of the rounds means something. (ruamel's stub says None only.)
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    merged = lay_over(yaml.load(path.read_text(encoding="utf-8")), overlay)
+    merged = lay_over(read_yaml(path), overlay)
     with path.open("w", encoding="utf-8") as file:
         yaml.dump(merged, file)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tasks.running.staging import write_json_lines
 from tests import stage_world
 
 pytestmark = pytest.mark.long
@@ -28,11 +29,12 @@ def evaluate(root: Path) -> None:
     """Ten prompts as `evaluate` leaves them; the stage takes eight."""
     lines = (root / "data/prepared/prompts/train.jsonl").read_text().splitlines()[:10]
     rows = [
-        {**json.loads(line), "gold_sft": 3.0, "gold": 5.0 + number, "score": 0.5}
+        {**json.loads(line), "gold_sft": 3.0, "gold": 5.0 + number, "score": 0.5,
+         "response": "w1\u2028w2\u2029w3\u0085"}
         for number, line in enumerate(lines)
-    ]
+    ]  # fmt: skip
     (root / SAMPLES).parent.mkdir(parents=True, exist_ok=True)
-    (root / SAMPLES).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(root / SAMPLES, rows)
 
 
 def metrics(root: Path) -> dict[str, Any]:

@@ -78,3 +78,25 @@ def test_a_stage_refuses_rows_longer_than_the_table_of_its_model(
     assert code == 2
     said = capfd.readouterr().err
     assert f"the model has positions for {POSITIONS} tokens, and {section}.max_" in said
+
+
+@pytest.mark.long
+def test_one_prompt_is_too_few_to_evaluate_on(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The others may have been left out as too long, or withdrawn."""
+    heldout = world / "data/prepared/prompts/heldout.jsonl"
+    before = heldout.read_bytes()
+    heldout.write_bytes(before.splitlines(keepends=True)[0])
+    monkeypatch.chdir(world)
+    monkeypatch.setenv("RLHF_SHIPPER", "driver")
+    monkeypatch.setenv("RLHF_EXECUTION", "tiny")
+    try:
+        assert evaluate.main(["--policy", "sft"]) == 2
+    finally:
+        heldout.write_bytes(before)
+
+    said = capfd.readouterr().err
+    assert "data/prepared/prompts/heldout.jsonl: 1 of 1 prompts has at most 96 tokens" in said
+    assert "(evaluate.max_prompt_tokens); expected 2 or more" in said
+    assert "Traceback" not in said

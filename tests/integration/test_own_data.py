@@ -1,6 +1,8 @@
 """Your own prompts, demonstrations and base model through the first three stages."""
 
+import gzip
 import json
+from codecs import BOM_UTF8
 
 import pytest
 from transformers import AutoTokenizer
@@ -88,6 +90,22 @@ def test_malformed_rows_are_all_named_with_file_and_line(place: Place):
     assert "own/demonstrations.jsonl:8: not JSON" in err
     assert "Traceback" not in err
     assert place.made() == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "with a byte order mark"])
+def test_a_corpus_is_prepared_as_plain_rows_and_a_plain_one_keeps_its_bytes(
+    place: Place, kind: str
+):
+    content = '{"text":  "w1 \u2028 é"}\n'.encode()
+    name = "own/packed.jsonl.gz" if kind == "packed" else "own/corpus.jsonl"
+    written = {"plain": content, "packed": gzip.compress(content)}.get(kind, BOM_UTF8 + content)
+    (place.root / name).write_bytes(written)
+    place.values["prepare"]["files"]["corpus"] = name
+
+    assert place.run("prepare")[0] == 0
+
+    found = (place.root / "data/prepared/corpus.jsonl").read_bytes()
+    assert found == (content if kind == "plain" else content.replace(b":  ", b": "))
 
 
 def test_too_few_prompts_for_three_splits_are_refused(place: Place):

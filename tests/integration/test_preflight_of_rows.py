@@ -51,6 +51,23 @@ def test_more_pairs_than_training_prompts_are_reported(place: Place):
     assert found.startswith(f"sample.pairs: {train + 1}, but only {train} of the 50 prompts")
 
 
+def test_one_prompt_of_a_split_is_too_few_to_evaluate_on(place: Place):
+    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    left = {split: [row for row in rows if own_split(row["prompt"], FILES) == split]
+            for split in ("train", "heldout", "test")}  # fmt: skip
+    kept = [*left["train"], *left["heldout"], left["test"][0]]
+    write_rows(place.root / "own/prompts.jsonl", kept)
+
+    (found,) = place.preflight()
+
+    only = f"only 1 of the {len(kept)} prompts falls into split test, expected 2 or more"
+    assert found.startswith(f"prepare.files.prompts: own/prompts.jsonl: {only}")
+
+    code, err = place.run("prepare")
+    assert code == 2
+    assert "own/prompts.jsonl: only 1 of the prompts falls into split test, expected 2" in err
+
+
 def test_prompts_that_have_preferences_are_not_labelled_again(place: Place):
     texts = [f"w{n} w{n // 2}" for n in range(50)]
     write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])

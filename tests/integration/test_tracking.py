@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from tasks.running.staging import write_json_lines
 from tasks.sync import main as sync_main
 from tasks.tracking.shipper import Shipper
 from tasks.tracking.shipping import ship, ship_all, tracking_uri
@@ -55,8 +56,9 @@ def test_a_finished_stage_arrives_with_curve_params_inputs_tags_and_artifacts(ro
 def test_samples_arrive_as_a_table_once(root: Path) -> None:
     folder = root / "results/evaluate/r1"
     folder.mkdir(parents=True)
-    rows = [{"prompt": "p", "response": "é"}, {"prompt": "q", "response": "b", "gold": 2.0}]
-    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ends = "é\u2028\u2029\u0085"  # Unicode's ends of lines are no ends of rows.
+    rows = [{"prompt": "p", "response": ends}, {"prompt": "q", "response": "b", "gold": 2.0}]
+    write_json_lines(folder / "samples.jsonl", rows)
     spool = open_spool(root, start("evaluate@r1"))
     spool.finish("FINISHED", {}, [Output("artifact", folder)])
     ship_all(root)
@@ -67,8 +69,23 @@ def test_samples_arrive_as_a_table_once(root: Path) -> None:
     client = MlflowClient(tracking_uri(root))
     table = client.load_table(run.info.experiment_id, "samples.json", [run.info.run_id])
     assert table.columns.tolist() == ["prompt", "response", "gold"]
-    assert table["response"].tolist() == ["é", "b"]
+    assert table["response"].tolist() == [ends, "b"]
     assert table["gold"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "sent.json"])
+def test_a_damaged_spool_is_named_and_the_others_arrive(root: Path, damaged: str) -> None:
+    broken, sound = (open_spool(root, start(stage)) for stage in ("sft", "ppo@r1"))
+    for spool in (broken, sound):
+        log_steps(spool, 0, 2)
+        spool.finish("FINISHED", {}, [])
+    (broken.folder / damaged).write_text("{not JSON\n")
+
+    first, second = ship_all(root)
+
+    assert (first.folder, first.state, second.state) == (broken.folder, "refused", "complete")
+    assert first.detail.startswith(f"{broken.folder}: cannot be read (JSONDecodeError: ")
+    assert run_of(root, "ppo@r1").info.status == "FINISHED"
 
 
 def test_the_use_of_the_machine_arrives_beside_the_curves_of_the_stage(root: Path) -> None:

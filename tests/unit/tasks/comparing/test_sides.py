@@ -25,7 +25,10 @@ def metrics(gold: float) -> str:
 
 
 def samples(golds: list[float]) -> str:
-    return "".join(f'{{"prompt_id": "{n}", "gold": {gold}}}\n' for n, gold in enumerate(golds))
+    """As `evaluate` writes them; a response may hold the ends of lines of Unicode."""
+    text = '"response": "a\u2028b\u2029c\u0085d"'
+    rows = [f'{{"prompt_id": "{n}", "gold": {gold}, {text}}}' for n, gold in enumerate(golds)]
+    return "".join(f"{row}\n" for row in rows)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.params.editing import edit_params
-from tasks.params.loading import ParamsError, load_params
+from tasks.params.loading import ParamsError, load_params, read_yaml
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -90,3 +90,33 @@ def test_an_unknown_key_is_named_with_the_nearest_and_nothing_is_written(
 def test_keys_that_a_section_leaves_open_are_known(path: Path):
     edit_params(path, {"validate.weights.human": 1.0, "rounds.r1.start": "models/sft"})
     assert load_params(path).validate.weights["human"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sample:\n  sampling: &s {temperature: 1.0}\nevaluate:\n  sampling: *s\n",
+        "evaluate:\n  sampling: &s {temperature: 1.0}\nsample:\n  sampling: *s\n",
+        "sample: &s\n  sampling: {temperature: 1.0}\nevaluate: *s\n",
+        "sample: &s\n  sampling: {temperature: 1.0}\nevaluate: {<<: *s}\n",
+        "evaluate: &s\n  sampling: {temperature: 1.0}\nsample: {<<: *s}\n",
+        "sample:\n  sampling: &s {temperature: 1.0}\nevaluate:\n  sampling: {<<: *s}\n",
+        "evaluate:\n  sampling: &s {temperature: 1.0}\nsample:\n  sampling: {<<: *s}\n",
+    ],
+)
+def test_a_value_is_set_in_one_place_where_others_share_it_by_an_alias(path: Path, text: str):
+    path.write_text(f"run: {{seed: 0}}  # kept\n{text}")
+    edit_params(path, {"sample.sampling.temperature": 0.7, "sample.sampling.max_new_tokens": 5})
+    assert read_yaml(path) == {
+        "run": {"seed": 0},
+        "sample": {"sampling": {"temperature": 0.7, "max_new_tokens": 5}},
+        "evaluate": {"sampling": {"temperature": 1.0}},
+    }
+    assert "# kept" in path.read_text()
+
+
+def test_what_shares_a_value_that_is_not_set_goes_on_sharing_it(path: Path):
+    text = "sample:\n  sampling: &s {top_k: 5}\nevaluate:\n  sampling: *s\n"
+    path.write_text(f"run: {{seed: 0}}\n{text}")
+    edit_params(path, {"run.seed": 1})
+    assert path.read_text() == f"run: {{seed: 1}}\n{text}"

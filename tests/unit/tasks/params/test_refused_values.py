@@ -9,6 +9,11 @@ from ruamel.yaml import YAML
 from tasks.params.loading import ParamsError, load_params
 from tests.unit.tasks.params.conftest import ROOT, ParamsFile, write
 
+FIRST_ROUND = {
+    "policy": "models/sft", "start": "models/sft", "reward_model": "models/sft",
+    "preferences": "data/prepared/preferences",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("key", "problem"),
@@ -107,6 +112,9 @@ def test_an_empty_section_is_not_taken_for_defaults(params: ParamsFile, name: st
     [
         ("run.seed", -1, "greater than or equal to 0"),
         ("run.threads", 0, "greater than or equal to 1"),
+        ("prepare.heldout_prompts", 1, "greater than or equal to 2"),
+        ("prepare.test_prompts", 1, "greater than or equal to 2"),
+        ("evaluate.prompts", 1, "greater than or equal to 2"),
         ("prepare.train_templates", 0, "greater than or equal to 1"),
         ("prepare.train_templates", 25, "less than or equal to 24"),
         ("ppo.kl_coef", -0.1, "greater than or equal to 0"),
@@ -157,6 +165,7 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
         ({"base.model": "org/model"}, "base.model: org/model: no such model folder; of a"),
         ({"base.model": "./nowhere"}, "base.model: ./nowhere: no such model folder"),
         ({"rounds": {}}, "rounds: at least one round is needed"),
+        ({"rounds.sft": FIRST_ROUND}, "rounds.sft: sft names the baseline's results; give"),
         ({"final": "r9"}, "final: 'r9' is not one of the rounds: r1, r2, r3"),
         (
             {"rounds.r1.policy": "models/rounds/r2/policy"},

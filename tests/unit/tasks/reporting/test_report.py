@@ -10,6 +10,7 @@ from tasks.params.changed import ChangedParam
 from tasks.report import build_report
 from tasks.reporting.data import read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
+from tasks.running.staging import write_json_lines
 from tests.unit.tasks.reporting.conftest import ROUNDS, Page, report
 from tests.unit.tasks.reporting.report_world import folder_hash, write_world
 
@@ -191,6 +192,13 @@ def test_samples_run_evenly_from_the_largest_gain_to_the_largest_loss(world: Pat
     ranked = sorted((row["gold"] - row["gold_sft"] for row in rows), reverse=True)
     assert total == 40
     assert gains == pytest.approx([ranked[n] for n in (0, 10, 20, 29, 39)])
+
+
+def test_a_sample_may_hold_the_ends_of_lines_of_unicode(world: Path) -> None:
+    path = world / "results/evaluate/r3/samples.jsonl"
+    row = json.loads(path.read_text().splitlines()[0]) | {"response": "a\u2028b\u2029c\u0085d"}
+    write_json_lines(path, [row])
+    assert len(read_samples(world, "r3", 5)[0]) == 1
 
 
 def test_the_lineage_says_so_when_later_stages_used_different_states(tmp_path: Path) -> None:

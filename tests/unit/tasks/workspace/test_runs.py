@@ -100,6 +100,15 @@ def test_a_variant_and_then_the_overrides_are_laid_over_the_params(root: Path):
     assert (params.run.seed, params.sft.epochs) == (1, 2)
 
 
+def test_a_variant_that_is_no_yaml_leaves_no_run_behind(root: Path):
+    (root / "params/odd.yaml").write_text("run: {seed: 1\n")
+    commit(root, "two")
+    with pytest.raises(WorkspaceError, match=r"^params/odd\.yaml: not valid YAML: "):
+        prepare_run(root, "mine", None, of(recipe="odd"))
+    assert workspaces(root) == []
+    assert git(root, "branch", "--list", "runs/*") == ""
+
+
 def test_a_preset_needs_the_folder_of_a_model_and_gets_it_linked(root: Path):
     with pytest.raises(ParamsError, match=r"smollm2-135m is for a model of your own.*base\.model"):
         prepare_run(root, "mine", None, of(recipe="smollm2-135m"))

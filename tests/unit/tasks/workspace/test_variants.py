@@ -163,6 +163,23 @@ def test_a_variant_that_is_no_mapping_is_refused_before_anything_is_made(root: P
     assert workspaces(root) == []
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"run: {seed: 1\n", "not valid YAML: "),
+        (b"run: {seed: 1, seed: 2}\n", "not valid YAML: .*duplicate key"),
+        (b"run: {seed: 1}  # \xff\n", "not UTF-8 .*at byte 18"),
+    ],
+)
+def test_a_variant_that_cannot_be_read_is_refused_before_anything_is_made(
+    root: Path, content: bytes, problem: str
+) -> None:
+    (root / "params" / "odd.yaml").write_bytes(content)
+    with pytest.raises(WorkspaceError, match=rf"^params/odd\.yaml: {problem}"):
+        prepare_workspace(root, "odd")
+    assert workspaces(root) == []
+
+
 def test_variants_that_start_at_once_wait_for_each_other(root: Path) -> None:
     (root / "code.py").write_text("two, not committed\n")
     names = ["no_kl", "seed1"] * 4

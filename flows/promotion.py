@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from mlflow.entities.model_registry import ModelVersion
 from prefect import flow, runtime, suspend_flow_run
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
@@ -26,14 +27,18 @@ from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.promoting.asking import ask, conclude
 from tasks.promoting.gate import Limits, Verdict
-from tasks.reporting.summary import build_results
+from tasks.repro import read_results
 from tasks.tracking import promotion
-from tasks.tracking.promotion import Choice, PromotionError
+from tasks.tracking.promotion import Candidate, Choice, PromotionError, policy_path
+from tasks.tracking.withdrawn import HASH_TAG
+from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.worktrees import RUNS_FOLDER
 
 NAME = "promote"
 PATIENCE_SECONDS = 30 * 24 * 3600
 """A run without a decision for thirty days fails, and nothing is promoted."""
+NOT_HERE = "not here"
+"""Of the figures of a policy that another run has made."""
 
 
 class Answer(RunInput):
@@ -86,7 +91,10 @@ def promote(
     try:
         _refuse_if_changed(root, round_key, policy)
         candidate = promotion.candidate(root, round_key)
-        rows = before_and_after(_results(root), round_key, production_round(root))
+        params = load_params(root / "params.yaml")
+        version = promotion.in_production(root)
+        production = production_name(root, version, candidate)
+        rows = before_and_after(read_results(root, params), round_key, production)
         verdict = ask(root, candidate, limits or Limits())
     except (ParamsError, PromotionError) as error:
         return Failed(name="BadInput", message=str(error))
@@ -116,25 +124,41 @@ def before_and_after(
 ) -> list[dict[str, str]]:
     """SFT, the policy in production, and the round's: one row each, the new one last.
 
+    Args:
+        results: of the workspace that has the round.
+        round_key: the round.
+        production: from `production_name`; without figures where no row of `results` has it.
+
     Raises:
         PromotionError: the round has not been evaluated.
     """
-    wanted = list(dict.fromkeys(["sft", *([production] if production else []), round_key]))
     rows = {row["policy"]: row for row in round_rows(results)}
     if round_key not in rows:
         raise PromotionError(f"round {round_key} has not been evaluated yet")
-    wanted.remove(round_key)
-    return [
-        {"": "before" if name == (production or "sft") else "start", **rows[name]}
-        for name in wanted
-        if name in rows
-    ] + [{"": "after", **rows[round_key]}]
+    found = []
+    if "sft" in rows:
+        found.append({"": "start" if production else "before", **rows["sft"]})
+    if production not in (None, "sft", round_key):
+        unknown = dict.fromkeys(rows[round_key], NOT_HERE) | {"policy": production}
+        found.append({"": "before", **rows.get(production, unknown)})
+    return [*found, {"": "after", **rows[round_key]}]
 
 
-def production_round(root: Path) -> str | None:
-    """The round whose policy is in production; null before the first approval."""
-    version = promotion.in_production(root)
-    return None if version is None else version.tags.get("rlhf.round")
+def production_name(root: Path, version: ModelVersion | None, chosen: Candidate) -> str | None:
+    """What the policy in production is called beside the candidate; None before any approval.
+
+    The key of a round only where `evaluate` has measured this very policy in this workspace:
+    another run may have a round of the same key.
+    """
+    if version is None:
+        return None
+    key, digest = str(version.tags.get("rlhf.round")), version.tags.get(HASH_TAG)
+    if digest == chosen.digest:
+        return chosen.round_key
+    measured = read_lock(root).get(f"evaluate@{key}")
+    if measured is not None and measured.deps.get(policy_path(key)) == digest:
+        return key
+    return f"version {version.version} (round {key} of another run)"
 
 
 def question(round_key: str, rows: list[dict[str, str]], verdict: Verdict, *, run: str = "") -> str:
@@ -188,8 +212,3 @@ def _refuse_if_changed(root: Path, round_key: str, policy: str | None) -> None:
             f"the policy of round {round_key} has changed since this was asked ({policy}, now "
             f"{now}); the run that made the new one asks again"
         )
-
-
-def _results(root: Path) -> dict[str, Any]:
-    params = load_params(root / "params.yaml")
-    return build_results(root, list(params.rounds), seed=params.run.seed, test_policy=params.final)

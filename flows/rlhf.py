@@ -36,6 +36,7 @@ from flows.states import task_state
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.promoting.registration import tag_and_register
+from tasks.reporting.descent import formed_in
 from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import has_worked
 from tasks.repro import read_results, write_summary
@@ -228,10 +229,11 @@ def stage(
 
 
 def ask_for_promotion(root: Path, params: Params) -> None:
-    """Have a person decide on the newest policy that has been evaluated."""
-    policies = [policy["name"] for policy in read_results(root, params)["policies"]]
-    if len(policies) > 1:
-        promotion_request.ask(root, policies[-1])
+    """Have a person decide on the final policy; on the newest before it while it is not there."""
+    evaluated = {policy["name"] for policy in read_results(root, params)["policies"]}
+    towards_final = [key for key in formed_in(params.rounds, params.final) if key in evaluated]
+    if towards_final:
+        promotion_request.ask(root, towards_final[-1])
 
 
 def mlflow_status(states: list[State[None]]) -> Status:

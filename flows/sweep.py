@@ -95,7 +95,7 @@ def sweep(
             )  # fmt: skip
             get_run_logger().info("%s: %s: %s", run, state.name, state.message)
             if state.name in DONE:
-                figures[label][seed] = _figures(root / RUNS_FOLDER / run)
+                figures[label][seed] = final_figures(root / RUNS_FOLDER / run)
             else:
                 lacking.append(f"{run} ({state.name}: {state.message})")
     create_table_artifact(
@@ -195,8 +195,9 @@ def _difference(base: Mapping[int, Figures], other: Mapping[int, Figures], figur
     return f"{mean.mean:+z.3f} [{mean.low:+z.3f}, {mean.high:+z.3f}]"
 
 
-def _figures(workspace: Path) -> dict[str, float]:
-    """Of the last policy of a run."""
-    results = read_results(workspace, load_params(workspace / "params.yaml"))
-    last: dict[str, Any] = results["policies"][-1]
-    return {figure: last[figure]["mean"] for figure in FIGURES if last.get(figure) is not None}
+def final_figures(workspace: Path) -> dict[str, float]:
+    """Of the final policy of a run."""
+    params = load_params(workspace / "params.yaml")
+    policies = read_results(workspace, params)["policies"]
+    final: dict[str, Any] = next((one for one in policies if one["name"] == params.final), {})
+    return {figure: final[figure]["mean"] for figure in FIGURES if final.get(figure) is not None}

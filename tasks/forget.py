@@ -6,7 +6,8 @@ run makes anew in each of these places, and which models contain it. With `--yes
 marks the models in MLflow, and notes tombstones (salted hashes, in data/withdrawn/) that keep it
 out of every later run, also of one that goes on or is of an older revision.
 data/withdrawn/log.jsonl says what was removed and when, without containing it. Exit codes: 0, 2 bad
-input, 7 while a run is going on here.
+input, 5 where own files are left to you, which have it or cannot be searched, 7 while a run is
+going on here.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from feedback.store.database import shown
 from preferences.withdrawals import WithdrawalsError
+from tasks.forgetting.own_rows import OwnRowsError
 from tasks.forgetting.plan import Again, Plan, make_plan
 from tasks.forgetting.removal import carry_out
 from tasks.forgetting.wanted import KINDS, Wanted, WantedError, WantedKind
@@ -33,6 +35,8 @@ HEADINGS = {
     "work": "working files",
     "own": "rows of your own files",
 }
+LEFT_TO_YOU = 5
+"""Exit code: what could be done is done, the rest waits for a person."""
 BEYOND = (
     "Out of reach from here: git's history, DVC remotes and other clones, backups of the labelling "
     "store, the databases of MLflow and Prefect, artifacts on an MLflow server."
@@ -52,13 +56,14 @@ def main(argv: list[str] | None = None) -> int:
         plan = make_plan(root, wanted)
         sys.stdout.write("".join(f"{line}\n" for line in in_words(root, plan)))
         if plan.empty:
-            return 0
+            return LEFT_TO_YOU if plan.not_searched else 0
         if not given.yes:
             sys.stdout.write("Nothing was changed; the same command with --yes does it.\n")
             return 0
         marked = carry_out(root, plan)
     except (
-        WantedError, WithdrawalsError, WorkspaceError, ParamsError, RecordError, GitError
+        WantedError, WithdrawalsError, WorkspaceError, ParamsError, RecordError, GitError,
+        OwnRowsError,
     ) as error:  # fmt: skip
         sys.stderr.write(f"{error}\n")
         return 2
@@ -67,10 +72,19 @@ def main(argv: list[str] | None = None) -> int:
         return BUSY_EXIT_CODE
     if marked:
         sys.stdout.write(f"Marked in MLflow: {', '.join(marked)}.\n")
-    sys.stdout.write(
-        "Done. Commit data/withdrawn/ and run the pipeline: what comes out has none of it.\n"
-    )
-    return 0
+    sys.stdout.write(f"{last_line(root, plan)}\n")
+    return LEFT_TO_YOU if plan.by_hand or plan.not_searched else 0
+
+
+def last_line(root: Path, plan: Plan) -> str:
+    """What is left to do after the plan was carried out."""
+    left = ", ".join(relative_to(path, root) for path in (*plan.by_hand, *plan.not_searched))
+    if left:
+        return (
+            f"Not done: own files are left to you ({left}). Edit them, commit data/withdrawn/, and "
+            "run the pipeline; all else has none of it."
+        )
+    return "Done. Commit data/withdrawn/ and run the pipeline: what comes out has none of it."
 
 
 def in_words(root: Path, plan: Plan) -> Iterator[str]:
@@ -78,7 +92,9 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
     if plan.empty:
         missing = [one for one in plan.again if one.stages]
         more = " Not here, and so not searched, are outputs that will be made anew; ask again then:"
-        yield f"Nothing here has it.{more if missing else ''}"
+        where = "Nothing that can be searched here" if plan.not_searched else "Nothing here"
+        yield f"{where} has it.{more if missing else ''}"
+        yield from _not_searched(root, plan)
         for again in missing:
             yield from _again(root, again)
         return
@@ -89,6 +105,7 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
     yield from _files(root, plan)
     for path in plan.by_hand:
         yield f"for you to edit (not JSON Lines, pinned, or all of it): {relative_to(path, root)}"
+    yield from _not_searched(root, plan)
     for again in plan.again:
         yield from _again(root, again)
     if plan.models:
@@ -98,6 +115,11 @@ def in_words(root: Path, plan: Plan) -> Iterator[str]:
         yield "models whose data are not here, so that nobody can tell:"
     yield from (f"  {model.path} (md5 {model.digest})" for model in plan.untraceable)
     yield BEYOND
+
+
+def _not_searched(root: Path, plan: Plan) -> Iterator[str]:
+    for path in plan.not_searched:
+        yield f"for you to search (packed, binary, a link, or not UTF-8): {relative_to(path, root)}"
 
 
 def _again(root: Path, again: Again) -> Iterator[str]:

@@ -23,6 +23,7 @@ from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
 from tasks.promoting.registration import tag_and_register
+from tasks.reporting.descent import started_elsewhere
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import memory_line, result_table, time_lines
 from tasks.reporting.run_page import write_run_page
@@ -242,7 +243,11 @@ def write_summary(workspace: Path, params: Params, *, whole: bool) -> dict[str, 
 def read_results(workspace: Path, params: Params) -> dict[str, Any]:
     """The results of all rounds so far."""
     return build_results(
-        workspace, list(params.rounds), seed=params.run.seed, test_policy=params.final
+        workspace,
+        list(params.rounds),
+        seed=params.run.seed,
+        test_policy=params.final,
+        started_elsewhere=started_elsewhere(params.rounds, params.ppo.start_sft),
     )
 
 

@@ -62,9 +62,27 @@ def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
 
 def in_own_files(workspace: Path, paths: list[str], wanted: Wanted, see: SeeRow) -> list[Found]:
     """Files that params.yaml names; in a workspace they are links to those of the checkout."""
-    named = [real(workspace / path) for path in dict.fromkeys(paths)]
-    files = [file for path in named for file in ([path] if path.is_file() else path.rglob("*"))]
+    files = _own(workspace, paths)
     return [Found("own", path, rows) for path in files if (rows := count(path, wanted, see))]
+
+
+def not_searched(workspace: Path, paths: list[str]) -> list[Path]:
+    """Those of the files that params.yaml names in which `count` finds nothing, whatever they hold.
+
+    They are packed, binary, in another encoding, or links inside a folder. Weights are not among
+    them.
+    """
+    return [
+        path
+        for path in _own(workspace, paths)
+        if path.suffix not in SKIPPED
+        and (path.is_symlink() or (path.is_file() and _text(path) is None))
+    ]
+
+
+def _own(workspace: Path, paths: list[str]) -> list[Path]:
+    named = [real(workspace / path) for path in dict.fromkeys(paths)]
+    return [f for path in named for f in ([path] if path.is_file() else sorted(path.rglob("*")))]
 
 
 def real(path: Path) -> Path:
@@ -76,19 +94,24 @@ def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
     """How many rows of a file have it; 1 for a text that is not rows, 0 for what is no text."""
     if path.is_symlink() or not path.is_file() or path.suffix in SKIPPED:
         return 0
-    content = path.read_bytes()
-    if b"\0" in content[:TEXT_START]:
-        return 0
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        return 0
-    if not wanted.possible(text):
+    text = _text(path)
+    if text is None or not wanted.possible(text):
         return 0
     found = [row for row in _rows(text) or [] if wanted.row(row)]
     for row in found:
         see(row)
     return len(found) if _rows(text) is not None else int(wanted.page(text))
+
+
+def _text(path: Path) -> str | None:
+    """The content of a file without its byte order mark; None for what is no UTF-8 text."""
+    content = path.read_bytes()
+    if b"\0" in content[:TEXT_START]:
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
 
 
 def _rows(text: str) -> list[dict[str, Any]] | None:

@@ -13,7 +13,15 @@ from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, Tombst
 from tasks.forgetting.consequences import containing, gone, holding, readers, stale
 from tasks.forgetting.ledger import missing, salt_of
 from tasks.forgetting.own_rows import editable
-from tasks.forgetting.places import Found, in_cache, in_outputs, in_own_files, in_work, real
+from tasks.forgetting.places import (
+    Found,
+    in_cache,
+    in_outputs,
+    in_own_files,
+    in_work,
+    not_searched,
+    real,
+)
 from tasks.forgetting.wanted import Wanted
 from tasks.own_data.files import Named, named_paths
 from tasks.params.loading import load_params
@@ -54,6 +62,8 @@ class Plan:
     untraceable: tuple[Model, ...]
     by_hand: tuple[Path, ...]
     """Own files that have it and that people must edit."""
+    not_searched: tuple[Path, ...]
+    """Own files that are no text, so that only people can tell whether they have it."""
 
     @property
     def empty(self) -> bool:
@@ -109,6 +119,7 @@ def make_plan(root: Path, wanted: Wanted) -> Plan:
         models=tuple(models),
         untraceable=tuple(untraceable),
         by_hand=tuple(dict.fromkeys(by_hand)),
+        not_searched=tuple(_not_searched(places, by_hand)),
     )
 
 
@@ -157,6 +168,12 @@ def _search(
         side.update(wanted.tombstones(None, salt))
     unique = {found.path.absolute(): found for found in files}
     return list(unique.values()), by_hand
+
+
+def _not_searched(places: Sequence[Path], by_hand: Sequence[Path]) -> list[Path]:
+    """Own files of all places, without those that people must edit anyway."""
+    paths = [one for p in places for one in not_searched(p, [named.path for named in _named(p)])]
+    return [path for path in dict.fromkeys(paths) if path not in by_hand]
 
 
 def _models(places: Sequence[Path], digests: set[str]) -> tuple[list[Model], list[Model]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from feedback.store.database import Database
 from feedback.store.withdrawing import withdraw
 from tasks.forgetting.ledger import LOG, add, log
-from tasks.forgetting.own_rows import take_out
+from tasks.forgetting.own_rows import replace, without
 from tasks.forgetting.plan import Plan
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
@@ -18,8 +18,12 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
     """Mark the models, note the tombstones, remove everything; the versions that were marked.
 
     First what keeps it away, then what removes it: what an interruption leaves, the same command
-    finds again.
+    finds again. What remains of own files is worked out before anything is changed.
+
+    Raises:
+        OwnRowsError: an own file is no longer JSON Lines; nothing was changed.
     """
+    remaining = {o.path: without(o.path, plan.wanted) for o in plan.files if o.place == "own"}
     marked = _mark(root, plan)
     for name, tombstones in plan.tombstones.items():
         if tombstones:
@@ -34,7 +38,7 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
             database.close()
     for one in plan.files:
         if one.place == "own":
-            take_out(one.path, plan.wanted)
+            replace(one.path, remaining[one.path])
         else:
             # Whoever may write the folder may remove the file, read-only as DVC leaves it or not.
             one.path.unlink(missing_ok=True)

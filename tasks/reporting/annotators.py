@@ -66,7 +66,7 @@ def read_formed(
 
     Args:
         root: the workspace.
-        rounds: up to the final one.
+        rounds: that formed the final policy, in order.
         files: `prepare.files`, by name; empty for the embedded support desk.
         annotators: of these rounds.
 

@@ -54,14 +54,19 @@ def contradiction(results: Mapping[str, Any]) -> str | None:
 
 
 def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
-    """Round -> a sentence, for each round that is no better than the policy it started from."""
+    """Round -> a sentence, for each round that is no better than the policy it is compared with.
+
+    That is the one that sampled its comparisons, and nearly always the one that it started from.
+    """
     found = {}
+    elsewhere = results.get("started_elsewhere", [])
     for policy in results["policies"]:
         wins = policy.get("win_rate_vs_previous")
         if wins and wins["low"] <= EVEN:
             name, how = policy["name"], "worse" if wins["high"] < EVEN else "no better"
+            other = "that sampled its comparisons" if name in elsewhere else "it started from"
             found[name] = (
-                f"{name} is {how} than the policy it started from: "
+                f"{name} is {how} than the policy {other}: "
                 f"its win rate against it is {_interval(wins, 3)}."
             )
     return found

@@ -55,6 +55,8 @@ class ReportData:
     """From `tasks.reporting.summary.build_results`."""
     changed: Sequence[ChangedParam]
     final: str
+    trained_in: Sequence[str]
+    """The rounds that the weights of the final policy went through."""
     curves: Curves
     losses: Mapping[str, Curves]
     verdicts: Sequence[GateVerdict]
@@ -64,7 +66,7 @@ class ReportData:
     lineage: Sequence[ModelNode]
     labels: Mapping[str, tuple[Source, int]]
     annotators: Sequence[AnnotatorRow]
-    """Of the rounds up to the final one."""
+    """Of the rounds that formed the final policy."""
     formed: Sequence[FormedRow]
     """What else the final policy comes from, and the judgments by their kind."""
 

@@ -34,6 +34,8 @@ REWARD_FIELDS = (
     "nll",
     "heldout_accuracy",
 )
+ONLY_WHERE_NEEDED = ("sft", "served_rollouts", "started_elsewhere")
+"""Parts of the results that most runs lack."""
 
 
 class MetricsError(Exception):
@@ -50,12 +52,24 @@ class Machine:
 
 
 def build_results(
-    root: Path, rounds: Sequence[str], *, seed: int, test_policy: str
+    root: Path,
+    rounds: Sequence[str],
+    *,
+    seed: int,
+    test_policy: str,
+    started_elsewhere: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The metrics of every round that has been evaluated so far, in the order of `rounds`.
 
     A stage that has not run yet is left out of its list; `test` and `best_of_n` are null until
     they have run.
+
+    Args:
+        root: the workspace.
+        rounds: keys of all rounds, in their order.
+        seed: of the run.
+        test_policy: the round that was tested.
+        started_elsewhere: rounds whose PPO began with another policy than they are compared with.
 
     Raises:
         MetricsError: a metrics file is not a JSON object.
@@ -70,17 +84,14 @@ def build_results(
         for name, folder in policies
         if (metrics := read_metrics(folder)) is not None
     ]
-    served = [
-        key
-        for key in rounds
-        if (read_metrics(results / "ppo" / key) or {}).get("rollouts") == "server"
-    ]
+    served = [key for key in rounds if _from_server(results / "ppo" / key)]
     no_gold = any(policy["gold"] is None for policy in measured)
     return {
         "schema": SCHEMA,
         "seed": seed,
         **_heldout_loss(results / "sft"),
         **({"served_rollouts": served} if served else {}),
+        **({"started_elsewhere": list(started_elsewhere)} if started_elsewhere else {}),
         "policies": measured,
         "reward_models": [
             {
@@ -134,7 +145,7 @@ def build_summary(
             **({"earlier": _took(earlier)} if earlier else {}),
         },
         "peak_rss_bytes": {outcome["stage"]: outcome["peak_rss_bytes"] for outcome in ran},
-        **{name: results[name] for name in ("sft", "served_rollouts") if name in results},
+        **{name: results[name] for name in ONLY_WHERE_NEEDED if name in results},
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "test": results["test"],
@@ -190,6 +201,11 @@ def _heldout_loss(folder: Path) -> dict[str, Any]:
     """SFT's loss on demonstrations that it was not trained on, where some were held out."""
     heldout = (read_metrics(folder) or {}).get("heldout")
     return {} if heldout is None else {"sft": {"heldout": heldout}}
+
+
+def _from_server(folder: Path) -> bool:
+    """Whether a server sampled the rollouts of a round's PPO."""
+    return (read_metrics(folder) or {}).get("rollouts") == "server"
 
 
 def _policy(metrics: Mapping[str, Any]) -> dict[str, Any]:

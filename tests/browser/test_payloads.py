@@ -19,7 +19,7 @@ from feedback.store import submissions
 from feedback.store.assignments import ServeParams, next_task
 from preferences.records import Judgment, text_hash
 from tasks.report import build_report
-from tests.unit.tasks.reporting.report_world import write_world
+from tests.unit.tasks.reporting.report_world import chained, write_world
 
 _spec = importlib.util.spec_from_file_location("payloads", Path(__file__).with_name("payloads.py"))
 assert _spec is not None
@@ -126,7 +126,7 @@ def hostile_report(root: Path) -> Path:
         for n, text in enumerate(PAYLOADS)
     ]  # fmt: skip
     (root / "results/evaluate/r1/samples.jsonl").write_text(to_lines(rows), encoding="utf-8")
-    build_report(root, ("r1",), "r1", root, seed=0, samples=len(rows))
+    build_report(root, chained(("r1",)), "r1", root, seed=0, samples=len(rows))
     return root / "index.html"
 
 

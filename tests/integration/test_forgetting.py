@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from data.support_desk.splits import sample_requests
 from data.support_desk.writers import sample_writer, write_response
 from rlhf.named_seeds import named_random
+from tasks.forget import LEFT_TO_YOU
 from tasks.own_data.files import follow
 from tasks.params.loading import load_params
 from tests.stage_world import TEN, copy_tiny_repository, environment
@@ -64,12 +65,12 @@ def write_source(root: Path) -> None:
     follow(root, load_params(root / "params.yaml"))
 
 
-def run(root: Path, *command: str) -> str:
+def run(root: Path, *command: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=root, env=environment(root.parent), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -137,7 +138,7 @@ def test_a_prompt_a_source_and_a_pattern_go_from_every_output(root: Path) -> Non
     assert shown.startswith("Nothing here has it. Not here, and so not searched, are outputs that")
     assert "the next run makes anew: prepare, " in shown
     run(root, "tasks.forget", "--prompt", prompt["prompt_id"], "--yes")
-    shown = run(root, "tasks.forget", "--source", SOURCE, "--yes")
+    shown = run(root, "tasks.forget", "--source", SOURCE, "--yes", code=LEFT_TO_YOU)
     assert f"for you to edit (not JSON Lines, pinned, or all of it): {SOURCE}\n" in shown
 
     everywhere = {one: traces(root, one) for one in (*gone, WORD)}

@@ -1,13 +1,16 @@
 """What a person is shown before they decide, and how the decision shows."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
-from flows.promotion import before_and_after, outcome, question, run_in
+from flows.promotion import before_and_after, outcome, production_name, question, run_in
 from rlhf.intervals import Interval
 from tasks.promoting.gate import Check, Compared, Limits, Verdict
-from tasks.tracking.promotion import Decision, PromotionError
+from tasks.tracking.promotion import Candidate, Decision, PromotionError
 
 
 def estimate(mean: float) -> dict[str, float]:
@@ -37,12 +40,48 @@ RESULTS = {
         # The same policy again, after a decision that is to be changed.
         ("r2", [("start", "sft"), ("after", "r2")]),
         # Its round has gone from params.yaml since.
-        ("r0", [("start", "sft"), ("after", "r2")]),
+        ("r0", [("start", "sft"), ("before", "r0"), ("after", "r2")]),
     ],
 )
 def test_the_new_policy_stands_after_the_one_in_production(production, shown):
     rows = before_and_after(RESULTS, "r2", production)
     assert [(row[""], row["policy"]) for row in rows] == shown
+
+
+def production(digest: str) -> ModelVersion:
+    tags = [ModelVersionTag("dvc.md5", digest), ModelVersionTag("rlhf.round", "r1")]
+    return ModelVersion("rlhf-policy", "7", 0, tags=tags)
+
+
+def test_figures_of_another_runs_round_of_the_same_key_are_not_shown_as_those_of_production(
+    tmp_path,
+):
+    """Round r1 of this run has the policy 1a.dir, round r2 2a.dir."""
+    stages = {
+        f"evaluate@r{n}": {"deps": [{"path": f"models/rounds/r{n}/policy", "md5": f"{n}a.dir"}]}
+        for n in (1, 2)
+    }
+    (tmp_path / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
+    first = Candidate(round_key="r1", digest="1a.dir", model=None)  # type: ignore[arg-type]
+    second = replace(first, round_key="r2", digest="2a.dir")
+
+    assert production_name(tmp_path, None, second) is None
+    assert production_name(tmp_path, production("1a.dir"), second) == "r1"
+    assert production_name(tmp_path, production("2a.dir"), second) == "r2"
+    other = production_name(tmp_path, production("0b.dir"), second)
+    assert other == "version 7 (round r1 of another run)"
+
+    rows = before_and_after(RESULTS, "r2", other)
+    lines = question("r2", rows, verdict(passed=True)).splitlines()
+    assert f"|  | start: sft | before: {other} | after: r2 |" in lines
+    assert "| gold score (of 10) | 5.00 [4.90, 5.10] | not here | 7.00 [6.90, 7.10] |" in lines
+
+    # Both rounds have the same key.
+    name = production_name(tmp_path, production("0b.dir"), first)
+    rows = before_and_after(RESULTS, "r1", name)
+    assert [(row[""], row["policy"]) for row in rows] == [
+        ("start", "sft"), ("before", other), ("after", "r1"),
+    ]  # fmt: skip
 
 
 def test_a_round_without_metrics_cannot_be_decided_on():

@@ -1,11 +1,16 @@
 """How the ending of a stage shows in Prefect, and what deserves a second try."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from flows import promotion_request
 from flows.graph import PlannedStage
-from flows.rlhf import flow_links, plan_line, second_try_can_help, stage
+from flows.rlhf import ask_for_promotion, flow_links, plan_line, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
 from flows.states import STATE_NAMES, task_state
+from tasks.params.loading import load_params
 from tasks.running.outcome import EXIT_CODES
 
 WELL = ["ran", "unchanged", "cached", "waiting"]
@@ -54,6 +59,31 @@ def test_prefect_keeps_no_results_and_caches_nothing():
     assert stage.persist_result is False
     assert stage.cache_policy is not None
     assert stage.cache_policy.compute_key(task_ctx=None, inputs={}, flow_parameters={}) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("final", "evaluated", "asked"),
+    [
+        ("r3", ["r1", "r2", "r3"], ["r3"]),
+        ("r1", ["r1", "r2", "r3"], ["r1"]),
+        # People still label r3.
+        ("r3", ["r1", "r2"], ["r2"]),
+        ("r1", ["r2"], []),
+        ("r3", [], []),
+    ],
+)
+def test_people_are_asked_about_the_final_policy(tmp_path, monkeypatch, final, evaluated, asked):
+    for name in ("baseline", *(f"evaluate/{key}" for key in evaluated)):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text("{}")
+    found = []
+    monkeypatch.setattr(promotion_request, "ask", lambda _root, key: found.append(key))
+    params = replace(load_params(Path("params.yaml")), final=final)
+
+    ask_for_promotion(tmp_path, params)
+
+    assert found == asked
 
 
 def planned(name: str, *, gpu: bool = False, stale: bool) -> PlannedStage:

@@ -1,5 +1,6 @@
 """What a sweep refuses before its first run, in a real git repository, and the table at its end."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State
 
-from flows.sweep import paired_rows, refusals, sweep
+from flows.sweep import final_figures, paired_rows, refusals, sweep
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
 from tasks.workspace.runs import TRIAL, run_workspace
@@ -49,6 +50,17 @@ def test_a_difference_that_rounds_to_nothing_has_no_minus():
     base, other = {0: {"gold": 8.0}}, {0: {"gold": 8.0 - 1e-5}}
     (_, same) = paired_rows({"base": base, "same": other})
     assert same["gold score (of 10), difference"] == "+0.000"
+
+
+def test_the_figures_of_a_run_are_those_of_its_final_policy(tmp_path: Path):
+    for name, gold in (("baseline", 5.0), ("evaluate/r1", 7.5), ("evaluate/r3", 6.0)):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text(json.dumps({"gold": {"mean": gold}}))
+    text = (ROOT / "params.yaml").read_text()
+    for final, figures in (("r1", {"gold": 7.5}), ("r3", {"gold": 6.0}), ("r2", {})):
+        (tmp_path / "params.yaml").write_text(text.replace("final: r3", f"final: {final}"))
+        assert final_figures(tmp_path) == figures
 
 
 OVERRIDES = {"kl010": {"ppo.kl_coef": 0.1}, "slow": {"ppo.optimiser.lr": 1e-5}}

@@ -1,5 +1,6 @@
 """`tasks.forget` removes what it finds from files, caches, stores and registries, or refuses."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -7,8 +8,13 @@ import pytest
 
 from feedback.store.database import Database
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
-from tasks.forget import main
+from tasks.forget import LEFT_TO_YOU, main
 from tasks.forgetting.ledger import LOG
+from tasks.forgetting.own_rows import OwnRowsError
+from tasks.forgetting.places import not_searched
+from tasks.forgetting.plan import make_plan
+from tasks.forgetting.removal import carry_out
+from tasks.forgetting.wanted import Wanted
 from tests.traced_world import World, digest
 from tests.unit.tasks.forgetting.conftest import workspace
 
@@ -148,6 +154,102 @@ def test_rows_of_own_files_go_and_a_judgment_becomes_nobodys_skip(world: World) 
     nobody = {"annotator_id": "withdrawn-1", "kind": "withdrawn", "choice": "skip"}
     assert first == {"judgment_id": "1", "pair_id": "p", "round": "r1", "revision": 1} | nobody
     assert second == other
+
+
+def name_own(world: World, path: str) -> None:
+    """Have params.yaml name a file as all data of `prepare`."""
+    params = world.root / "params.yaml"
+    text = params.read_text()
+    assert "\nprepare:\n" in text
+    files = f"  files: {{prompts: {path}, demonstrations: {path}, corpus: {path}}}\n"
+    params.write_text(text.replace("\nprepare:\n", f"\nprepare:\n{files}"))
+
+
+def test_a_byte_order_mark_hides_no_row_and_stays_as_all_other_bytes_do(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_bytes(b'\xef\xbb\xbf{"prompt": "Kim asks"}\r\n{"prompt":  "x"}\r\n')
+    name_own(world, own.name)
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert load_withdrawals(world.root / WITHDRAWN_TEXTS).holds("text", "Kim asks")
+    assert own.read_bytes() == b'\xef\xbb\xbf{"prompt":  "x"}\r\n'
+
+
+@pytest.mark.parametrize("content", ['{"prompt": "Kim asks"}\n{"pro', '[\n{"prompt": "Kim"}]\n'])
+def test_an_own_file_that_is_not_json_lines_is_left_to_the_person(
+    world: World, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_text(content)
+    name_own(world, own.name)
+
+    assert main(["--matching", "Kim", "--yes"]) == LEFT_TO_YOU
+
+    assert own.read_text() == content
+    said = capsys.readouterr().out
+    assert "for you to edit (not JSON Lines, pinned, or all of it): mine.jsonl\n" in said
+    assert said.splitlines()[-1].startswith("Not done: own files are left to you (mine.jsonl).")
+
+
+def test_nothing_is_changed_where_an_own_file_was_damaged_since_it_was_searched(
+    world: World,
+) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_text('{"prompt": "Kim asks"}\n')
+    name_own(world, own.name)
+    plan = make_plan(world.root, Wanted("matching", "Kim"))
+    own.write_text('{"prompt": "Kim asks"}\n{"pro')
+    before = everything(world.root)
+
+    with pytest.raises(OwnRowsError, match=r"mine\.jsonl, line 2: expected a JSON object"):
+        carry_out(world.root, plan)
+
+    assert everything(world.root) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mine.jsonl.gz", gzip.compress(b'{"prompt": "Kim asks"}\n')),
+        ("mine.csv", "prompt\nKim fr\u00e4gt\n".encode("latin-1")),
+        ("mine/part.parquet", b"PAR1\0"),
+    ],
+    ids=["packed", "not UTF-8", "binary, in a folder"],
+)
+def test_own_files_that_cannot_be_searched_are_named_and_left_to_the_person(
+    world: World, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    own = world.root / name
+    own.parent.mkdir(exist_ok=True)
+    own.write_bytes(content)
+    name_own(world, Path(name).parts[0])
+    line = f"for you to search (packed, binary, a link, or not UTF-8): {name}"
+
+    assert main(["--matching", "Kim", "--yes"]) == LEFT_TO_YOU
+
+    said = capsys.readouterr().out.splitlines()
+    assert said.count(line) == 1
+    assert said[-1].startswith(f"Not done: own files are left to you ({name}).")
+    assert own.read_bytes() == content
+
+    assert main(["--matching", "nobody of this name"]) == LEFT_TO_YOU
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("Nothing that can be searched here has it.")
+    assert said[1] == line
+
+
+def test_a_link_in_a_folder_is_left_to_the_person_and_weights_are_not(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.jsonl").write_text("{}\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "link.jsonl").symlink_to("../elsewhere.jsonl")
+    (folder / "model.safetensors").write_bytes(b"\0")
+    (folder / "text.jsonl").write_text("{}\n")
+    assert not_searched(tmp_path, ["mine", "elsewhere.jsonl", "org/on-the-hub"]) == [
+        folder / "link.jsonl"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.params.loading import RoundParams
 from tasks.report import build_report
-from tests.unit.tasks.reporting.report_world import write_world
+from tests.unit.tasks.reporting.report_world import chained, write_world
 
 ROUNDS = ("r1", "r2", "r3")
 
@@ -25,10 +26,17 @@ class Page(HTMLParser):
         self.attributes += attrs
 
 
-def report(root: Path, rounds: tuple[str, ...] = ROUNDS, **options: int) -> str:
+def report(
+    root: Path,
+    rounds: tuple[str, ...] = ROUNDS,
+    final: str | None = None,
+    params: dict[str, RoundParams] | None = None,
+    **options: int,
+) -> str:
     out = root / "reports"
     out.mkdir(exist_ok=True)
-    build_report(root, rounds, rounds[-1] if rounds else "r1", out, seed=0, **options)
+    final = final or (rounds[-1] if rounds else "r1")
+    build_report(root, params or chained(rounds or ("r1",)), final, out, seed=0, **options)
     return (out / "index.html").read_text(encoding="utf-8")
 
 

@@ -5,6 +5,8 @@ import json
 import math
 from pathlib import Path
 
+from tasks.params.loading import RoundParams
+from tasks.reporting.descent import SFT
 from tasks.running.staging import write_json_lines
 
 
@@ -54,6 +56,20 @@ def write_world(
     if rounds:
         _metrics(root / "results" / "test", rounds[-1], len(rounds), gold=gold)
         _best_of_n(root / "results" / "best_of_n", rounds, gold=gold)
+
+
+def chained(keys: tuple[str, ...] = ("r1", "r2", "r3")) -> dict[str, RoundParams]:
+    """Each round goes on from the one before it."""
+    found = {}
+    policy = reward_model = SFT
+    preferences = "data/prepared/preferences"
+    for key in keys:
+        found[key] = RoundParams(
+            policy=policy, start=policy, reward_model=reward_model, preferences=preferences
+        )
+        policy, reward_model = f"models/rounds/{key}/policy", f"models/rounds/{key}/reward"
+        preferences = f"data/rounds/{key}/preferences"
+    return found
 
 
 def folder_hash(path: str) -> str:

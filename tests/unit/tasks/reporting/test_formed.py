@@ -2,17 +2,20 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.report import build_report
 from tasks.reporting.annotators import AnnotatorRow, FormedRow, read_annotators, read_formed
+from tasks.reporting.descent import SFT, formed_in
 from tasks.running.staging import write_json_lines
-from tests.unit.tasks.reporting.conftest import ROUNDS, report
+from tests.unit.tasks.reporting.conftest import report
+from tests.unit.tasks.reporting.report_world import chained
 
 
 def test_annotators_are_listed_with_what_became_of_their_judgments(world: Path) -> None:
     def table(final: str) -> list[list[str]]:
-        build_report(world, ROUNDS, final, world / "reports", seed=0)
+        build_report(world, chained(), final, world / "reports", seed=0)
         text = (world / "reports/index.html").read_text(encoding="utf-8")
         rows = text.partition(f"Whose judgments formed {final}")[2]
         body = rows.partition("</table>")[0].partition("<tbody>")[2]
@@ -26,6 +29,27 @@ def test_annotators_are_listed_with_what_became_of_their_judgments(world: Path) 
     ]
     # What came later did not form an earlier policy.
     assert table("r2")[1] == ["&lt;b&gt;ben", "human", "500", "500", "400", "400", "200"]
+
+
+def test_a_round_that_the_policy_does_not_come_from_did_not_form_it(world: Path) -> None:
+    rounds = chained()
+    assert formed_in(rounds, "r3") == ["r1", "r2", "r3"]
+    rounds["r3"] = chained(("r1", "r3"))["r3"]
+    text = report(world, final="r3", params=rounds)
+    rows = text.partition("Whose judgments formed r3")[2].partition("</table>")[0]
+    assert re.findall(r"<th>(r\d)</th>", rows) == ["r1", "r3"]
+    assert "<td>2,000</td>" in rows
+    formed = text.partition("<summary>What formed r3</summary>")[2].partition("</details>")[0]
+    assert "<td>2,000</td>" in formed
+
+    # A policy that starts anew was formed by what made its comparisons and its preferences.
+    rounds["r3"] = replace(rounds["r3"], start=SFT)
+    assert formed_in(rounds, "r3") == ["r1", "r3"]
+    alone = chained(("r2",))["r2"]
+    for name in ("policy", "reward_model", "preferences"):
+        one = replace(alone, **{name: getattr(chained()["r2"], name)})
+        assert formed_in(chained() | {"r2": one}, "r2") == ["r1", "r2"]
+    assert formed_in(chained() | {"r2": alone}, "r2") == ["r2"]
 
 
 def test_a_judgment_in_two_rows_counts_once_and_no_judgment_makes_no_row(tmp_path: Path) -> None:

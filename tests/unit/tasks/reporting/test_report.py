@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tasks.reporting.data import read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
 from tasks.running.staging import write_json_lines
 from tests.unit.tasks.reporting.conftest import ROUNDS, Page, report
-from tests.unit.tasks.reporting.report_world import folder_hash, write_world
+from tests.unit.tasks.reporting.report_world import chained, folder_hash, write_world
 
 
 def test_the_same_files_give_the_same_bytes(world: Path, tmp_path: Path) -> None:
@@ -50,6 +51,21 @@ def test_headline_rounds_curves_accuracies_and_lineage_are_all_there(world: Path
     assert "<code>python -m tasks.lineage r3</code>" in text
 
 
+def test_the_headline_counts_the_rounds_that_the_final_policy_went_through(world: Path) -> None:
+    def headline(final: str, start_of_r3: str, **options: int) -> str:
+        rounds = chained()
+        rounds["r3"] = replace(rounds["r3"], start=start_of_r3)
+        text = report(world, final=final, params=rounds, **options)
+        return text.partition("<h1>")[2].partition("</h1>")[0].partition(",")[0].rstrip(".")
+
+    r1, r2 = (f"models/rounds/{key}/policy" for key in ("r1", "r2"))
+    assert headline("r1", r2).endswith(" in 1 round")
+    assert headline("r3", r2).endswith(" in 3 rounds")
+    assert headline("r3", r1).endswith(" in 2 rounds")
+    assert headline("r3", "models/sft").endswith(" in 1 round")
+    assert headline("r3", r2, start_sft=1).endswith(" in 1 round")
+
+
 def test_the_table_has_the_win_rate_against_the_round_before(world: Path) -> None:
     table = report(world).partition("Round by round")[2].partition("</table>")[0]
     assert "against the round before" in table
@@ -61,7 +77,7 @@ def test_parameters_that_differ_from_the_defaults_are_listed(world: Path) -> Non
     out = world / "reports"
     out.mkdir(exist_ok=True)
     changed = [ChangedParam("ppo.kl_coef", 0.5, 0.05), ChangedParam("base.model", "<b>mine", None)]
-    build_report(world, ROUNDS, "r3", out, seed=0, changed=changed)
+    build_report(world, chained(), "r3", out, seed=0, changed=changed)
     text = (out / "index.html").read_text(encoding="utf-8")
     table = text.partition("Parameters that differ from the defaults")[2].partition("</table>")[0]
     rows = re.findall(r"<tr><th><code>(.*?)</code></th><td>(.*?)</td><td>(.*?)</td>", table)
@@ -112,6 +128,12 @@ def test_a_round_that_is_no_better_is_named_in_the_headline_and_marked_in_the_ta
     header = text.partition("<header>")[2].partition("</header>")[0]
     assert "r3 is no better than the policy it started from" in header
     assert text.count('class="final contradicts"') == 1
+    rounds = chained()
+    rounds["r3"] = replace(rounds["r3"], start="models/sft")
+    text = report(tmp_path, params=rounds)
+    header = text.partition("<header>")[2].partition("</header>")[0]
+    assert "r3 is no better than the policy that sampled its comparisons: its win rate" in header
+    assert "it started from" not in header
 
 
 @pytest.mark.parametrize(

@@ -161,10 +161,13 @@ def test_rounds_whose_rollouts_came_from_a_server_are_named_only_where_there_are
     write(tmp_path, "ppo/r1", iterations=3)
     assert "served_rollouts" not in build_results(tmp_path, ["r1"], seed=0, test_policy="r1")
     write(tmp_path, "ppo/r2", iterations=3, rollouts="server")
-    results = build_results(tmp_path, ["r1", "r2", "r3"], seed=0, test_policy="r2")
-    assert results["served_rollouts"] == ["r2"]
+    results = build_results(
+        tmp_path, ["r1", "r2"], seed=0, test_policy="r2", started_elsewhere=["r2"]
+    )
+    assert results["served_rollouts"] == results["started_elsewhere"] == ["r2"]
     machine = Machine(cpu="x", threads=2)
     summary = build_summary(
         results, commit="c", machine=machine, total_seconds=1.0, execution=None, outcomes=[]
     )
-    assert summary["served_rollouts"] == ["r2"]
+    assert summary["served_rollouts"] == summary["started_elsewhere"] == ["r2"]
+    assert "started_elsewhere" not in build_results(tmp_path, ["r1"], seed=0, test_policy="r1")

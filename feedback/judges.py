@@ -1,25 +1,24 @@
 """Machines as annotators: a reward model, a language model behind an OpenAI-compatible endpoint.
 
 A language model is queried twice, with the responses in both orders, because of its position bias;
-if the two verdicts differ, the judgment is a tie. Failures (no connection, a refusal, an invalid
-verdict) become skips with the reason: no label is ever invented. Verdicts are cached by pair, order
-and `version`, so a second run makes no queries and gives the same bytes.
+if the two verdicts differ, the judgment is a tie. Refusals and invalid verdicts become skips with
+the reason: no label is ever invented. Where the endpoint does not answer, there are no judgments.
+Verdicts are cached by pair, order and `version`, so a second run asks only what had no verdict and
+gives the same bytes.
 """
 
 import hashlib
-import http.client
 import json
 import os
 import re
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from feedback.endpoint import Endpoint, ReplyError
 from feedback.judgments import Pair
 from preferences.records import Choice, Judgment, Prompt, ShownOrder, text_hash
 
@@ -53,9 +52,6 @@ _VERDICT = re.compile(
 """A whole reply: the verdict with what models put around it. `[[A]]`, `[[B]]` and `[[C]]` are the
 form that many judges were trained on."""
 _PLACES: Mapping[str, int | str] = {"1": 1, "a": 1, "2": 2, "b": 2, "tie": "tie", "c": "tie"}
-
-_LONGEST_REPLY = 20_000
-"""Bytes of a reply that are read; a verdict is a few bytes long."""
 
 
 class RewardModelAnnotator:
@@ -141,9 +137,15 @@ class LanguageModelAnnotator:
             del content[name]
         self.version = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
         self._cache = cache / self.version
+        url = f"{params.endpoint.rstrip('/')}/chat/completions"
+        self._endpoint = Endpoint(url, timeout_s=params.timeout_s)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
-        """One judgment of each pair."""
+        """One judgment of each pair.
+
+        Raises:
+            UnansweredError: a query had no answer after all tries; the cache keeps the others'.
+        """
         with ThreadPoolExecutor(self._params.at_once) as threads:
             return list(threads.map(self._judge_one, pairs))
 
@@ -200,27 +202,14 @@ class LanguageModelAnnotator:
             "seed": self._params.seed,
             "max_tokens": self._params.max_tokens,
         }
-        reply = self._post(f"{self._params.endpoint.rstrip('/')}/chat/completions", body)
+        key = os.environ.get(self._params.api_key_variable)
         try:
+            reply = self._endpoint.post(body, {"Authorization": f"Bearer {key}"} if key else {})
             return str(reply["choices"][0]["message"]["content"])
+        except ReplyError as error:
+            raise VerdictError(str(error)) from error
         except (KeyError, IndexError, TypeError) as error:
             raise VerdictError("the endpoint's reply has no choices[0].message.content") from error
-
-    def _post(self, url: str, body: dict[str, Any]) -> Any:
-        headers = {"Content-Type": "application/json"}
-        key = os.environ.get(self._params.api_key_variable)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=self._params.timeout_s) as answer:
-                return json.loads(answer.read(_LONGEST_REPLY))
-        except urllib.error.HTTPError as error:
-            raise VerdictError(f"the endpoint answered {error.code}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise VerdictError(f"the endpoint cannot be reached: {error}") from error
-        except ValueError as error:
-            raise VerdictError("the endpoint's reply is not JSON") from error
 
 
 def _read_verdict(reply: str) -> int | str:

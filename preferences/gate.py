@@ -237,11 +237,12 @@ def _reasons(
     total = counts.fresh + counts.earlier
     for finding in findings:
         limit = params.limit(finding.rule)
-        if finding.severity != "warn" and len(finding.rows) > limit * total:
+        rows = len(finding.rows)
+        # Divided, not multiplied: 29 / 100 is 0.29, and 0.29 * 100 is less than 29.
+        if finding.severity != "warn" and rows and rows / total > limit:
             more = f", more than {limit:.2%} of {total:,}" if limit else ""
             yield (
-                f"{finding.rule}: {report.rows(len(finding.rows))} where "
-                f"{report.REASONS[finding.rule]}{more}"
+                f"{finding.rule}: {report.rows(rows)} where {report.REASONS[finding.rule]}{more}"
             )
     if unlabelled and not total:
         return

@@ -15,6 +15,7 @@ from preferences.params import Bound, Bounds
 from preferences.schemas import shown
 from preferences.statistics import (
     Share,
+    Units,
     Votes,
     fleiss_kappa,
     krippendorff_alpha,
@@ -35,6 +36,8 @@ REASONS: Mapping[str, str] = {
 """What each number means, for people."""
 AT_LEAST = frozenset({"agreement"})
 """Numbers that should be high; all others should be low."""
+_DRAWS = 1_000
+"""Draws of a bootstrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,8 @@ class Number:
     def without_names(self) -> str:
         """The number and its bound in words."""
         side = "at least" if self.name in AT_LEAST else "at most"
-        near = "" if self.near == self.value else f" ({self.near:.3f} beyond chance)"
+        end = "at most, by chance" if self.name in AT_LEAST else "beyond chance"
+        near = "" if self.near == self.value else f" ({self.near:.3f} {end})"
         return f"{REASONS[self.name]} is {self.value:.3f}{near}, {side} {self.bound.limit:g}"
 
 
@@ -130,7 +134,26 @@ def _agreement(votes: Votes) -> _Given:
     if alpha is None:
         return {}
     weak = float(len(weak_annotators(votes.units)))
-    return {"agreement": (alpha, alpha, several), "weak_annotators": (weak, weak, several)}
+    high = max(alpha, _highest_alpha(votes.units))
+    return {"agreement": (alpha, high, several), "weak_annotators": (weak, weak, several)}
+
+
+def _highest_alpha(units: Units) -> float:
+    """The high end of the 95 % interval of Krippendorff's alpha: a bootstrap over pairs.
+
+    Pairs with the same votes are drawn together, so the cost does not grow with their number.
+    """
+    choices = sorted({choice for unit in units for choice in unit.values()})
+    said = [[list(unit.values()).count(choice) for choice in choices] for unit in units]
+    kinds, pairs = np.unique(np.array(said), axis=0, return_counts=True)
+    votes = kinds.sum(axis=1)
+    apart = (votes**2 - (kinds**2).sum(axis=1)) / (votes - 1)
+    drawn = np.random.default_rng(0).multinomial(len(units), pairs / len(units), size=_DRAWS)
+    n = drawn @ votes
+    expected = n**2 - ((drawn @ kinds) ** 2).sum(axis=1)
+    # A draw whose votes are all the same has no disagreement at all.
+    alphas = 1 - (n - 1) * (drawn @ apart) / np.maximum(expected, 1)
+    return float(np.quantile(alphas, 0.975))
 
 
 def _drifts(measured: Measured, fresh: NDArray[np.bool_]) -> _Given:

@@ -16,10 +16,10 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, func, select, update
 
+from feedback.endpoint import opener_for
 from feedback.store import schema
 from feedback.store.database import Database, now_ms
 from feedback.store.events import record
@@ -116,11 +116,8 @@ def _post(api: str, path: str, body: object) -> None:
     request = urllib.request.Request(
         f"{api}{path}", data=json.dumps(body).encode(), headers=headers
     )
-    # Do not use the user's proxy between two processes on one machine.
-    here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
-    handlers = [urllib.request.ProxyHandler({})] if here else []
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S):
+        with opener_for(api).open(request, timeout=_TIMEOUT_S):
             pass
     except http.client.HTTPException as error:
         raise urllib.error.URLError(f"no proper reply: {error!r}") from error

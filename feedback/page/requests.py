@@ -57,7 +57,7 @@ class NewJudgment(_Body):
 
 
 class Undo(_Body):
-    """Undo the last answer; repeating the same key undoes nothing more."""
+    """Undo the last answer; a repeated key undoes nothing more and gets the same reply."""
 
     key: _Key
 

@@ -99,14 +99,21 @@ def stored_choice(shown: str, *, swap: bool) -> Choice:
 def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) -> Task | None:
     """Undoes the person's last standing answer and gives them its pair again.
 
-    None if there is nothing (more) to undo, or if this key has been used before.
+    None if there is nothing (more) to undo. A key that has undone an answer undoes no other one:
+    its pair is returned again.
 
     Raises:
-        RefusedError: the person is paused, or the round no longer contains the pair.
+        RefusedError: the person is paused, the round no longer contains the pair, or the key was
+            used for an answer.
     """
     refuse_if_paused(connection, annotator_id)
+    before = _key_row(connection, annotator_id, key)
+    if before is not None:
+        if before.choice != WITHDRAWN:
+            raise RefusedError("this submission key was used for an answer")
+        return find_task(connection, before.assignment_id)
     last = _last_answer(connection, annotator_id)
-    if last is None or _key_row(connection, annotator_id, key) is not None:
+    if last is None:
         return None
     task = find_task(connection, last.assignment_id)
     assert task is not None

@@ -80,7 +80,8 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
     """A row in TRL's format, with or without `prompt`.
 
     Raises:
-        RowError: texts and messages are mixed, or a response is not a single assistant message.
+        RowError: texts and messages are mixed, a response is not a single assistant message, or
+            two texts without `prompt` do not begin with the same words.
     """
     chosen, rejected = row["chosen"], row["rejected"]
     if isinstance(chosen, str) != isinstance(rejected, str):
@@ -89,6 +90,11 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
         return preference_of(row, row["prompt"], _response(chosen), _response(rejected), _SAID)
     if isinstance(chosen, str):
         start = _common_words(chosen, rejected)
+        if not start:
+            raise RowError(
+                'fields "chosen" and "rejected" begin with no word in common, which would be the '
+                'prompt: expected a field "prompt"'
+            )
         return preference_of(row, chosen[:start], chosen[start:], rejected[start:], _SAID)
     start = _common_messages(chosen, rejected)
     responses = _response(chosen[start:]), _response(rejected[start:])
@@ -180,7 +186,7 @@ def transcript(prompt: Prompt) -> str:
         RowError: it has messages of other roles than user and assistant.
     """
     if isinstance(prompt, str):
-        return prompt if prompt.endswith(TURN) else f"\n\nHuman: {prompt}{TURN} "
+        return prompt if prompt.rstrip().endswith(TURN) else f"\n\nHuman: {prompt}{TURN} "
     names = {"user": "Human", "assistant": "Assistant"}
     others = [turn["role"] for turn in prompt if turn["role"] not in names]
     if others:

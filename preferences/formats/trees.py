@@ -5,6 +5,7 @@ names its parent. Where two or more answers to the same message have a rank (0 i
 one row of ranked responses to the conversation before them.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,10 +13,12 @@ from preferences.formats.unpaired import held
 from preferences.reader import NumberedRow, Problems
 from preferences.records import Row
 from preferences.row_values import RowError
+from preferences.schemas import shown
 
 _ROLES = {"prompter": "user", "assistant": "assistant"}
 _DEEPEST = 200
 """Messages in one conversation."""
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 Found = tuple[str, list[dict[str, str]], list[Row]]
 """Location, conversation, and the replies to it."""
 
@@ -35,6 +38,7 @@ def tree_rows(rows: Iterable[NumberedRow], problems: Problems) -> Iterator[Numbe
                 raise RowError('field "message_id": occurs twice')
             else:
                 _message(row)
+                _rank(row)
                 messages[row["message_id"]] = numbered
         except RowError as error:
             problems.add_row(numbered.where, str(error))
@@ -59,7 +63,7 @@ def _from_messages(messages: dict[str, NumberedRow], problems: Problems) -> Iter
     replies: dict[str, list[NumberedRow]] = {}
     for numbered in messages.values():
         parent = numbered.row.get("parent_id")
-        if isinstance(parent, str) and _rank(numbered.row) is not None:
+        if isinstance(parent, str) and parent and _rank(numbered.row) is not None:
             replies.setdefault(parent, []).append(numbered)
     for parent, children in replies.items():
         where = children[0].where
@@ -81,7 +85,7 @@ def _conversation(messages: dict[str, NumberedRow], last: str) -> list[dict[str,
         if len(backwards) == _DEEPEST:
             raise RowError(f'field "parent_id": over {_DEEPEST:,} messages before this one')
         backwards.append(_message(messages[place].row))
-        place = messages[place].row.get("parent_id")
+        place = messages[place].row.get("parent_id") or None
     return backwards[::-1]
 
 
@@ -100,8 +104,24 @@ def _ranked(
 
 def _rank(message: Row) -> Any:
     """The rank of an answer; None for other messages, and for those that were deleted."""
-    answers = message.get("role") == "assistant" and not message.get("deleted")
-    return message.get("rank") if answers else None
+    answers = message.get("role") == "assistant" and not _deleted(message)
+    rank = message.get("rank") if answers else None
+    if not isinstance(rank, str):
+        return rank
+    # A cell of a table of text; an empty one is no rank.
+    if rank and not _NUMBER.fullmatch(rank):
+        raise RowError(f'field "rank": expected a number, got {shown(rank)}')
+    return float(rank) if rank else None
+
+
+def _deleted(message: Row) -> bool:
+    """Whether the message was deleted; in a table of text, truth is text, too."""
+    said = message.get("deleted")
+    if isinstance(said, str) and said.lower() in ("true", "false", ""):
+        return said.lower() == "true"
+    if said is None or isinstance(said, bool):
+        return bool(said)
+    raise RowError(f'field "deleted": expected true or false, got {shown(said)}')
 
 
 def _message(node: Row) -> dict[str, str]:

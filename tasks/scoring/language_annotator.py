@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from feedback.endpoint import UnansweredError
 from feedback.judges import LanguageModelAnnotator, LanguageModelParams
 from feedback.judgments import Pair
 from preferences.records import Judgment
@@ -13,12 +14,19 @@ VERDICTS = Path(".work") / "feedback" / "verdicts"
 
 
 def ask_language_model(params: LanguageModelParams, pairs: Sequence[Pair]) -> list[Judgment]:
-    """One judgment of each pair; a failed query becomes a skip with its reason.
+    """One judgment of each pair; a refusal or an invalid verdict becomes a skip with its reason.
 
     Raises:
-        StageEnd: every pair failed: the endpoint is unreachable, or the model gives no verdicts.
+        StageEnd: the endpoint does not answer, or the model gives no verdict on any pair.
     """
-    judgments = LanguageModelAnnotator(params, cache=VERDICTS).judge(pairs)
+    try:
+        judgments = LanguageModelAnnotator(params, cache=VERDICTS).judge(pairs)
+    except UnansweredError as error:
+        raise StageEnd(
+            "failed",
+            f"{params.model} at {params.endpoint}: {error}; "
+            "the verdicts so far are kept, run the stage again for the others",
+        ) from error
     if judgments and all(judgment.choice == "skip" for judgment in judgments):
         raise StageEnd(
             "failed",

@@ -74,6 +74,12 @@ def test_a_limit_lets_some_rows_break_a_rule_and_blocks_above_it(gate):
     )
 
 
+def test_a_share_of_rows_at_the_limit_is_not_more_than_it(gate):
+    rows = [*good(71), *good(29)]  # 29 of 100 are duplicates; 0.29 * 100 is 28.999999999999996
+    params = ValidateParams(limits={"duplicates": 0.29}, max_quarantined_fraction=0.5)
+    assert gate(rows, params=params).reasons == ()
+
+
 def test_a_number_beyond_its_bound_blocks_if_it_is_an_error(gate):
     rows = good(60)  # "Answer n." against "No idea n.": the shorter one always wins
     fine = Bounds(longer_wins=Bound(severity="error", limit=0.5))

@@ -29,17 +29,20 @@ async function post(path, body) {
     headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
     body: JSON.stringify(body ?? {}),
   });
-  const given = await reply.json().catch(() => ({}));
   if (reply.status === 401) location.replace("/login");
-  return { status: reply.status, given };
+  const given = await reply.json().catch(() => null);
+  return { status: reply.status, given: given ?? {} };
 }
+
+// Whether the reply is the server's own: a login page of the network and a part of a reply confirm nothing.
+const confirmed = ({ status, given }) => (status >= 200 && status < 300 ? Number.isInteger(given.mine) : status < 500);
 
 // Repeats a request until the server answers; its key ensures that it is written only once.
 async function persist(path, body) {
   for (let wait = 250; ; wait = Math.min(2 * wait, 4000)) {
     try {
       const result = await post(path, body);
-      if (result.status < 500) return result;
+      if (confirmed(result)) return result;
     } catch { /* the network: try again */ }
     trouble("Not saved yet: the server does not respond. Trying again; please keep this page open.");
     await new Promise((resolve) => setTimeout(resolve, wait));

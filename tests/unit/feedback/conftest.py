@@ -1,18 +1,22 @@
 """A store in a temporary folder, people who answer at it, and the commands that work on it."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedback.__main__ import main
+from feedback.judges import LanguageModelAnnotator, LanguageModelParams
 from feedback.judgments import Pair, to_lines
 from feedback.store import accounts, assignments, rounds, submissions
 from feedback.store.assignments import ServeParams, Task
 from feedback.store.database import Database
 from preferences.records import pair_id
+from tests.unit.feedback.model_endpoint import Endpoint
 
 PLAIN = ServeParams(gold_rate=0, repeat_rate=0)
 
@@ -136,3 +140,30 @@ def write_comparisons(path: Path, pairs: Any) -> Path:
     ]
     path.write_text(to_lines(rows), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def ask(endpoint: Endpoint, tmp_path: Path) -> Callable[..., LanguageModelAnnotator]:
+    def make(**changes: Any) -> LanguageModelAnnotator:
+        params = LanguageModelParams(endpoint=endpoint.address, model="judge-1")
+        return LanguageModelAnnotator(replace(params, **changes), cache=tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def pairs(make_pairs: Any) -> list[Any]:
+    texts = [("good one", "bad one"), ("bad two", "good two")]
+    return [
+        replace(pair, response_a=a, response_b=b, pair_id=pair_id(pair.prompt, a, b))
+        for pair, (a, b) in zip(make_pairs(2), texts, strict=True)
+    ]

@@ -1,81 +1,13 @@
 """Machines as annotators: both orders, never an invented label, nothing asked twice."""
 
-import json
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feedback.judges import LanguageModelAnnotator, LanguageModelParams, RewardModelAnnotator
-from preferences.records import pair_id
-
-Reply = Callable[[str, str], tuple[int, str]]
-
-
-class Endpoint(ThreadingHTTPServer):
-    """An OpenAI-compatible endpoint whose model is a function of the two shown answers."""
-
-    def __init__(self) -> None:
-        self.reply: Reply = lambda first, _: (200, "1" if "good" in first else "2")
-        self.asked: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.path == "/v1/chat/completions"
-        self.server.asked.append(body | {"key": self.headers["Authorization"]})
-        text = body["messages"][0]["content"]
-        first = text.split("<answer_1>")[1].split("</answer_1>")[0].strip()
-        second = text.split("<answer_2>")[1].split("</answer_2>")[0].strip()
-        code, word = self.server.reply(first, second)
-        content = word
-        if code == 200:
-            content = json.dumps({"choices": [{"message": {"content": word}}]})
-        self.send_response(200 if code == 299 else code)
-        self.end_headers()
-        self.wfile.write(content.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def ask(endpoint: Endpoint, tmp_path: Path) -> Callable[..., LanguageModelAnnotator]:
-    def make(**changes: Any) -> LanguageModelAnnotator:
-        params = LanguageModelParams(endpoint=endpoint.address, model="judge-1")
-        return LanguageModelAnnotator(replace(params, **changes), cache=tmp_path)
-
-    return make
-
-
-@pytest.fixture
-def pairs(make_pairs: Any) -> list[Any]:
-    texts = [("good one", "bad one"), ("bad two", "good two")]
-    return [
-        replace(pair, response_a=a, response_b=b, pair_id=pair_id(pair.prompt, a, b))
-        for pair, (a, b) in zip(make_pairs(2), texts, strict=True)
-    ]
+from feedback.judges import LanguageModelParams, RewardModelAnnotator
+from tests.unit.feedback.model_endpoint import Endpoint
 
 
 def test_the_better_response_wins_wherever_it_stands(
@@ -149,7 +81,7 @@ def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
         ((200, "C"), "expected 1, 2 or tie"),
         ((200, "Answer 3"), "expected 1, 2 or tie"),
         ((200, "a tie"), "expected 1, 2 or tie"),
-        ((500, "boom"), "the endpoint answered 500"),
+        ((400, "filtered"), "the endpoint answered 400"),
         ((299, "<html>"), "is not JSON"),
         ((299, '{"error": 1}'), "has no choices"),
     ],
@@ -164,15 +96,6 @@ def test_a_failure_is_a_skip_with_its_reason_and_is_asked_again(
     assert reason in str(judgments[0].reason)
     endpoint.reply = works
     assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
-
-
-def test_an_endpoint_that_is_not_there_gives_skips(
-    ask: Any, endpoint: Endpoint, pairs: Any
-) -> None:
-    judgments = ask(endpoint="http://127.0.0.1:9/v1").judge(pairs)
-    assert [one.choice for one in judgments] == ["skip", "skip"]
-    assert "cannot be reached" in str(judgments[0].reason)
-    assert endpoint.asked == []
 
 
 def test_nothing_is_asked_twice_even_with_sides_exchanged(

@@ -7,6 +7,7 @@ from preferences.formats.files import read_records, write_records
 from preferences.formats.reading import Source, detect, open_source
 from preferences.formats.writing import write_items
 from preferences.judging import judge
+from preferences.reader import MalformedDataError
 from preferences.records import Sourced, Voted
 from preferences.splitting import asked
 from tests.pair_files import CONTAINERS, MESSAGES, PREFERENCES, VOTES, preference, read, write
@@ -41,6 +42,24 @@ def test_the_prompt_of_implicit_texts_is_what_both_begin_with(tmp_path):
     write_records(tmp_path / "x.jsonl", [row])
     (found,) = read(tmp_path / "x.jsonl")
     assert (found.prompt, found.chosen, found.rejected) == ("The sky is", " blue.", " bland.")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected"),
+    [("天空是蓝色的。", "天空是绿色的。"), ("Yes.", "No."), ("Yesterday", "Yes")],
+)
+def test_implicit_texts_without_a_common_word_have_no_prompt(tmp_path, chosen, rejected):
+    write_records(tmp_path / "x.jsonl", [{"chosen": chosen, "rejected": rejected}])
+    with pytest.raises(MalformedDataError, match=r'x\.jsonl:1: .*: expected a field "prompt"$'):
+        read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("end", ["", " ", "\n"])
+def test_a_transcript_is_written_to_hh_as_it_is(tmp_path, end):
+    prompt = f"\n\nHuman: Hi\n\nAssistant:{end}"
+    write(tmp_path / "x.jsonl", [preference(prompt, "Hello.", "Go.")], "hh")
+    row = json.loads((tmp_path / "x.jsonl").read_text())
+    assert row == {"chosen": f"{prompt}Hello.", "rejected": f"{prompt}Go."}
 
 
 def test_transcripts_of_hh_come_back_and_split_at_the_last_common_turn(tmp_path):

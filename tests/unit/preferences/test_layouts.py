@@ -3,6 +3,7 @@
 import pytest
 
 from preferences.__main__ import main
+from preferences.formats.files import write_records
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
 from preferences.formats.maps import layout_of
 from preferences.formats.reading import open_source
@@ -232,9 +233,19 @@ def test_messages_of_open_assistant_one_per_row_give_the_same_pairs(tmp_path):
     assert sorted(map(str, settled(path, "oasst"))) == sorted(map(str, OASST))
 
 
+@pytest.mark.parametrize(("true", "false"), [("True", "False"), ("true", ""), ("TRUE", "FALSE")])
+def test_messages_of_open_assistant_in_a_table_of_text_give_the_same_pairs(tmp_path, true, false):
+    rows = [{**row, "deleted": true if row["deleted"] else false} for row in MESSAGES]
+    write_records(tmp_path / "x.csv", rows)
+    assert sorted(map(str, settled(tmp_path / "x.csv", "oasst"))) == sorted(map(str, OASST))
+
+
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
+        ([{**MESSAGES[1], "deleted": "maybe"}],
+         ':1: field "deleted": expected true or false, got "maybe"'),
+        ([{**MESSAGES[1], "rank": "best"}], ':1: field "rank": expected a number, got "best"'),
         ([message("m2", "m1", "assistant", "a", 0), message("m3", "m1", "assistant", "b", 1)],
          ":1: field \"parent_id\": that message is not among the data"),
         ([message("m1", "m1", "prompter", "q"), message("m2", "m1", "assistant", "a", 0),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from feedback import endpoint as requests
 from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair
 from preferences.records import pair_id
@@ -122,13 +123,13 @@ def test_a_plain_classifier_of_two_labels_judges_by_the_difference_of_its_logits
 
 @pytest.fixture
 def endpoint() -> Iterator[ThreadingHTTPServer]:
-    """A model that always prefers the first answer it sees, and knows nothing of lamps."""
+    """A model that always prefers the first answer it sees, and knows little of broken things."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
             word = "I cannot say" if "lamp is broken" in asked else "1"
-            self.send_response(200)
+            self.send_response(503 if "server is broken" in asked else 200)
             self.end_headers()
             self.wfile.write(json.dumps({"choices": [{"message": {"content": word}}]}).encode())
 
@@ -162,5 +163,17 @@ def test_a_model_that_gives_no_verdict_at_all_ends_the_stage_and_labels_nothing(
     monkeypatch.chdir(tmp_path)
     pairs = [pair("Kim: my lamp is broken", "Oh.", "Ah.")]
     with pytest.raises(StageEnd, match=r"judge-1 at .* no verdict on any of 1 pairs") as end:
+        ask_language_model(by_language_model(endpoint.server_port), pairs)
+    assert end.value.status == "failed"
+
+
+def test_an_endpoint_that_does_not_answer_ends_the_stage_with_one_line(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(requests, "WAITS_S", (0,))
+    pairs = [pair("Hello?", "Yes.", "No."), pair("Kim: my server is broken", "Oh.", "Ah.")]
+    said = r"judge-1 at .*: the endpoint answered 503 \(2 tries\); the verdicts so far are kept"
+    with pytest.raises(StageEnd, match=said) as end:
         ask_language_model(by_language_model(endpoint.server_port), pairs)
     assert end.value.status == "failed"

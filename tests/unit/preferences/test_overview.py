@@ -1,0 +1,35 @@
+"""The bound on agreement: compared with the nearer end of an interval, which noise widens."""
+
+import pytest
+
+from preferences.overview import _agreement
+from preferences.statistics import Votes, krippendorff_alpha
+
+AGREE = [{"x": "a", "y": "a"}, {"x": "b", "y": "b"}]
+DIFFER = [{"x": "a", "y": "b"}, {"x": "b", "y": "a"}]
+UNITS = [*AGREE, *AGREE, *DIFFER, *DIFFER, {"x": "a", "y": "b", "z": "tie"}]
+
+
+def agreement_of(units):
+    votes = Votes()
+    votes.units = units
+    return _agreement(votes)["agreement"]
+
+
+def test_the_interval_of_agreement_narrows_with_the_number_of_pairs():
+    alpha, near, n = agreement_of(UNITS)
+    assert (alpha, n) == (krippendorff_alpha(UNITS), 9)
+    assert alpha < 0.2 < near < 1
+    alpha, near, n = agreement_of(UNITS * 200)
+    assert alpha < near < 0.2
+    assert agreement_of(UNITS * 200) == (alpha, near, n)
+
+
+def test_the_interval_is_as_wide_as_theory_has_it():
+    # Half of 400 pairs agree: alpha is near 0, its standard error 2 * sqrt(0.25 / 400) = 0.05.
+    alpha, near, _ = agreement_of((AGREE + DIFFER) * 100)
+    assert near - alpha == pytest.approx(1.96 * 0.05, rel=0.1)
+
+
+def test_annotators_who_always_agree_do_so_in_every_draw():
+    assert agreement_of(AGREE * 3) == (1.0, 1.0, 6)

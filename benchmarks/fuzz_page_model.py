@@ -75,9 +75,10 @@ class Worker:
         return self.paused or (target is not None and not self._in_round(target, active))
 
     def undone(self, key: str, *, done: bool) -> None:
-        """An undo was accepted."""
+        """An undo was accepted; sent again, it gets the reply that it had."""
         target = self.undoes(key)
-        hold(done == (target is not None), f"{self.name}: undone is {done}, expected {target}")
+        expected = target is not None or key in self.keys
+        hold(done == expected, f"{self.name}: undone is {done}, expected {target}")
         if target is not None:
             self.keys[key] = (target, "withdrawn")
             del self.standing[target]

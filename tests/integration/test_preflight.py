@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-)
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import load_params
@@ -30,19 +24,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def write_reward_model(folder: Path, **config: float) -> None:
-    """A one-label classifier of another's making, or ours with `score_std`."""
-    write_chat_model(folder)
-    torch.manual_seed(0)
-    settings = {
-        "vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 16,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64,
-        "pad_token_id": 1, "num_labels": 1,
-    }  # fmt: skip
-    shape = LlamaConfig(**settings | config)
-    LlamaForSequenceClassification(shape).save_pretrained(folder)
-
-
 def test_an_adapter_is_no_base_model(place: Place):
     write_chat_model(place.root / "model")
     (place.root / "model/config.json").unlink()
@@ -54,128 +35,6 @@ def test_an_adapter_is_no_base_model(place: Place):
 
     assert "holds an adapter (adapter_config.json)" in found
     assert "merge" in found
-
-
-def test_a_classifier_that_others_have_trained_may_annotate(place: Place):
-    """It has no normaliser of ours, and needs none to say which of two scores is higher."""
-    place.values["label"] = {"annotators": "reward_model", "reward_model": "model"}
-    for normaliser in ({}, {"score_std": 1.0, "score_mean": 0.0}):
-        write_reward_model(place.root / "model", **normaliser)
-        check_inputs(load_params(place.save()), place.root)
-
-
-def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: Place):
-    """Found by `ppo` alone, after SFT and the reward model, it would cost hours."""
-    write_chat_model(place.root / "model")
-    place.values["base"]["model"] = "model"
-    place.values["reward"] = {"model": "judge"}
-    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
-    write_reward_model(place.root / "judge")
-    check_inputs(load_params(place.save()), place.root)
-
-    text = (place.root / "judge/tokenizer.json").read_text()
-    (place.root / "judge/tokenizer.json").write_text(text.replace('"w3"', '"v3"'))
-    (found,) = place.preflight()
-    assert (
-        "ppo.value_init: reward, but judge (reward.model) has a tokenizer or a chat template"
-        in found
-    )
-
-    place.values["ppo"]["value_init"] = "zero"
-    check_inputs(load_params(place.save()), place.root)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"num_labels": 2}, "has 2 labels"),
-        ({"hidden_size": 32}, "has hidden states of 32 numbers, not 16"),
-    ],
-)
-def test_a_value_model_cannot_start_from_a_reward_model_of_another_shape(
-    place: Place, changes: dict[str, int], words: str
-):
-    write_chat_model(place.root / "model")
-    write_reward_model(place.root / "judge", **changes)
-    place.values["base"]["model"] = "model"
-    place.values["reward"] = {"model": "judge"}
-    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
-
-    (found,) = place.preflight()
-
-    assert found.startswith("ppo.value_init: reward, but judge (reward.model) ")
-    assert words in found
-
-
-def test_a_value_model_of_the_embedded_model_cannot_start_from_a_foreign_one(place: Place):
-    place.values["base"]["model"] = None
-    place.values["reward"] = {"model": "judge"}
-    place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
-    write_reward_model(place.root / "judge")
-    (found,) = place.preflight()
-    assert "judge (reward.model) has a tokenizer or a chat template of its own" in found
-
-    write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)
-    check_inputs(load_params(place.save()), place.root)
-
-
-@pytest.mark.parametrize("wrong", ['"model_type": "newest"', '"num_hidden_layers": "two"'])
-def test_a_scorer_whose_config_the_library_does_not_read_is_refused(place: Place, wrong: str):
-    write_reward_model(place.root / "judge")
-    config = place.root / "judge/config.json"
-    key = wrong.partition(":")[0]
-    kept = [line for line in config.read_text().splitlines() if key not in line]
-    config.write_text("\n".join([kept[0], f"  {wrong},", *kept[1:]]))
-    place.values["reward"] = {"model": "judge"}
-    place.values["ppo"]["value_init"] = "zero"
-
-    (found,) = place.preflight()
-
-    assert found.startswith("reward.model: ")
-    assert "judge: cannot be loaded: " in found
-
-
-def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
-    place: Place, caplog: pytest.LogCaptureFixture
-):
-    """Found in an iteration of PPO alone, it would cost hours; shorter texts are fine."""
-    write_chat_model(place.root / "judge")
-    shape = BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=100, num_labels=1,
-    )  # fmt: skip
-    BertForSequenceClassification(shape).save_pretrained(place.root / "judge")
-    place.values["reward"] = {"model": "judge"}
-    place.values["ppo"] |= {"max_prompt_tokens": 60, "value_init": "zero"}
-    place.values["ppo"]["sampling"] = {"max_new_tokens": 41}
-    for name in ("sample", "evaluate"):
-        place.values[name] |= {"max_prompt_tokens": 60, "sampling": {"max_new_tokens": 40}}
-
-    check_inputs(load_params(place.save()), place.root)
-    (note,) = [note for note in caplog.messages if "reward.model" in note]
-    assert note.startswith(
-        "reward.model: judge reads at most 100 of its tokens, but ppo.max_prompt_tokens + "
-        "ppo.sampling.max_new_tokens may be more of the policy's; a longer text ends the stage"
-    )
-
-    caplog.clear()
-    place.values["ppo"]["sampling"] = {"max_new_tokens": 40}
-    check_inputs(load_params(place.save()), place.root)
-    assert "judge reads" not in caplog.text
-
-
-def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
-    write_reward_model(place.root / "models/rounds/r1/reward", score_std=1.0, score_mean=0.0)
-    place.values["label"] = {
-        "annotators": "reward_model",
-        "reward_model": "models/rounds/r1/reward",
-    }
-
-    (found,) = place.preflight()
-
-    assert found.startswith(
-        "label.reward_model: models/rounds/r1/reward: overlaps with models/rounds"
-    )
 
 
 def test_a_judgments_file_may_still_come(place: Place):

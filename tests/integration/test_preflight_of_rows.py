@@ -175,3 +175,19 @@ def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):
         line.startswith("prepare.sources.0: own/scored.jsonl:2:") and "scores" in line
         for line in found
     )
+
+
+def test_pairs_that_leak_beside_a_damaged_allow_list_are_no_traceback(place: Place):
+    """Whether a leak blocks depends on the list."""
+    texts = [f"w{n} w{n // 2}" for n in range(50)]
+    write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])
+    evaluated = [text for text in texts if own_split(text, FILES) == "heldout"]
+    write_rows(place.root / "own/pairs.jsonl", pairs(evaluated))
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    place.values["prepare"]["heldout_preferences"] = 0.01
+    (place.root / "data").mkdir()
+    (place.root / "data/allowed.jsonl").write_text("nothing\n")
+
+    (found,) = place.preflight()
+
+    assert found.startswith("validate.severities: data/allowed.jsonl:1")

@@ -11,8 +11,9 @@ has. So do we, unless `--bits portable` asks for those of the pipeline's default
 `--precision bfloat16` is that of forward passes, on both sides; trained weights stay float32.
 On a CPU seconds are CPU seconds of all threads, so that other work on the machine disturbs little;
 on a GPU they are by the wall.
-Writes `docs/benchmarks/DEVICE-SIZE-MACHINE.json` for each size that it measured, `bfloat16` and
-`portable` behind the size where that was asked for, and, from all of those, `docs/benchmarks.md`.
+Writes `docs/benchmarks/DEVICE-SIZE-MACHINE.json` for each size after each kind of lengths,
+`bfloat16` and `portable` behind the size where that was asked for, and, from all of those,
+`docs/benchmarks.md`.
 """
 
 import argparse
@@ -31,13 +32,14 @@ import torch
 from benchmarks.speed_environment import with_bits, without_pins
 from benchmarks.speed_numbers import short
 from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
-from benchmarks.speed_world import SIZES, tokens_asked, warming, works_of, write_world
+from benchmarks.speed_world import LONG, SIZES, responses_of, warming, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
 from tasks.running.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "benchmarks"
 LENGTHS = ("uniform", "ragged")
+"""On a GPU `long` besides."""
 
 
 def main() -> int:
@@ -60,35 +62,42 @@ def main() -> int:
                 "ends": DRAWN, "iteration": 1 + warming(device, "ours", size),
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip
-            for lengths in options.lengths:
+            for lengths in options.lengths or (LENGTHS if device == "cpu" else (*LENGTHS, LONG)):
                 world = Path(place) / size / lengths
                 world.mkdir(parents=True)
                 write_world(world, size, lengths, device)
+                told = json.loads((world / "rows.json").read_text(encoding="utf-8"))
                 rows: dict[str, dict[str, Any]] = {
                     work: {"size": size, "lengths": lengths, "work": work}
-                    for work in works_of(size)
+                    for work in works_of(size, told)
                 }
-                for side, results in _turns(world, size, device, options, trl):
+                beside = {} if lengths == LONG else trl
+                for side, results in _turns(world, size, device, options, beside):
                     for work, result in results.items():
                         rows[work].setdefault(side, []).append(result)
                         print(size, lengths, side, work, result, flush=True)
-                    require_tokens(side, results, tokens_asked(world, size))
+                    require_tokens(side, results, tokens_asked(told, size))
                     found["load"].append(os.getloadavg()[0])
                 found["rows"] += rows.values()
-            if keep:
-                RESULTS.mkdir(exist_ok=True)
-                text = json.dumps(found, indent=1) + "\n"
-                (RESULTS / _name(device, size, options)).write_text(text, encoding="utf-8")
-                write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
+                if keep:
+                    _keep(found, _name(device, size, options))
     return 0
+
+
+def _keep(found: dict[str, Any], name: str) -> None:
+    """Write what has been measured of a size so far, and the page."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_page(ROOT / "docs" / "benchmarks.md", RESULTS)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.6M", "4M", "135M"])
     parser.add_argument(
-        "--lengths", nargs="+", choices=LENGTHS, default=LENGTHS,
-        help="the file of a size then holds rows of these alone (default: both)",
+        "--lengths", nargs="+", choices=(*LENGTHS, LONG),
+        help="the file of a size then holds rows of these alone (default: uniform and ragged, "
+        "and on a GPU long)",
     )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
@@ -126,6 +135,11 @@ def environment_of(side: str, options: argparse.Namespace) -> dict[str, str]:
     """The environment of a side's process; the pins of our bits are in ours alone."""
     pinned = with_bits(options.bits) if side == "ours" else without_pins()
     return pinned | {"OMP_NUM_THREADS": str(options.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
+
+
+def tokens_asked(rows: list[Any], size: str) -> int:
+    """Tokens of all responses of a rollout together."""
+    return sum(row["length"] or row["most"] for row in rows[: responses_of(size)])
 
 
 def require_tokens(side: str, results: dict[str, Any], asked: int) -> None:

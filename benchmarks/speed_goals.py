@@ -52,7 +52,7 @@ class Goal:
 
 
 SEPARATE, SHARED = "ppo-separate", "ppo-shared"
-UNIFORM, RAGGED = "uniform", "ragged"
+UNIFORM, RAGGED, LONG = "uniform", "ragged", "long"
 ON_A_CPU = (
     Goal("PPO iteration, separate value model, TRL / ours", SEPARATE, RAGGED, speed_ratio, 1.9),
     Goal("PPO iteration, shared trunk, TRL / ours", SHARED, RAGGED, speed_ratio, 3.6),
@@ -72,10 +72,10 @@ ON_A_CPU = (
 )  # fmt: skip
 GPU_SIZES = ("135M", "1B")
 ON_A_GPU = (
-    Goal("decoding of 64 rows, share of the bandwidth", SEPARATE, UNIFORM, _decoding, 0.5,
-         GPU_SIZES, share=True),
+    *(Goal("decoding of 64 rows, share of the bandwidth", SEPARATE, lengths, _decoding, 0.5,
+           GPU_SIZES, share=True) for lengths in (UNIFORM, LONG)),
     *(Goal("update of PPO, share of the ceiling", SEPARATE, lengths, _update, 0.4,
-           GPU_SIZES, share=True) for lengths in (UNIFORM, RAGGED)),
+           GPU_SIZES, share=True) for lengths in (UNIFORM, RAGGED, LONG)),
     *(Goal("PPO iteration, separate value model, TRL / ours", SEPARATE, lengths, speed_ratio, 4.0,
            GPU_SIZES) for lengths in (UNIFORM, RAGGED)),
 )  # fmt: skip

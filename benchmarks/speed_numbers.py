@@ -95,9 +95,15 @@ def update_share(results: Sequence[Row]) -> float | None:
 
 
 def read_share(results: Sequence[Row]) -> float | None:
-    """The policy's weights once in each step of a rollout, over what memory gives in that time."""
+    """What the steps of a rollout must read, over what memory gives in that time.
+
+    The policy's weights once in each step, and keys and values; of older runs the weights alone.
+    """
     if "bandwidth" not in results[0]:
         return None
     return statistics.median(
-        ANSWER * one["weights"] / one["phases"]["rollout"] / one["bandwidth"] for one in results
+        (one.get("steps", ANSWER) * one["weights"] + one.get("cached", 0))
+        / one["phases"]["rollout"]
+        / one["bandwidth"]
+        for one in results
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, mm_flop
 
 from benchmarks import speed_world as world
 from benchmarks.speed_processes import each
@@ -50,6 +50,8 @@ from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds
 
 TOKENS = SpecialIds(eos=world.END, pad=world.PAD)
+FORMULAS = {torch.ops.aten.addmm: lambda _, one, other, *__, **___: mm_flop(one, other)}
+"""torch's own for this product does not take the `out_dtype` of `rlhf.lower_gradient_sums`."""
 OPTIMISER = OptimiserParams(lr=world.RATE, schedule="constant", warmup_steps=0)
 
 
@@ -81,12 +83,12 @@ def main(arguments: list[str]) -> None:
         if counting and work.startswith("ppo"):
             found["flops"] = count(iterations)
         if work.startswith("ppo"):
-            found["weights"] = weights_of_policy(folder, compute)
+            found |= read_by_rollout(folder, compute, rows[: world.responses_of(size)])
             found["bandwidth"] = world.bandwidth(device)
-        ceiling = world.ceiling(size, device, precision)
+        ceiling = world.ceiling(size, device, precision, rows)
         return found | {"ceiling": ceiling, "kernels": world.kernels()}
 
-    works = {work: partial(run, work) for work in world.works_of(size)}
+    works = {work: partial(run, work) for work in world.works_of(size, rows)}
     json.dump(each(works, device, arguments), sys.stdout)
 
 
@@ -127,14 +129,28 @@ def phases(iterations: Iterator[ppo.Iteration], clock: world.Clock) -> dict[str,
     }
 
 
-def weights_of_policy(folder: Path, compute: Compute) -> int:
-    """Bytes of all the policy's weights as a rollout reads them; a tied head counts once."""
+def read_by_rollout(folder: Path, compute: Compute, rows: list[Any]) -> dict[str, int]:
+    """How many steps a rollout has, and what they must read, in bytes.
+
+    All the policy's weights in each step, where a tied head counts once, and the keys and values of
+    each response's tokens so far: these in all steps together.
+    """
     policy = load_frozen_policy(folder / "policy", compute)
     found = sum(weight.nbytes for weight in policy.parameters())
     if compute.device.type == "cuda" and compute.precision == "bfloat16":
         head = policy.get_output_embeddings().weight
         found -= head.nbytes - head.numel() * torch.bfloat16.itemsize  # rlhf.head_products
-    return found
+    config = policy.config
+    position = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    cached = position * getattr(torch, compute.precision).itemsize * positions_read(rows)
+    return {"weights": found, "steps": rows[0]["most"], "cached": cached}
+
+
+def positions_read(rows: list[Any]) -> int:
+    """How often a rollout reads a token's keys and values in each layer: a step those before it."""
+    return sum(
+        len(row["prompt"]) + step for row in rows for step in range(1, row["length"] or row["most"])
+    )
 
 
 def count(iterations: Iterator[ppo.Iteration]) -> int:
@@ -143,7 +159,7 @@ def count(iterations: Iterator[ppo.Iteration]) -> int:
     One pass is counted, as often as there are passes: they differ in nothing but padding. torch
     sees none of those that a GPU repeats from a recording.
     """
-    counter, update = FlopCounterMode(display=False), ppo.update
+    counter, update = FlopCounterMode(display=False, custom_mapping=FORMULAS), ppo.update
     os.environ[SWITCH] = "0"
 
     def counted(
@@ -167,9 +183,9 @@ def ppo_iterations(
         rollout_size=world.responses_of(size),
         epochs=world.PASSES,
         minibatches=world.MINIBATCHES,
-        micro_batch_size=world.micro_batch_of(size, compute.device.type),
+        micro_batch_size=world.micro_batch_of(size, compute.device.type, rows),
         packing=work not in world.PADDED_WORKS,
-        sampling=SamplingParams(temperature=1.0, max_new_tokens=world.ANSWER),
+        sampling=SamplingParams(temperature=1.0, max_new_tokens=rows[0]["most"]),
         optimiser=OPTIMISER,
         value_optimiser=OPTIMISER,
         value_model="shared" if shared else "separate",

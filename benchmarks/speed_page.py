@@ -27,12 +27,15 @@ from benchmarks.speed_world import (
     ANSWER,
     BATCH,
     ENDING,
+    LONG_ANSWER,
+    LONG_MICRO,
+    LONG_PROMPT,
     MINIBATCHES,
     PASSES,
     PROMPT,
     SIZES,
     STEPS,
-    mean_length,
+    drawn_lengths,
 )
 
 PHASES = ("rollout", "scoring", "update")
@@ -56,6 +59,11 @@ DEVICES = {
 }
 
 
+def mean_length(count: int = PASSES * BATCH) -> float:
+    """Tokens of a ragged response."""
+    return statistics.fmean(length or ANSWER for length in drawn_lengths(count))
+
+
 INTRODUCTION = (
     "Written by `make bench` and `make bench-gpu` (benchmarks/speed.py). Random weights; a PPO "
     f"iteration has {PASSES * BATCH} responses to prompts of {PROMPT} tokens, {PASSES} passes of "
@@ -63,7 +71,9 @@ INTRODUCTION = (
     f"ended one with chance {ENDING:.3f}, of {mean_length():.1f} on average (ragged; the lengths "
     "are drawn beforehand and the same for both, unless a line below says otherwise). SFT and "
     f"reward training: {STEPS - 1} steps of {BATCH} examples or pairs with the same prompts and "
-    f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). "
+    f"{ANSWER} answer tokens (ragged: 5 to {ANSWER}). Long, on a GPU alone: prompts of "
+    f"{LONG_PROMPT} and answers of {LONG_ANSWER} tokens, our PPO alone, a minibatch {LONG_MICRO} "
+    "responses at a time. "
     "AdamW, models, token ids and precision (of forward passes; trained weights are float32) the "
     "same for both. On a CPU our PPO computes a minibatch from 135M on in micro-batches of four, "
     "as its preset does (rows from before 2026-11-25: whole, like TRL). TRL's PPO cannot at as "
@@ -156,8 +166,8 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
         "process; the share counts the products of our update (`torch.utils.flop_counter`) "
         "alone, on a CPU without attention's. Bandwidth: what the product of a matrix of 1 GiB and "
         "a vector reads in a second; "
-        f"the share counts the policy's weights once in each of {ANSWER} steps, and neither the "
-        "prompts nor the cache. On a CPU it is products and not memory that bound "
+        "the share counts the policy's weights once in each step and, in rows from 2026-11-28 on, "
+        "the keys and values that the step sees. On a CPU it is products and not memory that bound "
         f"{PASSES * BATCH} rows at once.",
         "",
         f"| peak memory | {HEADER} | ours | TRL | ours / TRL |",

@@ -37,7 +37,7 @@ def ppo(
         num_ppo_epochs=world.PASSES,
         local_rollout_forward_batch_size=world.BATCH,
         num_sample_generations=0,
-        response_length=world.ANSWER,
+        response_length=rows[0]["most"],
         stop_token="eos",
         temperature=1.0,
         missing_eos_penalty=1.0,
@@ -58,7 +58,7 @@ def ppo(
         for name in ("batch_generation", "forward", "get_reward"):
             function = getattr(ppo_trainer, name)
             setattr(ppo_trainer, name, in_bfloat16(function, trainer.accelerator.device.type))
-    watch = Watch(trainer, clock)
+    watch = Watch(trainer, clock, prompt=len(rows[0]["prompt"]))
     trainer.train()
     assert watch.steps == iterations * world.PASSES * world.MINIBATCHES, watch.steps
     return {"phases": watch.phases()}
@@ -88,8 +88,9 @@ class Lengths(LogitsProcessor):
 class Watch:
     """When the trainer generates, begins its update and ends its last step."""
 
-    def __init__(self, trainer: Any, clock: world.Clock) -> None:
+    def __init__(self, trainer: Any, clock: world.Clock, prompt: int) -> None:
         self.steps = 0
+        self._prompt = prompt
         self._clock, self._marks, self._tokens = clock, dict[str, float](), 0
         self._generate = ppo_trainer.batch_generation
         self._accumulate = trainer.accelerator.accumulate
@@ -113,7 +114,7 @@ class Watch:
         self._marks, self._tokens = {"began": self._clock.now()}, 0
         made = self._generate(*args, **kwargs)
         self._marks["generated"] = self._clock.now()
-        ended = (made[0][:, world.PROMPT :] == world.END).int()
+        ended = (made[0][:, self._prompt :] == world.END).int()
         behind = (ended.cumsum(dim=1) - ended).bool()
         self._tokens += int((~behind).sum())
         return made

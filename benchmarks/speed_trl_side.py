@@ -44,7 +44,7 @@ def measure(arguments: list[str], works: Mapping[str, Work]) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             found = work(folder, rows, size, world.Clock(device), common)
         found["peak"] = world.peak_bytes(device)
-        ceiling = world.ceiling(size, device, precision)
+        ceiling = world.ceiling(size, device, precision, rows)
         return found | {"ceiling": ceiling, "kernels": world.kernels()}
 
     asked = {name: partial(run, work) for name, work in works.items()}

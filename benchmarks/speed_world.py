@@ -6,7 +6,6 @@ Imports torch and transformers alone, so that the environment that has TRL can r
 import json
 import math
 import resource
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-WORKS = ("ppo-separate", "ppo-shared", "sft", "reward")
+PPO_WORKS = ("ppo-separate", "ppo-shared")
+WORKS = (*PPO_WORKS, "sft", "reward")
 PADDED_WORKS = ("ppo-separate-padded", "ppo-shared-padded")
 """Ours without packed rows, for the sizes of QUICK."""
 QUICK = ("tiny", "0.6M", "4M")
@@ -30,6 +30,10 @@ QUICK = ("tiny", "0.6M", "4M")
 PAD, END = 0, 1
 PROMPT, ANSWER = 32, 64
 """Tokens of a prompt, and most tokens of a response."""
+LONG, LONG_PROMPT, LONG_ANSWER = "long", 256, 512
+"""Uniform lengths as real rounds on a GPU have them (docs/models.md); of our PPO alone."""
+LONG_MICRO = 8
+"""Responses of these at a time: 1B, each layer's activations kept, then fits into 80 GB."""
 BATCH = 16
 """Examples or pairs of a training step, and responses of a PPO minibatch."""
 STEPS = 9
@@ -54,8 +58,10 @@ SIZES: dict[str, dict[str, Any]] = {
 heads; all weights are random. On a CPU PPO of ours splits their minibatches as the presets do."""
 
 
-def works_of(size: str) -> tuple[str, ...]:
-    """What our side measures."""
+def works_of(size: str, rows: list[Any]) -> tuple[str, ...]:
+    """What our side measures; of long responses PPO alone."""
+    if is_long(rows):
+        return PPO_WORKS
     return WORKS + PADDED_WORKS if size in QUICK else WORKS
 
 
@@ -64,9 +70,16 @@ def responses_of(size: str) -> int:
     return int(SIZES[size].get("responses", PASSES * BATCH))
 
 
-def micro_batch_of(size: str, device: str) -> int:
-    """Responses of a minibatch of PPO that our side computes at a time: all, on a GPU."""
-    return int(SIZES[size].get("micro", BATCH)) if device == "cpu" else BATCH
+def micro_batch_of(size: str, device: str, rows: list[Any]) -> int:
+    """Responses of a minibatch of PPO that our side computes at a time: on a GPU all short ones."""
+    if device == "cpu":
+        return int(SIZES[size].get("micro", BATCH))
+    return LONG_MICRO if is_long(rows) else BATCH
+
+
+def is_long(rows: list[Any]) -> bool:
+    """Whether responses are those of LONG."""
+    return bool(rows[0]["most"] == LONG_ANSWER)
 
 
 def warming(device: str, side: str, size: str) -> int:
@@ -103,14 +116,15 @@ def write_world(folder: Path, size: str, lengths: str, device: str = "cpu") -> N
         found: list[int] = torch.randint(2, config.vocab_size, (count,), generator=draws).tolist()
         return found
 
-    least = 4 if lengths == "ragged" else ANSWER - 1
+    prompt, answer = (LONG_PROMPT, LONG_ANSWER) if lengths == LONG else (PROMPT, ANSWER)
+    least = 4 if lengths == "ragged" else answer - 1
     count = responses_of(size)
     ends: list[int | None] = [None] * max(STEPS * BATCH, count)
     if lengths == "ragged":
         ends[:count] = drawn_lengths(count)
     rows = [
-        {"prompt": ids(PROMPT, PROMPT), "one": [*ids(least, ANSWER - 1), END],
-         "other": [*ids(least, ANSWER - 1), END], "length": length}
+        {"prompt": ids(prompt, prompt), "one": [*ids(least, answer - 1), END],
+         "other": [*ids(least, answer - 1), END], "length": length, "most": answer}
         for length in ends
     ]  # fmt: skip
     (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -128,17 +142,6 @@ def drawn_lengths(count: int) -> list[int | None]:
         lengths.append(length if length <= ANSWER else None)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(2)).tolist()
     return [lengths[place] for place in order]
-
-
-def tokens_asked(folder: Path, size: str) -> int:
-    """Tokens of all responses of a rollout together."""
-    rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
-    return sum(row["length"] or ANSWER for row in rows[: responses_of(size)])
-
-
-def mean_length(count: int = PASSES * BATCH) -> float:
-    """Tokens of a ragged response."""
-    return statistics.fmean(length or ANSWER for length in drawn_lengths(count))
 
 
 def lengths_by_prompt(rows: list[Any]) -> dict[tuple[int, ...], int | None]:
@@ -177,7 +180,7 @@ def _configuration(size: str) -> LlamaConfig:
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["heads"],
-        max_position_embeddings=512,
+        max_position_embeddings=LONG_PROMPT + LONG_ANSWER,
         tie_word_embeddings=shape.get("tied", True),
         num_labels=1,
         pad_token_id=PAD,
@@ -238,15 +241,15 @@ def kernels() -> str:
     return found
 
 
-def ceiling(size: str, device: str, precision: str, repeats: int = 30) -> float:
+def ceiling(size: str, device: str, precision: str, rows: list[Any], repeats: int = 30) -> float:
     """Floating-point operations a second of the MLP's product at the shape of a minibatch."""
     shape = SIZES[size]
-    rows = BATCH * (PROMPT + ANSWER)
+    tokens = BATCH * (len(rows[0]["prompt"]) + rows[0]["most"])
     kind = {"device": device, "dtype": getattr(torch, precision)}
-    one = torch.randn(rows, shape["width"], **kind)
+    one = torch.randn(tokens, shape["width"], **kind)
     other = torch.randn(shape["width"], shape["mlp"], **kind)
     seconds = _quickest(lambda: one @ other, device, 4 if device == "cpu" else 100, repeats)
-    return 2 * rows * shape["width"] * shape["mlp"] / seconds
+    return 2 * tokens * shape["width"] * shape["mlp"] / seconds
 
 
 def _quickest(product: Callable[[], object], device: str, times: int, repeats: int) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import (
     scaling_page,
@@ -23,6 +24,7 @@ from rlhf import bits
 from rlhf.generation import sample_responses
 from rlhf.models import load_policy
 from rlhf.params.sampling import SamplingParams
+from tests.tiny import COMPUTE
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -104,9 +106,29 @@ def test_the_end_has_the_same_chance_in_a_model_of_many_layers(
     assert chances.max() < 2 * speed_world.ENDING
     assert chances.min() > speed_world.ENDING / 2
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert speed_world.tokens_asked(tmp_path, "deep") == sum(
-        row["length"] or 64 for row in rows[:16]
-    )
+    assert speed.tokens_asked(rows, "deep") == sum(row["length"] or 64 for row in rows[:16])
+
+
+def test_long_responses_are_of_ppo_alone_and_count_what_a_step_reads(tmp_path: Path):
+    speed_world.write_world(tmp_path, "tiny", "long")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert speed_world.works_of("tiny", rows) == ("ppo-separate", "ppo-shared")
+    assert {len(row["prompt"]) for row in rows} == {256}
+    assert speed.tokens_asked(rows, "tiny") == 16 * 512
+    assert speed_world.micro_batch_of("1B", "cuda", rows) == 8
+    read = speed_ours.read_by_rollout(tmp_path, COMPUTE, rows[:16])
+    # Two layers, two heads of 16, keys and values of 4 bytes; tokens 257 to 767 before a step.
+    assert read["cached"] == 16 * sum(range(257, 768)) * 2 * 2 * 2 * 16 * 4
+    assert read["steps"] == 512
+
+
+def test_products_with_float32_sums_are_counted_as_others_are():
+    counter = FlopCounterMode(display=False, custom_mapping=speed_ours.FORMULAS)
+    count = counter.flop_registry[torch.ops.aten.addmm]
+    shapes = [torch.empty(shape, device="meta") for shape in ((5, 7), (5, 3), (3, 7))]
+    # As torch asks when the product is added in place; and as it always does.
+    asked = count(*shapes, torch.float32, out=shapes[0], out_val=shapes[0])
+    assert asked == count(*shapes, out_val=shapes[0]) == 2 * 5 * 3 * 7
 
 
 PINS = [*bits.PORTABLE, speed_environment.BEFORE]
@@ -166,7 +188,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     memory = {"weights": 1e6, "bandwidth": 3.2e8}
     ours = [
         iteration(2.0, 1.0, flops=1.5e9, **memory),
-        iteration(4.0, 2.0, **memory),
+        iteration(4.0, 2.0, **memory, steps=32, cached=3.2e7),
         iteration(3.0, 1.5, **memory),
     ]
     trl = [iteration(5.0, 4.0), iteration(6.0, 5.0), iteration(9.0, 8.0)]
@@ -226,6 +248,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     )
     # 1.5e9 operations in 1, 2 and 1.5 s at a ceiling of 2e9 a second: 75, 38 and 50 %.
     # 64 steps in 0.5 s, each of which reads 1e6 bytes, at a bandwidth of 3.2e8 a second: 40 %.
+    # Of the second run half as many steps, and as much again in keys and values.
     assert "| ours | 0.50 | 0.25 | 1.50 | 300 | 600 | 50% | 40% |" in page
     assert "| trl | 0.50 | 0.25 | 5.00 | 300 | 600 | – | – |" in page
     # The most of any run, of training steps, too; a shared trunk beside TRL's separate model.

@@ -37,6 +37,13 @@ RUN python -m venv .venv \
 
 # PyPI's torch brings CUDA's libraries along; the host needs the driver and its container toolkit.
 FROM system AS cuda
+# A compiler: triton, which torch brings, calls one for the kernels that it makes.
+USER root
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+USER 1000:1000
 RUN python -m pip install --no-cache-dir --constraint constraints.txt \
         --requirement .venv/requirements.txt \
     && touch .venv/ready

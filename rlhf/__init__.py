@@ -67,7 +67,8 @@ Models
     pass_recordings      one recorded pass, without gradients or with them
     cuda_graphs          what was asked of a GPU once, and is then asked for as a whole
     decoding_cache       a key-value cache with room for the tokens to come
-    decoding_attention   attention of one query a row, which a CPU does faster so
+    decoding_attention   attention of one query a row, by what reads its keys fastest
+    gpu_attention        the same by a kernel of our own for a GPU
     packed_weights       weights laid out for products with few rows, on a CPU
     pass_sizes           how many tokens are read at a time where nothing is trained
     decoding_graph       decoding steps that a GPU repeats by itself, from one recording
@@ -79,6 +80,7 @@ Models
     scoring              scores of texts by a reward model
     optimisers, muon     the training step that all loops share
     gradient_sums        gradients of large weights, added where they are kept, on a CPU
+    lower_gradient_sums  gradients of weights, added in float32 on a GPU that computes in bfloat16
 
 Loops
     pretrain             the embedded base model and its tokenizer

@@ -1,19 +1,22 @@
-"""Attention of a decoding step by two products, which a CPU does faster than torch's own kernel.
+"""Attention of a decoding step, which has one query a row, by what reads keys and values fastest.
 
-In a step every row has one query, and what counts is how fast its keys and values are read. torch's
-kernel for a CPU copies them into blocks first; two batched products read them where they are. With
-64 rows of a model of 4 million parameters and AVX-512 a rollout takes 0.50 s of a processor in
-place of 0.60 (Zen 5).
+On a CPU that is two batched products: torch's kernel copies keys and values into blocks first, the
+products read them where they are. With 64 rows of a model of 4 million parameters and AVX-512 a
+rollout takes 0.50 s of a processor in place of 0.60 (Zen 5). The sums are in another order, so only
+native bits have it: portable ones stay as recorded.
 
-The sums are in another order, so only native bits have it: portable ones stay as recorded.
+On a GPU, where steps are recorded and keys are bfloat16, it is a kernel of our own
+(`rlhf.gpu_attention`).
 """
 
 import contextlib
+import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -21,6 +24,9 @@ from rlhf import bits
 from rlhf.attention_masks import UNMASKED, attending_as, takes_any_mask
 
 NAME = "rlhf_decoding"
+
+LARGEST_GAP = 0.02
+"""Of our kernel's results from torch's, as a share of these: both have 8 bits."""
 
 
 @contextlib.contextmanager
@@ -49,8 +55,42 @@ def decoding_attention(lm: PreTrainedModel, seen: Tensor, *, padded: bool) -> It
         yield seen.long() if on_cpu else seen[:, None, None]
 
 
+def recorded_attention(lm: PreTrainedModel, keys: Tensor) -> str | None:
+    """The name of our kernel for steps that are recorded; None: they attend by torch's.
+
+    Ours skips what the mask hides, so it may be given all positions that there is room for. Keys
+    are (rows, key heads, positions, size).
+    """
+    if keys.device.type != "cuda" or keys.dtype != torch.bfloat16:
+        return None
+    return _kernel_for(lm.config.num_attention_heads, keys.shape[1], keys.shape[3])
+
+
+@functools.cache
+def _kernel_for(heads: int, key_heads: int, size: int) -> str | None:
+    """The kernel's name, once it has been compiled here for so many heads, and was right."""
+    try:
+        from rlhf import gpu_attention  # noqa: PLC0415 (needs triton)
+
+        gap = gpu_attention.gap_to_torch(heads, key_heads, size)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Whatever a compiler and a driver may lack.
+        reason = str(error)
+    else:
+        if gap <= LARGEST_GAP:
+            return gpu_attention.NAME
+        reason = f"its results are {gap:.3f} away from torch's"
+    warnings.warn(
+        "decoding attends by torch's kernel, which takes longer: ours does not work here, "
+        f"{reason}",
+        stacklevel=2,
+    )
+    return None
+
+
 def attend(
-    module: torch.nn.Module,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -6,7 +6,7 @@ are, the number of the step among them; keys are read up to a length that seldom
 behind what has been written. Another length or fewer rows are recorded anew.
 
 The kernels are those of decoding without a recording (`rlhf.generation`), except that attention
-always has a mask.
+always has a mask, and in bfloat16 a kernel of its own (`rlhf.gpu_attention`).
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from rlhf.attention_masks import takes_any_mask
+from rlhf.attention_masks import attending_as, takes_any_mask
 from rlhf.cuda_graphs import Record, Repeat, record, switched_off
+from rlhf.decoding_attention import recorded_attention
 from rlhf.decoding_cache import RoomyLayer, plain_writes
 from rlhf.logits import language_model_head
 from rlhf.params.sampling import SamplingParams
@@ -163,20 +164,22 @@ class _Steps:
             seen=torch.cat([seen, room], dim=1),
             draws=draws,
         )
-        layers = [cast(RoomyLayer, layer).fixed(self._place) for layer in read.cache.layers]
-        read.cache.layers = layers
+        layers = [cast(RoomyLayer, layer) for layer in read.cache.layers]
+        self._attention = recorded_attention(read.lm, layers[0].keys)
+        read.cache.layers = [layer.fixed(self._place) for layer in layers]
 
     def advance(self) -> None:
         """A step: the tokens drawn last are read, and the next are drawn."""
         rows, place = self.rows, self._place
         rows.seen.index_fill_(1, place, True)
-        output = self._lm.base_model(
-            input_ids=rows.tokens,
-            attention_mask=rows.seen[:, None, None, : self.shown],
-            position_ids=rows.positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
+        with attending_as(self._lm.config, self._attention or "sdpa"):
+            output = self._lm.base_model(
+                input_ids=rows.tokens,
+                attention_mask=rows.seen[:, None, None, : self.shown],
+                position_ids=rows.positions,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
         place += 1
         rows.positions += 1
         self.draw(language_model_head(self._lm, output.last_hidden_state[:, -1]))
@@ -204,7 +207,9 @@ class _Steps:
 
     def show(self, length: int) -> None:
         """Let the next steps read so many positions, or some more."""
-        self.shown = min(-(-length // LENGTH_STEP) * LENGTH_STEP, self.rows.seen.shape[1])
+        room = self.rows.seen.shape[1]
+        # Our own kernel skips what is masked.
+        self.shown = room if self._attention else min(-(-length // LENGTH_STEP) * LENGTH_STEP, room)
         for layer in self._cache.layers:
             layer.shown = self.shown
 

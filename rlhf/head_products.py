@@ -35,6 +35,17 @@ def keeping_casts() -> Iterator[None]:
         _kept = None
 
 
+@contextlib.contextmanager
+def no_kept_casts() -> Iterator[None]:
+    """Inside it each cast is made where it is asked for, and not kept."""
+    global _kept
+    before, _kept = _kept, None
+    try:
+        yield
+    finally:
+        _kept = before
+
+
 def product_in_bfloat16(layer: nn.Module, hidden: Tensor) -> Tensor | None:
     """The layer's logits (..., vocab) in float32, or None where it computes them as it is.
 
@@ -59,7 +70,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        rows, weight = rows.to(torch.bfloat16), _cast(weight)
+        rows, weight = rows.to(torch.bfloat16), in_bfloat16(weight)
         ctx.save_for_backward(rows, weight)
         return _multiply(rows, weight.t())
 
@@ -83,7 +94,8 @@ def _multiply(one: Tensor, other: Tensor) -> Tensor:
         return one.float() @ other.float()
 
 
-def _cast(weight: Tensor) -> Tensor:
+def in_bfloat16(weight: Tensor) -> Tensor:
+    """The weight rounded; inside `keeping_casts` once for all who ask."""
     if _kept is None:
         return weight.to(torch.bfloat16)
     if weight not in _kept:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from rlhf import cuda_graphs
+from rlhf import cuda_graphs, head_products
 from rlhf.cuda_graphs import Repeat
 from rlhf.shapes import SequenceVisible, TokenIds
 
@@ -253,6 +253,7 @@ def no_kept_casts() -> Iterator[None]:
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        yield
+        with head_products.no_kept_casts():
+            yield
     finally:
         torch.set_autocast_cache_enabled(before)

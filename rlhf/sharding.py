@@ -13,7 +13,6 @@ every layer, so each has to make as many passes as the others.
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,6 +27,7 @@ from rlhf.distributed import Rows, gather_parts, part_of_total, share, world
 from rlhf.divided import whole
 from rlhf.frozen import linear_layers
 from rlhf.gradient_sums import added_in_place
+from rlhf.lower_gradient_sums import added_in_float32
 from rlhf.recomputed_layers import stacked_layers
 
 Result = TypeVar("Result")
@@ -81,13 +81,14 @@ class Held:
         """Around the micro-batches of a step: its weights are cast once for all of them.
 
         Divided weights are put together for a layer and let go; a cast that stayed would be whole.
-        Whole weights in float32 have their gradients added in place (`rlhf.gradient_sums`).
+        Gradients of whole weights are added in place (`rlhf.gradient_sums`, on a GPU
+        `rlhf.lower_gradient_sums`).
         """
         if self._root is not None:
             yield
             return
-        in_place = added_in_place(self.model) if compute.precision == "float32" else nullcontext()
-        with compute.keeping_casts(), in_place:
+        in_place = added_in_place if compute.precision == "float32" else added_in_float32
+        with compute.keeping_casts(), in_place(self.model):
             yield
 
     def whole(self, compute: Compute | None = None) -> Any:

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rlhf.params.sampling import SamplingParams
 from rlhf.stopping import NonFiniteError
@@ -11,6 +12,9 @@ from rlhf.stopping import NonFiniteError
 ONE = 2**52
 """Probability 1 in fixed point. Sums of such numbers are exact, so they do not depend on the order
 of summation, and a GPU adds them up deterministically, which torch refuses for floating point."""
+
+BLOCK = 128
+"""Tokens whose shares a GPU adds up at a time."""
 
 
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
@@ -79,11 +83,37 @@ def draw_index(probabilities: Tensor, uniform: Tensor) -> Tensor:
     A token of probability 0 is never drawn. (`torch.multinomial` draws a number for every token,
     which on a CPU takes a third of a decoding step of a small model.)
     """
-    sums = _fixed_point(probabilities).cumsum(dim=-1)
+    shares = _fixed_point(probabilities)
+    if shares.device.type == "cuda":
+        return draw_by_blocks(shares, uniform)
+    sums = shares.cumsum(dim=-1)
+    return torch.searchsorted(sums, _point(sums, uniform), right=True).squeeze(1)
+
+
+def draw_by_blocks(shares: Tensor, uniform: Tensor) -> Tensor:
+    """The same index of shares in fixed point, found by sums of BLOCK of them first.
+
+    A GPU adds up a whole vocabulary token by token: of 64 rows of 128,256 in 0.24 ms on an H200
+    (2026-11-27), a tenth of a decoding step. On a CPU this gains nothing.
+    """
+    if missing := -shares.shape[1] % BLOCK:
+        shares = functional.pad(shares, (0, missing))
+    blocks = shares.unflatten(1, (-1, BLOCK))
+    sizes = blocks.sum(dim=-1)
+    sums = sizes.cumsum(dim=-1)
+    point = _point(sums, uniform)
+    # Of broken weights, which are refused behind this, sums may be anything.
+    block = torch.searchsorted(sums, point, right=True).clamp(max=sums.shape[1] - 1)
+    point = point - (sums - sizes).gather(1, block)
+    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).cumsum(dim=-1)
+    return (block * BLOCK + torch.searchsorted(inside, point, right=True)).squeeze(1)
+
+
+def _point(sums: Tensor, uniform: Tensor) -> Tensor:
+    """(rows, 1) where the uniform numbers lie among the sums so far; the last one is the total."""
     total = sums[:, -1:]
     # Rounding may take the product to the total itself, which no sum exceeds.
-    point = torch.minimum((uniform.unsqueeze(1) * total).long(), total - 1)
-    return torch.searchsorted(sums, point, right=True).squeeze(1)
+    return torch.minimum((uniform.unsqueeze(1) * total).long(), total - 1)
 
 
 def _fixed_point(probabilities: Tensor) -> Tensor:

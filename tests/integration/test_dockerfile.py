@@ -87,7 +87,10 @@ def test_the_base_is_pinned_to_a_patch_release_of_the_python_that_we_need():
 
 def test_only_the_system_packages_are_installed_as_root():
     users = [step.rest for step in all_steps() if step.verb == "USER"]
-    assert users == ["1000:1000"]
+    assert users == ["1000:1000", "root", "1000:1000"]
+    compiler = steps("cuda")[position("USER", "root", "cuda") :]
+    assert [step.verb for step in compiler[:3]] == ["USER", "RUN", "USER"]
+    assert "apt-get install --yes --no-install-recommends gcc libc6-dev" in compiler[1].rest
     as_root = [step.rest for step in steps()[: position("USER", "1000")] if step.verb == "RUN"]
     assert len(as_root) == 1
     assert "apt-get install --yes --no-install-recommends git make" in as_root[0]
@@ -108,10 +111,12 @@ def test_packages_come_from_our_constraints_in_a_layer_that_code_does_not_touch(
     assert "--no-cache-dir" in steps(target)[installed].rest
 
 
-def test_the_targets_differ_in_where_torch_comes_from_alone():
+def test_the_targets_differ_in_where_torch_comes_from_and_a_compiler_alone():
     def rest(target: str) -> list[Step]:
         own = steps(target)[len(steps("")) + 1 :]
-        return [step for step in own if "pip install" not in step.rest and step.verb != "ARG"]
+        told_apart = ("pip install", "apt-get install")
+        same = [step for step in own if not any(word in step.rest for word in told_apart)]
+        return [step for step in same if step.verb not in ("ARG", "USER")]
 
     assert rest("cpu") == rest("cuda")
     cpu, cuda = (steps(t)[position("RUN", "pip install", t)].rest for t in TARGETS)

@@ -4,6 +4,7 @@ from itertools import takewhile
 
 import pytest
 import torch
+from torch import nn
 
 from rlhf import cuda_graphs, generation
 from rlhf.draws import draw_table
@@ -89,6 +90,62 @@ def test_long_responses_are_read_to_three_lengths(
 
     assert recorded == [128, 256, max(len(prompt) for prompt in prompts) + 300]
     assert found.rows() == expected.rows()
+
+
+def test_in_bfloat16_all_positions_are_read_from_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the kernel of our own: so a rollout in which no row leaves is one recording."""
+    recorded = []
+
+    def record(step):
+        recorded.append(step.__self__.shown)
+        return cuda_graphs.record(step)
+
+    lm = families.policy("llama").to(GPU)
+    monkeypatch.setattr(generation, "recorder", lambda lm, device: record)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        sample(lm, PADDED, stops=(99,))
+
+    assert recorded == [max(len(prompt) for prompt in PADDED) + 300]
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "key_heads", "size", "positions"),
+    [(64, 32, 8, 64, 768), (64, 9, 3, 64, 96), (5, 32, 32, 64, 333), (7, 6, 2, 80, 70),
+     (3, 32, 8, 128, 500), (2, 8, 1, 256, 130), (2, 4, 4, 8, 1)],
+)  # fmt: skip
+def test_the_kernel_attends_to_what_is_seen(
+    rows: int, heads: int, key_heads: int, size: int, positions: int
+) -> None:
+    """Blocks that a row does not see at all among it; what nobody sees is NaN."""
+    from rlhf import gpu_attention
+
+    draws = torch.Generator().manual_seed(0)
+    query = torch.randn(rows, heads, 1, size, generator=draws)
+    seen = torch.rand(rows, positions + 20, generator=draws) < 0.7
+    seen[0, : positions // 2] = False
+    seen[:, positions - 1] = True
+    seen = seen[:, :positions]
+    stores = torch.randn(2, rows, key_heads, positions + 20, size, generator=draws).bfloat16()
+    stores[:, :, :, positions:] = torch.nan
+    key, value = stores[..., :positions, :]
+    unseen = ~seen[:, None, :, None]
+    key, value = (each.masked_fill_(unseen, torch.nan).to(GPU) for each in (key, value))
+    mask = seen[:, None, None].to(GPU)
+    found, again = (
+        gpu_attention.attend(nn.Identity(), query.to(GPU), key, value, mask, size**-0.5)[0]
+        for _ in range(2)
+    )
+
+    wide = [
+        each.double().nan_to_num().repeat_interleave(heads // key_heads, dim=1)
+        for each in (key, value)
+    ]
+    products = query.bfloat16().to(GPU).double() @ wide[0].transpose(-1, -2) * size**-0.5
+    expected = products.masked_fill(~mask, -torch.inf).softmax(dim=-1) @ wide[1]
+    assert torch.equal(found, again)
+    assert (found.double() - expected.transpose(1, 2)).norm() <= 0.01 * expected.norm()
 
 
 def test_each_further_token_is_one_wait() -> None:

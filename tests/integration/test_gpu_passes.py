@@ -2,17 +2,20 @@
 
 import pytest
 import torch
+from torch import nn
 
-from rlhf import cuda_graphs, recorded_passes
+from rlhf import cuda_graphs, lower_gradient_sums, recorded_passes
 from rlhf.attention_masks import mask_from_host
 from rlhf.compute import Compute
 from rlhf.head_products import bfloat16_product
+from rlhf.lower_gradient_sums import added_in_float32
 from rlhf.padding import position_ids
 from rlhf.pass_recordings import GPU as RECORDER
 from rlhf.ppo_update import PPOTraining
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.recorded_passes import FAMILIES, recorded_hidden, recorder
 from rlhf.rollouts import PPOModels
+from rlhf.sharding import Held
 from tests import families, ppo_world
 
 pytestmark = [
@@ -24,6 +27,11 @@ GPU = torch.device("cuda")
 PRECISIONS = [Compute(GPU, "float32"), Compute(GPU, "bfloat16")]
 ALL = torch.ones(3, 40, dtype=torch.bool)
 SHORTER = torch.arange(40) < torch.tensor([[40], [33], [5]])
+
+
+@pytest.fixture(autouse=True)
+def no_weight_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_gradient_sums, "SMALLEST", 1)
 
 
 @pytest.mark.parametrize("mask", [ALL, SHORTER], ids=["none", "padding"])
@@ -45,9 +53,10 @@ def test_a_recorded_pass_has_the_bits_of_the_first(
         ids = torch.where(mask, torch.randint(3, 14, mask.shape, generator=draws), 0).to(GPU)
         weights = torch.randn(*mask.shape, 32, generator=draws).to(GPU)
         lm.zero_grad()
-        with mask_from_host(trunk, mask, positions, GPU) as visible, compute.autocast():
-            hidden = recorded_hidden(RECORDER, trunk, ids, visible, positions.to(GPU))
-        (hidden.float() * weights)[mask.to(GPU)].sum().backward()
+        with Held(lm).step(compute):
+            with mask_from_host(trunk, mask, positions, GPU) as visible, compute.autocast():
+                hidden = recorded_hidden(RECORDER, trunk, ids, visible, positions.to(GPU))
+            (hidden.float() * weights)[mask.to(GPU)].sum().backward()
         return [hidden.detach().clone(), *(w.grad.clone() for w in trunk.parameters())]
 
     first = run(0)
@@ -83,6 +92,23 @@ def test_a_round_of_ppo_is_the_same_without_recordings(
         assert len(found) == len(expected)
         return
     assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["added", "first"])
+def test_gradients_of_weights_are_added_up_in_float32(before: bool, assert_close) -> None:
+    draws = torch.Generator().manual_seed(0)
+    layer = nn.Linear(64, 512, bias=False).to(GPU)
+    x, given, total = (
+        torch.randn(shape, generator=draws).to(GPU) for shape in ((96, 64), (96, 512), (512, 64))
+    )
+    if before:
+        layer.weight.grad = total.clone()
+    with added_in_float32(layer), Compute(GPU, "bfloat16").autocast():
+        layer(x).backward(given.bfloat16())
+
+    expected = given.bfloat16().double().T @ x.bfloat16().double()
+    expected += total.double() if before else 0
+    assert_close(layer.weight.grad.double(), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_the_head_adds_up_in_float32(assert_close) -> None:

@@ -1,11 +1,17 @@
 """One query a row attends as in transformers, whatever the family, the padding and shared heads."""
 
+import contextlib
+import math
+import sys
+import types
+
 import pytest
 import torch
 
+import rlhf
 from rlhf import bits, decoding_attention
 from rlhf.attention_masks import TAKE_ANY_MASK, takes_any_mask
-from rlhf.decoding_attention import NAME
+from rlhf.decoding_attention import NAME, recorded_attention
 from rlhf.decoding_cache import decoding_cache
 from rlhf.generation import next_logits, sample_responses
 from rlhf.padding import pad_left
@@ -63,6 +69,47 @@ def test_native_logits_are_those_of_torchs_kernel(
     assert calls == ([1] * (STEPS - 1) * layers if ours else [])
     assert_close(found, expected, rtol=0, atol=2e-5)
     assert lm.config._attn_implementation == "sdpa"
+
+
+def test_only_a_gpu_in_bfloat16_has_the_kernel_of_our_own() -> None:
+    lm = families.policy("llama")
+    assert recorded_attention(lm, torch.zeros(1, 2, 3, 16, dtype=torch.bfloat16)) is None
+    on_a_gpu = torch.zeros(1, 2, 3, 16, device="meta")
+    assert recorded_attention(lm, on_a_gpu) is None
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [
+        (0.004, None),
+        (0.5, r"does not work here, its results are 0\.500 away from torch's"),
+        (math.nan, "its results are nan away"),
+        (OSError("no C compiler"), "does not work here, no C compiler"),
+    ],
+    ids=str,
+)
+def test_the_kernel_is_taken_where_it_has_run_and_was_right(
+    gap: float | Exception, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module stands for ours, which only a machine with triton can import."""
+    asked = []
+
+    def gap_to_torch(*shape: int) -> float:
+        asked.append(shape)
+        if isinstance(gap, Exception):
+            raise gap
+        return gap
+
+    ours = types.SimpleNamespace(NAME="ours", gap_to_torch=gap_to_torch)
+    monkeypatch.setitem(sys.modules, "rlhf.gpu_attention", ours)
+    monkeypatch.setattr(rlhf, "gpu_attention", ours, raising=False)
+    decoding_attention._kernel_for.cache_clear()
+    with pytest.warns(match=said) if said else contextlib.nullcontext():
+        found = [decoding_attention._kernel_for(8, 2, 64) for _ in range(2)]
+    decoding_attention._kernel_for.cache_clear()
+
+    assert found == [None if said else "ours"] * 2
+    assert asked == [(8, 2, 64)]  # Once, and said once.
 
 
 @pytest.mark.parametrize("family", ["falcon", "gemma2", "gpt2"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from rlhf import cuda_graphs, decoding_graph, generation
+from rlhf import cuda_graphs, decoding_attention, decoding_graph, generation
 from rlhf.attention_masks import TAKE_ANY_MASK
 from rlhf.decoding_graph import recorder
 from rlhf.draws import draw_table
@@ -102,6 +102,30 @@ def test_lengths_and_rows_that_change_are_recorded_anew(recorded: Recordings) ->
 
     assert [len(row) for row in found.rows()] == [3, 4, 5, 6, 7, 8, 9, 10]
     assert recorded == [8, 8, 4, 2, 1]
+
+
+@pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
+def test_a_kernel_that_skips_what_is_masked_reads_all_positions_from_the_first_step(
+    prompts, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So steps are recorded once for each number of rows. Here that of a CPU stands for it."""
+    lm = families.policy("llama")
+    read: list[int] = []
+
+    def attend(module, query, key, *args, **kwargs):
+        read.append(key.shape[2])
+        return decoding_attention.attend(module, query, key, *args, **kwargs)
+
+    mapping = decoding_attention.AttentionInterface._global_mapping
+    monkeypatch.setitem(mapping, decoding_attention.NAME, attend)
+    expected = one_by_one(monkeypatch, lm, prompts)
+    monkeypatch.setattr(decoding_graph, "recorded_attention", lambda lm, keys: "rlhf_decoding")
+    found = sample(lm, prompts)
+
+    assert found.rows() == expected.rows()
+    assert set(read) == {max(map(len, prompts)) + MOST}
+    assert len(recorded) == len(set(recorded))
+    assert lm.config._attn_implementation == "sdpa"
 
 
 def sample_with_lengths(lm, prompts, lengths) -> Responses:

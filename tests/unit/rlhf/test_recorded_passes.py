@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf import recorded_passes, reward, sft, trunk_passes
+from rlhf import lower_gradient_sums, recorded_passes, reward, sft, trunk_passes
 from rlhf.compute import Compute
 from rlhf.optimisers import Optimiser, Training
 from rlhf.params.reward import RewardParams
@@ -17,6 +17,7 @@ from rlhf.pass_recordings import Recorder
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.recorded_passes import FAMILIES
 from rlhf.seeding import Seeds
+from rlhf.sharding import Held
 from tests import families, packed_rows, ppo_world, recorded_world, tiny
 from tests.recorded_world import (
     ALL,
@@ -89,6 +90,40 @@ def test_a_recorded_pass_gives_what_a_plain_one_gives(
             gap = (found - wanted[name]).norm() / wanted[name].norm()
             assert gap < (1e-5 if exact else 0.03), name
         assert (asked == 0) == (turn >= 2), "the first is plain, the second is recorded"
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("family", sorted(FAMILIES - {"mistral"}))
+def test_recorded_backward_passes_add_up_in_float32_where_a_gpu_does(
+    family: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two micro-batches of a step in bfloat16, recorded and not."""
+    monkeypatch.setattr(lower_gradient_sums, "DEVICES", ("cpu",))
+    monkeypatch.setattr(lower_gradient_sums, "SMALLEST", 1)
+    lm, lower = families.policy(family), Compute(CPU, "bfloat16")
+    if recompute:
+        recompute_layers(lm)
+    calls = Calls(lm.base_model.layers[0])
+
+    def step(hidden, turn: int) -> dict[str, torch.Tensor]:
+        lm.zero_grad()
+        with Held(lm).step(lower):
+            for part in (0, 1):
+                ids, weights = inputs(2 * turn + part, SHORTER)
+                with lower.autocast():
+                    states = hidden(lm, ids, SHORTER)
+                (states.float() * weights)[SHORTER].sum().backward()
+        return {name: w.grad.clone() for name, w in lm.named_parameters() if w.grad is not None}
+
+    for turn in range(3):
+        before = calls.number
+        found = step(recorded, turn)
+        asked = calls.number - before
+        wanted = step(plain, turn)
+        assert found.keys() == wanted.keys()
+        for name, gradient in found.items():
+            assert (gradient - wanted[name]).norm() <= 0.03 * wanted[name].norm(), name
+        assert (asked == 0) == (turn >= 1)
 
 
 def test_tokens_that_lengthen_a_row_see_themselves_and_nobody_sees_them() -> None:

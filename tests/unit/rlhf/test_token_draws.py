@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf.draws import draw_table
-from rlhf.token_draws import draw_index, filter_logits
+from rlhf.token_draws import BLOCK, ONE, draw_by_blocks, draw_index, filter_logits
 from tests import tiny
 from tests.sampling import ending_often, sample
 from tests.tiny import PROMPTS
@@ -190,3 +190,34 @@ def test_top_p_draws_from_the_kept_tokens_in_their_proportions():
     kept = int((logits > NO).sum())
     assert 1 < kept < 16
     assert_within_three_standard_errors(found.response_ids[:, 0], logits[0].softmax(0))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, BLOCK, BLOCK + 1, 5 * BLOCK - 1, 9 * BLOCK])
+@pytest.mark.parametrize("most_are_zero", [False, True])
+def test_sums_of_blocks_first_give_the_same_index(vocabulary: int, most_are_zero: bool) -> None:
+    """By exact fractions, at both ends of every interval too, where a rounding would show."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    weights = torch.rand(vocabulary, generator=generator)
+    if most_are_zero:
+        weights[torch.randperm(vocabulary, generator=generator)[vocabulary // 10 + 1 :]] = 0
+    shares = (weights / weights.sum() * ONE).long()
+    total = int(shares.sum())
+    ends = list(accumulate(shares.tolist()))
+    points = sorted({0, total - 1, *(point for end in ends for point in (end - 1, end))})
+    # Of numbers of 53 bits those whose product with the total is exactly such a point, or just not.
+    uniform = [point / total for point in points if 0 <= point < total]
+    found = draw_by_blocks(shares.expand(len(uniform), -1), torch.tensor(uniform).double())
+
+    expected = [
+        bisect_right(ends, min(int(torch.tensor(u).double() * total), total - 1)) for u in uniform
+    ]
+    assert found.tolist() == expected
+    assert (shares[found] > 0).all()
+
+
+@pytest.mark.parametrize("vocabulary", [15, BLOCK - 1, BLOCK + 1, 2 * BLOCK - 1])
+def test_broken_probabilities_ask_for_no_block_that_is_not_there(vocabulary: int) -> None:
+    """NaN as a whole number is the least there is; the sampling is refused after the draw."""
+    broken = torch.full((3, vocabulary), torch.iinfo(torch.int64).min)
+    assert len(draw_by_blocks(broken, torch.tensor([0.0, 0.5, 1 - 2**-53]).double())) == 3
+    assert draw_by_blocks(broken[:0], torch.zeros(0).double()).shape == (0,)

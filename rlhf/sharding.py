@@ -29,6 +29,7 @@ from rlhf.frozen import linear_layers
 from rlhf.gradient_sums import added_in_place
 from rlhf.lower_gradient_sums import added_in_float32
 from rlhf.recomputed_layers import stacked_layers
+from rlhf.shorter_backward import shorter_backward
 
 Result = TypeVar("Result")
 
@@ -82,13 +83,14 @@ class Held:
 
         Divided weights are put together for a layer and let go; a cast that stayed would be whole.
         Gradients of whole weights are added in place (`rlhf.gradient_sums`, on a GPU
-        `rlhf.lower_gradient_sums`).
+        `rlhf.lower_gradient_sums`), and on a CPU norms are differentiated in fewer steps
+        (`rlhf.shorter_backward`).
         """
         if self._root is not None:
             yield
             return
         in_place = added_in_place if compute.precision == "float32" else added_in_float32
-        with compute.keeping_casts(), in_place(self.model):
+        with compute.keeping_casts(), in_place(self.model), shorter_backward(self.model):
             yield
 
     def whole(self, compute: Compute | None = None) -> Any:

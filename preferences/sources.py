@@ -170,6 +170,7 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
     # Importing takes two seconds, needed only for Hub data sets.
     import datasets  # noqa: PLC0415
 
+    datasets.disable_progress_bars()
     local = Path(params.path).is_dir()
     try:
         table = datasets.load_dataset(

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
-
 from data.support_desk.corpus import sample_document
 from data.support_desk.intents import Split
 from data.support_desk.splits import sample_requests
@@ -41,7 +39,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 def run(stage: Stage) -> None:
     """Write the data sets of the pipeline, without what was withdrawn."""
-    datasets.disable_progress_bars()
     folder = stage.staging.directory("data/prepared")
     params = stage.params.prepare
     withdrawn = load_withdrawals(Path("data/withdrawn/texts.jsonl"))
@@ -162,12 +159,10 @@ def _write_preferences(folder: Path, rows: Rows) -> None:
 
 
 def _write(path: Path, rows: Rows) -> None:
+    """Write rows, each with its own columns and its numbers in full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not rows:
-        path.touch()
-        return
-    table = datasets.Dataset.from_list([dict(row) for row in rows])
-    table.to_json(path, force_ascii=False)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        stream.writelines(compact_json(row) + "\n" for row in rows)
 
 
 if __name__ == "__main__":

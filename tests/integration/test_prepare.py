@@ -74,6 +74,41 @@ def test_training_texts_use_all_templates_unless_params_say_otherwise(prepare: P
         assert (default / name).read_bytes() == (three / name).read_bytes()
 
 
+def own_files(folder: Path, prompts: list[Any], **others: list[dict[str, Any]]) -> dict[str, str]:
+    """What `prepare.files` names, written to a folder: prompts, and what else is needed."""
+    written = {
+        "prompts": [{"prompt": prompt} for prompt in prompts],
+        "demonstrations": [{"prompt": "w1", "response": "w2"}],
+        "corpus": [{"text": "w1"}],
+        **others,
+    }
+    folder.mkdir()
+    for name, rows in written.items():
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    return {name: str(folder / f"{name}.jsonl") for name in written}
+
+
+def test_own_preferences_keep_their_own_columns_and_all_digits(prepare: Prepare, tmp_path: Path):
+    usual = {
+        "prompt_id": "p", "prompt": "w1", "chosen": "w1", "rejected": "w2", "margin": 0.0,
+        "weight": 1.0, "source": "human", "round": "", "split": "train",
+    }  # fmt: skip
+    others: tuple[dict[str, Any], ...] = (
+        {},
+        {"label": 0.5},
+        {"chosen_finished": False, "annotator_version": "v1"},
+        {"prompt": [{"role": "user", "content": "w1"}]},
+        {"margin": 1 / 3, "weight": 1e-11},
+    )
+    rows = [{"pair_id": f"{n:016x}", **usual, **other} for n, other in enumerate(others)]
+    files = own_files(tmp_path / "own", [f"w{n}" for n in range(50)], preferences=rows)
+
+    written = (prepare({"files": files}) / "preferences/train.jsonl").read_text(encoding="utf-8")
+
+    assert [json.loads(line) for line in written.splitlines()] == rows
+
+
 @pytest.mark.long
 def test_your_own_data_are_refused_when_they_need_more_memory(tmp_path: Path):
     rows = [{"prompt_id": f"{n}", "prompt": f"{n}" + "x" * 3_900_000} for n in range(40)]

@@ -2,13 +2,13 @@
 
 A tombstone is a salted hash (HMAC-SHA-256) of a kind and a value, one JSON object per line:
 `{"kind", "salt", "hash"}`. Kinds: `annotator` and `source` by name, `prompt` by its id, `text` by
-any whole text of a row. `prepare` and `label` leave out what has one, wherever it comes from again,
-and so does the export of the labelling store.
+any whole text of a row, a turn of a conversation among them. `prepare` and `label` leave out what
+has one, wherever it comes from again, and so does the export of the labelling store.
 """
 
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -22,7 +22,12 @@ WITHDRAWN_JUDGMENTS = "data/withdrawn/judgments.jsonl"
 
 Kind = Literal["annotator", "source", "prompt", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-TEXT_FIELDS = ("prompt", "response", "chosen", "rejected", "text")
+_TEXT_FIELDS = (
+    *("prompt", "response", "chosen", "rejected", "text"),
+    *("messages", "completion", "responses"),
+)
+_WORDS = ("content", "value", "text")
+"""Keys of a turn under which people have what was said."""
 _DIGITS = 32
 
 RowLike = TypeVar("RowLike", bound=Mapping[str, Any])
@@ -90,10 +95,19 @@ class Withdrawals:
         return (
             self.holds("prompt", str(row.get("prompt_id", "")))
             or any(self.holds("source", part) for part in sources_of(row))
-            or any(
-                self.holds("text", prompt_text(row[name])) for name in TEXT_FIELDS if name in row
-            )
+            or any(self.holds("text", text) for text in texts_of(row))
         )
+
+
+def texts_of(row: Mapping[str, Any]) -> Iterator[str]:
+    """The whole texts of a row: a conversation is one, and so is what is said in each turn."""
+    for name in _TEXT_FIELDS:
+        value = row.get(name)
+        if isinstance(value, str | list):
+            yield prompt_text(value)
+        for turn in value if isinstance(value, list) else ():
+            words = [turn.get(key) for key in _WORDS] if isinstance(turn, dict) else [turn]
+            yield from (said for said in words if isinstance(said, str))
 
 
 def sources_of(row: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from preferences.records import compact_json, prompt_text
-from preferences.withdrawals import TEXT_FIELDS, Tombstone, sources_of, tombstone
+from preferences.withdrawals import Tombstone, sources_of, texts_of, tombstone
 
 WantedKind = Literal["annotator", "source", "prompt", "matching"]
 KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
@@ -107,13 +107,12 @@ class Wanted:
             yield tombstone("prompt", self.value, salt)
         if row is None or self.by_people:
             return
-        texts = {name: prompt_text(row[name]) for name in TEXT_FIELDS if name in row}
-        if self.kind == "prompt" or any(f"response_{side}" in row for side in "ab"):
-            texts = {"prompt": texts["prompt"]} if "prompt" in texts else {}
-        elif texts:
-            texts = {name: text for name, text in texts.items() if self.said(text)}
-        for text in texts.values():
-            yield tombstone("text", text, salt)
+        answered = any(f"response_{side}" in row for side in "ab")
+        if (answered or self.kind == "prompt") and "prompt" in row:
+            yield tombstone("text", prompt_text(row["prompt"]), salt)
+        for text in () if answered else texts_of(row):
+            if self.said(text):
+                yield tombstone("text", text, salt)
         reason = row.get("reason")
         if self.kind == "matching" and isinstance(reason, str) and self.said(reason):
             yield tombstone("text", reason, salt)

@@ -44,6 +44,9 @@ def test_a_tombstone_is_an_hmac_of_kind_and_value() -> None:
         (("text", "a document"), {"text": "a document"}),
         (("text", '[{"role":"user","content":"hi"}]'),
          {"prompt_id": "p1", "prompt": [{"role": "user", "content": "hi"}]}),
+        (("text", "hi"), {"prompt_id": "p1", "prompt": [{"role": "user", "content": "hi"}]}),
+        (("text", "hey"), {"prompt_id": "p1", "messages": [
+            {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hey"}]}),
         (("source", "mine.jsonl"), {"prompt_id": "p1", "prompt": "x", "source": "mine.jsonl"}),
         (("source", "llm"), {"prompt_id": "p1", "prompt": "x", "source": "human+llm"}),
     ],

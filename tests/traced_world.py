@@ -64,10 +64,16 @@ class World:
         demonstrations: Sequence[str],
         files: Mapping[str, str] | None = None,
     ) -> None:
-        """Write data/prepared: prompts by their texts, and a demonstration for each of some."""
+        """Write data/prepared: prompts by their texts, and a demonstration for each of some.
+
+        Every second demonstration is a conversation.
+        """
         rows = [{"prompt_id": digest(text), "prompt": text} for text in prompts]
-        shown = [
-            {"prompt_id": digest(t), "prompt": t, "response": f"re {t}"} for t in demonstrations
+        shown: list[dict[str, Any]] = [
+            {"prompt_id": digest(t), "messages": conversation(t)}
+            if number % 2
+            else {"prompt_id": digest(t), "prompt": t, "response": f"re {t}"}
+            for number, t in enumerate(demonstrations)
         ]
         pair = {"pair_id": digest(f"old {prompts[0]}"), "prompt_id": f"of {prompts[0]}"}
         old = {**pair, "prompt": "p", "chosen": "c", "rejected": "d", "source": "old data"}
@@ -287,9 +293,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def demonstration(row: Mapping[str, str]) -> str:
+def conversation(text: str) -> list[dict[str, str]]:
+    """A text, answered and asked again."""
+    said = (text, "what?", text, f"re {text}")
+    roles = ("user", "assistant") * 2
+    return [{"role": role, "content": one} for role, one in zip(roles, said, strict=True)]
+
+
+def demonstration(row: Mapping[str, Any]) -> str:
     """A demonstration's id: that of its compact JSON."""
-    return digest(json.dumps([row["prompt"], row["response"]], separators=(",", ":")))
+    said = row["messages"] if "messages" in row else [row["prompt"], row["response"]]
+    return digest(json.dumps(said, separators=(",", ":")))
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> str:

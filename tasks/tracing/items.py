@@ -111,7 +111,8 @@ def files_of(part: Part, contents: Contents) -> list[str]:
 
 def demonstration_id(row: Mapping[str, Any]) -> str:
     """The id of a demonstration, from its content alone."""
-    return text_hash(compact_json([row["prompt"], row["response"]]))
+    said = row["messages"] if "messages" in row else [row["prompt"], row["response"]]
+    return text_hash(compact_json(said))
 
 
 def _judgments(part: Part, contents: Contents) -> Iterator[Item]:

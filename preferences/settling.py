@@ -35,7 +35,6 @@ class Settled:
 
         Raises:
             MalformedDataError: at the end, if anything was wrong or has changed.
-            JudgmentMismatchError: votes do not belong to the pair in their row.
         """
         self.unsettled, self.votes = Unsettled(), Votes()
         for sourced in self.unsettled.settle(self._counted(), keep_ties=self._keep_ties):

@@ -6,14 +6,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from preferences.formats import pairs, unpaired, votes
+from preferences.formats import label_studio, pairs, unpaired, votes
 from preferences.formats.cells import decoded
 from preferences.formats.contents import Contents
 from preferences.formats.files import read_records
+from preferences.formats.judged import judged
 from preferences.formats.layouts import Layout, Unread
 from preferences.formats.maps import likely_layout
-from preferences.formats.sampling import check_votes
-from preferences.loading import load_comparisons, load_judgments
 from preferences.opening import USUAL_LIMITS, Limits
 from preferences.reader import (
     MAX_ERRORS_SHOWN,
@@ -22,7 +21,7 @@ from preferences.reader import (
     Problems,
     TooManyProblemsError,
 )
-from preferences.records import Comparison, Judgment, Preference, Prompt, Sourced, Voted
+from preferences.records import Preference, Prompt, Sourced, Voted
 from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, printable
 
@@ -41,7 +40,7 @@ _SCHEMAS: dict[FormatName, Schema] = {
     "hh": pairs.HH,
     "scored": votes.SCORED,
     "votes": votes.VOTES,
-    "label_studio": votes.LABEL_STUDIO,
+    "label_studio": label_studio.LABEL_STUDIO,
     "unpaired": unpaired.UNPAIRED,
 }
 _ASKED = Schema("rows with a prompt", (Field(name="prompt", kind="prompt"),), unknown="leave out")
@@ -51,7 +50,7 @@ _PARSERS: dict[FormatName, _Parse] = {
     "hh": lambda row, *_: ([pairs.hh_from_row(row)], 0),
     "scored": votes.scored_from_row,
     "votes": lambda *row: ([votes.votes_from_row(*row)], 0),
-    "label_studio": lambda *row: ([votes.label_studio_from_row(*row)], 0),
+    "label_studio": lambda *row: ([label_studio.label_studio_from_row(*row)], 0),
 }
 
 
@@ -99,7 +98,7 @@ class Source:
 
     def _items(self, problems: Problems) -> Iterator[Item]:
         if self.format == "judgments":
-            yield from self._judged(problems.limits)
+            yield from judged(self.path, problems.limits)
         elif self.format == "unpaired":
             opposed = unpaired.pairs_of(self._checked(problems), problems.limits)
             self.alone, self.left = opposed.alone, opposed.left
@@ -135,36 +134,6 @@ class Source:
             raise
         except MalformedDataError as error:
             problems.merge(error)
-
-    def _judged(self, limits: Limits) -> Iterator[Voted]:
-        """A folder with comparisons.jsonl and judgments.jsonl, none of whose rows is set aside."""
-        comparisons: list[Comparison] = []
-        said: dict[str, list[Judgment]] = {}
-        problems = Problems()
-        try:
-            comparisons = load_comparisons(self.path / "comparisons.jsonl")
-        except MalformedDataError as error:
-            problems.merge(error)
-        try:
-            for judgment in load_judgments(self.path / "judgments.jsonl"):
-                said.setdefault(judgment.pair_id, []).append(judgment)
-        except MalformedDataError as error:
-            problems.merge(error)
-        problems.check()
-        for comparison in comparisons:
-            where = printable(f"{self.path}/comparisons.jsonl pair {comparison.pair_id}")
-            judgments = tuple(said.pop(comparison.pair_id, ()))
-            try:
-                check_votes(len(judgments), limits)
-            except RowError as error:
-                raise MalformedDataError([f"{where}: {error}"], 1) from None
-            yield Voted(comparison=comparison, judgments=judgments, where=where)
-        if said:
-            pair = next(iter(said))
-            place = f"{self.path}/judgments.jsonl"
-            raise MalformedDataError(
-                [f"{place}: pair {pair} is not among the comparisons of this folder"], 1
-            )
 
 
 def open_source(

@@ -1,10 +1,8 @@
-"""Formats with individual votes or scores: scored responses, votes, Label Studio's tasks.
+"""Formats with individual votes or scores: scored responses, and votes.
 
 - `scored`: `prompt`, `responses` (two or more), and `scores` (higher is better) or `ranks` (1 is
   best). Any two responses form a pair, up to a limit; the difference of their scores is its margin.
 - `votes`: `prompt`, `response_a`, `response_b`, `votes` (a, b, tie, both_bad, skip), `workers`.
-- `label_studio`: an export of the `<Pairwise>` template, one task with its annotations per row;
-  left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
 """
 
 import math
@@ -35,9 +33,9 @@ from preferences.schemas import Field, Schema
 
 _PROMPT = Field(name="prompt", kind="prompt")
 _RESPONSES = (Field(name="response_a"), Field(name="response_b"))
-_FINISHED = ("finished_a", "finished_b")
+FINISHED = ("finished_a", "finished_b")
 _IDS = (
-    *(Field(name=name, kind="truth", required=False, nullable=True) for name in _FINISHED),
+    *(Field(name=name, kind="truth", required=False, nullable=True) for name in FINISHED),
     Field(name="prompt_id", filled=True, required=False, nullable=True),
     Field(name="round", required=False, nullable=True),
 )
@@ -64,14 +62,8 @@ VOTES = Schema(
     ),
     unknown="leave out",
 )
-LABEL_STUDIO = Schema(
-    "Label Studio tasks",
-    (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
-    unknown="leave out",
-)
 _STRENGTHS = {1 / 3: 2, 2 / 3: 3, 1: 4}
 """Margin -> strength; a margin of 0 belongs to a vote without strength."""
-_TASK = Schema("Label Studio's data", (_PROMPT, *_RESPONSES, *_IDS), unknown="leave out")
 
 
 def scored_from_row(
@@ -100,7 +92,7 @@ def _scored_pair(
     one, other = place
     responses = row["responses"]
     if worth[one] == worth[other]:
-        return _voted(row, (responses[one], responses[other]), [("scores", "tie")], where)
+        return voted(row, (responses[one], responses[other]), [("scores", "tie")], where)
     better, worse = (one, other) if worth[one] > worth[other] else (other, one)
     margin = worth[better] - worth[worse] if row.get("scores") is not None else 0.0
     if not math.isfinite(margin):
@@ -137,7 +129,7 @@ def votes_from_row(row: Mapping[str, Any], where: str, limits: Limits = USUAL_LI
     if len(set(workers)) != len(workers):
         raise RowError('field "workers": a worker occurs twice')
     cast = list(zip(workers, votes, strict=True))
-    return _voted(row, (row["response_a"], row["response_b"]), cast, where)
+    return voted(row, (row["response_a"], row["response_b"]), cast, where)
 
 
 def _name(worker: object) -> str:
@@ -149,9 +141,9 @@ def _name(worker: object) -> str:
     return worker
 
 
-def votes_to_row(voted: Voted) -> Row:
+def votes_to_row(item: Voted) -> Row:
     """The row of a pair and its votes."""
-    comparison = voted.comparison
+    comparison = item.comparison
     return {
         "prompt_id": comparison.prompt_id,
         "prompt": comparison.prompt,
@@ -159,71 +151,9 @@ def votes_to_row(voted: Voted) -> Row:
         "response_b": comparison.response_b,
         "finished_a": comparison.finished_a,
         "finished_b": comparison.finished_b,
-        "votes": [judgment.choice for judgment in voted.judgments],
-        "workers": [judgment.annotator_id for judgment in voted.judgments],
+        "votes": [judgment.choice for judgment in item.judgments],
+        "workers": [judgment.annotator_id for judgment in item.judgments],
         "round": comparison.round,
-    }
-
-
-def label_studio_from_row(
-    row: Mapping[str, Any], where: str, limits: Limits = USUAL_LIMITS
-) -> Voted:
-    """The pair of a task with one judgment per annotation.
-
-    Raises:
-        RowError: the task's data are not a pair, or an annotation is not pairwise.
-    """
-    check_votes(len(row["annotations"]), limits)
-    data = _TASK.without_null_keys(row["data"])
-    for problem in _TASK.problems(data):
-        raise RowError(f"data: {problem}")
-    cast = [_annotation(entry, number) for number, entry in enumerate(row["annotations"], start=1)]
-    return _voted(data, (data["response_a"], data["response_b"]), cast, where, shown="AB")
-
-
-def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
-    if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
-        raise RowError(f'annotation {number}: expected an object with "result"')
-    # A number, or an object with one, depending on the export's settings.
-    who = entry.get("completed_by")
-    who = who.get("id") if isinstance(who, dict) else who
-    worker = f"annotator {number}" if who is None else str(who)
-    if entry.get("was_cancelled"):
-        return worker, "skip"
-    for result in entry["result"]:
-        value = result.get("value") if isinstance(result, dict) else None
-        if not isinstance(value, dict):
-            continue
-        if value.get("selected") in ("left", "right"):
-            return worker, "a" if value["selected"] == "left" else "b"
-        choices = value.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if choice in ("tie", "both_bad"):
-                return worker, choice
-    raise RowError(f"annotation {number}: no pairwise result (left, right, tie or both_bad)")
-
-
-def label_studio_to_row(voted: Voted) -> Row:
-    """A task with its annotations."""
-    comparison = voted.comparison
-    names = ("pair_id", "prompt_id", "prompt", "response_a", "response_b", *_FINISHED, "round")
-    return {
-        "data": {name: getattr(comparison, name) for name in names},
-        "annotations": [_to_annotation(judgment) for judgment in voted.judgments],
-    }
-
-
-def _to_annotation(judgment: Judgment) -> Row:
-    result = {"from_name": "pref", "to_name": "a,b", "type": "pairwise", "value": {}}
-    if judgment.choice in ("a", "b"):
-        result["value"] = {"selected": "left" if judgment.choice == "a" else "right"}
-    else:
-        result |= {"type": "choices", "value": {"choices": [judgment.choice]}}
-    skipped = judgment.choice == "skip"
-    return {
-        "completed_by": judgment.annotator_id,
-        "was_cancelled": skipped,
-        "result": [] if skipped else [result],
     }
 
 
@@ -236,18 +166,18 @@ def voted_of(preference: Preference, where: str) -> Voted:
     responses = (preference.chosen, preference.rejected)
     finished = (preference.chosen_finished, preference.rejected_finished)
     row = {name: getattr(preference, name) for name in ("prompt_id", "prompt", "round")}
-    row |= dict(zip(_FINISHED, finished[::-1] if swapped else finished, strict=True))
+    row |= dict(zip(FINISHED, finished[::-1] if swapped else finished, strict=True))
     choice: Choice = "tie" if preference.is_tie else "b" if swapped else "a"
     source = preference.source if preference.source.strip() else "import"
-    voted = _voted(row, responses[::-1] if swapped else responses, [(source, choice)], where)
-    (vote,) = voted.judgments
+    item = voted(row, responses[::-1] if swapped else responses, [(source, choice)], where)
+    (vote,) = item.judgments
     vote = replace(
         vote,
         kind=source,
         strength=strength_of(preference),
         annotator_version=preference.annotator_version,
     )
-    return replace(voted, judgments=(vote,))
+    return replace(item, judgments=(vote,))
 
 
 def strength_of(preference: Preference) -> int | None:
@@ -255,13 +185,14 @@ def strength_of(preference: Preference) -> int | None:
     return None if preference.is_tie else _STRENGTHS.get(preference.margin)
 
 
-def _voted(
+def voted(
     row: Mapping[str, Any],
     responses: tuple[str, str],
     cast: Sequence[tuple[str, Choice]],
     where: str,
-    shown: ShownOrder | None = None,
+    order: ShownOrder | None = None,
 ) -> Voted:
+    """A pair with one judgment for each worker and choice in `cast`."""
     prompt: Prompt = row["prompt"]
     identity = pair_id(prompt, *responses)
     round_key = row.get("round") or ""
@@ -272,7 +203,7 @@ def _voted(
         prompt=prompt,
         response_a=responses[0],
         response_b=responses[1],
-        **{name: row[name] for name in _FINISHED if row.get(name) is not None},
+        **{name: row[name] for name in FINISHED if row.get(name) is not None},
         policy_a="unknown",
         policy_b="unknown",
     )
@@ -284,7 +215,7 @@ def _voted(
             annotator_id=worker,
             kind="import",
             choice=choice,
-            shown_order=shown,
+            shown_order=order,
             revision=1,
             answer_a=text_hash(responses[0]),
         )

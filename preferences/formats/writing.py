@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from preferences.formats import pairs, unpaired, votes
+from preferences.formats import label_studio, pairs, unpaired, votes
 from preferences.formats.files import container_of, write_records
 from preferences.formats.reading import Item
 from preferences.judging import judge, standing
@@ -47,7 +47,7 @@ _PAIRS: dict[OutName, Callable[[Preference], Row]] = {
 }
 _VOTES: dict[OutName, Callable[[Voted], Row]] = {
     "votes": votes.votes_to_row,
-    "label_studio": votes.label_studio_to_row,
+    "label_studio": label_studio.label_studio_to_row,
 }
 
 

@@ -191,3 +191,15 @@ def test_pairs_that_leak_beside_a_damaged_allow_list_are_no_traceback(place: Pla
     (found,) = place.preflight()
 
     assert found.startswith("validate.severities: data/allowed.jsonl:1")
+
+
+def test_two_answers_of_one_annotator_are_reported_with_file_and_task(place: Place):
+    sides = ("left", "right")
+    annotations = [{"completed_by": 7, "result": [{"value": {"selected": s}}]} for s in sides]
+    data = {"prompt": "w9", "response_a": "w1", "response_b": "w2"}
+    write_rows(place.root / "own/studio.jsonl", [{"data": data, "annotations": annotations}])
+    place.values["prepare"]["sources"] = [{"path": "own/studio.jsonl"}]
+
+    (found,) = place.preflight()
+
+    assert found.startswith('prepare.sources.0: own/studio.jsonl:1: annotation 2: annotator "7"')

@@ -64,6 +64,65 @@ def test_label_studio_as_it_exports_it(tmp_path):
     assert [(each.annotator_id, each.choice) for each in item.judgments] == [("7", "b")]
 
 
+def studio_task(*answers):
+    """A task whose annotations are (who, "left", "right", or None for a cancelled one)."""
+    annotations = [
+        {
+            "completed_by": {"id": who},
+            "was_cancelled": side is None,
+            "result": [{"value": {"selected": side}}] if side else [],
+        }
+        for who, side in answers
+    ]
+    return {
+        "data": {"prompt": "p", "response_a": "x", "response_b": "y"},
+        "annotations": annotations,
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "wrong"),
+    [
+        ([(7, "left"), (8, "left"), (7, "right")],
+         'annotation 3: annotator "7" says b, and said a before'),
+        ([(7, None), (7, "right")], 'annotation 2: annotator "7" says b, and said skip before'),
+    ],
+)  # fmt: skip
+def test_two_answers_of_one_annotator_are_a_malformed_task(tmp_path, answers, wrong):
+    tasks = [studio_task(*answers), studio_task((7, "left"))]
+    (tmp_path / "x.json").write_text(json.dumps(tasks))
+
+    with pytest.raises(MalformedDataError) as caught:
+        list(open_source(tmp_path / "x.json"))
+    expected = f"{tmp_path}/x.json item 1: {wrong}; expected one answer of each"
+    assert str(caught.value) == expected
+    source = open_source(tmp_path / "x.json", skip_malformed=1)
+    assert [item.where for item in source] == [f"{tmp_path}/x.json item 2"]
+    assert source.aside == [expected]
+
+
+def test_an_annotator_who_answers_the_same_again_has_one_vote(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps([studio_task((7, "left"), (8, None), (7, "left"))]))
+    (item,) = open_source(tmp_path / "x.json")
+    assert [(one.annotator_id, one.choice) for one in item.judgments] == [("7", "a"), ("8", "skip")]
+
+
+def test_judgments_that_contradict_each_other_are_refused_with_their_file_and_pair(tmp_path):
+    write(tmp_path / "own", PREFERENCES[:2], "judgments")
+    file = tmp_path / "own/judgments.jsonl"
+    first = json.loads(file.read_text().splitlines()[0])
+    other = {"a": "b", "b": "a"}[first["choice"]]
+    with file.open("a") as stream:
+        stream.write(json.dumps({**first, "judgment_id": "2", "choice": other}) + "\n")
+
+    with pytest.raises(MalformedDataError) as caught:
+        list(open_source(tmp_path / "own"))
+
+    where = f"{tmp_path}/own/comparisons.jsonl pair {first['pair_id']}"
+    assert str(caught.value).startswith(f"{where}: judgments ")
+    assert 'both are revision 1 of annotator "human"' in str(caught.value)
+
+
 def test_workers_that_are_numbers_are_read_as_text(tmp_path):
     write_records(tmp_path / "x.jsonl", [VOTES | {"votes": ["a", "b"], "workers": [7, "8"]}])
     (item,) = open_source(tmp_path / "x.jsonl")

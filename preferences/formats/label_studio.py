@@ -1,0 +1,96 @@
+"""Label Studio's exports of the `<Pairwise>` template, one task with its annotations per row.
+
+Left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from preferences.formats.sampling import check_votes
+from preferences.formats.votes import FINISHED, VOTES, voted
+from preferences.opening import USUAL_LIMITS, Limits
+from preferences.records import Choice, Judgment, Row, Voted
+from preferences.row_values import RowError
+from preferences.schemas import Field, Schema, shown
+
+LABEL_STUDIO = Schema(
+    "Label Studio tasks",
+    (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
+    unknown="leave out",
+)
+_TASK = Schema(
+    "Label Studio's data",
+    tuple(field for field in VOTES.fields if field.name not in ("votes", "workers")),
+    unknown="leave out",
+)
+
+
+def label_studio_from_row(
+    row: Mapping[str, Any], where: str, limits: Limits = USUAL_LIMITS
+) -> Voted:
+    """The pair of a task with one judgment per annotator; saying the same again changes nothing.
+
+    Raises:
+        RowError: the task's data are not a pair, an annotation is not pairwise, or an annotator
+            says two different things.
+    """
+    check_votes(len(row["annotations"]), limits)
+    data = _TASK.without_null_keys(row["data"])
+    for problem in _TASK.problems(data):
+        raise RowError(f"data: {problem}")
+    cast: dict[str, Choice] = {}
+    for number, entry in enumerate(row["annotations"], start=1):
+        worker, choice = _annotation(entry, number)
+        if (said := cast.setdefault(worker, choice)) != choice:
+            raise RowError(
+                f"annotation {number}: annotator {shown(worker)} says {choice}, and said {said} "
+                "before; expected one answer of each"
+            )
+    answers = (data["response_a"], data["response_b"])
+    return voted(data, answers, list(cast.items()), where, order="AB")
+
+
+def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
+        raise RowError(f'annotation {number}: expected an object with "result"')
+    # A number, or an object with one, depending on the export's settings.
+    who = entry.get("completed_by")
+    who = who.get("id") if isinstance(who, dict) else who
+    worker = f"annotator {number}" if who is None else str(who)
+    if entry.get("was_cancelled"):
+        return worker, "skip"
+    for result in entry["result"]:
+        value = result.get("value") if isinstance(result, dict) else None
+        if not isinstance(value, dict):
+            continue
+        if value.get("selected") in ("left", "right"):
+            return worker, "a" if value["selected"] == "left" else "b"
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if choice in ("tie", "both_bad"):
+                return worker, choice
+    raise RowError(f"annotation {number}: no pairwise result (left, right, tie or both_bad)")
+
+
+def label_studio_to_row(item: Voted) -> Row:
+    """A task with its annotations."""
+    comparison = item.comparison
+    names = ("pair_id", "prompt_id", "prompt", "response_a", "response_b", *FINISHED, "round")
+    return {
+        "data": {name: getattr(comparison, name) for name in names},
+        "annotations": [_to_annotation(judgment) for judgment in item.judgments],
+    }
+
+
+def _to_annotation(judgment: Judgment) -> Row:
+    result = {"from_name": "pref", "to_name": "a,b", "type": "pairwise", "value": {}}
+    if judgment.choice in ("a", "b"):
+        result["value"] = {"selected": "left" if judgment.choice == "a" else "right"}
+    else:
+        result |= {"type": "choices", "value": {"choices": [judgment.choice]}}
+    skipped = judgment.choice == "skip"
+    return {
+        "completed_by": judgment.annotator_id,
+        "was_cancelled": skipped,
+        "result": [] if skipped else [result],
+    }

@@ -19,7 +19,7 @@ from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, shown
 
 _ID = Field(name="prompt_id", filled=True, required=False, nullable=True)
-_PROMPT = Field(name="prompt", kind="prompt")
+_PROMPT = Field(name="prompt", kind="prompt", filled=True)
 
 OWN_PROMPTS = Schema("prompts", (_ID, _PROMPT))
 
@@ -121,6 +121,8 @@ def _demonstration(row: Row) -> Row:
         return {"prompt_id": identity, "messages": messages[: spoken[-1] + 1]}
     alone = len(before) == 1 and before[0]["role"] == "user"
     prompt = before[0]["content"] if alone else before
+    if isinstance(prompt, str) and not prompt.strip():
+        raise RowError(f'field "messages": expected a question, got {shown(prompt)}')
     return {**_identified(row, prompt), "response": messages[spoken[0]]["content"]}
 
 

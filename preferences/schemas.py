@@ -176,7 +176,7 @@ def _optional(*names: str, kind: Kind = "text") -> tuple[Field, ...]:
     return tuple(Field(name=name, kind=kind, required=False, nullable=True) for name in names)
 
 
-_PROMPT = Field(name="prompt", kind="prompt")
+_PROMPT = Field(name="prompt", kind="prompt", filled=True)
 
 PROMPTS = Schema("prompts", (*_filled("prompt_id"), _PROMPT))
 

@@ -47,7 +47,7 @@ OWN = replace(
 TRL = Schema(
     "TRL preferences",
     (
-        Field(name="prompt", kind="prompt", required=False),
+        Field(name="prompt", kind="prompt", required=False, filled=True),
         Field(name="chosen", kind="prompt"),
         Field(name="rejected", kind="prompt"),
         *_EXTRA,
@@ -81,7 +81,7 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
 
     Raises:
         RowError: texts and messages are mixed, a response is not a single assistant message, or
-            two texts without `prompt` do not begin with the same words.
+            both sides without `prompt` do not begin with the same words or messages.
     """
     chosen, rejected = row["chosen"], row["rejected"]
     if isinstance(chosen, str) != isinstance(rejected, str):
@@ -97,6 +97,11 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
             )
         return preference_of(row, chosen[:start], chosen[start:], rejected[start:], _SAID)
     start = _common_messages(chosen, rejected)
+    if not start:
+        raise RowError(
+            'fields "chosen" and "rejected" begin with no message in common, which would be the '
+            'prompt: expected a field "prompt"'
+        )
     responses = _response(chosen[start:]), _response(rejected[start:])
     return preference_of(row, chosen[:start], *responses, _SAID)
 

@@ -43,7 +43,9 @@ _SCHEMAS: dict[FormatName, Schema] = {
     "label_studio": label_studio.LABEL_STUDIO,
     "unpaired": unpaired.UNPAIRED,
 }
-_ASKED = Schema("rows with a prompt", (Field(name="prompt", kind="prompt"),), unknown="leave out")
+_ASKED = Schema(
+    "rows with a prompt", (Field(name="prompt", kind="prompt", filled=True),), unknown="leave out"
+)
 _PARSERS: dict[FormatName, _Parse] = {
     "preferences": lambda row, *_: ([pairs.own_from_row(row)], 0),
     "trl": lambda row, *_: ([pairs.trl_from_row(row)], 0),

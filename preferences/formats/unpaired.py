@@ -17,7 +17,7 @@ from preferences.schemas import Field, Schema
 UNPAIRED = Schema(
     "completions",
     (
-        Field(name="prompt", kind="prompt"),
+        Field(name="prompt", kind="prompt", filled=True),
         Field(name="completion"),
         Field(name="label", kind="truth"),
         Field(name="prompt_id", filled=True, required=False, nullable=True),

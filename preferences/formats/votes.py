@@ -31,7 +31,7 @@ from preferences.records import (
 from preferences.row_values import RowError
 from preferences.schemas import Field, Schema
 
-_PROMPT = Field(name="prompt", kind="prompt")
+_PROMPT = Field(name="prompt", kind="prompt", filled=True)
 _RESPONSES = (Field(name="response_a"), Field(name="response_b"))
 FINISHED = ("finished_a", "finished_b")
 _IDS = (

@@ -112,3 +112,22 @@ def test_a_prompt_without_an_id_gets_that_of_its_content(read):
     ]
     with pytest.raises(MalformedDataError, match='field "promt": unknown'):
         read({"prompt": "a", "promt": "b"}, reader=read_prompts)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+@pytest.mark.parametrize(
+    ("reader", "row", "field"),
+    [
+        (read_prompts, {}, "prompt"),
+        (read_demonstrations, {"response": "Sam."}, "prompt"),
+        (read_demonstrations, {"completion": "Sam."}, "prompt"),
+    ],
+)
+def test_a_prompt_that_asks_nothing_is_refused(read, reader, row, field, blank):
+    with pytest.raises(MalformedDataError, match=rf'^.*mine.jsonl:1: field "{field}": expected'):
+        read({**row, field: blank}, reader=reader)
+
+
+def test_a_conversation_that_opens_with_nothing_is_refused(read):
+    with pytest.raises(MalformedDataError, match='field "messages": expected a question, got " "'):
+        read({"messages": [{**USER, "content": " "}, REPLY]})

@@ -43,7 +43,7 @@ def test_rows_come_back_as_they_are_in_order(write):
         json.dumps(ROW).encode() + b"\r\n",
         b"  " + json.dumps(ROW).encode() + b"  \n\n",
         b'{"prompt_id": "p", "prompt": "\\ud83d\\ude42 \\u00e9"}',
-        b'{"prompt": "", "prompt_id": "p"}',
+        b'{"prompt": "x", "prompt_id": "p"}',
         json.dumps({"prompt_id": "p", "prompt": [{"role": "user", "content": "hi"}]}).encode(),
     ],
     ids=["empty", "blank", "bom", "crlf", "spaces", "escapes", "key order", "messages"],

@@ -326,3 +326,43 @@ def test_a_wrong_flag_of_a_comparison_is_refused_with_its_place(tmp_path):
     write_records(path, [row, row | {"finished_a": "no"}])
     with pytest.raises(MalformedDataError, match=r':2: field "finished_a": expected true or false'):
         load_comparisons(path)
+
+
+PAIR = {"chosen": "a", "rejected": "b"}
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        (PAIR, 'field "prompt"'),
+        (preference("p", "a", "b").to_row(), 'field "prompt"'),
+        ({"responses": ["a", "b"], "scores": [1, 0]}, 'field "prompt"'),
+        (VOTES, 'field "prompt"'),
+        ({"completion": "a", "label": True}, 'field "prompt"'),
+        (studio_task((7, "left")), 'data: field "prompt"'),
+    ],
+    ids=["trl", "preferences", "scored", "votes", "unpaired", "label_studio"],
+)
+def test_a_blank_prompt_is_malformed_in_every_format(tmp_path, row, field, blank):
+    if "data" in row:
+        wrong, good = ({**row, "data": {**row["data"], "prompt": asked}} for asked in (blank, "p"))
+    else:
+        wrong, good = {**row, "prompt": blank}, {**row, "prompt": "p"}
+    write_records(tmp_path / "x.jsonl", [wrong, good, good])
+
+    with pytest.raises(MalformedDataError) as caught:
+        list(open_source(tmp_path / "x.jsonl"))
+
+    expected = f"{tmp_path}/x.jsonl:1: {field}: expected text, got "
+    assert str(caught.value).startswith(expected)
+    source = open_source(tmp_path / "x.jsonl", skip_malformed=1)
+    list(source)
+    assert len(source.aside) == 1
+
+
+def test_conversations_without_a_message_in_common_have_no_prompt(tmp_path):
+    sides = {side: [{"role": "assistant", "content": text}] for side, text in PAIR.items()}
+    write_records(tmp_path / "x.jsonl", [sides])
+    with pytest.raises(MalformedDataError, match="begin with no message in common"):
+        read(tmp_path / "x.jsonl")

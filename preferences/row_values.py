@@ -34,6 +34,15 @@ def check_value(value: Any, limits: Limits = USUAL_LIMITS, depth: int = 0) -> No
                 check_value(item, limits, depth + 1)
 
 
+def without_nan(value: Any) -> Any:
+    """A value with null for each NaN, which is how pandas writes an empty cell."""
+    if isinstance(value, dict):
+        return {name: without_nan(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def _check_fields(row: dict[str, Any], limits: Limits, depth: int) -> None:
     for name, value in row.items():
         _check_text(name)

@@ -10,10 +10,10 @@ from preferences.formats.layouts import Layout
 from preferences.formats.maps import layout_of
 from preferences.formats.reading import Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
-from preferences.opening import open_regular, unreadable
+from preferences.opening import USUAL_LIMITS, open_regular, unreadable
 from preferences.reader import MalformedDataError, NumberedRow, Problems
 from preferences.records import Preference, Row
-from preferences.row_values import RowError, check_value
+from preferences.row_values import RowError, check_value, without_nan
 from preferences.source_params import SourceParams
 from preferences.splitting import split_of
 
@@ -179,11 +179,14 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:200]
         raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
-    problems = Problems()
+    layout = _layout(params)
+    problems = Problems(layout.limits(USUAL_LIMITS) if layout else USUAL_LIMITS)
     for number, row in enumerate(table, start=1):
         where = f"{params.path} {params.split} row {number}"
+        if problems.limits.nan_is_null:
+            row = without_nan(row)
         try:
-            check_value(row)
+            check_value(row, problems.limits)
         except RowError as error:
             problems.add(where, str(error))
         else:

@@ -34,7 +34,7 @@ from preferences.reader import (
     stream_objects,
 )
 from preferences.records import Row, compact_json
-from preferences.row_values import RowError, check_value
+from preferences.row_values import RowError, check_value, without_nan
 
 Container = Literal["jsonl", "json", "csv", "tsv", "parquet", "xlsx"]
 _SUFFIXES: dict[str, Container] = {
@@ -109,6 +109,8 @@ def _checked(path: Path, problems: Problems) -> Iterator[NumberedRow]:
             try:
                 if size_of(row) > MAX_ROW_BYTES:
                     raise RowError(TOO_LONG)
+                if problems.limits.nan_is_null:
+                    row = without_nan(row)
                 check_value(row, problems.limits)
             except RowError as error:
                 problems.add_row(where, str(error))

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.own_place import Place, place_fixture, rows, write_rows  # noqa: F401
@@ -135,3 +137,19 @@ def test_demonstrations_and_pairs_that_are_left_out_are_said_on_the_screen(place
         "WARNING: 30 of 50 demonstrations left out (60 %): more than 30 tokens (sft.max_tokens)\n"
         in said["sft"][1]
     )
+
+
+def test_nan_in_a_mapped_data_set_of_the_hub_is_null(place: Place):
+    answers = [("w1", 4.0), ("w2", 2.0), ("w3", float("nan"))]
+    completions = [{"response": said, "fine-grained_score": score} for said, score in answers]
+    file = place.root / "own/hub/data/train-00000-of-00001.parquet"
+    file.parent.mkdir(parents=True)
+    row = {"instruction": "w9", "completions": completions}
+    pq.write_table(pa.Table.from_pylist([row]), file)
+    place.values["prepare"]["sources"] = [{"path": "own/hub", "map": "ultrafeedback"}]
+
+    code, err = place.run("prepare")
+
+    assert code == 0, err
+    (counts,) = rows(place.root / "data/prepared/preferences/sources.jsonl")
+    assert (counts["pairs"], counts["without_opponent"]) == (1, 1)

@@ -1,5 +1,7 @@
 """Rows of well-known sets are read as published, and refused with the name of their map."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from preferences.__main__ import main
@@ -261,3 +263,20 @@ def test_what_is_no_tree_is_said_with_its_place(tmp_path, rows, problem):
     with pytest.raises(MalformedDataError) as error:
         settled(write(tmp_path / "x.jsonl", rows), "oasst")
     assert problem in str(error.value)
+
+
+def test_nan_in_a_table_is_as_null_as_in_json(tmp_path):
+    rows = [
+        {
+            "instruction": "i",
+            "completions": [
+                {"response": text, "fine-grained_score": score}
+                for text, score in (("a", 4.0), ("b", 2.0), ("c", float("nan")))
+            ],
+        }
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+
+    expected = settled(write(tmp_path / "x.jsonl", rows), "ultrafeedback")
+
+    assert settled(tmp_path / "x.parquet", "ultrafeedback") == expected == [("i", "a", "b", 2, 1)]

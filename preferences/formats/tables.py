@@ -60,9 +60,11 @@ def csv_rows(path: Path, problems: Problems, *, separator: str = ",") -> Iterato
             if wrong := _header_problem(header):
                 problems.add(f"{path}:1", wrong)
                 return
+            after = table.line_num
             for cells in table:
                 lines.held = 0
-                where = f"{path}:{table.line_num}"
+                # Quoted cells may hold line breaks: a row is named by the line that it begins in.
+                where, after = f"{path}:{after + 1}", table.line_num
                 if len(cells) != len(header):
                     if cells:
                         problems.add_row(where, f"{len(cells)} cells, expected {len(header)}")

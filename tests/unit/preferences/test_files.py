@@ -47,6 +47,15 @@ def test_text_in_a_csv_cell_stays_what_it_is_whatever_it_looks_like(tmp_path, ce
     assert texts(path) == [("p", text, "b")]
 
 
+def test_a_csv_row_with_line_breaks_is_named_by_its_first_line(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('prompt,chosen,rejected,margin\n\n"p\nq",a,"b\n",0\n"p\n\n",a,b,high\np,a\n')
+    assert errors_of(path).errors == [
+        f'{path}:6: field "margin": expected a number, got "high"',
+        f"{path}:9: 2 cells, expected 4",
+    ]
+
+
 @pytest.mark.parametrize("true", ["true", "True", "TRUE"])
 def test_truth_values_of_a_csv_file_are_read_as_json_and_pandas_write_them(tmp_path, true):
     path = tmp_path / "x.csv"

@@ -153,7 +153,8 @@ def result_points(results: Mapping[str, Any]) -> list[Point]:
     test = results["test"]
     names = [policy["name"] for policy in policies]
     if test is not None and test["policy"] in names:
-        policies = policies[: names.index(test["policy"]) + 1]
+        names = names[: names.index(test["policy"]) + 1]
+        policies = policies[: len(names)]
     points = [
         Point(key=key, step=step, value=policy[key]["mean"])
         for step, policy in enumerate(policies)

@@ -52,6 +52,21 @@ def test_best_of_n_is_taken_whole_and_null_until_it_has_run(tmp_path: Path) -> N
     ]
 
 
+def test_all_curves_end_with_the_policy_that_the_test_looks_at(tmp_path: Path) -> None:
+    for number, key in enumerate(("r1", "r2", "r3"), start=1):
+        write(tmp_path, f"evaluate/{key}", policy=key, gold={"mean": float(number)})
+        accuracy = {"mean": number / 10}
+        write(tmp_path, f"reward/{key}", round=key, pairs=9, accuracy_after=accuracy)
+    write(tmp_path, "test", policy="r2", gold=GOLD)
+    results = build_results(tmp_path, ["r1", "r2", "r3"], seed=0, test_policy="r2")
+
+    points = [(point.key, point.step, point.value) for point in result_points(results)]
+
+    assert [point for point in points if not point[0].startswith("test/")] == [
+        ("gold", 0, 1.0), ("gold", 1, 2.0), ("reward_accuracy", 0, 0.1), ("reward_accuracy", 1, 0.2)
+    ]  # fmt: skip
+
+
 def test_rounds_that_have_not_run_are_left_out_and_the_order_is_that_of_the_params(
     tmp_path: Path,
 ) -> None:

@@ -185,8 +185,9 @@ def is_committed(workspace: Path, subject: str, stages: Collection[str]) -> bool
 def tag_run(workspace: Path, name: str, message: str) -> str:
     """Tag the run's last commit as `done/NAME`, a later one as `done/NAME.2`; the tag."""
     at_head = worktree_git(workspace, "tag", "--points-at", "HEAD", "--list", f"done/{name}*")
-    if at_head:
-        return at_head.splitlines()[-1]
+    # Not those of a run whose name begins with this one's.
+    if ours := re.findall(rf"^done/{re.escape(name)}(?:\.\d+)?$", at_head, re.MULTILINE):
+        return str(ours[-1])
     tag, number = f"done/{name}", 1
     while worktree_git(workspace, "tag", "--list", tag):
         number += 1

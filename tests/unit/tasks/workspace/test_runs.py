@@ -261,3 +261,11 @@ def test_a_run_that_ends_again_gets_another_tag_and_no_tag_moves(root: Path):
     commit_run(workspace, "On", files={"a.json": "1\n"}, stages=None, trailers={})
     assert tag_run(workspace, "mine", "well") == "done/mine.2"
     assert git(root, "rev-parse", "done/mine^{commit}") == git(root, "rev-parse", "main")
+
+
+def test_the_tag_of_a_run_whose_name_begins_alike_is_not_taken_for_ours(root: Path):
+    workspace = prepare_run(root, "mine", None, of())
+    assert tag_run(workspace, "mine2", "well") == "done/mine2"
+    assert tag_run(workspace, "mine.again", "well") == "done/mine.again"
+    assert tag_run(workspace, "mine", "well") == "done/mine"
+    assert tag_run(workspace, "mine2", "well") == "done/mine2"

@@ -84,13 +84,14 @@ def read_formed(
         of = files.get("prompts") or EMBEDDED
         found.append(FormedRow("prompts of judged pairs", of, len(asked)))
     by_source = Counter[str]()
+    unnamed = files.get("preferences") or EMBEDDED
     # Each round's preferences hold those of the rounds that it goes on from.
     validated = [key for key in rounds if (root / "data/rounds" / key / "preferences").is_dir()]
     for key in validated[-1:]:
         for side in ("train", "heldout"):
             for row in _rows(root / "data/rounds" / key / f"preferences/{side}.jsonl"):
                 if row["pair_id"] not in judged:
-                    by_source[row["source"]] += 1
+                    by_source[row["source"] or unnamed] += 1
     found += [FormedRow("preferences to start with", *one) for one in by_source.most_common()]
     by_kind = Counter[str]()
     for annotator in annotators:

@@ -80,14 +80,18 @@ def test_what_formed_the_policy_is_counted_by_kind_and_source(world: Path) -> No
 def test_own_files_and_preferences_to_start_with_are_named_as_lineage_names_them(
     tmp_path: Path,
 ) -> None:
-    """One round, whose gate refused one of two judged pairs, after 3 and 2 pairs of others."""
-    files = {"prompts": "mine/asked", "demonstrations": "mine/shown", "corpus": None}
+    """One round, whose gate refused one of two judged pairs, after 3, 2 and 1 pairs of others."""
+    files = {
+        "prompts": "mine/asked", "demonstrations": "mine/shown", "corpus": None,
+        "preferences": "mine/pairs",
+    }  # fmt: skip
     folder = tmp_path / "data/rounds/r1"
     (folder / "preferences").mkdir(parents=True)
     write_json_lines(
         folder / "comparisons.jsonl", [{"pair_id": pair, "prompt_id": "q"} for pair in "ab"]
     )
     rows = [{"pair_id": pair, "source": "old/data"} for pair in "cde"]
+    rows += [{"pair_id": "h", "source": ""}]
     rows += [{"pair_id": "f", "source": "hub/set"}, {"pair_id": "a", "source": "human"}]
     write_json_lines(folder / "preferences/train.jsonl", rows)
     write_json_lines(folder / "preferences/heldout.jsonl", [{"pair_id": "g", "source": "hub/set"}])
@@ -101,6 +105,7 @@ def test_own_files_and_preferences_to_start_with_are_named_as_lineage_names_them
         FormedRow("prompts of judged pairs", "mine/asked", 1),
         FormedRow("preferences to start with", "old/data", 3),
         FormedRow("preferences to start with", "hub/set", 2),
+        FormedRow("preferences to start with", "mine/pairs", 1),
         FormedRow("judgments", "human", 2),
     ]
     # Where nobody labels, the pairs of the rounds are judged by nobody.

@@ -25,7 +25,7 @@ from preferences.schemas import CORPUS
 from preferences.sources import gather
 from preferences.withdrawals import Withdrawals, WithdrawalsError, load_withdrawals
 from rlhf.named_seeds import named_random
-from tasks.own_data.rows import MIN_EVALUATED, own_split, read_preferences
+from tasks.own_data.rows import MIN_EVALUATED, distinct, own_split, read_preferences
 from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.running.outcome import StageEnd
 from tasks.running.progress import say_left_out, track
@@ -84,7 +84,10 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int, withdrawn: Wit
 
 
 def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None:
-    prompts = withdrawn.kept(read_prompts(_existing("prompts", files.prompts)))
+    given = withdrawn.kept(read_prompts(_existing("prompts", files.prompts)))
+    prompts = distinct(given)
+    more = len(given) - len(prompts)
+    say_left_out(more, len(given), "prompts", f"{files.prompts}: they repeat others")
     parts: dict[str, list[Mapping[str, Any]]] = {"train": [], "heldout": [], "test": []}
     for row in prompts:
         parts[own_split(row["prompt"], files)].append(row)

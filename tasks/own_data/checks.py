@@ -10,15 +10,14 @@ from preferences.allowing import load_allowed
 from preferences.demonstrations import prompts_of, read_demonstrations, read_prompts
 from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
-from preferences.normal_text import normal_text
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
 from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
-from preferences.splitting import asked, is_transcript, split_of
+from preferences.splitting import is_transcript, split_of
 from tasks.own_data.fresh_prompts import prompt_notes
-from tasks.own_data.rows import MIN_EVALUATED, own_split, read_preferences
+from tasks.own_data.rows import MIN_EVALUATED, distinct, own_split, question, read_preferences
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
@@ -36,7 +35,7 @@ class OwnData:
     notes: list[str] = field(default_factory=list)
     """What does not stop a run, but the user should know."""
     splits: dict[str, set[str]] = field(default_factory=dict)
-    """Split -> what its prompts ask, as `_question` has it."""
+    """Split -> what its prompts ask, as `question` has it."""
     train_ids: set[str] = field(default_factory=set)
     """Ids of the prompts for training."""
 
@@ -82,7 +81,7 @@ def examine(params: Params, root: Path) -> OwnData:
 
 def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     key = "prepare.files.prompts"
-    if not (rows := data.rows(key, files.prompts, read_prompts)):
+    if not (rows := _distinct_prompts(data, key, files)):
         return
     _examine_form(data, key, [row["prompt"] for row in rows])
     counts = {"train": 0, "heldout": 0, "test": 0}
@@ -91,7 +90,7 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
         counts[split] += 1
         if split == "train":
             data.train_ids.add(row["prompt_id"])
-        data.splits.setdefault(split, set()).add(_question(row["prompt"]))
+        data.splits.setdefault(split, set()).add(question(row["prompt"]))
     empty = [split for split, count in counts.items() if not count]
     if empty:
         none = f"none of the {len(rows)} prompts falls into split {', '.join(empty)}"
@@ -114,6 +113,15 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
         data.problems.append(("label.annotators", wrong))
 
 
+def _distinct_prompts(data: OwnData, key: str, files: FilesParams) -> list[Row]:
+    """The prompts that `prepare` keeps."""
+    given = data.rows(key, files.prompts, read_prompts)
+    rows = distinct(given)
+    if more := len(given) - len(rows):
+        data.notes.append(f"{key}: {more} of {len(given)} prompts repeat others and are left out")
+    return rows
+
+
 def _examine_fresh_prompts(
     data: OwnData, files: FilesParams, judged: set[str], params: Params
 ) -> None:
@@ -134,7 +142,7 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     shared = [
         number
         for number, row in enumerate(rows, start=1)
-        if any(_question(prompt) in data.evaluation for prompt in prompts_of(row))
+        if any(question(prompt) in data.evaluation for prompt in prompts_of(row))
     ]
     if shared:
         first = ", ".join(map(str, shared[:MAX_NAMED]))
@@ -205,9 +213,9 @@ def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -
     sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
     leaks = 0
     for prompt, _, side in pairs:
-        question = _question(prompt)
-        sides[side].add(question)
-        leaks += side == "train" and question in data.evaluation
+        what_is_asked = question(prompt)
+        sides[side].add(what_is_asked)
+        leaks += side == "train" and what_is_asked in data.evaluation
     if leaks:
         what = f"{leaks} of {len(pairs)} pairs are for training and have prompts that policies are"
         _leak(data, key, "evaluation_leaks", f"{what} evaluated on", params)
@@ -226,11 +234,6 @@ def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None
         data.problems.append((key, f"{what}; the gate of the first round would block: {way_out}"))
     elif severity != "off":
         data.notes.append(f"{key}: {what} ({rule}: {severity})")
-
-
-def _question(prompt: Prompt) -> str:
-    """What distinguishes prompts for the gate: not case, white space or form."""
-    return normal_text(asked(prompt))
 
 
 def _of_the_support_desk(prompt: Any) -> bool:

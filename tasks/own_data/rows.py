@@ -1,13 +1,15 @@
 """Your own prompts and preferences: how they are read and split."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from preferences.formats.reading import detect
+from preferences.normal_text import normal_text
 from preferences.reader import MalformedDataError, read_rows
 from preferences.records import Prompt, Row
 from preferences.schemas import PREFERENCES
-from preferences.splitting import split_of
+from preferences.splitting import asked, split_of
 from tasks.params.prepare import FilesParams
 
 PROMPTS = "prompts"
@@ -25,6 +27,19 @@ def own_split(prompt: Prompt, files: FilesParams) -> str:
         return "test"
     side = split_of(prompt, heldout_fraction=outside, salt=PROMPTS)
     return "heldout" if side == "heldout" else "train"
+
+
+def question(prompt: Prompt) -> str:
+    """What distinguishes prompts for the gate: not case, white space or form."""
+    return normal_text(asked(prompt))
+
+
+def distinct(prompts: Iterable[Row]) -> list[Row]:
+    """The first row of each question: asked again, it would count as another one."""
+    first: dict[str, Row] = {}
+    for row in prompts:
+        first.setdefault(question(row["prompt"]), row)
+    return list(first.values())
 
 
 def read_preferences(path: Path) -> list[Row]:

@@ -68,6 +68,28 @@ def test_one_prompt_of_a_split_is_too_few_to_evaluate_on(place: Place):
     assert "own/prompts.jsonl: only 1 of the prompts falls into split test, expected 2" in err
 
 
+def test_a_prompt_twice_is_one_prompt_to_evaluate_on(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    left = {split: [row for row in rows if own_split(row["prompt"], FILES) == split]
+            for split in ("train", "heldout", "test")}  # fmt: skip
+    alone = left["test"][0]
+    kept = [*left["train"], *left["heldout"], alone]
+    again = {"prompt": str(alone["prompt"][0]["content"]).upper()}
+    write_rows(place.root / "own/prompts.jsonl", [*kept, again])
+
+    (found,) = place.preflight()
+
+    only = f"only 1 of the {len(kept)} prompts falls into split test, expected 2 or more"
+    assert found.startswith(f"prepare.files.prompts: own/prompts.jsonl: {only}")
+    place.values["prepare"]["files"]["test_fraction"] = 0.3
+    with caplog.at_level(logging.INFO):
+        check_inputs(load_params(place.save()), place.root)
+    repeated = f"prepare.files.prompts: 1 of {len(kept) + 1} prompts repeat others and are left out"
+    assert repeated in caplog.text
+
+
 def test_prompts_that_have_preferences_are_not_labelled_again(place: Place):
     texts = [f"w{n} w{n // 2}" for n in range(50)]
     write_rows(place.root / "own/prompts.jsonl", [{"prompt": text} for text in texts])

@@ -109,6 +109,24 @@ def test_own_preferences_keep_their_own_columns_and_all_digits(prepare: Prepare,
     assert [json.loads(line) for line in written.splitlines()] == rows
 
 
+def test_a_prompt_that_stands_there_repeatedly_is_one_prompt(
+    prepare: Prepare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    texts = [f"w{n}" for n in range(40)]
+    asked: list[Any] = [*texts, *(f" W{n} " for n in range(40))]
+    turns = [{"role": "user", "content": "w41"}, {"role": "assistant", "content": "w42"}]
+    asked += [[{"role": "user", "content": "w7"}], turns, turns, [*turns, turns[0]]]
+    files = own_files(tmp_path / "own", asked)
+
+    prompts = prepare({"files": files}) / "prompts"
+
+    written = [json.loads(line)["prompt"] for file in prompts.iterdir()
+               for line in file.read_text(encoding="utf-8").splitlines()]  # fmt: skip
+    assert sorted(written, key=str) == sorted([*texts, turns, [*turns, turns[0]]], key=str)
+    said = f"42 of 84 prompts left out (50 %): {files['prompts']}: they repeat others"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_your_own_data_are_refused_when_they_need_more_memory(tmp_path: Path):
     rows = [{"prompt_id": f"{n}", "prompt": f"{n}" + "x" * 3_900_000} for n in range(40)]

@@ -27,6 +27,7 @@ MESSAGE = "Its process died silently (killed?). Finished stages and checkpoints 
 def report_crash(flow_run: str) -> None:
     """Report to Prefect that `flow_run`, its tasks and the runs within it run no longer.
 
+    Not the stages that it has ordered in work pools, which other processes run.
     Of a run that Prefect knows to have ended (its runner reported the crash), the tasks may still
     be shown as running; so may those of a run that is to be tried again. Does nothing for a run
     that another server knew.
@@ -67,4 +68,6 @@ def _report(client: SyncPrefectClient, known: FlowRun) -> None:
             notices.tell_once(known, Crashed(message=MESSAGE))
     within = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[known.id]))
     for inner in client.read_flow_runs(flow_run_filter=within):
-        _report(client, inner)
+        # A stage in a work pool has a machine of its own: it goes on, and the next run joins it.
+        if inner.work_pool_name is None:
+            _report(client, inner)

@@ -120,24 +120,31 @@ def register(
 def run_there(order: Order, pool: str, execution: str, *, logger: Logger) -> Ending:
     """Have a worker of `pool` run an order, and wait for it.
 
-    Where a run of this order has not ended yet (whoever ordered it died), that one is waited for.
-    Where an exception comes from outside, the run is cancelled, and the exception propagates.
+    Where a run of this order has not ended yet (whoever ordered it died), that one is waited for;
+    where it is cancelled, which was meant for others, another is ordered. Where an exception comes
+    from outside, the run is cancelled unless another flow run waits for it; the exception
+    propagates.
     """
     with get_client(sync_client=True) as client:
-        try:
-            found = _unfinished(client, order) or _ordered(order, pool, execution)
-        except ObjectNotFound:
-            message = (
-                f"nobody has registered the pool {pool} with Prefect; "
-                f"`python -m flows.worker {pool}` in a clone does, and works for it"
-            )
-            return Ending("bad_input", message)
-        logger.info("%s: flow run %s in the pool %s", order.stage, found, pool)
-        try:
-            return ending_of(_end(client, found, pool, logger))
-        except BaseException:
-            client.set_flow_run_state(found, Cancelling())
-            raise
+        while True:
+            joined = _unfinished(client, order)
+            try:
+                found = joined or _ordered(order, pool, execution)
+            except ObjectNotFound:
+                message = (
+                    f"nobody has registered the pool {pool} with Prefect; "
+                    f"`python -m flows.worker {pool}` in a clone does, and works for it"
+                )
+                return Ending("bad_input", message)
+            logger.info("%s: flow run %s in the pool %s", order.stage, found, pool)
+            try:
+                state = _end(client, found, pool, logger)
+            except BaseException:
+                if joined is None or not _is_anothers(client, joined):
+                    client.set_flow_run_state(found, Cancelling())
+                raise
+            if joined is None or not state.is_cancelled():
+                return ending_of(state)
 
 
 def _ordered(order: Order, pool: str, execution: str) -> UUID:
@@ -159,6 +166,19 @@ def _unfinished(client: SyncPrefectClient, order: Order) -> UUID | None:
     )
     found = client.read_flow_runs(flow_run_filter=filters, limit=1)
     return found[0].id if found else None
+
+
+def _is_anothers(client: SyncPrefectClient, flow_run: UUID) -> bool:
+    """Whether it is of another flow run than ours that has not ended, or of a person."""
+    task_run = client.read_flow_run(flow_run).parent_task_run_id
+    orderer = task_run and client.read_task_run(task_run).flow_run_id
+    if orderer is None:
+        return True
+    try:
+        state = client.read_flow_run(orderer).state
+    except ObjectNotFound:
+        return False
+    return str(orderer) != runtime.flow_run.id and (state is None or not state.is_final())
 
 
 def _end(client: SyncPrefectClient, flow_run: UUID, pool: str, logger: Logger) -> State[None]:

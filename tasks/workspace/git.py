@@ -5,9 +5,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+_SIGNS = ("! ", "fatal: ", "error: ")
+"""How a line begins that says what went wrong; the first of them says it best."""
+_CONNECTION = "fatal: Could not read from remote repository"
+"""Why, ssh has said in the line before."""
+
 
 class GitError(Exception):
-    """Git refused; the message is the last line of git's own."""
+    """Git refused; the message is the line of git's own that says why."""
 
 
 def git(
@@ -43,6 +48,16 @@ def git(
         env={**os.environ, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
     )
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise GitError(f"git {' '.join(arguments[:2])}: {lines[-1]}")
+        raise GitError(f"git {' '.join(arguments[:2])}: {_reason(done.stderr)}")
     return done.stdout.strip()
+
+
+def _reason(said: str) -> str:
+    """The line in which git says what went wrong; after it, git often gives advice."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("hint:")] or ["no message"]
+    for sign in _SIGNS:
+        for before, line in zip(["", *lines], lines, strict=False):
+            if line.startswith(sign):
+                return f"{before}; {line}" if before and line.startswith(_CONNECTION) else line
+    return lines[-1]

@@ -19,7 +19,7 @@ class StageInputs:
     makers: tuple[str, ...]
     """These stages."""
     private: tuple[str, ...]
-    """Those that neither DVC nor git has."""
+    """Those that neither DVC nor git has; of a folder that git has in part, the first file."""
 
 
 def stage_inputs(root: Path, stage: str) -> StageInputs:
@@ -44,7 +44,9 @@ def stage_inputs(root: Path, stage: str) -> StageInputs:
         ),
         makers=tuple(dict.fromkeys(name for names in made.values() for name in names)),
         private=tuple(
-            dep for dep, names in made.items() if not names and not _is_in_git(root, dep)
+            lacking
+            for dep, names in made.items()
+            if not names and (lacking := _not_in_git(root, dep))
         ),
     )
 
@@ -56,8 +58,13 @@ def _pulled(dep: str, makers: Iterable[str], lock: Mapping[str, LockedStage]) ->
     return below or [dep] * bool(outs)
 
 
-def _is_in_git(root: Path, dep: str) -> bool:
-    return not Path(dep).is_absolute() and bool(git(root, "ls-files", "--", dep))
+def _not_in_git(root: Path, dep: str) -> str:
+    """What git lacks of a dependency: itself, or the first file in it; empty: nothing."""
+    if Path(dep).is_absolute() or not git(root, "ls-files", "--", dep):
+        return dep
+    # Ignored ones too: DVC counts each that .dvcignore does not name.
+    what = ("-z", "--others", "--exclude-per-directory=.dvcignore")
+    return git(root, "ls-files", *what, "--", dep).partition("\0")[0]
 
 
 def _any_overlaps(dep: str, outs: Iterable[str]) -> bool:

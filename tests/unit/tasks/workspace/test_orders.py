@@ -227,6 +227,22 @@ def test_what_a_stage_reads_comes_from_stages_git_or_this_machine(driver: Path):
     assert ppo.private == ("own/rows.jsonl", "/shared/model")
 
 
+@pytest.mark.parametrize("ignored", ["", "*.jsonl\n"])
+def test_of_a_folder_git_has_to_have_every_file_that_dvc_counts(driver: Path, ignored: str):
+    mine = driver / "mine"
+    (mine / "__pycache__").mkdir(parents=True)
+    (mine / "one.txt").touch()
+    (mine / "__pycache__/one.pyc").touch()
+    (driver / ".dvcignore").write_text("__pycache__\n")
+    (driver / "dvc.yaml").write_text("stages: {own: {cmd: x, deps: [mine], outs: [o]}}")
+    worktree_git(driver, "add", "mine/one.txt")
+    assert stage_inputs(driver, "own").private == ()
+
+    (driver / ".gitignore").write_text(ignored)
+    (mine / "réponses.jsonl").touch()
+    assert stage_inputs(driver, "own").private == ("mine/réponses.jsonl",)
+
+
 def test_the_branch_of_a_round_has_a_name_that_git_accepts():
     order = Order("ppo@r1", "3fa2c1d09b8e" + "0" * 28)
     done = subprocess.run(["git", "check-ref-format", f"refs/heads/{order.branch}"], check=False)

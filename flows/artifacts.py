@@ -13,6 +13,7 @@ import httpx
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from tasks.params.redaction import redact
 from tasks.reporting.caveats import caveats
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
 from tasks.tracking.shipping import tracking_uri
@@ -151,7 +152,7 @@ def runs_in_markdown(runs: Mapping[str, str], uri: str, address: str | None) -> 
     table = f"| stage | MLflow run |\n|---|---|\n{rows}"
     if address is not None:
         return table
-    return f"`make ui` shows them (or `mlflow ui --backend-store-uri {uri}`).\n\n{table}"
+    return f"`make ui` shows them (or `mlflow ui --backend-store-uri {redact(uri)}`).\n\n{table}"
 
 
 def artifact_key(stage: str) -> str:

@@ -23,6 +23,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_UI_URL
 
+from tasks.params.redaction import redact
+
 ADDRESS = "RLHF_NOTIFY_URL"
 """Environment variable; the address may hold a password or, as Slack's do, be one."""
 JSON = {"Content-Type": "application/json"}
@@ -89,7 +91,7 @@ def tell(run: str, state: State[Any], *, flow_run: str = "", pages: str = "") ->
         "prefect.resource.name": run,
         "prefect.state-name": state.name or "",
         "prefect.state-type": state.type.value,
-        "prefect.state-message": state.message or "",
+        "prefect.state-message": redact(state.message or ""),
     }
     template = jinja2.Environment(autoescape=False).from_string(body(pages))
     problem = _post(address, template.render(event={"resource": end}))

@@ -21,6 +21,7 @@ from flows.access import client_settings, sign_in
 from flows.environment import environment
 from flows.servers import Child, Server, ServerError
 from flows.supervision import Supervisor
+from tasks.params.redaction import redact
 from tasks.tracking.links import mlflow_ui
 from tasks.tracking.shipping import tracking_uri
 
@@ -103,7 +104,7 @@ def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
 def _mlflow_page(root: Path) -> str:
     """Where MLflow shows the runs; the bare store where it has no UI that we know of."""
     if (address := mlflow_ui(root)) is None:
-        return tracking_uri(root)
+        return redact(tracking_uri(root))
     # Imported here: MLflow takes a second and a half, in which the servers start.
     from tasks.tracking.view import runs_page  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks.params.redaction import redact
 from tasks.tracking.entities import datasets, last_step, points, run_tags
 from tasks.tracking.models import log_model
 from tasks.tracking.runs import (
@@ -51,8 +52,8 @@ class TrackingError(Exception):
     """MLflow did not accept a spool: it is unreachable, or it refused the content."""
 
     def __init__(self, message: str, *, refused: bool) -> None:
-        """Keep the first line of `message`."""
-        super().__init__(message.strip().split("\n")[0][:300])
+        """Keep the first line of `message`, without passwords."""
+        super().__init__(redact(message).strip().split("\n")[0][:300])
         self.refused = refused
 
 

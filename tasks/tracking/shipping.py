@@ -166,7 +166,7 @@ def _attempt(folder: Path, sending: Callable[[], State]) -> ShipResult:
         return ShipResult(folder, sending())
     except TrackingError as error:
         state: State = "refused" if error.refused else "unreachable"
-        return ShipResult(folder, state, redact(str(error)))
+        return ShipResult(folder, state, str(error))
 
 
 def _unreadable(folder: Path, error: ValueError) -> ShipResult:

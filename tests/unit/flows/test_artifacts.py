@@ -118,6 +118,8 @@ def test_without_a_page_the_command_that_opens_them_is_given():
     page = runs_in_markdown({"ppo@r1": "a1"}, "sqlite:////w/.work/mlflow/mlflow.db", None)
     assert "mlflow ui --backend-store-uri sqlite:////w/.work/mlflow/mlflow.db" in page
     assert "| ppo@r1 | `a1` |" in page
+    page = runs_in_markdown({"ppo@r1": "a1"}, "postgresql://ada:hunter2@db/mlflow", None)
+    assert "mlflow ui --backend-store-uri postgresql://***@db/mlflow" in page
 
 
 @pytest.mark.long

@@ -71,6 +71,14 @@ def test_the_end_of_a_run_is_told_once_in_words_and_in_parts(receiver: Receiver)
     }
 
 
+def test_no_password_is_told(receiver: Receiver):
+    receiver.may_answer.set()
+    notices.tell("default", Failed(message="no route to http://ada:hunter2@mlflow:5000/api"))
+    ((_, told),) = receiver.told
+    assert told["message"] == "no route to http://***@mlflow:5000/api"
+    assert "hunter2" not in told["text"]
+
+
 @flow
 def ordered() -> None:
     """Never runs here."""

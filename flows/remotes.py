@@ -8,6 +8,7 @@ from typing import Any
 
 from flows import processes
 from flows.environment import stage_environment
+from tasks.params.redaction import redact
 from tasks.workspace.git import git
 
 
@@ -17,15 +18,18 @@ def dvc(
     *arguments: str,
     logger: logging.Logger | logging.LoggerAdapter[Any],
 ) -> int:
-    """Exit code of a command of DVC's, which ends when we do; what it says goes to the log."""
+    """Exit code of a command of DVC's, which ends when we do; what it says goes to the log.
+
+    It waits where another process uses DVC in this workspace.
+    """
     process = processes.start(
-        [sys.executable, "-m", "dvc", *arguments],
+        [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments],
         cwd=workspace,
         env=stage_environment(workspace, execution),
         output=subprocess.PIPE,
     )
     for line in processes.lines(process):
-        logger.info("%s", line.decode("utf-8", "replace"))
+        logger.info("%s", redact(line.decode("utf-8", "replace")))
     return process.wait()
 
 

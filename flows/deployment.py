@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from flows.environment import environment
+from flows.reach import ReachError, require_prefect
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,6 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     # Imported here: Prefect takes its settings when it is imported.
     from flows.runner import run_orders  # noqa: PLC0415
 
+    try:
+        require_prefect()
+    except ReachError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     run_orders(Path.cwd())
     return 0
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flows import servers
 from flows.access import client_settings, sign_in
 from flows.environment import environment
+from flows.reach import ReachError, require_prefect
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.run_names import run_name
@@ -37,9 +37,6 @@ EXIT_CODES = {
 """By the name of the flow's final state, as for every entry point; of others 0 or 1."""
 
 
-ENDED = "The process was asked to end; the stage that ran keeps its checkpoint."
-
-
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(
@@ -56,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         check_inputs(load_params(root / "params.yaml"), root)
         refuse_if_busy(root)
         return _run_flow(root)
-    except ParamsError as error:
+    except (ParamsError, ReachError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:
@@ -73,21 +70,18 @@ def _run_flow(root: Path) -> int:
     with prefect_server() as wait_for_server:
         # Imported here: Prefect takes the settings made above when it is imported, and the server
         # starts meanwhile.
-        from prefect.client.schemas.objects import State  # noqa: PLC0415
         from prefect.logging.handlers import APILogHandler  # noqa: PLC0415
-        from prefect.states import Crashed  # noqa: PLC0415
 
         from flows import notices  # noqa: PLC0415
         from flows.rlhf import rlhf  # noqa: PLC0415
 
         wait_for_server()
         name = run_name(root, load_params(root / "params.yaml"))
-        state: State[Any] = Crashed(message=ENDED)
         try:
-            state = rlhf(workspace=root, return_state=True)
+            with notices.telling(name) as ended_in:
+                state = rlhf(workspace=root, return_state=True)
+                ended_in.append(state)
         finally:
-            if problem := notices.tell(name, state):
-                sys.stderr.write(f"{problem}\n")
             # Lines are sent every two seconds; to a server that has gone for a minute.
             APILogHandler().flush()
     _say(f"{state.name}: {state.message}")
@@ -99,7 +93,7 @@ def prefect_server() -> Iterator[Callable[[], None]]:
     """A Prefect server for this process's settings; yields what waits until it works."""
     home = Path(os.environ["PREFECT_HOME"])
     if os.environ.get("PREFECT_API_URL"):
-        yield lambda: None
+        yield require_prefect
     elif (running := servers.running_servers(os.environ)) is not None:
         prefect, mlflow = running
         os.environ.update(client_settings(prefect, home))

@@ -9,7 +9,10 @@ The body is JSON: `text` for people, which Slack and its like show, and the same
 """
 
 import os
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_UI_URL
+from prefect.states import Crashed
 
 from tasks.params.redaction import redact
 
@@ -43,6 +47,7 @@ BODY = """{% set run = event.resource -%}
 """Template of the body over Prefect's event of a state, which Prefect's server can fill in, too."""
 TOLD = Path(".work") / "told"
 """A file for each end that was told, or tried to, in the folder that the worker works in."""
+ENDED = "The process was asked to end; the stage that ran keeps its checkpoint."
 PATIENCE_SECONDS = 5.0
 """What we wait for the receiver in all."""
 
@@ -98,6 +103,25 @@ def tell(run: str, state: State[Any], *, flow_run: str = "", pages: str = "") ->
     if not problem:
         return ""
     return f"{ADDRESS} ({urlsplit(address).hostname}) was not told how the run ended: {problem}"
+
+
+@contextmanager
+def telling(run: str) -> Iterator[list[State[Any]]]:
+    """Tell how a run ends that goes on in this context; what goes wrong with that goes to stderr.
+
+    Yields a list for its last state. Without one, it is told what has interrupted it.
+    """
+    ended_in: list[State[Any]] = []
+    interruption = ENDED
+    try:
+        yield ended_in
+    except Exception as error:
+        interruption = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        state = ended_in[-1] if ended_in else Crashed(message=interruption)
+        if problem := tell(run, state):
+            sys.stderr.write(f"{problem}\n")
 
 
 def body(pages: str) -> str:

@@ -18,6 +18,8 @@ from ruamel.yaml.error import YAMLError
 
 from flows import remotes
 from flows.environment import environment
+from flows.reach import ReachError, require_prefect
+from tasks.workspace.git import GitError
 
 KEYS = {"type", "job_variables"}
 """Of a variant; `base_job_template` may be there as well, where Prefect's own does not do."""
@@ -59,8 +61,9 @@ def main(argv: list[str] | None = None) -> int:
         # Imported here: Prefect takes its settings when it is imported.
         from flows.stage_flow import register  # noqa: PLC0415
 
+        require_prefect()
         register(given.pool, variant.type, variant.job_variables, variant.base_job_template)
-    except (WorkerError, ValueError) as error:
+    except (WorkerError, GitError, ReachError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     if not given.register_only:

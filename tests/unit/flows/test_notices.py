@@ -79,6 +79,23 @@ def test_no_password_is_told(receiver: Receiver):
     assert "hunter2" not in told["text"]
 
 
+def test_what_has_interrupted_a_run_is_told_and_not_that_somebody_asked_it_to_end(
+    receiver: Receiver,
+):
+    receiver.may_answer.set()
+    with pytest.raises(RuntimeError), notices.telling("default"):
+        raise RuntimeError("Failed to reach API at http://127.0.0.1:9/api/")
+    with pytest.raises(SystemExit), notices.telling("default"):
+        raise SystemExit(143)
+    with notices.telling("default") as ended_in:
+        ended_in.append(STATE)
+    assert [(told["state"], told["message"]) for _, told in receiver.told] == [
+        ("Crashed", "RuntimeError: Failed to reach API at http://127.0.0.1:9/api/"),
+        ("Crashed", notices.ENDED),
+        ("Waiting", STATE.message),
+    ]
+
+
 @flow
 def ordered() -> None:
     """Never runs here."""

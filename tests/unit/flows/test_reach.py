@@ -1,0 +1,88 @@
+"""Commands that need a Prefect server say in one line why they cannot use it; real processes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows import servers
+from flows.environment import environment as flow_environment
+from tests.stage_world import copy_tiny_repository, environment
+
+pytestmark = pytest.mark.long
+
+AWAY = "http://ada:hunter2@127.0.0.1:9/api"
+ABSENT = "PREFECT_API_URL: expected a Prefect server at http://***@127.0.0.1:9/api, found none: "
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with remotes, which nobody needs to reach."""
+    root = tmp_path_factory.mktemp("reach") / "clone"
+    copy_tiny_repository(root, rounds=1)
+    with (root / ".dvc/config").open("a") as config:
+        config.write("['remote \"shared\"']\n    url = /nowhere\n")
+    text = (root / ".dvc/config").read_text()
+    (root / ".dvc/config").write_text(text.replace("[core]\n", "[core]\n    remote = shared\n"))
+    for command in ("init --quiet", "remote add origin /nowhere"):
+        subprocess.run(["git", *command.split()], cwd=root, check=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    home = tmp_path_factory.mktemp("prefect")
+    env = {**flow_environment(home), "PREFECT_HOME": str(home)}
+    with servers.prefect_server(servers.any_free_port(), env) as running:
+        running.wait()
+        yield running
+
+
+def said(clone: Path, command: str, **settings: str) -> tuple[int, str]:
+    """The exit code, and what the command writes to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        cwd=clone,
+        env={**environment(clone.parent), "PREFECT_HOME": str(clone.parent / "home"), **settings},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+COMMANDS = ["flows.local", "flows.deployment", "flows.worker gpu --register-only"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_server_that_is_away_is_named_in_one_line(clone: Path, command: str):
+    code, words = said(clone, command, PREFECT_API_URL=AWAY)
+    assert (code, words.count("\n")) == (2, 1), words
+    assert words.startswith(ABSENT)
+
+
+@pytest.mark.parametrize(
+    ("command", "password", "expected"),
+    [
+        ("flows.local", "", "asks for a password, found none\n"),
+        ("flows.deployment", "wrong", "refuses it\n"),
+        ("flows.worker gpu --register-only", "wrong", "refuses it\n"),
+    ],
+)
+def test_a_password_that_the_server_refuses_is_named_in_one_line(
+    clone: Path, server: servers.Server, command: str, password: str, expected: str
+):
+    address = f"{server.url}/api"
+    settings = {"PREFECT_API_URL": address, "PREFECT_API_AUTH_STRING": password}
+    code, words = said(clone, command, **settings)
+    assert words == f"PREFECT_API_AUTH_STRING: the server at {address} {expected}"
+    assert code == 2
+
+
+def test_a_worker_outside_of_a_git_repository_says_so_in_one_line(tmp_path: Path):
+    code, words = said(tmp_path, "flows.worker gpu --register-only", PREFECT_API_URL=AWAY)
+    assert (code, words.count("\n")) == (2, 1), words
+    assert "fatal: not a git repository" in words

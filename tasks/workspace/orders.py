@@ -24,7 +24,13 @@ from tasks.workspace.fresh_clone import uncommitted
 from tasks.workspace.held import held
 from tasks.workspace.withdrawn import WITHDRAWN, bring_withdrawn, withdrawn_files, withdrawn_in
 from tasks.workspace.work_folder import BLOCKED, STOPPED
-from tasks.workspace.worktrees import STAGES_FOLDER, WorkspaceError, share_cache, worktree_git
+from tasks.workspace.worktrees import (
+    STAGES_FOLDER,
+    WorkspaceError,
+    forget_lost,
+    share_cache,
+    worktree_git,
+)  # fmt: skip
 
 DEFINITION = ("params.yaml", "dvc.yaml", "dvc.lock", *WITHDRAWN)
 """What an order takes as it is, committed or not."""
@@ -153,12 +159,10 @@ def find_commit(clone: Path, revision: str, remote: str) -> str:
         branches = f"+refs/heads/*:refs/remotes/{remote}/*"
         worktree_git(clone, "fetch", "--quiet", "--prune", remote, branches)
     # A branch here may be older than the one that is meant.
+    look = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     for name in (f"{remote}/{revision}", revision):
-        wanted = f"{name}^{{commit}}"
         try:
-            return worktree_git(
-                clone, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted
-            )
+            return worktree_git(clone, *look, f"{name}^{{commit}}")
         except WorkspaceError:
             continue
     raise WorkspaceError(f"--revision: no branch, tag or commit {revision!r} here or on {remote}")
@@ -178,12 +182,10 @@ def order_workspace(clone: Path, order: Order, driver: Driver) -> Iterator[Path]
     workspace = clone / STAGES_FOLDER / order.branch.partition("/")[2]
     with ExitStack() as stack:
         with held(clone / STAGES_FOLDER / ".lock"):
-            worktree_git(clone, "worktree", "prune")
+            forget_lost(clone, workspace)
             if not (workspace / ".git").exists():
-                worktree_git(
-                    clone, "worktree", "add", "--quiet", "--force", "--detach", str(workspace),
-                    order.commit,
-                )  # fmt: skip
+                made = ("--force", "--detach", str(workspace), order.commit)
+                worktree_git(clone, "worktree", "add", "--quiet", *made)
             stack.enter_context(sole_use(workspace, driver))
         worktree_git(workspace, "checkout", "--quiet", "--force", "--detach", order.commit)
         if _is_order(clone, order.commit):

@@ -22,6 +22,7 @@ from tasks.workspace.worktrees import (
     RUNS_FOLDER,
     WORK,
     WorkspaceError,
+    forget_lost,
     share_cache,
     worktree_git,
 )
@@ -207,7 +208,7 @@ def _check_out(root: Path, workspace: Path, revision: str | None) -> bool:
     """Make the worktree where there is none; whether its branch is new."""
     branch = branch_of(workspace.name)
     new, start = not is_known(root, workspace.name), _start(root, workspace.name, revision)
-    worktree_git(root, "worktree", "prune")
+    forget_lost(root, workspace)
     if new:
         worktree_git(root, "worktree", "add", "--quiet", "-b", branch, str(workspace), start)
     elif not (workspace / ".git").exists():

@@ -6,6 +6,7 @@ The checkout that they come from is read, never written.
 """
 
 import os
+import shutil
 from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
@@ -77,6 +78,20 @@ def share_cache(root: Path, workspace: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     with target.open("w", encoding="utf-8") as file:
         local.write(file)
+
+
+def forget_lost(root: Path, workspace: Path) -> None:
+    """Have git forget worktrees whose folder has gone, and remove the workspace if it is half made.
+
+    A git that is killed while it makes one leaves it locked, with some of its files. Call it where
+    nobody else makes this one now.
+    """
+    worktree_git(root, "worktree", "prune")
+    listed = worktree_git(root, "worktree", "list", "--porcelain").split("\n\n")
+    for lines in map(str.splitlines, listed):
+        if lines[0] == f"worktree {workspace.resolve()}" and "locked initializing" in lines:
+            shutil.rmtree(workspace, ignore_errors=True)
+            worktree_git(root, "worktree", "remove", "--force", "--force", str(workspace))
 
 
 def worktree_git(

@@ -227,6 +227,20 @@ def test_what_a_stage_reads_comes_from_stages_git_or_this_machine(driver: Path):
     assert ppo.private == ("own/rows.jsonl", "/shared/model")
 
 
+def test_a_workspace_of_an_order_that_a_dead_git_has_left_half_is_made_again(driver: Path):
+    (driver / ".work/stages").mkdir(parents=True)
+    order = make_order(driver, "sft")
+    with order_workspace(driver, order, ME) as workspace:
+        (workspace / "code.py").unlink()
+    half = driver / ".git/worktrees" / workspace.name
+    (half / "locked").write_text("initializing")
+    (half / "index.lock").touch()
+
+    with order_workspace(driver, order, ME) as again:
+        assert (again / "code.py").read_text() == "one"
+    close_order(driver, again)
+
+
 @pytest.mark.parametrize("ignored", ["", "*.jsonl\n"])
 def test_of_a_folder_git_has_to_have_every_file_that_dvc_counts(driver: Path, ignored: str):
     mine = driver / "mine"

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from tasks.params.loading import ParamsError, load_params
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
-from tasks.workspace.runs import commit_run, run_workspace, tag_run
+from tasks.workspace.runs import commit_run, remove_run, run_workspace, tag_run
 from tasks.workspace.worktrees import WorkspaceError, workspaces
 from tests.word_models import write_chat_model
 
@@ -201,6 +201,35 @@ def test_a_known_run_whose_folder_went_is_made_again_from_its_branch(root: Path)
     shutil.rmtree(workspace)
     again = prepare_run(root, "mine", None, of())
     assert load_params(again / "params.yaml").ppo.kl_coef == 0.1
+
+
+@pytest.mark.parametrize("folder", ["half", "without .git", "gone"])
+def test_a_worktree_that_a_dead_git_has_left_half_is_made_again(root: Path, folder: str):
+    workspace = prepare_run(root, "mine", None, of())
+    # As `git worktree add` leaves it that is killed while it writes the files.
+    half = root / ".git/worktrees/mine"
+    (half / "locked").write_text("initializing")
+    (half / "index.lock").touch()
+    (workspace / "dvc.yaml").unlink()
+    (workspace / "params.yaml").write_text("")
+    if folder != "half":
+        (workspace / ".git").unlink()
+    if folder == "gone":
+        shutil.rmtree(workspace)
+
+    again = prepare_run(root, "mine", None, of(values={"ppo.kl_coef": 0.1}))
+
+    assert (again / "dvc.yaml").read_text() == (root / "dvc.yaml").read_text()
+    assert load_params(again / "params.yaml").ppo.kl_coef == 0.1
+    commit_run(again, "Params", files={}, stages=None, trailers={})
+    remove_run(root, "mine")
+
+
+def test_a_worktree_that_a_person_has_locked_is_taken_up_as_it_is(root: Path):
+    workspace = prepare_run(root, "mine", None, of())
+    git(root, "worktree", "lock", "--reason", "on a stick", str(workspace))
+    (workspace / "checkpoint").touch()
+    assert (prepare_run(root, "mine", None, of()) / "checkpoint").exists()
 
 
 def test_a_run_that_is_running_is_busy(root: Path):

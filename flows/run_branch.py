@@ -17,8 +17,9 @@ from flows.artifacts import results_until
 from flows.remotes import dvc, dvc_remote, git_remote
 from tasks.reporting.headline import write_headline
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
-from tasks.workspace.git import GitError, git
+from tasks.workspace.git import GitError
 from tasks.workspace.runs import METRICS, branch_of, commit_run, is_committed, tag_run
+from tasks.workspace.worktrees import WorkspaceError, remote_git
 
 REPORT = "report"
 """The stage that writes `metrics/`."""
@@ -105,8 +106,8 @@ class RunBranch:
             raise PushError(f"`dvc push` failed; {self._by_hand(references)}.")
         try:
             if remote := git_remote(self._workspace):
-                git(self._workspace, "push", "--quiet", remote, *references)
-        except GitError as error:
+                remote_git(self._workspace, "push", "--quiet", remote, *references)
+        except (GitError, WorkspaceError) as error:
             raise PushError(f"{error}; {self._by_hand(references)}.") from None
 
     def _by_hand(self, references: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from tasks.workspace.worktrees import (
     STAGES_FOLDER,
     WorkspaceError,
     forget_lost,
+    remote_git,
     share_cache,
     worktree_git,
 )  # fmt: skip
@@ -109,7 +110,7 @@ def read_answer(workspace: Path, order: Order, remote: str) -> Answer | None:
     tip = _tip(workspace, order, remote)
     if tip in ("", order.commit):
         return None
-    worktree_git(workspace, "fetch", "--quiet", "--no-tags", remote, f"refs/heads/{order.branch}")
+    remote_git(workspace, "fetch", "--quiet", "--no-tags", remote, f"refs/heads/{order.branch}")
     if worktree_git(workspace, "show", "--no-patch", "--format=%P", tip) != order.commit:
         raise OrderError(f"{order.branch}: commit {tip[:12]} does not answer {order.commit[:12]}")
     record = json.loads(worktree_git(workspace, "show", f"{tip}:{_work(order.stage)}/{ENDING}"))
@@ -144,7 +145,7 @@ def adopt_entry(workspace: Path, order: Order, answer: Answer) -> None:
 
 def forget_order(workspace: Path, order: Order, remote: str) -> None:
     """Remove the branch of an order whose answer has been taken in."""
-    worktree_git(workspace, "push", "--quiet", remote, f":refs/heads/{order.branch}")
+    remote_git(workspace, "push", "--quiet", remote, f":refs/heads/{order.branch}")
 
 
 def find_commit(clone: Path, revision: str, remote: str) -> str:
@@ -235,17 +236,15 @@ def _work(stage: str) -> str:
 
 def _tip(workspace: Path, order: Order, remote: str) -> str:
     """The commit of the order's branch on the remote; empty where there is none."""
-    found = worktree_git(workspace, "ls-remote", "--heads", remote, f"refs/heads/{order.branch}")
+    found = remote_git(workspace, "ls-remote", "--heads", remote, f"refs/heads/{order.branch}")
     return found.partition("\t")[0]
 
 
 def _push(workspace: Path, order: Order, remote: str, commit: str, *, expected: str) -> None:
     """Push a commit to the order's branch, if that still is where we saw it."""
     branch = f"refs/heads/{order.branch}"
-    worktree_git(
-        workspace, "push", "--quiet", f"--force-with-lease={branch}:{expected}", remote,
-        f"{commit}:{branch}",
-    )  # fmt: skip
+    lease = f"--force-with-lease={branch}:{expected}"
+    remote_git(workspace, "push", "--quiet", lease, remote, f"{commit}:{branch}")
 
 
 def _commit_files(

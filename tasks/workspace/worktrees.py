@@ -94,6 +94,20 @@ def forget_lost(root: Path, workspace: Path) -> None:
             worktree_git(root, "worktree", "remove", "--force", "--force", str(workspace))
 
 
+def remote_git(folder: Path, *arguments: str) -> str:
+    """As `worktree_git`, but in the checkout, whence a remote may be named by a relative path.
+
+    Args:
+        folder: the checkout or a workspace of it, with the same branches, tags and remotes.
+        arguments: a command of git's that talks to a remote.
+
+    Raises:
+        WorkspaceError: git failed.
+    """
+    first = worktree_git(folder, "worktree", "list", "--porcelain").partition("\n")[0]
+    return worktree_git(Path(first.removeprefix("worktree ")), *arguments)
+
+
 def worktree_git(
     folder: Path,
     *arguments: str,

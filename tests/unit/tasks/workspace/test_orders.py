@@ -227,6 +227,24 @@ def test_what_a_stage_reads_comes_from_stages_git_or_this_machine(driver: Path):
     assert ppo.private == ("own/rows.jsonl", "/shared/model")
 
 
+def test_a_remote_that_is_named_by_a_relative_path_is_reached_from_workspaces(
+    driver: Path, clone: Path
+):
+    worktree_git(driver, "remote", "set-url", "origin", "../origin.git")
+    worktree_git(clone, "remote", "set-url", "origin", "../origin.git")
+    run = driver / ".work/runs/mine"
+    worktree_git(driver, "worktree", "add", "--quiet", "--detach", str(run))
+    (run / "params.yaml").write_text(PARAMS)
+    (run / "dvc.lock").write_text(LOCK)
+    order = make_order(run, "sft")
+    send_order(run, order, "origin")
+    find_commit(clone, order.commit, "origin")
+    with order_workspace(clone, order, ME) as workspace:
+        commit = send_answer(workspace, order, Answer("ran", ""), "origin")
+    assert read_answer(run, order, "origin") == Answer("ran", "", commit)
+    forget_order(run, order, "origin")
+
+
 def test_a_workspace_of_an_order_that_a_dead_git_has_left_half_is_made_again(driver: Path):
     (driver / ".work/stages").mkdir(parents=True)
     order = make_order(driver, "sft")

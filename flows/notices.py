@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -149,11 +149,15 @@ def _post(address: str, text: str) -> str:
 
 def _is_first(end: str) -> bool:
     """Whether nobody else tells this end."""
-    TOLD.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        TOLD.mkdir(parents=True, exist_ok=True)
     try:
         (TOLD / end).touch(exist_ok=False)
     except FileExistsError:
         return False
+    except OSError:
+        # The disk is full, or read-only: told twice is better than never.
+        return True
     return True
 
 

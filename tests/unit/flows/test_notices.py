@@ -134,6 +134,15 @@ def test_an_end_that_two_processes_see_is_told_once_and_a_second_try_ends_again(
 
 
 @pytest.mark.usefixtures("away")
+def test_an_end_is_told_where_it_cannot_be_noted(receiver: Receiver):
+    receiver.may_answer.set()
+    notices.TOLD.parent.mkdir()
+    notices.TOLD.touch()  # Root may write into every folder, but not below a file.
+    notices.tell_once(a_run(), Failed(message="No space left on device"))
+    assert [told["message"] for _, told in receiver.told] == ["No space left on device"]
+
+
+@pytest.mark.usefixtures("away")
 def test_a_run_within_a_sweep_and_one_that_ordered_others_are_not_told(receiver: Receiver):
     receiver.may_answer.set()
     notices.tell_the_end(ordered, a_run(parent_task_run_id=uuid.uuid4()), STATE)

@@ -7,6 +7,7 @@ The checkout that they come from is read, never written.
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
@@ -64,8 +65,12 @@ def link_own_files(root: Path, workspace: Path) -> None:
 
 
 def share_cache(root: Path, workspace: Path) -> None:
-    """Give the workspace the main checkout's local DVC settings, its cache and its remotes."""
-    local = _read_config(root / ".dvc" / "config.local")
+    """Give the workspace the main checkout's local DVC settings, its cache and its remotes.
+
+    Whoever may not read the checkout's local settings, which may hold keys, cannot read these.
+    """
+    source = root / ".dvc" / "config.local"
+    local = _read_config(source)
     shared = _read_config(root / ".dvc" / "config")
     # DVC reads a relative folder as relative to the file that names it.
     folder = local.get("cache", "dir", fallback=shared.get("cache", "dir", fallback="cache"))
@@ -77,6 +82,8 @@ def share_cache(root: Path, workspace: Path) -> None:
     target = workspace / ".dvc" / "config.local"
     target.parent.mkdir(exist_ok=True)
     with target.open("w", encoding="utf-8") as file:
+        if source.exists():
+            target.chmod(stat.S_IMODE(source.stat().st_mode))
         local.write(file)
 
 

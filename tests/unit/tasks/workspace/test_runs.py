@@ -94,6 +94,17 @@ def test_remotes_that_a_file_names_by_a_relative_path_are_the_same_place(root: P
     assert f"url = {root.parent / 'remote'}" in (workspace / ".dvc/config.local").read_text()
 
 
+def test_the_keys_of_a_remote_are_for_their_owner_only_in_a_workspace_too(root: Path):
+    local = root / ".dvc/config.local"
+    local.write_text("['remote \"shared\"']\n    password = hunter2\n")
+    local.chmod(0o600)
+    for _ in range(2):
+        copy = prepare_run(root, "mine", None, of()) / ".dvc/config.local"
+        assert "hunter2" in copy.read_text()
+        assert copy.stat().st_mode & 0o777 == 0o600
+        copy.chmod(0o644)  # As earlier versions made it.
+
+
 def test_a_variant_and_then_the_overrides_are_laid_over_the_params(root: Path):
     workspace = prepare_run(root, "mine", None, of(recipe="seed1", values={"sft.epochs": 2}))
     params = load_params(workspace / "params.yaml")

@@ -137,10 +137,11 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
 def order_for_each(
     seeds: Sequence[int], name: str, parameters: Mapping[str, object]
 ) -> State[None]:
-    """Order one run for each seed."""
-    names = []
-    for seed in dict.fromkeys(seeds):
-        each = f"{name}-seed{seed}"
+    """Order one run for each seed; none where one of their names would be too long."""
+    names = {seed: f"{name}-seed{seed}" for seed in seeds}
+    if too_long := list(filter(None, map(excess, names.values()))):
+        return Failed(name="BadInput", message="\n".join(too_long))
+    for seed, each in names.items():
         run_deployment(
             DEPLOYMENT,
             parameters={**parameters, "name": each, "seeds": [seed]},
@@ -148,8 +149,14 @@ def order_for_each(
             as_subflow=False,
             idempotency_key=f"{runtime.flow_run.id}-{seed}",
         )
-        names.append(each)
-    return Completed(name="Ordered", message=f"{len(names)} runs: {', '.join(names)}")
+    return Completed(name="Ordered", message=f"{len(names)} runs: {', '.join(names.values())}")
+
+
+def excess(name: str) -> str:
+    """What is wrong with a run's name that is too long; empty where it is not."""
+    if len(name) <= MAX_NAME:
+        return ""
+    return f"name: {name} has more than {MAX_NAME} characters; choose a shorter one"
 
 
 def order_waiting(root: Path) -> list[str]:

@@ -169,8 +169,8 @@ def _run_name(name: str, label: str, seed: int) -> str:
 
 
 def _refusals_of_one(root: Path, run: str, revision: str | None, choices: Choices) -> list[str]:
-    if len(run) > runs.MAX_NAME:
-        return [f"name: {run} has more than {runs.MAX_NAME} characters; choose a shorter one"]
+    if too_long := runs.excess(run):
+        return [too_long]
     try:
         try_choices(root, run, revision, choices)
     except (ParamsError, WorkspaceError) as error:

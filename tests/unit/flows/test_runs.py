@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows import runs
 from tasks.workspace.driver_lock import Driver, sole_use
@@ -78,3 +79,14 @@ def test_a_run_that_is_ordered_from_both_sides_is_ordered_once(
     runs.order_waiting(tmp_path)
     first, same, later = (key for _, _, key in ordered)
     assert first == same != later
+
+
+def test_names_that_get_too_long_with_a_seed_are_refused_before_a_run_is_ordered() -> None:
+    away = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(away):
+        state = runs.order_for_each([1, 10, 100], "n" * 74, {})
+    assert (state.name, state.message) == (
+        "BadInput",
+        f"name: {'n' * 74}-seed10 has more than 80 characters; choose a shorter one\n"
+        f"name: {'n' * 74}-seed100 has more than 80 characters; choose a shorter one",
+    )

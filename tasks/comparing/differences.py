@@ -105,12 +105,17 @@ def _measures(
     first, second = ({one[key]: one for one in side} for side in (ours, theirs))
     for name in dict.fromkeys([*first, *second]):
         for measure in measures:
-            one, other = (side.get(name, {}).get(measure) for side in (first, second))
+            one, other = (_taken(side.get(name, {}).get(measure)) for side in (first, second))
             if one != other:
                 both = one is not None and other is not None
                 by = f"{_number(other) - _number(one):+.3g}" if both else ""
                 rows.append(Differing(f"{name} {measure}", _words(one), _words(other), by))
     return rows
+
+
+def _taken(value: Any) -> Any:
+    """A measure; None where it could not be taken, as the proxy of SFT without a reward model."""
+    return None if isinstance(value, Mapping) and value["mean"] is None else value
 
 
 def _number(value: Any) -> float:

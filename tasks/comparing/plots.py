@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from tasks.reporting.data import read_curves
@@ -19,6 +20,25 @@ CURVES = {
     "objective/kl": "KL in PPO, nats",
 }
 COLOURS = ("#0b6e69", "#b4541a")
+
+
+class PictureError(ValueError):
+    """A picture cannot be written under this name; the message says which can."""
+
+
+def require_format(path: Path) -> None:
+    """Refuse a file whose ending names no format of pictures.
+
+    Raises:
+        PictureError: it does not.
+    """
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix.lower().removeprefix(".") not in known:
+        endings = ", ".join(f".{ending}" for ending in known)
+        raise PictureError(
+            f"--out {path}: expected a name that ends in one of {endings}; "
+            f"found {path.suffix or 'no ending'}"
+        )
 
 
 def draw(

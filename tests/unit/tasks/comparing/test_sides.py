@@ -215,3 +215,58 @@ def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
 def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:
     with pytest.raises(SideError, match=r"nowhere: no commit, .* no variant .*\(none has run\)"):
         side(world.root, "nowhere")
+
+
+def test_a_measure_that_a_side_could_not_take_is_absent(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of SFT no reward model says anything: the mean of its proxy is null."""
+    null = metrics(4.0).replace('"proxy": {"mean": 1.0}', '"proxy": {"mean": null}')
+    for name, text in (("null", null), ("number", metrics(4.0))):
+        world.measure("r1", {"metrics.json": text})
+        world.commit(name)
+
+    assert main(["null", "number"]) == 0
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["r1", "proxy", "-", "1"] in lines
+
+
+def test_a_policy_of_one_side_alone_may_lack_a_mean(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.round("r2", after("r1"), ["ann"], "third")
+    null = metrics(7.0).replace('"proxy": {"mean": 1.0}', '"proxy": {"mean": null}')
+    world.measure("r2", {"metrics.json": null})
+    world.commit("third")
+
+    assert main(["second", "third"]) == 0
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["r2", "gold", "-", "7.000", "(6.000", "to", "8.000)"] in lines
+    assert not [line for line in lines if line[:2] == ["r2", "proxy"]]
+
+
+def test_a_picture_of_no_known_format_is_refused_before_anything_is_read(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["first", "second", "--out", "x.foo"]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("--out x.foo: ")
+    assert ".png" in err
+
+
+def test_a_picture_that_cannot_be_written_is_one_line_after_all_others(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world.root / "taken").write_text("a file, no folder")
+
+    assert main(["first", "second", "--out", "taken/x.png"]) == 2
+
+    out, err = capsys.readouterr()
+    assert "policies:" in out
+    assert err.count("\n") == 1
+    assert "taken" in err

@@ -54,7 +54,8 @@ def _compare(root: Path, sides: tuple[Side, Side], given: argparse.Namespace) ->
         if missing:
             sys.stdout.write(f"not on this machine (`dvc fetch`): {_few(missing)}\n")
         if any(found["policies"] or found["reward_models"] for found in results):
-            draw(given.out, [f"A: {given.first}", f"B: {given.second}"], results, folders)
+            names = [f"A: {given.first}", f"B: {given.second}"]
+            draw(given.out, names, results, folders, rounds)
             sys.stdout.write(f"picture: {relative_to(given.out, root)}\n")
 
 

@@ -1,5 +1,6 @@
 """The picture of a comparison: measures of each policy side by side, and PPO's curves."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ CURVES = {
     "objective/kl": "KL in PPO, nats",
 }
 COLOURS = ("#0b6e69", "#b4541a")
+
+Points = Mapping[str, tuple[float, float, float]]
+"""Name of a policy or round -> mean, low and high."""
 
 
 class PictureError(ValueError):
@@ -42,45 +46,67 @@ def require_format(path: Path) -> None:
 
 
 def draw(
-    path: Path, names: Sequence[str], results: Sequence[Mapping[str, Any]], folders: Sequence[Path]
+    path: Path,
+    names: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    folders: Sequence[Path],
+    rounds: Sequence[str],
 ) -> None:
-    """Write the picture; a panel for which a side has nothing shows the other.
+    """Write the picture into a file; its ending says the format. The rest is as of `picture`."""
+    figure = picture(names, results, folders, rounds)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def picture(
+    names: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
+    folders: Sequence[Path],
+    rounds: Sequence[str],
+) -> Figure:
+    """The picture; a panel for which a side has nothing shows the other.
 
     Args:
-        path: of the file; its ending says the format.
         names: of the two sides.
         results: as `build_results` returns them.
         folders: where the measurements of each side are, as below a root.
+        rounds: those of both sides, in their order.
     """
     figure = Figure(figsize=(15.0, 8.0), layout="constrained")
     axes = list(figure.subplots(2, 3).flat)
     for panel, (measure, title) in zip(axes, MEASURES.items(), strict=False):
         _title(panel, title)
-        for place, side in enumerate(results):
-            _dots(panel, place, names[place], _points(side["policies"], "name", measure))
+        _dots(panel, names, ("sft", *rounds), [_points(side, measure) for side in results])
     panel = axes[len(MEASURES)]
     _title(panel, "accuracy of the reward model on newest pairs")
-    for place, side in enumerate(results):
-        points = _points(side["reward_models"], "round", "accuracy_after")
-        _dots(panel, place, names[place], points)
+    _dots(panel, names, rounds, [_accuracies(side) for side in results])
     for panel, (metric, title) in zip(axes[len(MEASURES) + 1 :], CURVES.items(), strict=True):
         _title(panel, title)
         panel.set_xlabel("iterations of all rounds", fontsize=9)
-        for place, folder in enumerate(folders):
-            _curve(panel, place, names[place], folder, metric)
+        _curves(panel, names, folders, rounds, metric)
     for panel in axes:
         if panel.has_data():
             panel.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    return figure
 
 
-def _curve(panel: Axes, place: int, name: str, folder: Path, metric: str) -> None:
-    """A metric of PPO over all rounds, one after the other."""
-    rounds = sorted(path.name for path in (folder / "results" / "ppo").glob("*"))
-    curve = read_curves(folder, sorted(rounds, key=len)).by_metric.get(metric)
-    if curve is not None:
-        panel.plot(*zip(*curve.points, strict=True), color=COLOURS[place], label=name)
+def _curves(
+    panel: Axes, names: Sequence[str], folders: Sequence[Path], rounds: Sequence[str], metric: str
+) -> None:
+    """A metric of PPO over all rounds, one after the other; a round begins where both have it."""
+    lines: list[list[tuple[float, float]]] = [[] for _ in folders]
+    offset = 0.0
+    for key in rounds:
+        sides = [read_curves(folder, [key]) for folder in folders]
+        for line, curves in zip(lines, sides, strict=True):
+            curve = curves.by_metric.get(metric)
+            # Without a value where a side has none, the line has a gap.
+            points = curve.points if curve is not None else ((0.0, math.nan),)
+            line += [(offset + step, value) for step, value in points]
+        offset += max(end for curves in sides for _, _, end in (*curves.spans, ("", 0.0, 0.0)))
+    for name, line, colour in zip(names, lines, COLOURS, strict=True):
+        if any(not math.isnan(value) for _, value in line):
+            panel.plot(*zip(*line, strict=True), color=colour, label=name)
 
 
 def _title(panel: Axes, title: str) -> None:
@@ -88,24 +114,33 @@ def _title(panel: Axes, title: str) -> None:
     panel.grid(alpha=0.3)
 
 
-def _points(
-    rows: Sequence[Mapping[str, Any]], name: str, measure: str
-) -> list[tuple[str, float, float, float]]:
-    """(name, mean, low, high) of the rows that have the measure with an interval."""
-    found = [(row[name], row.get(measure)) for row in rows]
-    return [(key, v["mean"], v["low"], v["high"]) for key, v in found if v and "low" in v]
+def _points(side: Mapping[str, Any], measure: str) -> Points:
+    return _with_interval({row["name"]: row.get(measure) for row in side["policies"]})
 
 
-def _dots(
-    panel: Axes, place: int, name: str, points: Sequence[tuple[str, float, float, float]]
-) -> None:
-    if not points:
-        return
-    keys, means, lows, highs = zip(*points, strict=True)
-    xs = [number + 0.16 * place for number in range(len(keys))]
-    below = [mean - low for mean, low in zip(means, lows, strict=True)]
-    above = [high - mean for mean, high in zip(means, highs, strict=True)]
-    panel.errorbar(
-        xs, means, yerr=(below, above), fmt="o", capsize=3, color=COLOURS[place], label=name
+def _accuracies(side: Mapping[str, Any]) -> Points:
+    return _with_interval(
+        {row["round"]: row.get("accuracy_after") for row in side["reward_models"]}
     )
-    panel.set_xticks(range(len(keys)), keys)
+
+
+def _with_interval(found: Mapping[str, Any]) -> Points:
+    return {key: (v["mean"], v["low"], v["high"]) for key, v in found.items() if v and "low" in v}
+
+
+def _dots(panel: Axes, names: Sequence[str], order: Sequence[str], sides: Sequence[Points]) -> None:
+    """Each side's values over the names that one of them has, side by side."""
+    keys = [key for key in order if any(key in points for points in sides)]
+    for place, (name, points) in enumerate(zip(names, sides, strict=True)):
+        if not points:
+            continue
+        xs = [number + 0.16 * place for number, key in enumerate(keys) if key in points]
+        found = [points[key] for key in keys if key in points]
+        below = [mean - low for mean, low, _ in found]
+        above = [high - mean for mean, _, high in found]
+        means = [mean for mean, _, _ in found]
+        panel.errorbar(
+            xs, means, yerr=(below, above), fmt="o", capsize=3, color=COLOURS[place], label=name
+        )
+    if keys:
+        panel.set_xticks(range(len(keys)), keys)

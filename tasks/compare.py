@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.comparing import differences
-from tasks.comparing.differences import Differing
+from tasks.comparing.differences import Differing, UnknownCodeError
 from tasks.comparing.plots import PictureError, draw, require_format
 from tasks.comparing.sides import Side, SideError, measured, side
 from tasks.reporting.summary import MetricsError, build_results
@@ -52,7 +52,7 @@ def _compare(root: Path, sides: tuple[Side, Side], given: argparse.Namespace) ->
         for line in _lines(root, sides, results, folders):
             sys.stdout.write(f"{line}\n")
         if missing:
-            sys.stdout.write(f"not on this machine (`dvc fetch`): {_few(missing)}\n")
+            sys.stdout.write(f"not on this machine (`dvc fetch --all-commits`): {_few(missing)}\n")
         if any(found["policies"] or found["reward_models"] for found in results):
             names = [f"A: {given.first}", f"B: {given.second}"]
             draw(given.out, names, results, folders, rounds)
@@ -70,8 +70,11 @@ def _lines(
         yield f"{letter}: {one.name} ({one.kind}, commit {one.commit[:9]})"
     yield from _section("params", differences.params(first, second))
     yield from _section("data", differences.data(first, second))
-    code = differences.code(root, first, second)
-    yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
+    try:
+        code = differences.code(root, first, second)
+        yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
+    except UnknownCodeError as error:
+        yield f"code: not compared, {error}"
     for kind, differ in (
         ("reward_models", differences.reward_models),
         ("policies", differences.policies),

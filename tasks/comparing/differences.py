@@ -15,6 +15,10 @@ ABSENT = "-"
 CODE = (".py", ".css", ".j2", ".yaml")
 
 
+class UnknownCodeError(Exception):
+    """The code of a side is not known; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Differing:
     """One thing that is not the same on both sides, in words."""
@@ -52,7 +56,11 @@ def data(first: Side, second: Side) -> list[Differing]:
 
 
 def code(root: Path, first: Side, second: Side) -> list[str]:
-    """Files of code that the stages used in different versions, or those of one side only."""
+    """Files of code that the stages used in different versions, or those of one side only.
+
+    Raises:
+        UnknownCodeError: a side has no hashes of code, and git cannot compare the commits.
+    """
     ours, theirs = _code(first), _code(second)
     if ours and theirs:
         paths = sorted(ours.keys() | theirs.keys())
@@ -64,11 +72,22 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
             for path in differing
         ]
     # MLflow does not have the hashes of code, only the commit.
+    for letter, one in (("A", first), ("B", second)):
+        _require_commit(root, letter, one.commit)
     try:
         listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")
-    except GitError:
-        return []
+    except GitError as error:
+        raise UnknownCodeError(str(error)) from None
     return [path for path in listed.splitlines() if not path.startswith(("tests/", "benchmarks/"))]
+
+
+def _require_commit(root: Path, letter: str, commit: str) -> None:
+    if not commit:
+        raise UnknownCodeError(f"of {letter} no commit is known")
+    try:
+        git(root, "cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError:
+        raise UnknownCodeError(f"commit {commit[:9]} is not here") from None
 
 
 def policies(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:

@@ -121,7 +121,7 @@ def test_measurements_that_are_not_here_are_not_called_equal(
 
     said = capsys.readouterr().out
     assert "policies: not compared, nothing measured of A and B is here\n" in said
-    assert "not on this machine" in said
+    assert "not on this machine (`dvc fetch --all-commits`): first: results/evaluate/r1" in said
 
 
 def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None:
@@ -210,6 +210,24 @@ def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
     assert "code: 1 files differ: rlhf/gold.py\n" in said
     # What stages that were not the run's own have written, is not known of it.
     assert "data: no difference\n" in said
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        ({"git.commit": "d" * 40}, "commit ddddddddd is not here"),
+        ({}, "of A no commit is known"),
+    ],
+)
+def test_code_of_a_commit_that_is_not_in_this_clone_is_not_called_equal(
+    world: World, capsys: pytest.CaptureFixture[str], tags: dict[str, str], reason: str
+) -> None:
+    store = connect(tracking_uri(world.root))
+    run = store.client.create_run(store.experiment, tags=tags)
+
+    assert main([run.info.run_id, "second"]) == 0
+
+    assert f"code: not compared, {reason}\n" in capsys.readouterr().out
 
 
 def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:

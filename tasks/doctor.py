@@ -2,9 +2,9 @@
 
 Checks for stages that died silently, stale locks, folders of unfinished outputs, damaged
 checkpoints, metrics that have not arrived in MLflow, false entries of `dvc.lock`, damaged objects
-in DVC's cache and outputs that differ from `dvc.lock`. With `--fix` it applies every fix that
-cannot lose anything; for the rest it names the command. Exits 0 when nothing is left to do, 1
-otherwise.
+in DVC's cache and outputs that differ from `dvc.lock`. What is found in the workspace of a variant
+or run begins with its folder. With `--fix` it applies every fix that cannot lose anything; for the
+rest it names the command. Exits 0 when nothing is left to do, 2 outside a repository, 1 otherwise.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,21 @@ from pathlib import Path
 from rlhf.manifests import DamagedError
 from tasks.running.provenance import false_entries
 from tasks.running.staging import clear_draft, drafts, verify_checkpoint
-from tasks.tracking.shipping import ShipResult, has_news, ship_all, tracking_uri
-from tasks.tracking.spools import spools
-from tasks.workspace.dvc_cache import cache_folder, damaged_objects, differing_outputs, sound_files
+from tasks.tracking.shipping import (
+    ShipResult,
+    execution_has_news,
+    has_news,
+    ship_all,
+    tracking_uri,
+)
+from tasks.tracking.spools import executions, spools
+from tasks.workspace.dvc_cache import (
+    cache_folder,
+    damaged_objects,
+    differing_outputs,
+    is_sound,
+    sound_files,
+)
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 from tasks.workspace.worktrees import workspaces
@@ -39,28 +52,67 @@ class Finding:
     """The command for a person to run, where there is no `fix`."""
 
 
-def examine(root: Path) -> Iterator[Finding]:
-    """Every problem in a workspace."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The checkout, or the workspace of a variant, run or ordered stage."""
+
+    folder: Path
+    name: str = ""
+    """Its folder below the checkout; empty for that itself."""
+
+    @property
+    def before(self) -> str:
+        """What goes before a problem."""
+        return f"{self.name}: " if self.name else ""
+
+    @property
+    def enter(self) -> str:
+        """What goes before a command of DVC."""
+        return f"cd {self.name} && " if self.name else ""
+
+    @property
+    def run(self) -> str:
+        """The command that runs the stages."""
+        return "dvc repro" if self.name else "make repro"
+
+
+def examine(place: Place) -> Iterator[Finding]:
+    """Every problem in a workspace, but for those of DVC's cache, which several may share."""
+    root = place.folder
     yield from _dead_stages(root)
     yield from _locks(root)
     yield from _unfinished_outputs(root)
     yield from _damaged_checkpoints(root)
     yield from _unsent(root)
     yield from _false_entries(root)
-    yield from _objects(root)
-    yield from _outputs(root)
+    yield from _outputs(place)
 
 
-def notes(root: Path) -> Iterator[str]:
+def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
+    """Damaged objects in the caches of workspaces, each once; a sound copy may lie in any."""
+    good: dict[str, Path] | None = None
+    caches = {cache_folder(folder).resolve(): cache_folder(folder) for folder in reversed(folders)}
+    for cache in caches.values():
+        for damaged in damaged_objects(cache):
+            if good is None:
+                good = {md5: file for one in folders for md5, file in sound_files(one).items()}
+            yield Finding(
+                f"{damaged.path}: expected md5 {damaged.expected}, found {damaged.found}",
+                partial(damaged.fix, good),
+            )
+
+
+def notes(place: Place) -> Iterator[str]:
     """Unfinished work and missing outputs that are no problem: the next run deals with them."""
+    root = place.folder
     for work in _works(root):
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
             yield f"{work.name} is unfinished: the next run resumes from step {step}"
-    missing = [path for path, problem in differing_outputs(root) if problem == "missing"]
+    missing = [out.path for out in differing_outputs(root) if out.found is None]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        get = "dvc pull, dvc checkout or make repro"
+        get = f"{place.enter}dvc pull, dvc checkout or {place.run}"
         yield f"in dvc.lock, but not here: {missing[0]}{more} (to get them: {get})"
 
 
@@ -73,23 +125,33 @@ def main(argv: list[str] | None = None) -> int:
     fix: bool = parser.parse_args(argv).fix
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
     root = Path.cwd()
+    if not (root / "dvc.yaml").exists():
+        sys.stderr.write(f"{root}: no dvc.yaml here; run this from the repository root\n")
+        return 2
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
-    left = fixed = 0
-    for workspace in (root, *workspaces(root)):
-        for finding in examine(workspace):
-            how = _fix(finding) if fix else None
-            fixed, left = fixed + (how is not None), left + (how is None)
-            remedy = finding.remedy or "make doctor FIX=1"
-            sys.stdout.write(
-                f"fixed  {finding.problem}: {how}\n"
-                if how is not None
-                else f"left   {finding.problem}: {remedy}\n"
-            )
-        for note in notes(workspace):
-            sys.stdout.write(f"note   {note}\n")
+    places = [Place(root), *(Place(one, str(one.relative_to(root))) for one in workspaces(root))]
+    tally = Counter(_report(examine_caches([one.folder for one in places]), "", fix=fix))
+    for place in places:
+        tally.update(_report(examine(place), place.before, fix=fix))
+        for note in notes(place):
+            sys.stdout.write(f"note   {place.before}{note}\n")
+    fixed, left = tally[True], tally[False]
     sys.stdout.write(f"{fixed} fixed, {left} left.\n" if fixed or left else "All is well.\n")
     return 1 if left else 0
+
+
+def _report(findings: Iterable[Finding], before: str, *, fix: bool) -> Iterator[bool]:
+    """Fix what may be fixed, and say so; whether each finding is fixed."""
+    for finding in findings:
+        how = _fix(finding) if fix else None
+        remedy = finding.remedy or "make doctor FIX=1"
+        sys.stdout.write(
+            f"fixed  {before}{finding.problem}: {how}\n"
+            if how is not None
+            else f"left   {before}{finding.problem}: {remedy}\n"
+        )
+        yield how is not None
 
 
 def _fix(finding: Finding) -> str | None:
@@ -157,6 +219,14 @@ def _unsent(root: Path) -> Iterator[Finding]:
             f"{len(waiting)} runs are not complete in MLflow, or shown as running: {names}",
             partial(_send, root),
         )
+    # A driver at work sends its own.
+    at_work = any(running.alive for running in read_running(root))
+    unsent = [] if at_work else [one for one in executions(root) if execution_has_news(one)]
+    if unsent:
+        names = ", ".join(folder.name for folder in unsent)
+        yield Finding(
+            f"{len(unsent)} executions are not complete in MLflow: {names}", partial(_send, root)
+        )
 
 
 def _false_entries(root: Path) -> Iterator[Finding]:
@@ -164,22 +234,17 @@ def _false_entries(root: Path) -> Iterator[Finding]:
         yield Finding(str(entry), partial(entry.fix, root))
 
 
-def _objects(root: Path) -> Iterator[Finding]:
-    good: dict[str, Path] | None = None
-    for damaged in damaged_objects(cache_folder(root)):
-        good = sound_files(root) if good is None else good
-        yield Finding(
-            f"{damaged.path}: expected md5 {damaged.expected}, found {damaged.found}",
-            partial(damaged.fix, good),
-        )
-
-
-def _outputs(root: Path) -> Iterator[Finding]:
-    for path, problem in differing_outputs(root):
-        if problem != "missing":
+def _outputs(place: Place) -> Iterator[Finding]:
+    cache = cache_folder(place.folder)
+    for out in differing_outputs(place.folder):
+        if out.found is not None:
+            # A checkout would take what is not there, or is damaged, too.
+            sound = is_sound(cache, out.expected)
+            get = f"dvc checkout --force {out.path}" if sound else f"dvc pull or {place.run}"
             yield Finding(
-                f"{path}: differs from dvc.lock: {problem}",
-                remedy=f"dvc checkout --force {path} (or dvc commit, if the change was intended)",
+                f"{out.path}: differs from dvc.lock: expected md5 {out.expected}, "
+                f"found {out.found}",
+                remedy=f"{place.enter}{get} (or dvc commit, if the change was intended)",
             )
 
 

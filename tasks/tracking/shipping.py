@@ -19,8 +19,8 @@ from typing import Literal
 
 from tasks.params.redaction import redact
 from tasks.tracking.sent import CURVES, DEFAULT_STORE, end_is_new, load_sent, rounds_are_new
-from tasks.tracking.spool import EXECUTIONS_FOLDER, home, is_live, read_finish
-from tasks.tracking.spools import spools
+from tasks.tracking.spool import home, is_live, read_finish
+from tasks.tracking.spools import executions, spools
 from tasks.workspace.held import take
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,7 @@ def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
         if results[-1].state == "unreachable":
             return results
     # After their stages: the last word on how a parent run ended is the execution's.
-    executions = home(root) / EXECUTIONS_FOLDER
-    records = [*executions.glob("*/rounds.json"), *executions.glob("*/end.json")]
-    for folder in sorted({record.parent for record in records}):
+    for folder in executions(root):
         results.append(ship_execution(folder))
         if results[-1].state == "unreachable":
             return results

@@ -1,10 +1,10 @@
-"""The spools of a workspace: all of them, and the one behind an entry of `dvc.lock`."""
+"""The spools and executions of a workspace, and the spool behind an entry of `dvc.lock`."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking.spool import SPOOL_FOLDER, home, read_finish
+from tasks.tracking.spool import EXECUTIONS_FOLDER, SPOOL_FOLDER, home, read_finish
 from tasks.workspace.dvc_lockfile import LockedStage
 
 
@@ -12,6 +12,13 @@ def spools(root: Path, stage: str = "*") -> list[Path]:
     """The spool folders below `root`, of one stage or of all, oldest first."""
     starts = (home(root) / SPOOL_FOLDER).glob(f"{stage}/*/start.json")
     return [path.parent for path in sorted(starts, key=lambda p: (p.stat().st_mtime_ns, p))]
+
+
+def executions(root: Path) -> list[Path]:
+    """The folders of executions that have come to something."""
+    folder = home(root) / EXECUTIONS_FOLDER
+    records = [*folder.glob("*/rounds.json"), *folder.glob("*/end.json")]
+    return sorted({record.parent for record in records})
 
 
 def run_behind(root: Path, stage: str, locked: LockedStage) -> Path | None:

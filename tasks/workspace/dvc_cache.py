@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.workspace.dvc_lockfile import read_lock
 
@@ -59,6 +60,17 @@ def is_cached(cache: Path, digest: str) -> bool:
     return all((cache / file["md5"][:2] / file["md5"][2:]).is_file() for file in files)
 
 
+def is_sound(cache: Path, digest: str) -> bool:
+    """As `is_cached`, with each object re-hashed."""
+    listed = cache / digest[:2] / digest[2:]
+    if not listed.is_file() or md5(listed) != digest.removesuffix(".dir"):
+        return False
+    if not digest.endswith(".dir"):
+        return True
+    files = json.loads(listed.read_text(encoding="utf-8"))
+    return all(is_sound(cache, file["md5"]) for file in files)
+
+
 def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
     """Re-hash every object of a cache."""
     for path in sorted(cache.glob("??/*")):
@@ -81,14 +93,22 @@ def sound_files(root: Path) -> dict[str, Path]:
     return {md5(file): file for file in files}
 
 
-def differing_outputs(root: Path) -> Iterator[tuple[str, str]]:
-    """Path of each output that differs from `dvc.lock`, and how it differs."""
+class DifferingOutput(NamedTuple):
+    """An output that is not what `dvc.lock` records."""
+
+    path: str
+    expected: str
+    found: str | None
+    """Its hash; None where it is missing."""
+
+
+def differing_outputs(root: Path) -> Iterator[DifferingOutput]:
+    """Each output that differs from `dvc.lock`."""
     for locked in read_lock(root).values():
         for path, expected in locked.outs.items():
-            if not (root / path).exists():
-                yield path, "missing"
-            elif (found := output_hash(root / path)) != expected:
-                yield path, f"expected md5 {expected}, found {found}"
+            found = output_hash(root / path) if (root / path).exists() else None
+            if found != expected:
+                yield DifferingOutput(path, expected, found)
 
 
 def output_hash(path: Path) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlhf.manifests import describe_files, write_manifest
 from tasks.doctor import main
 from tasks.workspace.dvc_cache import output_hash
 from tasks.workspace.dvc_rwlock import clear_stale, dvc_processes
+from tasks.workspace.files import write_json
 from tasks.workspace.work_folder import Running, note_running, read_running
 
 
@@ -40,9 +42,31 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "schema: '2.0'\nstages:\n  sft:\n    cmd: x\n    outs:\n"
         f"    - {{path: results/sft, hash: md5, md5: {md5(listing)}.dir}}\n"
     )
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
     return tmp_path
+
+
+@pytest.fixture
+def variant(root: Path) -> Path:
+    """A variant with the same outputs, which shares the cache."""
+    folder = root / ".work/variants/other"
+    shutil.copytree(root / "results", folder / "results")
+    for name in ("dvc.yaml", "dvc.lock"):
+        shutil.copy(root / name, folder)
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc/config.local").write_text(f"[cache]\ndir = {root}/.dvc/cache\n")
+    return folder
+
+
+def damage(root: Path, content: bytes) -> Path:
+    """Damage the object of this content in the cache."""
+    name = md5(content)
+    cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+    cached.chmod(0o644)
+    cached.write_bytes(b"damaged")
+    return cached
 
 
 def doctor(capsys, *arguments: str) -> tuple[int, list[str]]:
@@ -91,9 +115,118 @@ def test_a_damaged_object_that_nobody_has_is_removed(root: Path, capsys):
     assert "removed; dvc pull or dvc repro brings it back" in said[0]
     assert not cached.exists()
     assert said[1].startswith("left   results/sft: differs from dvc.lock: expected md5 ")
-    assert said[1].endswith(
+    # The cache has no longer what a checkout would need.
+    get = ": dvc pull or make repro (or dvc commit, if the change was intended)"
+    assert said[1].endswith(get)
+
+
+def test_where_object_and_output_are_damaged_no_checkout_is_recommended(root: Path, capsys):
+    damage(root, b"first")
+    (root / "results/sft/a.txt").write_bytes(b"changed")
+
+    code, said = doctor(capsys)
+
+    assert (code, len(said)) == (1, 3)
+    assert said[1].endswith(": dvc pull or make repro (or dvc commit, if the change was intended)")
+
+
+def test_an_output_that_the_cache_has_is_restored_by_a_checkout(root: Path, capsys):
+    (root / "results/sft/a.txt").write_bytes(b"changed")
+
+    code, said = doctor(capsys)
+
+    assert code == 1
+    assert said[0].endswith(
         ": dvc checkout --force results/sft (or dvc commit, if the change was intended)"
     )
+
+
+def test_what_is_found_in_a_variant_names_it_and_its_commands_go_there(
+    variant: Path, capsys: pytest.CaptureFixture[str]
+):
+    (variant / "results/sft/a.txt").write_bytes(b"changed")
+    (variant / ".work/sft/staging").mkdir(parents=True)
+    work = variant / ".work/sft/0123456789abcdef/step-00000003"
+    work.mkdir(parents=True)
+    (work / "state.json").write_text("{}")
+    write_manifest(work, {"files": describe_files(work)})
+
+    code, said = doctor(capsys)
+
+    assert code == 1
+    here = ".work/variants/other"
+    assert f"left   {here}: .work/sft/staging: never finished: make doctor FIX=1" in said
+    (differs,) = [line for line in said if "differs from dvc.lock" in line]
+    assert differs.startswith(f"left   {here}: results/sft: differs from dvc.lock: ")
+    assert f": cd {here} && dvc checkout --force results/sft (or" in differs
+    assert f"note   {here}: sft is unfinished: the next run resumes from step 3" in said
+
+
+def test_what_a_variant_lacks_is_a_note_that_names_it(variant: Path, capsys):
+    shutil.rmtree(variant / "results")
+
+    code, said = doctor(capsys)
+
+    here = ".work/variants/other"
+    assert (code, said) == (
+        0,
+        [
+            f"note   {here}: in dvc.lock, but not here: results/sft "
+            f"(to get them: cd {here} && dvc pull, dvc checkout or dvc repro)",
+            "All is well.",
+        ],
+    )
+
+
+def test_an_object_of_a_shared_cache_is_named_once_and_replaced_from_a_variant(
+    root: Path, variant: Path, capsys
+):
+    cached = damage(root, b"first")
+    (root / "results/sft/a.txt").write_bytes(b"changed")
+
+    _, said = doctor(capsys)
+    assert [line for line in said if str(cached) in line] == said[:1]
+
+    _, said = doctor(capsys, "--fix")
+    assert said[0].endswith(f"replaced by {variant}/results/sft/a.txt, which is intact")
+    assert cached.read_bytes() == b"first"
+    assert "dvc checkout --force results/sft" in said[1], "it works again"
+
+
+def test_an_execution_of_which_mlflow_has_no_end_is_named_and_sent(
+    root: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    folder = root / ".work/executions/20261128-x"
+    folder.mkdir(parents=True)
+    write_json(
+        folder / "start.json",
+        {"schema": 1, "execution": "20261128-x", "name": "default", "started_ms": 1, "params": {},
+         "tags": {}},
+    )  # fmt: skip
+    write_json(
+        folder / "end.json",
+        {"status": "FINISHED", "ended_ms": 2, "message": "", "points": [], "inputs": []},
+    )
+
+    code, said = doctor(capsys)
+    assert code == 1
+    assert said[0] == (
+        "left   1 executions are not complete in MLflow: 20261128-x: make doctor FIX=1"
+    )
+    assert doctor(capsys, "--fix")[0] == 0
+    assert doctor(capsys) == (0, ["All is well."])
+
+
+def test_outside_a_repository_nothing_is_called_well(root: Path, capsys):
+    (root / "dvc.yaml").unlink()
+
+    assert main([]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"{root}: no dvc.yaml here; run this from the repository root\n"
 
 
 def test_an_output_that_is_not_here_is_a_note(root: Path, capsys):

@@ -31,7 +31,7 @@ from tasks.repro import read_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Candidate, Choice, PromotionError, policy_path
 from tasks.tracking.withdrawn import HASH_TAG
-from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
 from tasks.workspace.worktrees import RUNS_FOLDER
 
 NAME = "promote"
@@ -96,7 +96,7 @@ def promote(
         production = production_name(root, version, candidate)
         rows = before_and_after(read_results(root, params), round_key, production)
         verdict = ask(root, candidate, limits or Limits())
-    except (ParamsError, PromotionError) as error:
+    except (ParamsError, PromotionError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
     create_table_artifact(
         table=rows, key=f"promotion-{round_key}", description=f"Before and after round {round_key}"

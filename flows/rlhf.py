@@ -47,7 +47,7 @@ from tasks.tracking.shipper import Shipper
 from tasks.tracking.spool import Status
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words
-from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import Execution, save_execution
 from tasks.workspace.shared_weights import share_idle_outputs
@@ -88,7 +88,7 @@ def rlhf(workspace: Path = Path()) -> State[None]:
             for died in died_in_here:
                 report_crash(died)
             return bring_up_to_date(root, flow_run, params)
-    except (ParamsError, GraphError) as error:
+    except (ParamsError, GraphError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))

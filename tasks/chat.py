@@ -134,7 +134,7 @@ def choose_policy(root: Path, named: Path | None, asked: Question | None) -> tup
             production = asked.answer()
         except UnknownError as error:
             raise ChatError(
-                f"MLflow cannot say which policy is in production ({error}); name one: "
+                f"it is not known which policy is in production ({error}); name one: "
                 "make chat POLICY=models/rounds/r1/policy"
             ) from None
         if production is not None:

@@ -36,6 +36,7 @@ from tasks.workspace.dvc_cache import (
     is_sound,
     sound_files,
 )
+from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 from tasks.workspace.worktrees import workspaces
@@ -84,8 +85,11 @@ def examine(place: Place) -> Iterator[Finding]:
     yield from _unfinished_outputs(root)
     yield from _damaged_checkpoints(root)
     yield from _unsent(root)
-    yield from _false_entries(root)
-    yield from _outputs(place)
+    try:
+        yield from _false_entries(root)
+        yield from _outputs(place)
+    except DamagedLockError as error:
+        yield Finding(str(error), remedy=f"mend it, or {place.enter}git checkout dvc.lock")
 
 
 def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -109,7 +113,10 @@ def notes(place: Place) -> Iterator[str]:
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
             yield f"{work.name} is unfinished: the next run resumes from step {step}"
-    missing = [out.path for out in differing_outputs(root) if out.found is None]
+    try:
+        missing = [out.path for out in differing_outputs(root) if out.found is None]
+    except DamagedLockError:  # A problem, which `examine` names.
+        return
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         get = f"{place.enter}dvc pull, dvc checkout or {place.run}"

@@ -22,6 +22,7 @@ from tasks.promoting.asking import ask, conclude
 from tasks.promoting.gate import Limits, Verdict
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Decision, PromotionError
+from tasks.workspace.dvc_lockfile import DamagedLockError
 
 REFUSED = 4
 SHOWN = ("rlhf.round", "dvc.md5", "decision", "decided_by", "decided_at", "override")
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         if given.rollback:
             return _roll_back(root, given)
         return _promote(root, given) if given.round else _show(root)
-    except (PromotionError, ParamsError, MlflowException) as error:
+    except (PromotionError, ParamsError, DamagedLockError, MlflowException) as error:
         sys.stderr.write(f"{error}\n")
         return 2
 

@@ -50,6 +50,7 @@ from tasks.workspace.driver_lock import (
     refuse_if_busy,
     sole_use,
 )
+from tasks.workspace.dvc_lockfile import DamagedLockError, read_entries
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import begin_execution, last_execution, save_execution
@@ -72,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     root = Path.cwd()
     try:
         workspace = _workspace(root, variant)
+        read_entries(workspace)  # DVC would refuse a damaged one only after all preparations.
         if options.preset is not None:
             refuse_if_busy(workspace)
             changes = take_preset(workspace, options.preset, options.model)
@@ -82,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         with sole_use(workspace, Driver(name=f"`{name}`")):
             check_inputs(params, workspace)
             return _bring_up_to_date(root, workspace, params, variant)
-    except (ParamsError, WorkspaceError) as error:
+    except (ParamsError, WorkspaceError, DamagedLockError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:

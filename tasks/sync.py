@@ -1,7 +1,8 @@
 """`python -m tasks.sync` (`make sync`): sends to MLflow what has not arrived there yet.
 
 Covers this workspace and its variants: metrics, artifacts, models, and the DVC hashes of the
-outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it.
+outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it, 2
+where a dvc.lock is damaged; metrics and models are sent all the same.
 """
 
 import argparse
@@ -12,18 +13,25 @@ from pathlib import Path
 
 from tasks.promoting.registration import tag_and_register
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
+from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.worktrees import workspaces
 
 
 def sync(root: Path) -> tuple[list[ShipResult], int]:
-    """Ship and tag all runs of `root` and its variants; results, and the number of tagged runs."""
+    """Ship and tag all runs of `root` and its variants; results, and the number of tagged runs.
+
+    Raises:
+        DamagedLockError: a dvc.lock cannot be read; everything has been shipped.
+    """
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     results: list[ShipResult] = []
     tagged = 0
-    for workspace in (root, *workspaces(root)):
+    places = (root, *workspaces(root))
+    for workspace in places:
         results += ship_all(workspace)
+    for workspace in places:
         tagged += tag_and_register(workspace)
         share_idle_outputs(workspace)
     return results, tagged
@@ -34,7 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.sync", description=__doc__)
     parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    results, tagged = sync(Path.cwd())
+    try:
+        results, tagged = sync(Path.cwd())
+    except DamagedLockError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     failed = [result for result in results if result.state in ("refused", "unreachable")]
     for result in failed:
         stage = result.folder.parent.name

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.params.loading import ParamsError
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.machine_row import machine_row, read_cpuinfo
 from tasks.reporting.summary import read_outcomes
@@ -35,7 +36,7 @@ from tasks.tracing.contents import Contents
 from tasks.tracing.intact import check
 from tasks.tracing.records import RecordError, Records
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError
-from tasks.workspace.dvc_lockfile import hashes, read_entries
+from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, read_entries
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.files import now_ms
 from tasks.workspace.fresh_clone import clone_commit, size, sole_clone, uncommitted
@@ -121,8 +122,7 @@ def _head(root: Path) -> str:
 def _verify(root: Path, clone: Path, commit: str, count: str | None) -> int:
     keep = False
     try:
-        clone_commit(root, commit, clone)
-        committed = read_committed(clone)
+        committed = _committed(root, clone, commit)
         pipeline = _pipeline(clone)
         stages = _chosen(pipeline, count, commit)
         _require_recorded(stages, committed, commit)
@@ -138,6 +138,14 @@ def _verify(root: Path, clone: Path, commit: str, count: str | None) -> int:
         return DIFFERS_EXIT_CODE if found else 0
     finally:
         _leave(root, clone, keep=keep)
+
+
+def _committed(root: Path, clone: Path, commit: str) -> Committed:
+    try:
+        clone_commit(root, commit, clone)
+        return read_committed(clone)
+    except (ParamsError, DamagedLockError) as error:
+        raise VerifyError(f"commit {commit[:7]}: {error}".replace(f"{clone}/", "")) from None
 
 
 def _pipeline(clone: Path) -> list[str]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from tasks.tracing.contents import ContentError, Contents
-from tasks.workspace.dvc_lockfile import hashes
+from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, parsed
 from tasks.workspace.git import GitError, git
 
 LOCK = "dvc.lock"
@@ -194,10 +193,9 @@ def _below(path: str, out: str) -> str | None:
 
 def _runs(text: str, where: str) -> list[Ran]:
     try:
-        record = YAML(typ="safe").load(text) or {}
-    except YAMLError as error:
-        raise RecordError(f"{where}: not valid YAML: {str(error).splitlines()[0]}") from None
-    entries: dict[str, dict[str, Any]] = record.get("stages", {})
+        entries = parsed(text)
+    except DamagedLockError as error:
+        raise RecordError(f"{where}: {error}") from None
     return [
         Ran(
             name,

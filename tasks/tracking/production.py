@@ -16,7 +16,7 @@ CODE = Path(__file__).resolve().parents[2]
 
 
 class UnknownError(Exception):
-    """MLflow does not say; the message is its reason."""
+    """It is not known; the message is the reason."""
 
 
 class Question:
@@ -38,7 +38,7 @@ class Question:
         """The model folder and what it is, as `tasks.tracking.promotion.production_folder` has it.
 
         Raises:
-            UnknownError: MLflow does not say.
+            UnknownError: MLflow does not say, or dvc.lock is damaged.
         """
         said, _ = self._asked.communicate()
         if self._asked.returncode != 0:
@@ -55,13 +55,16 @@ def main() -> int:
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
     from tasks.tracking.promotion import production_folder  # noqa: PLC0415
+    from tasks.workspace.dvc_lockfile import DamagedLockError  # noqa: PLC0415
 
     found: dict[str, str] = {}
     try:
         if (production := production_folder(Path.cwd())) is not None:
             found = {"folder": str(production[0]), "about": production[1]}
     except MlflowException as error:
-        found = {"problem": str(error).partition("\n")[0][:200]}
+        found = {"problem": f"MLflow: {error}".partition("\n")[0][:200]}
+    except DamagedLockError as error:
+        found = {"problem": str(error)}
     sys.stdout.write(f"{json.dumps(found)}\n")
     return 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.dvc_lockfile import read_lock, read_whole_lock
 
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?$")
 
@@ -82,10 +82,10 @@ def damaged_objects(cache: Path) -> Iterator[DamagedObject]:
 
 
 def sound_files(root: Path) -> dict[str, Path]:
-    """md5 -> an output file with that md5."""
+    """md5 -> an output file with that md5; none where dvc.lock is damaged."""
     files = [
         file
-        for locked in read_lock(root).values()
+        for locked in (read_whole_lock(root) or {}).values()
         for out in locked.outs
         for file in ([root / out] if (root / out).is_file() else (root / out).rglob("*"))
         if file.is_file()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 SETTLED_NS = 1_000_000_000
 """DVC writes the file in place, in less than this."""
@@ -25,22 +25,60 @@ class LockedStage:
     outs: Mapping[str, str]
 
 
+class DamagedLockError(ValueError):
+    """A dvc.lock that cannot be read; the message says where and why."""
+
+
 def read_entries(root: Path) -> dict[str, dict[str, Any]]:
-    """Stage name -> its entry in dvc.lock, which callers only read; empty where nothing has run."""
+    """Stage name -> its entry in dvc.lock, which callers only read; empty where nothing has run.
+
+    Raises:
+        DamagedLockError: the file is damaged.
+    """
     path = root / "dvc.lock"
-    return _parsed(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        return parsed(path.read_text(encoding="utf-8"))
+    except DamagedLockError as error:
+        raise DamagedLockError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DamagedLockError(f"{path}: not UTF-8 (byte {error.start})") from None
 
 
 @functools.lru_cache(maxsize=1)
-def _parsed(text: str) -> dict[str, dict[str, Any]]:
-    """A stage asks three times for what takes 0.1 s to read."""
-    record = YAML(typ="safe").load(text) or {}
-    entries: dict[str, dict[str, Any]] = record.get("stages", {})
-    return entries
+def parsed(text: str) -> dict[str, dict[str, Any]]:
+    """Stage name -> its entry in the text of a dvc.lock.
+
+    Raises:
+        DamagedLockError: it is none.
+    """
+    # A stage asks three times for what takes 0.1 s to read.
+    try:
+        record = YAML(typ="safe").load(text) or {}
+    except MarkedYAMLError as error:
+        # YAML itself notices a merge conflict only below the line where it begins.
+        known = [n for n, line in enumerate(text.splitlines(), 1) if line.startswith("<<<<<<<")]
+        known += [error.problem_mark.line + 1] if error.problem_mark else []
+        where = f" (line {known[0]})" if known else ""
+        raise DamagedLockError(f"not valid YAML{where}; is it a merge conflict?") from None
+    except YAMLError as error:
+        raise DamagedLockError(f"not valid YAML ({' '.join(str(error).split())})") from None
+    entries = record.get("stages", {}) if isinstance(record, Mapping) else None
+    if not isinstance(entries, Mapping) or not all(
+        isinstance(entry, Mapping) for entry in entries.values()
+    ):
+        raise DamagedLockError("expected a mapping with an entry for each of its stages")
+    found: dict[str, dict[str, Any]] = dict(entries)
+    return found
 
 
 def read_lock(root: Path) -> dict[str, LockedStage]:
-    """Stage name -> recorded hashes; empty where nothing has run yet."""
+    """Stage name -> recorded hashes; empty where nothing has run yet.
+
+    Raises:
+        DamagedLockError: the file is damaged.
+    """
     return {
         name: LockedStage(hashes(entry.get("deps")), hashes(entry.get("outs")))
         for name, entry in read_entries(root).items()
@@ -60,7 +98,7 @@ def read_whole_lock(root: Path) -> dict[str, LockedStage] | None:
     """As `read_lock`; None where the file is damaged, or a part of one, and that shows."""
     try:
         found = read_lock(root)
-    except (YAMLError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     digests = [digest for stage in found.values() for digest in stage.outs.values()]
     return found if all(isinstance(digest, str) for digest in digests) else None

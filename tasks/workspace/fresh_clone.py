@@ -44,6 +44,7 @@ def clone_commit(root: Path, commit: str, folder: Path) -> None:
     Raises:
         GitError: git refuses.
         WorkspaceError: a file that the params name lies outside of the repository.
+        ParamsError: params.yaml is not valid YAML.
     """
     git(root, "clone", "--quiet", "--shared", "--no-checkout", str(root), str(folder))
     git(folder, "checkout", "--quiet", "--detach", commit)

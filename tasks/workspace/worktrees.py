@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from tasks.own_data.files import named_paths
+from tasks.params.loading import read_yaml
 from tasks.workspace.git import GitError, git
 
 WORK = ".work"
@@ -45,9 +44,9 @@ def link_own_files(root: Path, workspace: Path) -> None:
 
     Raises:
         WorkspaceError: one lies outside of the repository and is named by a relative path.
+        ParamsError: params.yaml is not valid YAML.
     """
-    values = YAML(typ="safe").load((workspace / "params.yaml").read_text(encoding="utf-8"))
-    for named in named_paths(values):
+    for named in named_paths(read_yaml(workspace / "params.yaml")):
         if Path(named.path).is_absolute():
             continue
         source, link = root / named.path, workspace / named.path

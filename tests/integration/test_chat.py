@@ -163,6 +163,15 @@ def test_where_mlflow_cannot_say_the_user_hears_how_to_name_a_policy(root: Path)
         chosen(root)
 
 
+@pytest.mark.long
+def test_a_damaged_dvc_lock_is_not_blamed_on_mlflow(root: Path):
+    promote(root, "r1", "one.dir")
+    (root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
+    with pytest.raises(chat.ChatError, match=r"dvc\.lock: not valid YAML \(line 1\)") as refused:
+        chosen(root)
+    assert "MLflow" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("gone", "options", "problem"),
     [

@@ -39,6 +39,15 @@ def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path
     assert again["seconds"]["total"] == total
 
 
+def test_a_damaged_dvc_lock_is_refused_before_anything_runs(root: Path) -> None:
+    (root / "dvc.lock").write_text("<<<<<<< HEAD\nschema: '2.0'\n")
+
+    code, out, err = drive(root)
+
+    problem = "not valid YAML (line 1); is it a merge conflict?"
+    assert (code, out, err) == (2, "", f"{root / 'dvc.lock'}: {problem}\n")
+
+
 @pytest.mark.parametrize(
     ("wanted", "code", "message"),
     [

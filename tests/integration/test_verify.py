@@ -130,6 +130,25 @@ def test_a_dvc_lock_of_other_code_and_params_is_named(root: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("dvc.lock", "<<<<<<< HEAD\nstages: {}\n", "not valid YAML (line 1); is it a merge conf"),
+        ("params.yaml", "run: {seed: 5\n<<<<<<< HEAD\n", "not valid YAML: "),
+    ],
+)
+def test_a_damaged_file_of_the_commit_is_bad_input(
+    root: Path, name: str, content: str, problem: str
+) -> None:
+    (root / name).write_text(content)
+    commit = commit_all(root)
+
+    code, _, err = verify(root)
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"commit {commit}: {name}: {problem}")
+
+
 def test_the_first_stages_can_be_verified_alone(root: Path) -> None:
     change_lock(root, "evaluate@r1")
     commit = commit_all(root)

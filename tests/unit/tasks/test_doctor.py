@@ -219,6 +219,29 @@ def test_an_execution_of_which_mlflow_has_no_end_is_named_and_sent(
     assert doctor(capsys) == (0, ["All is well."])
 
 
+def test_a_damaged_dvc_lock_is_a_problem_that_hides_no_other(
+    root: Path, variant: Path, capsys: pytest.CaptureFixture[str]
+):
+    for folder in (root, variant):
+        lock = folder / "dvc.lock"
+        lock.write_text(f"<<<<<<< HEAD\n{lock.read_text()}")
+    cached = damage(root, b"first")
+    (root / ".work/sft/staging").mkdir(parents=True)
+
+    code, said = doctor(capsys)
+
+    assert code == 1
+    problem = "dvc.lock: not valid YAML (line 1); is it a merge conflict?: mend it, or"
+    assert str(cached) in said[0]
+    assert said[1:] == [
+        "left   .work/sft/staging: never finished: make doctor FIX=1",
+        f"left   {root}/{problem} git checkout dvc.lock",
+        f"left   .work/variants/other: {variant}/{problem} cd .work/variants/other && "
+        "git checkout dvc.lock",
+        "0 fixed, 4 left.",
+    ]
+
+
 def test_outside_a_repository_nothing_is_called_well(root: Path, capsys):
     (root / "dvc.yaml").unlink()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.workspace.dvc_lockfile import read_lock, read_settled_lock
+from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock, read_settled_lock
 
 LOCK = """schema: '2.0'
 stages:
@@ -75,3 +75,20 @@ def test_one_that_changes_while_it_is_read_is_none(
 
     monkeypatch.setattr(Path, "read_text", read_and_write)
     assert read_settled_lock(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (LOCK.replace("  sft:", "<<<<<<< HEAD\n  sft:").encode(),
+         "not valid YAML (line 3); is it a merge conflict?"),
+        (b"- sft\n", "expected a mapping with an entry for each of its stages"),
+        (b"stages:\n  sft:\n", "expected a mapping with an entry for each of its stages"),
+        (b"stages: {}\n# caf\xe9\n", "not UTF-8 (byte 16)"),
+    ],
+)  # fmt: skip
+def test_a_damaged_one_is_named_in_one_line(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "dvc.lock").write_bytes(content)
+    with pytest.raises(DamagedLockError) as refused:
+        read_lock(tmp_path)
+    assert str(refused.value) == f"{tmp_path / 'dvc.lock'}: {problem}"

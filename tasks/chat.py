@@ -1,9 +1,10 @@
 """`python -m tasks.chat` (`make chat`): talk to a policy in the terminal, beside SFT if you like.
 
-The policy is the one in production (`make ui` has the promotion), else that of the last round that
-has one. Each line is a message; /reset forgets what was said, /quit or Ctrl-D leaves, Ctrl-C stops
-a response. A tokenizer without a chat template takes each line by itself, and so does the embedded
-model, which knows single letters only.
+The policy is the one in production (`make ui` has the promotion): the folder here if it has the
+same bytes, else DVC's cache or MLflow's own. Before the first promotion it is that of the last
+round that has one. Each line is a message; /reset forgets what was said, /quit or Ctrl-D leaves,
+Ctrl-C stops a response. A tokenizer without a chat template takes each line by itself, and so does
+the embedded model, which knows single letters only.
 
 Without a terminal, each line of the input gets one line of output: the response, or
 `policy<tab>response` and `sft<tab>response`. Exit codes: 0, and 2 for bad input.
@@ -134,8 +135,7 @@ def choose_policy(root: Path, named: Path | None, asked: Question | None) -> tup
             production = asked.answer()
         except UnknownError as error:
             raise ChatError(
-                f"it is not known which policy is in production ({error}); name one: "
-                "make chat POLICY=models/rounds/r1/policy"
+                f"{error}; or name a policy: make chat POLICY=models/rounds/r1/policy"
             ) from None
         if production is not None:
             folder, about = production

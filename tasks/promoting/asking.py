@@ -23,6 +23,7 @@ from tasks.promoting.gate import Limits, Verdict
 from tasks.promoting.measuring import VERDICT, Task
 from tasks.tracing.contents import Contents
 from tasks.tracking import promotion
+from tasks.tracking.production_weights import mlflow_folder, workspace_folder
 from tasks.tracking.promotion import Candidate, Decision, PromotionError, policy_path
 from tasks.tracking.withdrawn import HASH_TAG
 from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
@@ -113,19 +114,12 @@ def folder_of(root: Path, version: ModelVersion) -> Path:
     Raises:
         PromotionError: they are not on this machine.
     """
-    digest = version.tags.get(HASH_TAG, "")
-    here = root / (version.tags.get("dvc.path") or policy_path(str(version.tags["rlhf.round"])))
-    if here.is_dir() and output_hash(here) == digest:
+    if (here := workspace_folder(root, version)) is not None:
         return here
+    digest = version.tags.get(HASH_TAG, "")
     if is_cached(cache_folder(root), digest):
         return root / FOLDER / digest.removesuffix(".dir")
-    if (kept := promotion.production_folder(root)) is not None:
-        return kept[0]
-    raise PromotionError(
-        f"the weights of version {version.version}, which is in production, are not on this "
-        "machine: neither in DVC's cache nor in a local MLflow store; `dvc fetch --all-commits` "
-        "brings what was pushed"
-    )
+    return mlflow_folder(root, version)
 
 
 @contextmanager

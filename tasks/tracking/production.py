@@ -12,11 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+CANNOT_SAY = "MLflow cannot say which policy is in production"
 CODE = Path(__file__).resolve().parents[2]
 
 
 class UnknownError(Exception):
-    """It is not known; the message is the reason."""
+    """MLflow does not say, or the weights are not here; the message says which and why."""
 
 
 class Question:
@@ -25,7 +26,7 @@ class Question:
     def __init__(self, root: Path) -> None:
         """Ask about the repository at `root`."""
         self._asked = subprocess.Popen(
-            [sys.executable, "-m", "tasks.tracking.production"],
+            [sys.executable, "-P", "-m", "tasks.tracking.production"],
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(CODE)},
             stdin=subprocess.DEVNULL,
@@ -35,14 +36,15 @@ class Question:
         )
 
     def answer(self) -> tuple[Path, str] | None:
-        """The model folder and what it is, as `tasks.tracking.promotion.production_folder` has it.
+        """The model folder and what it is, as `production_weights.production_folder` has it.
 
         Raises:
-            UnknownError: MLflow does not say, or dvc.lock is damaged.
+            UnknownError: MLflow does not say, or the weights are not on this machine.
         """
         said, _ = self._asked.communicate()
         if self._asked.returncode != 0:
-            raise UnknownError(f"the process that asked ended with {self._asked.returncode}")
+            code = self._asked.returncode
+            raise UnknownError(f"{CANNOT_SAY} (the process that asked ended with {code})")
         found = json.loads(said.strip().splitlines()[-1])
         if "problem" in found:
             raise UnknownError(found["problem"])
@@ -54,16 +56,17 @@ def main() -> int:
     # These import MLflow, which whoever asks must not.
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
-    from tasks.tracking.promotion import production_folder  # noqa: PLC0415
-    from tasks.workspace.dvc_lockfile import DamagedLockError  # noqa: PLC0415
+    from tasks.tracking.production_weights import production_folder  # noqa: PLC0415
+    from tasks.tracking.promotion import PromotionError  # noqa: PLC0415
 
     found: dict[str, str] = {}
     try:
         if (production := production_folder(Path.cwd())) is not None:
             found = {"folder": str(production[0]), "about": production[1]}
     except MlflowException as error:
-        found = {"problem": f"MLflow: {error}".partition("\n")[0][:200]}
-    except DamagedLockError as error:
+        reason = str(error).partition("\n")[0][:200]
+        found = {"problem": f"{CANNOT_SAY} ({reason})"}
+    except PromotionError as error:
         found = {"problem": str(error)}
     sys.stdout.write(f"{json.dumps(found)}\n")
     return 0

@@ -22,7 +22,7 @@ from tasks.tracking.registered import BEFORE, SOURCE, ensure_version
 from tasks.tracking.registered_names import POLICY
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.store import Store, connect, logged_files
-from tasks.tracking.withdrawn import HASH_TAG, TAG
+from tasks.tracking.withdrawn import TAG
 from tasks.workspace.dvc_lockfile import read_lock
 
 MODEL = POLICY
@@ -110,26 +110,17 @@ def with_alias(root: Path, alias: str) -> ModelVersion | None:
     return _with_alias(_store(root).client, alias)
 
 
-def production_folder(root: Path) -> tuple[Path, str] | None:
-    """The model folder of `production` on this disk, and which version and round it is.
-
-    None before the first approval, or where its weights are neither here nor in a local store.
-    """
-    if (version := in_production(root)) is None:
-        return None
-    round_key = str(version.tags.get("rlhf.round"))
-    about = f"production, version {version.version}, round {round_key}"
-    here = root / policy_path(round_key)
-    stage = read_lock(root).get(f"ppo@{round_key}")
-    if (
-        stage is not None
-        and stage.outs.get(policy_path(round_key)) == version.tags.get(HASH_TAG)
-        and here.is_dir()
-    ):
-        return here, about
+def kept_by_mlflow(root: Path, version: ModelVersion) -> Path | None:
+    """Where MLflow keeps the weights of a version on this disk; None where it does not."""
     # The registry keeps the model's id only in the source that `ensure_version` gives.
-    kept = logged_files(_store(root), str(version.source).removeprefix(SOURCE))
-    return (kept, about) if kept is not None and kept.is_dir() else None
+    model = str(version.source).removeprefix(SOURCE)
+    try:
+        kept = logged_files(_store(root), model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None  # Somebody has deleted it.
+    return kept if kept is not None and kept.is_dir() else None
 
 
 def challenge(root: Path, chosen: Candidate) -> ModelVersion:

@@ -1,6 +1,7 @@
 """`make chat`: from a pipe, in a real terminal, and where there is nobody to talk to."""
 
 import io
+import json
 import os
 import pty
 import shutil
@@ -18,6 +19,7 @@ from tasks import chat
 from tasks.tracking.promotion import Candidate, Decision, decide
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
+from tasks.workspace.dvc_cache import md5, output_hash
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,29 +131,69 @@ def chosen(root: Path) -> tuple[Path, str]:
     return chat.choose_policy(root, None, chat.ask_production(root))
 
 
+LAST = ("models/rounds/r2/policy", "models/rounds/r2/policy")
+
+
 @pytest.mark.long
 def test_the_policy_in_production_comes_before_the_last_one(root: Path):
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"
-        "    - path: models/rounds/r1/policy\n      md5: one.dir\n"
-    )
-    last = (root / "models/rounds/r2/policy", "models/rounds/r2/policy")
-    assert chosen(root) == last
-    promote(root, "r1", "one.dir")
-    assert chosen(root) == (
-        root / "models/rounds/r1/policy",
-        "models/rounds/r1/policy (production, version 1, round r1)",
-    )
+    here = root / "models/rounds/r1/policy"
+    assert chosen(root) == (root / LAST[0], LAST[1])
+    promote(root, "r1", output_hash(here))
+    # Damaged or not: nothing depends on it.
+    (root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
+    assert chosen(root) == (here, "models/rounds/r1/policy (production, version 1, round r1)")
     named = chat.choose_policy(root, Path("models/sft"), None)
     assert named == (root / "models/sft", "models/sft")
 
-    # The round has been trained anew since: what was approved is in MLflow only, or nowhere.
-    kept = promote(root, "r1", "two.dir")
-    assert chosen(root) == last
-    (kept / "model").mkdir(parents=True)
+
+def put_into_cache(root: Path, folder: Path) -> None:
+    """As DVC keeps the files of a folder, and the list of them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    rows = [{"md5": md5(file), "relpath": file.relative_to(folder).as_posix()} for file in files]
+    (root / "listing").write_text(json.dumps(rows))
+    listed = (root / "listing", f"{md5(root / 'listing')}.dir")
+    for file, name in [*((file, md5(file)) for file in files), listed]:
+        cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, cached)
+
+
+@pytest.mark.long
+def test_weights_that_were_trained_anew_are_not_taken_for_those_in_production(root: Path):
+    here = root / "models/rounds/r1/policy"
+    digest, weights = output_hash(here), (here / "model.safetensors").read_bytes()
+    kept = promote(root, "r1", digest)
+    put_into_cache(root, here)
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"
+        f"    - path: models/rounds/r1/policy\n      md5: {digest}\n"
+    )
+    shutil.rmtree(here)
+    shutil.copytree(root / "models/sft", here)
+
     folder, about = chosen(root)
-    assert folder == kept / "model"
-    assert about.endswith("(production, version 2, round r1)")
+    assert about.endswith("(production, version 1, round r1)")
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+    # Nowhere but here: said, rather than another policy.
+    shutil.rmtree(root / ".dvc/cache")
+    with pytest.raises(chat.ChatError, match=r"weights of version 1, .* `dvc fetch --all-commits`"):
+        chosen(root)
+    (kept / "model").mkdir(parents=True)
+    assert chosen(root)[0] == kept / "model"
+
+
+@pytest.mark.long
+def test_a_policy_from_dvcs_cache_answers(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    here, text = root / "models/rounds/r1/policy", "Sam: where is my parcel?\n"
+    expected = asked(monkeypatch, capsys, text, "--policy", "models/rounds/r1/policy")
+    promote(root, "r1", output_hash(here))
+    put_into_cache(root, here)
+    shutil.rmtree(here)
+
+    assert asked(monkeypatch, capsys, text)[:2] == expected[:2]
 
 
 @pytest.mark.long
@@ -159,17 +201,8 @@ def test_where_mlflow_cannot_say_the_user_hears_how_to_name_a_policy(root: Path)
     store = root / ".work/mlflow/mlflow.db"
     store.parent.mkdir(parents=True)
     store.write_text("no database at all")
-    with pytest.raises(chat.ChatError, match="POLICY=models/rounds/r1/policy"):
+    with pytest.raises(chat.ChatError, match=r"MLflow cannot .* POLICY=models/rounds/r1/policy"):
         chosen(root)
-
-
-@pytest.mark.long
-def test_a_damaged_dvc_lock_is_not_blamed_on_mlflow(root: Path):
-    promote(root, "r1", "one.dir")
-    (root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
-    with pytest.raises(chat.ChatError, match=r"dvc\.lock: not valid YAML \(line 1\)") as refused:
-        chosen(root)
-    assert "MLflow" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,16 @@ annotate: $(READY)  ## the labelling page; VARIANT=name for the pairs of that va
 chat: $(READY)  ## talk to the promoted or last policy; SFT=1 for SFT beside it, POLICY=folder for another
 	@python -m tasks.chat $(if $(POLICY),--policy '$(POLICY)') $(if $(SFT),--sft)
 
+# In the environment nobody reads a quote or a dollar sign in them: not make, not the shell.
+unexport WHO WHY
+promote rollback: export RLHF_WHO = $(value WHO)
+promote rollback: export RLHF_WHY = $(value WHY)
+
 promote: $(READY)  ## what the gate says about ROUND=r3; APPROVE=1, REJECT=1 or OVERRIDE=1 with WHO=name WHY=reason
-	@python -m tasks.promote $(ROUND) $(if $(APPROVE)$(OVERRIDE),--approve) $(if $(OVERRIDE),--override) $(if $(REJECT),--reject) $(if $(WHO),--who '$(WHO)') $(if $(WHY),--why '$(WHY)')
+	@python -m tasks.promote $(ROUND) $(if $(APPROVE)$(OVERRIDE),--approve) $(if $(OVERRIDE),--override) $(if $(REJECT),--reject) $(if $(value WHO),--who "$$RLHF_WHO") $(if $(value WHY),--why "$$RLHF_WHY")
 
 rollback: $(READY)  ## restore the policy that was in production before; WHO=name WHY=reason
-	@python -m tasks.promote --rollback $(if $(WHO),--who '$(WHO)') $(if $(WHY),--why '$(WHY)')
+	@python -m tasks.promote --rollback $(if $(value WHO),--who "$$RLHF_WHO") $(if $(value WHY),--why "$$RLHF_WHY")
 
 sync: $(READY)  ## send to MLflow whatever has not arrived yet
 	@python -m tasks.sync

@@ -69,6 +69,45 @@ def test_a_second_call_sets_nothing_up(root: Path):
     assert done.stdout.split() == ["python", "-m", "tasks.repro"]
 
 
+HANDED_OVER = """#!/bin/sh
+for word in "$@"; do printf '<%s>' "$word"; done
+"""
+"""An interpreter that says which words it was given."""
+
+REASONS = ["it's Lea's, 5 $ less: $x $(x) ${y}", 'said "so" `id` \\ $((1)', "$$", "better"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("promote", "ROUND=r1", "APPROVE=1"), ["tasks.promote", "r1", "--approve"]),
+        (("rollback",), ["tasks.promote", "--rollback"]),
+    ],
+)
+def test_a_name_and_a_reason_are_handed_over_as_they_are(
+    root: Path, call: tuple[str, ...], words: list[str], reason: str
+):
+    ready(root)
+    python = root / ".venv/bin/python"
+    python.parent.mkdir()
+    python.write_text(HANDED_OVER)
+    python.chmod(0o755)
+
+    done = make(root, *call, "WHO=O'Hara $1", f"WHY={reason}")
+
+    given = ["-m", *words, "--who", "O'Hara $1", "--why", reason]
+    assert (done.stdout, done.stderr) == ("".join(f"<{word}>" for word in given), "")
+
+
+def test_without_a_name_none_is_handed_over(root: Path):
+    ready(root)
+
+    done = make(root, "--dry-run", "promote", "ROUND=r1")
+
+    assert done.stdout.split() == ["python", "-m", "tasks.promote", "r1"]
+
+
 def test_other_versions_are_installed(root: Path):
     ready(root)
     os.utime(root / "constraints.txt", (2**32, 2**32))

@@ -18,6 +18,7 @@ from rlhf.generation import sample_responses
 from rlhf.named_seeds import named_seed
 from rlhf.packed_weights import packed_weights
 from rlhf.params.sampling import SamplingParams
+from rlhf.positions import table_of_positions
 from rlhf.special_ids import SpecialIds
 from rlhf.templates import EMBEDDED_TEMPLATE
 
@@ -29,6 +30,13 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 class TooLongError(ValueError):
     """A message that leaves no room for a response; says how much there is."""
+
+
+def longest_context(lm: PreTrainedModel) -> int:
+    """Tokens that a prompt and its response may have; of some models there is no end."""
+    table = table_of_positions(lm)
+    named = getattr(lm.config, "max_position_embeddings", None)
+    return min(table or sys.maxsize, named or sys.maxsize)
 
 
 class Dialogue:
@@ -61,6 +69,8 @@ class Dialogue:
     def respond(self, message: str) -> Iterator[str]:
         """The response to a message, in pieces; earlier turns that no longer fit are forgotten.
 
+        They fit while they leave a response its tokens, or half of the context.
+
         A response that the caller does not read to its end is no turn to remember.
 
         Raises:
@@ -88,18 +98,21 @@ class Dialogue:
     def _prompt(self, message: str) -> tuple[list[int], int]:
         """Token ids of the turns that fit and of the message, and how long a response may be."""
         longest = self._sampling.max_new_tokens
-        limit = getattr(self._lm.config, "max_position_embeddings", None) or sys.maxsize
+        limit = longest_context(self._lm)
+        kept = list(self._messages)
         while True:
-            turns = [*self._messages, {"role": "user", "content": message}]
-            ids = encode_prompt(self._tokenizer, turns if self._messages else message)
+            turns = [*kept, {"role": "user", "content": message}]
+            ids = encode_prompt(self._tokenizer, turns if kept else message)
             room = min(longest, limit - len(ids))
-            if room == longest or not self._messages:
+            # Half of the context is enough: where all of it may be asked for, nothing would stay.
+            if room >= min(longest, limit // 2) or not kept:
                 break
-            del self._messages[:2]
+            del kept[:2]
         if room < 1:
             raise TooLongError(
                 f"the message has {len(ids)} tokens as a prompt; at most {limit - 1} fit"
             )
+        self._messages = kept
         return ids, room
 
     def _pieces(self, prompt: list[int], room: int, draws: torch.Tensor) -> Iterator[list[int]]:

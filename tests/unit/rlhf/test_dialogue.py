@@ -1,15 +1,15 @@
 """A dialogue responds as sampling does, in pieces, and remembers what it should."""
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import MptConfig, MptForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, decode_response, encode_prompt
-from rlhf.dialogue import CUT, FIRST_PIECE, Dialogue, TooLongError
+from rlhf.dialogue import CUT, FIRST_PIECE, Dialogue, TooLongError, longest_context
 from rlhf.draws import draw_table
 from rlhf.named_seeds import named_seed
 from rlhf.params.sampling import SamplingParams
 from rlhf.pretrain import train_tokenizer
-from rlhf.special_ids import special_ids
+from rlhf.special_ids import SpecialIds, special_ids
 from tests import tiny
 from tests.sampling import sample_all
 
@@ -36,10 +36,11 @@ def expected(
     sampling: SamplingParams,
     *,
     turn: int,
+    tokens: SpecialIds | None = None,
 ) -> str:
     """What sampling draws at once with the numbers of a turn."""
     lm, tokenizer = parts
-    encoded, ids = encode_prompt(tokenizer, prompt), special_ids(tokenizer)
+    encoded, ids = encode_prompt(tokenizer, prompt), tokens or special_ids(tokenizer)
     steps = sampling.max_new_tokens
     (row,) = sample_all(
         lm, [encoded], sampling, stop_ids=ids.stops, pad_id=ids.pad, batch_size=1,
@@ -152,3 +153,56 @@ def test_turns_that_no_longer_fit_are_forgotten_and_a_message_that_never_fits_is
         TooLongError, match=f"has {turn} tokens as a prompt; at most {turn - 1} fit"
     ):
         said(dialogue, LETTER)
+
+
+def test_a_message_that_is_refused_is_no_reason_to_forget():
+    both = parts(TURNS)
+    dialogue = Dialogue(*both, TWENTY, tokens=special_ids(both[1]), seed=0)
+    turns = [{"role": "user", "content": LETTER}]
+    turns.append({"role": "assistant", "content": said(dialogue, LETTER)})
+    turns.append({"role": "user", "content": OTHER})
+
+    with pytest.raises(TooLongError):
+        said(dialogue, LETTER * both[0].config.max_position_embeddings)
+
+    assert said(dialogue, OTHER) == expected(both, turns, TWENTY, turn=2)
+
+
+def test_earlier_turns_count_where_a_response_may_be_as_long_as_the_context():
+    both = lm, tokenizer = parts(TURNS)
+    limit = lm.config.max_position_embeddings
+    # A stop id that the first response soon has.
+    encoded = encode_prompt(tokenizer, LETTER)
+    first = draw_table(named_seed(0, "chat", 1), [encoded], limit - len(encoded))
+    tokens = special_ids(tokenizer)
+    longest = SamplingParams(max_new_tokens=limit)
+    (row,) = sample_all(
+        lm, [encoded], TWENTY, stop_ids=tokens.stops, pad_id=tokens.pad, batch_size=1,
+        draws=first[:, :20],
+    )  # fmt: skip
+    place = next(n for n, token in enumerate(row) if n > 2 and token not in row[:n])
+    tokens = tokens._replace(others=(row[place],))
+    dialogue = Dialogue(*both, longest, tokens=tokens, seed=0)
+
+    turns = [{"role": "user", "content": LETTER}]
+    turns.append({"role": "assistant", "content": said(dialogue, LETTER)})
+    turns.append({"role": "user", "content": OTHER})
+
+    room = limit - len(encode_prompt(tokenizer, turns))
+    sampling = SamplingParams(max_new_tokens=room)
+    assert said(dialogue, OTHER) == expected(both, turns, sampling, turn=2, tokens=tokens)
+
+
+def test_mpt_has_a_name_of_its_own_for_its_end():
+    lm, tokenizer = parts(None)
+    config = MptConfig(
+        vocab_size=len(tokenizer), d_model=16, n_heads=2, n_layers=1, expansion_ratio=2,
+        max_seq_len=24, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    lm = MptForCausalLM(config).eval()
+    dialogue = Dialogue(lm, tokenizer, TWENTY, tokens=special_ids(tokenizer), seed=0)
+    assert longest_context(lm) == 24
+
+    said(dialogue, "a")
+    with pytest.raises(TooLongError, match="at most 23 fit"):
+        said(dialogue, LETTER * 20)

@@ -12,6 +12,7 @@ Without a terminal, each line of the input gets one line of output: the response
 
 import argparse
 import gc
+import io
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf.stopping import TrainingStopped
 from tasks.tracking.production import Question, UnknownError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.spool import home
@@ -91,10 +93,11 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     sampling = SamplingParams(max_new_tokens=options.max_new_tokens)
-    if options.temperature == 0:
+    temperature = ppo_temperature(root) if options.temperature is None else options.temperature
+    if temperature == 0:
         sampling = replace(sampling, top_k=1)
-    elif options.temperature is not None:
-        sampling = replace(sampling, temperature=options.temperature)
+    elif temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
     device = choose_device("auto")
     folder, about = choose_policy(root, options.policy, asked)
     chosen = [("policy", folder, about)]
@@ -108,6 +111,19 @@ def load_speakers(root: Path, options: argparse.Namespace) -> list[Speaker]:
         dialogue = Dialogue(lm, tokenizer, sampling, tokens=tokens, seed=options.seed)
         speakers.append(Speaker(name, text, dialogue))
     return speakers
+
+
+def ppo_temperature(root: Path) -> float | None:
+    """`ppo.sampling.temperature` of params.yaml; None where there is none."""
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+
+    from tasks.params.yaml_files import load_yaml  # noqa: PLC0415 (without pydantic)
+
+    try:
+        found = load_yaml(root / "params.yaml")["ppo"]["sampling"]["temperature"]
+    except (OSError, ValueError, YAMLError, KeyError, TypeError):
+        return None  # Whoever needs more of it says what is wrong.
+    return float(found) if isinstance(found, int | float) and found > 0 else None
 
 
 def ask_production(root: Path) -> Question | None:
@@ -166,6 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code."""
     options = _options(argv)
     root = Path.cwd()
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # In some locales bytes that are no UTF-8 become what no tokenizer takes.
+        sys.stdin.reconfigure(errors="replace")
     loading = Loading(root, options)
     try:
         if not _probably_there(root, options):
@@ -174,8 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _converse(loading)
         else:
             _answer_lines(loading)
-    except (ValueError, ChatError, OSError) as error:
-        # ParamsError, ModelFolderError, TokenizerError, TemplateError and the like are ValueErrors.
+    except (ValueError, ChatError, OSError, TrainingStopped) as error:
+        # ParamsError, ModelFolderError, TokenizerError and the like are ValueErrors.
         sys.stderr.write(f"{error}\n")
         return 2
     except (KeyboardInterrupt, EOFError):
@@ -226,10 +245,11 @@ def _show(speakers: list[Speaker], line: str) -> None:
 
 def _pieces(speaker: Speaker, line: str) -> Iterator[str]:
     from rlhf.dialogue import TooLongError  # noqa: PLC0415
+    from rlhf.templates import TemplateError  # noqa: PLC0415
 
     try:
         yield from speaker.dialogue.respond(line)
-    except TooLongError as error:
+    except (TooLongError, TemplateError) as error:
         yield f"({error})"
 
 
@@ -268,7 +288,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--temperature",
         type=at_least(0, float),
-        help="0: likeliest tokens; that of training by default",
+        help="0: likeliest tokens; default: ppo.sampling.temperature of params.yaml, else 0.9",
     )
     parser.add_argument("--max-new-tokens", type=at_least(1, int), default=256, help="default: 256")
     parser.add_argument("--seed", type=at_least(0, int), default=0, help="default: 0")

@@ -229,6 +229,71 @@ def test_nobody_to_talk_to_is_one_line_before_anything_is_typed(
     assert problem in err
 
 
+def piped(root: Path, text: bytes, *options: str, **more: str) -> tuple[int, list[str], str]:
+    """Exit code, lines and errors of a chat in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.chat", "--max-new-tokens", "4", *options],
+        cwd=root,
+        input=text,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | more,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode().splitlines(), done.stderr.decode()
+
+
+@pytest.mark.long
+def test_a_line_that_is_no_utf8_gets_its_answer(root: Path):
+    code, lines, err = piped(root, b"Sam: my caf\xe9 is cold.\nKim: so is mine.\n", LC_ALL="C")
+
+    assert (code, len(lines), err) == (0, 2, "")
+
+
+def test_weights_or_a_temperature_that_give_no_numbers_are_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    code, _, err = asked(monkeypatch, capsys, "Sam: hi.\n", "--temperature", "1e-44")
+    assert (code, err.count("\n")) == (2, 1)
+
+    policy = tiny.llama(2, vocabulary=len(tiny.tokenizer()))
+    policy.lm_head.weight.data[:] = float("nan")
+    save_model(policy, root / "models/rounds/r2/policy")
+    code, _, err = asked(monkeypatch, capsys, "Sam: hi.\n")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not finite" in err
+
+
+def test_a_line_that_is_too_long_for_the_template_does_not_end_the_chat(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder = root / "models/rounds/r2/policy"
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    text = f"{'a' * 1_000_001}\nKim: hi.\n"
+
+    code, lines, err = asked(monkeypatch, capsys, text)
+
+    assert (code, len(lines), err) == (0, 2, "")
+    assert "1000000" in lines[0].replace(",", "")
+    assert lines[1] == asked(monkeypatch, capsys, "Kim: hi.\n")[1][0]
+
+
+def test_the_temperature_is_that_of_ppo_where_params_have_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    text, params = "Sam: where is my parcel?\n", root / "params.yaml"
+    hot = asked(monkeypatch, capsys, text, "--temperature", "9")
+    assert hot[1] != asked(monkeypatch, capsys, text)[1]
+
+    params.write_text("rounds: {r1: {}, r2: {}}\nppo: {sampling: {temperature: 9.0}}\n")
+    assert asked(monkeypatch, capsys, text) == hot
+    params.write_text("rounds: {r1: {}, r2: {}}\n")
+    usual = asked(monkeypatch, capsys, text, "--temperature", "0.9")
+    assert asked(monkeypatch, capsys, text) == usual
+
+
 def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]):
     for option, value in (("--temperature", "-1"), ("--max-new-tokens", "0")):
         with pytest.raises(SystemExit) as end:

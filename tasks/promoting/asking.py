@@ -44,8 +44,13 @@ def ask(root: Path, chosen: Candidate, limits: Limits) -> Verdict:
 
     Raises:
         ParamsError: params.yaml is wrong.
-        PromotionError: the two policies cannot be compared.
+        PromotionError: the two policies cannot be compared, or params.yaml no longer has the round.
     """
+    rounds = load_params(root / "params.yaml").rounds
+    if chosen.round_key not in rounds:
+        raise PromotionError(
+            f"round {chosen.round_key} is not among the rounds of params.yaml ({', '.join(rounds)})"
+        )
     now = promotion.in_production(root)
     task = _task(root, chosen, now, limits)
     kept = root / FOLDER / f"{_key(root, task)}.json"
@@ -89,7 +94,8 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
     for needed in (path, SFT, PREPARED, f"models/rounds/{key}/reward", f"results/reward/{key}"):
         if needed in recorded and output_hash(root / needed) != recorded[needed]:
             raise PromotionError(
-                f"{root / needed} is not what dvc.lock records; `dvc checkout` restores it"
+                f"{root / needed} is not what dvc.lock records; `dvc checkout --force {needed}` "
+                "restores it, or `dvc pull` where the cache lacks it"
             )
     before = SFT if now is None else folder_of(root, now).as_posix()
     return Task(

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import re
+import shutil
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
-from tasks.promoting.asking import folder_of, weights_at
+from tasks.promoting.asking import ask, folder_of, weights_at
+from tasks.promoting.gate import Limits
 from tasks.tracking import promotion
-from tasks.tracking.promotion import PromotionError
+from tasks.tracking.promotion import Candidate, PromotionError
 
 PATH = "models/rounds/r1/policy"
 
@@ -100,3 +103,36 @@ def test_weights_that_are_nowhere_are_said_to_be(
     assert promotion.in_production(tmp_path) is None
     with pytest.raises(PromotionError, match=r"version 7, .* `dvc fetch --all-commits`"):
         folder_of(tmp_path, production("0a1b.dir"))
+
+
+ROOT = Path(__file__).resolve().parents[4]
+SECOND = Candidate(round_key="r2", digest="0a1b.dir", model=None)  # type: ignore[arg-type]
+
+
+def test_a_round_that_params_no_longer_have_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    gone = re.sub(r"(?m)^  r2:.*\n(?:    .*\n)*", "", (ROOT / "params.yaml").read_text())
+    gone = re.sub(r"(?m)^  r3:.*\n(?:    .*\n)*", "", gone).replace("final: r3", "final: r1")
+    (tmp_path / "params.yaml").write_text(gone)
+    with pytest.raises(PromotionError) as refused:
+        ask(tmp_path, SECOND, Limits())
+    assert str(refused.value) == "round r2 is not among the rounds of params.yaml (r1)"
+
+
+def test_a_file_that_is_not_the_recorded_one_is_named_with_the_command_that_restores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    path = "models/rounds/r2/policy"
+    (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "dvc.lock").write_text(
+        f"stages: {{ppo@r2: {{outs: [{{path: {path}, md5: 0a1b.dir}}]}}}}\n"
+    )
+    with pytest.raises(PromotionError) as refused:
+        ask(tmp_path, SECOND, Limits())
+    assert str(refused.value) == (
+        f"{tmp_path / path} is not what dvc.lock records; `dvc checkout --force {path}` restores "
+        "it, or `dvc pull` where the cache lacks it"
+    )

@@ -19,6 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from tasks.own_data.model_checks import folder_problems
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
@@ -76,6 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         read_entries(workspace)  # DVC would refuse a damaged one only after all preparations.
         if options.preset is not None:
             refuse_if_busy(workspace)
+            _require_model(workspace, options.model)
             changes = take_preset(workspace, options.preset, options.model)
             sys.stdout.write(describe(options.preset, changes))
             sys.stdout.flush()
@@ -103,6 +105,13 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     if options.preset is not None and options.variant is not None:
         parser.error("--preset changes params.yaml, over which --variant is laid; one at a time")
     return options
+
+
+def _require_model(root: Path, model: str | None) -> None:
+    """Look at the folder of MODEL= before params.yaml names it."""
+    if model is not None and (root / model).is_dir():
+        for problem in folder_problems(root / model):
+            raise ParamsError(f"MODEL={model}: {problem}; params.yaml is as it was")
 
 
 def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str | None) -> int:

@@ -71,13 +71,14 @@ def _scorers(params: Params, root: Path) -> dict[str, Path]:
 
 
 def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
-    found = list(_folder_problems(folder)) or list(_recipe_problems(params, folder))
+    found = list(folder_problems(folder)) or list(_recipe_problems(params, folder))
     yield from (("base.model", text) for text in found)
     if not found:
         yield from _args_problems(folder, params.base.chat_template_args)
 
 
-def _folder_problems(folder: Path) -> Iterator[str]:
+def folder_problems(folder: Path) -> Iterator[str]:
+    """Why a folder cannot be a base model, by its config and tokenizer."""
     # Importing transformers takes seconds; only runs with a model of their own pay for it.
     from rlhf.chat import TokenizerError  # noqa: PLC0415
     from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
@@ -134,7 +135,7 @@ def _scores_problems(folder: Path) -> Iterator[str]:
 def _kind_problems(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
     """Why a folder is no reward model of ours, nor a classifier of another's."""
     if "score_std" in config and "reads_text" not in config:
-        yield from _folder_problems(folder)
+        yield from folder_problems(folder)
         return
     kinds = config.get("architectures") or []
     if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):

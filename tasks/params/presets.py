@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ruamel.yaml.comments import CommentedMap
 
 from tasks.params.editing import round_trip_yaml, set_value
-from tasks.params.loading import Params, ParamsError, load_params, read_yaml
+from tasks.params.loading import Params, ParamsError, load_params, read_yaml, unknown_keys
 from tasks.params.overlays import lay_over
 
 FOLDER = Path("params") / "presets"
@@ -93,9 +93,12 @@ def describe(name: str, changes: list[Change]) -> str:
 def _read_preset(root: Path, name: str) -> CommentedMap:
     """A preset with its numbers as they are written (`2e-5`)."""
     path = root / FOLDER / f"{name}.yaml"
-    wrong = [key for key in read_yaml(path) if key in WITHOUT_DEFAULTS or key not in _kinds()]
+    raw = read_yaml(path)
+    wrong = [key for key in raw if key in WITHOUT_DEFAULTS or key not in _kinds()]
     if wrong:
         raise ParamsError(f"{path}: {wrong[0]}: no section that a preset may have")
+    if unknown := list(unknown_keys(raw, Params, "")):
+        raise ParamsError("\n".join(f"{path}: {problem}" for problem in unknown))
     loaded = round_trip_yaml().load(path.read_text(encoding="utf-8"))
     assert isinstance(loaded, CommentedMap)
     return loaded

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from rlhf.model_folders import save_model
 from rlhf.params.lora import LoraParams
 from tasks import repro
 from tasks.params.loading import ParamsError, load_params
 from tasks.params.presets import available_presets, describe, main, take_preset
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[4]
 SHIPPED = available_presets(ROOT)
@@ -211,15 +213,47 @@ def test_make_repro_refuses_a_model_alone_and_a_preset_with_a_variant(
 def test_make_repro_takes_the_preset_before_it_reads_params_yaml(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends here because the folder holds no model, which is found after that."""
+    """It ends here because another folder holds no model, which is found after that."""
     monkeypatch.chdir(root)
     (root / "dvc.yaml").write_text("stages: {}\n")
+    write_model(root / "mine")
+    edit(root, "\nreward:\n", "\nreward:\n  model: other\n")
     assert repro.main(["--preset", "smollm2-135m", "--model", "mine"]) == 2
 
     out, err = capsys.readouterr()
     assert "Preset smollm2-135m (params/presets/smollm2-135m.yaml) in params.yaml:" in out
-    assert "mine: not a model folder in Hugging Face format" in err
+    assert "reward.model: " in err
     assert load_params(root / "params.yaml").ppo.lora == LoraParams(rank=16, alpha=32)
+
+
+def write_model(folder: Path) -> None:
+    tokenizer = tiny.tokenizer()
+    save_model(tiny.llama(0, vocabulary=len(tokenizer)), folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_make_repro_looks_at_the_model_before_it_changes_params_yaml(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root)
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    before = (root / "params.yaml").read_bytes()
+
+    assert repro.main(["--preset", "smollm2-135m", "--model", "mine"]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "mine: not a model folder in Hugging Face format" in err
+    assert (root / "params.yaml").read_bytes() == before
+
+
+def test_a_typo_in_a_preset_is_that_of_its_file(root: Path) -> None:
+    (root / "params/presets/mine.yaml").write_text("ppo: {kl_coeff: 0.1}\n")
+    with pytest.raises(ParamsError) as refused:
+        take_preset(root, "mine", "mine")
+    assert str(refused.value) == (
+        f"{root / 'params/presets/mine.yaml'}: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?"
+    )
 
 
 def test_a_model_beside_the_checkout_is_named_by_its_full_path(root: Path) -> None:

@@ -1,5 +1,6 @@
 """`make chat`: from a pipe, in a real terminal, and where there is nobody to talk to."""
 
+import copy
 import io
 import json
 import os
@@ -268,7 +269,7 @@ def test_a_line_that_is_too_long_for_the_template_does_not_end_the_chat(
 ):
     folder = root / "models/rounds/r2/policy"
     (folder / "chat_template.jinja").unlink(missing_ok=True)
-    tokenizer = tiny.tokenizer()
+    tokenizer = copy.deepcopy(tiny.tokenizer())
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     tokenizer.save_pretrained(folder)
     text = f"{'a' * 1_000_001}\nKim: hi.\n"

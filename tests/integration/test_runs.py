@@ -242,7 +242,7 @@ def test_where_git_refuses_the_run_is_done_and_its_data_are_pushed(
     finally:
         hook.unlink()
     assert state["name"] == "NotPushed"
-    assert "git push --quiet: error: failed to push some refs" in state["message"]
+    assert "git push --quiet: ! [remote rejected] runs/refused" in state["message"]
     assert pushed(checkout, "refused") == []
     workspace = checkout.root / ".work/runs/refused"
     assert checkout.dvc("status", "--cloud", "sft", cwd=workspace).endswith("are in sync.")

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.long
 AWAY = "http://ada:hunter2@127.0.0.1:9/api"
 ABSENT = "PREFECT_API_URL: expected a Prefect server at http://***@127.0.0.1:9/api, found none: "
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,6 +85,7 @@ def test_a_password_that_the_server_refuses_is_named_in_one_line(
 
 
 def test_a_worker_outside_of_a_git_repository_says_so_in_one_line(tmp_path: Path):
-    code, words = said(tmp_path, "flows.worker gpu --register-only", PREFECT_API_URL=AWAY)
+    settings = {"PREFECT_API_URL": AWAY, "PYTHONPATH": str(ROOT)}
+    code, words = said(tmp_path, "flows.worker gpu --register-only", **settings)
     assert (code, words.count("\n")) == (2, 1), words
     assert "fatal: not a git repository" in words

@@ -81,6 +81,7 @@ Models
     optimisers, muon     the training step that all loops share
     gradient_sums        gradients of large weights, added where they are kept, on a CPU
     lower_gradient_sums  gradients of weights, added in float32 on a GPU that computes in bfloat16
+    replaced_forwards    forward passes of modules, exchanged for a while
     shorter_backward     norms and rotations, differentiated in fewer steps on a CPU
 
 Loops

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from rlhf.replaced_forwards import replaced_forwards
+
 SMALLEST = 2**18
 """Numbers in a weight that is worth it, 1 MiB: a smaller one and its gradient stay in the
 processor's caches. The embedded model has none so large."""
@@ -31,17 +33,8 @@ def added_in_place(model: nn.Module) -> Iterator[None]:
     For plain linear layers and embeddings, whose weights autograd must not be asked for otherwise
     (`torch.autograd.grad`). A layer whose forward pass somebody else has replaced is left alone.
     """
-    replaced = []
-    try:
-        for layer in model.modules():
-            forward = _forward(layer)
-            if forward is not None and "forward" not in vars(layer):
-                vars(layer)["forward"] = forward
-                replaced.append(layer)
+    with replaced_forwards(model, _forward):
         yield
-    finally:
-        for layer in replaced:
-            vars(layer).pop("forward", None)
 
 
 def _forward(layer: nn.Module) -> Callable[[Tensor], Tensor] | None:

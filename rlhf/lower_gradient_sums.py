@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlhf.head_products import in_bfloat16
+from rlhf.replaced_forwards import replaced_forwards
 
 DEVICES = ("cuda",)
 """Where gradients are added so."""
@@ -32,16 +33,8 @@ def added_in_float32(model: nn.Module) -> Iterator[None]:
     Of layers that autocast computes in bfloat16; those outside it stay as they are, and so does one
     whose forward pass somebody else has replaced.
     """
-    replaced = []
-    try:
-        for layer in model.modules():
-            if _is_trained(layer) and "forward" not in vars(layer):
-                vars(layer)["forward"] = _forward(layer)
-                replaced.append(layer)
+    with replaced_forwards(model, _forward):
         yield
-    finally:
-        for layer in replaced:
-            vars(layer).pop("forward", None)
 
 
 def _is_trained(layer: nn.Module) -> bool:
@@ -52,7 +45,10 @@ def _is_trained(layer: nn.Module) -> bool:
     return lies_there and weight.requires_grad and weight.numel() >= SMALLEST
 
 
-def _forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+def _forward(layer: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The layer's forward pass with such a backward pass; None where it keeps its own."""
+    if not _is_trained(layer):
+        return None
     plain, device = layer.forward, cast(Tensor, layer.weight).device.type
 
     def forward(x: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ MKL's time, of 8 rows 0.45 and of one 0.35; that of weights below SMALLEST is no
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeGuard
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from rlhf import bits
+from rlhf.replaced_forwards import Forward, replaced_forwards
 
 SMALLEST: Mapping[str, int] = {"AVX2": 2**24, "AVX512": 2**17}
 """Numbers in a weight that is worth it, by the processor's vectors; with others none is."""
@@ -30,18 +31,14 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
     Their weights must not change there: each exists twice. A layer that computes so already, in a
     context around this one, is left alone.
     """
-    packed = []
-    try:
-        smallest = _smallest()
-        if bits.in_effect() == "native" and smallest is not None:
-            for layer in model.modules():
-                if _is_worth_it(layer, smallest) and "forward" not in vars(layer):
-                    vars(layer)["forward"] = _product(layer)
-                    packed.append(layer)
+    smallest = _smallest() if bits.in_effect() == "native" else None
+
+    def forward_of(layer: nn.Module) -> Forward | None:
+        worth_it = smallest is not None and _is_worth_it(layer, smallest)
+        return _product(cast(nn.Linear, layer)) if worth_it else None
+
+    with replaced_forwards(model, forward_of):
         yield
-    finally:
-        for layer in packed:
-            vars(layer).pop("forward", None)
 
 
 def _smallest() -> int | None:
@@ -51,7 +48,7 @@ def _smallest() -> int | None:
     return SMALLEST.get(torch.backends.cpu.get_cpu_capability())
 
 
-def _is_worth_it(layer: nn.Module, smallest: int) -> TypeGuard[nn.Linear]:
+def _is_worth_it(layer: nn.Module, smallest: int) -> bool:
     """Whether it is a plain layer with a large weight on the CPU in float32."""
     if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
         return False

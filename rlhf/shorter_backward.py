@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rlhf import bits
+from rlhf.replaced_forwards import replaced_forwards
 
 NORMS = frozenset(
     f"{family}RMSNorm"
@@ -40,15 +41,17 @@ def shorter_backward(model: nn.Module) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if bits.in_effect() == "native":
-            for module in model.modules():
-                if type(module).__name__ in NORMS and "forward" not in vars(module):
-                    vars(module)["forward"] = partial(_norm, module, module.forward)
-                    stack.callback(vars(module).pop, "forward", None)
+            stack.enter_context(replaced_forwards(model, _forward))
             for family in {_family(module) for module in model.modules()} - {None}:
                 plain = vars(family)[ROTATION]
                 stack.callback(setattr, family, ROTATION, plain)
                 setattr(family, ROTATION, partial(_rotated, plain))
         yield
+
+
+def _forward(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The forward pass of a norm with such a backward pass; None where it is another module."""
+    return partial(_norm, module, module.forward) if type(module).__name__ in NORMS else None
 
 
 def _family(module: nn.Module) -> Any:

@@ -1,8 +1,6 @@
 """`make chat`: from a pipe, in a real terminal, and where there is nobody to talk to."""
 
 import copy
-import io
-import json
 import os
 import pty
 import shutil
@@ -13,53 +11,17 @@ import time
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from rlhf.model_folders import save_model
 from tasks import chat
-from tasks.tracking.promotion import Candidate, Decision, decide
-from tasks.tracking.shipping import tracking_uri
-from tasks.tracking.store import connect
-from tasks.workspace.dvc_cache import md5, output_hash
-from tests import tiny
+from tests import chat_world, tiny
+from tests.chat_world import asked, chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300
 
-
-def write_policy(folder: Path, seed: int) -> None:
-    tokenizer = tiny.tokenizer()
-    save_model(tiny.llama(seed, vocabulary=len(tokenizer)), folder)
-    tokenizer.save_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SFT, and the policies of two of three rounds."""
-    root = tmp_path_factory.mktemp("chat")
-    shutil.copy(ROOT / "params.yaml", root)
-    write_policy(root / "models/sft", 0)
-    for number in (1, 2):
-        write_policy(root / f"models/rounds/r{number}/policy", number)
-    return root
-
-
-@pytest.fixture
-def root(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = Path(shutil.copytree(template, tmp_path / "root"))
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return folder
-
-
-def asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, *options: str
-) -> tuple[int, list[str], str]:
-    """Exit code, lines and errors of a chat from a pipe."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    code = chat.main(["--max-new-tokens", "20", *options])
-    out, err = capsys.readouterr()
-    return code, out.splitlines(), err
+template = pytest.fixture(scope="module")(chat_world.template)
+root = pytest.fixture(chat_world.root)
 
 
 def test_each_line_gets_one_line_of_the_last_policy_and_of_sft_beside_it(
@@ -111,90 +73,6 @@ def test_the_likeliest_tokens_do_not_depend_on_the_seed(
     options = ("--temperature", "0", "--seed")
     one, two = (asked(monkeypatch, capsys, text, *options, seed)[1] for seed in "12")
     assert one == two != [""]
-
-
-def promote(root: Path, key: str, digest: str) -> Path:
-    """Approve a policy as the flow does; where MLflow keeps its weights."""
-    store = connect(tracking_uri(root))
-    run = store.client.create_run(store.experiment)
-    model = store.client.create_logged_model(
-        store.experiment, name="policy", source_run_id=run.info.run_id, tags={"dvc.md5": digest}
-    )
-    store.client.finalize_logged_model(model.model_id, "READY")
-    decision = Decision(choice="approve", who="Lea", why="better")
-    decide(root, Candidate(round_key=key, digest=digest, model=model), decision)
-    location = MlflowClient(tracking_uri(root)).get_logged_model(model.model_id).artifact_location
-    return Path(location.removeprefix("file://"))
-
-
-def chosen(root: Path) -> tuple[Path, str]:
-    """What is chosen where nobody names a policy; MLflow is asked in a process of its own."""
-    return chat.choose_policy(root, None, chat.ask_production(root))
-
-
-LAST = ("models/rounds/r2/policy", "models/rounds/r2/policy")
-
-
-@pytest.mark.long
-def test_the_policy_in_production_comes_before_the_last_one(root: Path):
-    here = root / "models/rounds/r1/policy"
-    assert chosen(root) == (root / LAST[0], LAST[1])
-    promote(root, "r1", output_hash(here))
-    # Damaged or not: nothing depends on it.
-    (root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
-    assert chosen(root) == (here, "models/rounds/r1/policy (production, version 1, round r1)")
-    named = chat.choose_policy(root, Path("models/sft"), None)
-    assert named == (root / "models/sft", "models/sft")
-
-
-def put_into_cache(root: Path, folder: Path) -> None:
-    """As DVC keeps the files of a folder, and the list of them."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    rows = [{"md5": md5(file), "relpath": file.relative_to(folder).as_posix()} for file in files]
-    (root / "listing").write_text(json.dumps(rows))
-    listed = (root / "listing", f"{md5(root / 'listing')}.dir")
-    for file, name in [*((file, md5(file)) for file in files), listed]:
-        cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, cached)
-
-
-@pytest.mark.long
-def test_weights_that_were_trained_anew_are_not_taken_for_those_in_production(root: Path):
-    here = root / "models/rounds/r1/policy"
-    digest, weights = output_hash(here), (here / "model.safetensors").read_bytes()
-    kept = promote(root, "r1", digest)
-    put_into_cache(root, here)
-    (root / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n"
-        f"    - path: models/rounds/r1/policy\n      md5: {digest}\n"
-    )
-    shutil.rmtree(here)
-    shutil.copytree(root / "models/sft", here)
-
-    folder, about = chosen(root)
-    assert about.endswith("(production, version 1, round r1)")
-    assert (folder / "model.safetensors").read_bytes() == weights
-
-    # Nowhere but here: said, rather than another policy.
-    shutil.rmtree(root / ".dvc/cache")
-    with pytest.raises(chat.ChatError, match=r"weights of version 1, .* `dvc fetch --all-commits`"):
-        chosen(root)
-    (kept / "model").mkdir(parents=True)
-    assert chosen(root)[0] == kept / "model"
-
-
-@pytest.mark.long
-def test_a_policy_from_dvcs_cache_answers(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    here, text = root / "models/rounds/r1/policy", "Sam: where is my parcel?\n"
-    expected = asked(monkeypatch, capsys, text, "--policy", "models/rounds/r1/policy")
-    promote(root, "r1", output_hash(here))
-    put_into_cache(root, here)
-    shutil.rmtree(here)
-
-    assert asked(monkeypatch, capsys, text)[:2] == expected[:2]
 
 
 @pytest.mark.long

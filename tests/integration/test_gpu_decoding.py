@@ -72,42 +72,37 @@ def test_recorded_steps_draw_what_steps_one_by_one_draw(
     assert other == 0 if precision == torch.float32 else other <= 0.02 * same
 
 
-@pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
-def test_long_responses_are_read_to_three_lengths(
-    prompts, plain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """128, 256 and 384 positions; no response ends."""
-    recorded = []
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions that each recorded step reads."""
+    found: list[int] = []
 
     def record(step):
-        recorded.append(step.__self__.shown)
+        found.append(step.__self__.shown)
         return cuda_graphs.record(step)
 
+    monkeypatch.setattr(generation, "recorder", lambda lm, device: record)
+    return found
+
+
+@pytest.mark.parametrize("prompts", [PADDED, EQUAL], ids=["padded", "equal"])
+def test_long_responses_are_read_to_three_lengths(prompts, plain, read: list[int]) -> None:
+    """128, 256 and 384 positions; no response ends."""
     lm = families.policy("llama").to(GPU)
     expected = plain(lm, prompts, stops=(99,))
-    monkeypatch.setattr(generation, "recorder", lambda lm, device: record)
     found = sample(lm, prompts, stops=(99,))
 
-    assert recorded == [128, 256, max(len(prompt) for prompt in prompts) + 300]
+    assert read == [128, 256, max(len(prompt) for prompt in prompts) + 300]
     assert found.rows() == expected.rows()
 
 
-def test_in_bfloat16_all_positions_are_read_from_the_first_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_bfloat16_all_positions_are_read_from_the_first_step(read: list[int]) -> None:
     """By the kernel of our own: so a rollout in which no row leaves is one recording."""
-    recorded = []
-
-    def record(step):
-        recorded.append(step.__self__.shown)
-        return cuda_graphs.record(step)
-
     lm = families.policy("llama").to(GPU)
-    monkeypatch.setattr(generation, "recorder", lambda lm, device: record)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         sample(lm, PADDED, stops=(99,))
 
-    assert recorded == [max(len(prompt) for prompt in PADDED) + 300]
+    assert read == [max(len(prompt) for prompt in PADDED) + 300]
 
 
 @pytest.mark.parametrize(

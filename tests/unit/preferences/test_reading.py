@@ -8,7 +8,8 @@ from preferences.formats.reading import open_source
 from preferences.formats.writing import Unsettled
 from preferences.loading import load_comparisons
 from preferences.reader import MalformedDataError
-from preferences.records import Sourced, Voted, pair_id, text_hash
+from preferences.records import Sourced, pair_id, text_hash
+from tests.label_studio_tasks import studio_task
 from tests.pair_files import (
     MESSAGES,
     PREFERENCES,
@@ -35,76 +36,6 @@ def test_only_columns_of_the_format_are_taken_from_scored_responses(tmp_path):
     (item,) = source
     assert item.preference.weight == 1.0
     assert source.left_out == {"weight"}
-
-
-def test_label_studio_as_it_exports_it(tmp_path):
-    task = {
-        "id": 1,
-        "data": {"prompt": "p", "response_a": "x", "response_b": "y", "pair_id": "1"},
-        "annotations": [
-            {
-                "completed_by": {"id": 7, "email": "a@b.c"},
-                "was_cancelled": False,
-                "lead_time": 1.5,
-                "ground_truth": False,
-                "result": [
-                    {
-                        "from_name": "pref",
-                        "to_name": "a,b",
-                        "type": "pairwise",
-                        "value": {"selected": "right"},
-                    }
-                ],
-            }
-        ],
-    }
-    (tmp_path / "x.json").write_text(json.dumps([task]))
-    (item,) = open_source(tmp_path / "x.json")
-    assert isinstance(item, Voted)
-    assert [(each.annotator_id, each.choice) for each in item.judgments] == [("7", "b")]
-
-
-def studio_task(*answers):
-    """A task whose annotations are (who, "left", "right", or None for a cancelled one)."""
-    annotations = [
-        {
-            "completed_by": {"id": who},
-            "was_cancelled": side is None,
-            "result": [{"value": {"selected": side}}] if side else [],
-        }
-        for who, side in answers
-    ]
-    return {
-        "data": {"prompt": "p", "response_a": "x", "response_b": "y"},
-        "annotations": annotations,
-    }
-
-
-@pytest.mark.parametrize(
-    ("answers", "wrong"),
-    [
-        ([(7, "left"), (8, "left"), (7, "right")],
-         'annotation 3: annotator "7" says b, and said a before'),
-        ([(7, None), (7, "right")], 'annotation 2: annotator "7" says b, and said skip before'),
-    ],
-)  # fmt: skip
-def test_two_answers_of_one_annotator_are_a_malformed_task(tmp_path, answers, wrong):
-    tasks = [studio_task(*answers), studio_task((7, "left"))]
-    (tmp_path / "x.json").write_text(json.dumps(tasks))
-
-    with pytest.raises(MalformedDataError) as caught:
-        list(open_source(tmp_path / "x.json"))
-    expected = f"{tmp_path}/x.json item 1: {wrong}; expected one answer of each"
-    assert str(caught.value) == expected
-    source = open_source(tmp_path / "x.json", skip_malformed=1)
-    assert [item.where for item in source] == [f"{tmp_path}/x.json item 2"]
-    assert source.aside == [expected]
-
-
-def test_an_annotator_who_answers_the_same_again_has_one_vote(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps([studio_task((7, "left"), (8, None), (7, "left"))]))
-    (item,) = open_source(tmp_path / "x.json")
-    assert [(one.annotator_id, one.choice) for one in item.judgments] == [("7", "a"), ("8", "skip")]
 
 
 def test_judgments_that_contradict_each_other_are_refused_with_their_file_and_pair(tmp_path):
@@ -201,15 +132,6 @@ def test_null_where_a_format_needs_nothing_is_as_if_it_were_not_there(tmp_path, 
     (item,) = open_source(tmp_path / container)
     record = item.preference if isinstance(item, Sourced) else item.comparison
     assert record.prompt_id == text_hash("p")
-
-
-def test_annotations_of_nobody_are_of_different_annotators(tmp_path):
-    result = [{"value": {"selected": "left"}}, {"value": {"choices": 5}}]
-    entries = [{"completed_by": who, "result": result} for who in (None, {"id": None}, 7)]
-    data = {"prompt": "p", "response_a": "x", "response_b": "y"}
-    (tmp_path / "x.json").write_text(json.dumps([{"data": data, "annotations": entries}]))
-    (item,) = open_source(tmp_path / "x.json")
-    assert [each.annotator_id for each in item.judgments] == ["annotator 1", "annotator 2", "7"]
 
 
 def test_columns_that_a_format_does_not_know_are_named(tmp_path):

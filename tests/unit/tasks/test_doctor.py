@@ -1,11 +1,8 @@
 """`make doctor`: finds simulated damage, applies safe fixes, and names the command for the rest."""
 
-import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,39 +10,12 @@ import pytest
 from rlhf.manifests import describe_files, write_manifest
 from tasks.doctor import main
 from tasks.workspace.dvc_cache import output_hash
-from tasks.workspace.dvc_rwlock import clear_stale, dvc_processes
 from tasks.workspace.files import write_json
 from tasks.workspace.work_folder import Running, note_running, read_running
+from tests import doctor_world
+from tests.doctor_world import doctor, md5
 
-
-def md5(content: bytes) -> str:
-    return hashlib.md5(content).hexdigest()
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace with one output folder in cache and dvc.lock, as DVC writes them."""
-    files = {"a.txt": b"first", "sub/b.txt": b"second"}
-    for name, content in files.items():
-        path = tmp_path / "results/sft" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    rows = [f'{{"md5": "{md5(content)}", "relpath": "{name}"}}' for name, content in files.items()]
-    listing = f"[{', '.join(rows)}]".encode()
-    for content, ending in (*[(c, "") for c in files.values()], (listing, ".dir")):
-        name = md5(content)
-        cached = tmp_path / ".dvc/cache/files/md5" / name[:2] / (name[2:] + ending)
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        cached.write_bytes(content)
-        cached.chmod(0o444)
-    (tmp_path / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  sft:\n    cmd: x\n    outs:\n"
-        f"    - {{path: results/sft, hash: md5, md5: {md5(listing)}.dir}}\n"
-    )
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
-    return tmp_path
+root = pytest.fixture(doctor_world.root)
 
 
 @pytest.fixture
@@ -67,11 +37,6 @@ def damage(root: Path, content: bytes) -> Path:
     cached.chmod(0o644)
     cached.write_bytes(b"damaged")
     return cached
-
-
-def doctor(capsys, *arguments: str) -> tuple[int, list[str]]:
-    code = main(list(arguments))
-    return code, capsys.readouterr().out.splitlines()
 
 
 def test_a_sound_workspace_is_well(root: Path, capsys):
@@ -304,70 +269,3 @@ def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root:
     assert [path.name for path in work.glob("*/step-*")] == ["step-00000001"]
     assert not (work / "staging").exists()
     assert not beside.exists()
-
-
-# --- DVC's locks ---------------------------------------------------------------------------------
-
-
-def leave_lock(root: Path, content: str) -> Path:
-    path = root / ".dvc/tmp/rwlock"
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    return path
-
-
-def test_an_empty_lock_file_is_nothing(root: Path):
-    path = leave_lock(root, '{"read": {}, "write": {"x": {}}}')
-    assert clear_stale(root) == []
-    assert path.exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        # Process 1 exists, so DVC would wait for it; but it is no DVC command in this folder.
-        (
-            '{"write": {"models/sft": {"pid": 1, "cmd": "repro"}}}',
-            "left behind by repro (process 1)",
-        ),
-        ('{"read": {"x": [{"pid": 1, "cmd": "a"}]}}', "left behind by a (process 1)"),
-        ('{"write": {"mod', "damaged"),
-        ("[]", "damaged"),
-    ],
-)
-def test_what_dead_processes_left_is_named_and_removed(
-    root: Path, capsys, content: str, problem: str
-):
-    path = leave_lock(root, content)
-
-    code, said = doctor(capsys)
-    assert code == 1
-    assert f"{path}: {problem}" in said[0]
-    assert f"rm {path}" in said[0]
-    assert path.exists()
-    (line,) = clear_stale(root)
-    assert problem in line
-    assert "rm " not in line, "it has been removed"
-    assert not path.exists()
-
-
-def test_the_locks_of_a_dvc_command_that_works_here_are_its_own(root: Path, tmp_path_factory):
-    path = leave_lock(root, '{"write": {"models/sft": {"pid": 1, "cmd": "repro"}}}')
-    program = tmp_path_factory.mktemp("bin") / "dvc"
-    program.write_text("print('here', flush=True)\nimport sys; sys.stdin.read()")
-    process = subprocess.Popen(
-        [sys.executable, str(program)],
-        cwd=root,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        assert dvc_processes(root) == [process.pid]
-        assert clear_stale(root) == []
-        assert path.exists()
-    finally:
-        process.communicate()
-    assert len(clear_stale(root)) == 1

@@ -7,7 +7,8 @@ Both sides get the same models, token ids, lengths, precision and numbers of opt
 take turns, each in a process of its own. TRL lives in environments that this makes
 (benchmarks/trl_environment.py): PPO in the last release that had it, SFT and reward training in
 the current one; `--without-trl` measures us alone. TRL takes the instructions that the processor
-has. So do we, unless `--bits portable` asks for those of the pipeline's default, AVX2.
+has. So do we, unless `--bits portable` asks for those of the pipeline's default, AVX2. `--avx2`
+keeps AVX-512 from both, so that a processor which has it stands for those which do not.
 `--precision bfloat16` is that of forward passes, on both sides; trained weights stay float32.
 On a CPU seconds are CPU seconds of all threads, so that other work on the machine disturbs little;
 on a GPU they are by the wall.
@@ -29,8 +30,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.speed_environment import with_bits, without_pins
-from benchmarks.speed_numbers import short
+from benchmarks.speed_environment import AVX2, with_bits, without_pins
+from benchmarks.speed_numbers import CONFINED, short
 from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
 from benchmarks.speed_world import LONG, SIZES, responses_of, warming, works_of, write_world
 from benchmarks.trl_environment import CURRENT, WITH_PPO, make_environment
@@ -56,7 +57,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         for size in sizes:
             found: dict[str, Any] = {
-                "machine": _machine(device), "threads": options.threads, "runs": options.runs,
+                "machine": _machine(options, device),
+                "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
                 "bits": {"ours": options.bits, "trl": "native"}, "precision": options.precision,
                 "ends": DRAWN, "iteration": 1 + warming(device, "ours", size),
@@ -106,6 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--precision", choices=list(PRECISIONS), default="float32", help="of both sides"
     )
+    parser.add_argument("--avx2", action="store_true", help="no AVX-512 for either side")
     parser.add_argument("--without-trl", action="store_true")
     return parser.parse_args()
 
@@ -134,6 +137,8 @@ def commands(trl: dict[Path, str]) -> dict[str, list[str]]:
 def environment_of(side: str, options: argparse.Namespace) -> dict[str, str]:
     """The environment of a side's process; the pins of our bits are in ours alone."""
     pinned = with_bits(options.bits) if side == "ours" else without_pins()
+    if options.avx2:
+        pinned |= AVX2
     return pinned | {"OMP_NUM_THREADS": str(options.threads), "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
@@ -162,14 +167,14 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 def _name(device: str, size: str, options: argparse.Namespace) -> str:
     """The file of a measurement: each machine has its own."""
-    machine = re.sub(r"[^a-z0-9]+", "-", short(_machine(device)).lower())
+    machine = re.sub(r"[^a-z0-9]+", "-", short(_machine(options, device)).lower())
     return f"{device}-{size}{PRECISIONS[options.precision]}{BITS[options.bits]}-{machine}.json"
 
 
-def _machine(device: str) -> str:
+def _machine(options: argparse.Namespace, device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return f"{processor()}, {os.cpu_count()} cores"
+    return f"{processor()}, {os.cpu_count()} cores{CONFINED if options.avx2 else ''}"
 
 
 if __name__ == "__main__":

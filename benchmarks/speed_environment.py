@@ -10,6 +10,13 @@ from collections.abc import Mapping
 
 from rlhf.bits import NATIVE, PORTABLE, Bits
 
+AVX2: Mapping[str, str] = {
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+"""A processor with AVX-512 computes so as one without; `MKL_CBWR` is left to what bits ask for."""
+
 BEFORE = "RLHF_BITS_BEFORE"
 """Where `rlhf.bits` keeps what its pins replaced."""
 

@@ -24,10 +24,15 @@ def rows_of(measured: Sequence[Row]) -> list[Row]:
     ]
 
 
+CONFINED = ", confined to AVX2"
+"""What is said of a processor that kept its AVX-512 from both sides."""
+
+
 def short(machine: str) -> str:
     """A processor's maker, family and model, such as AMD 26/2; anything else as it is."""
     parts = re.match(r"(Intel|AMD).*\(family (\d+), model (\d+)\)", machine)
-    return f"{parts[1]} {parts[2]}/{parts[3]}" if parts else machine
+    confined = " with AVX2" if machine.endswith(CONFINED) else ""
+    return f"{parts[1]} {parts[2]}/{parts[3]}{confined}" if parts else machine
 
 
 def bits(found: Row) -> str:

@@ -138,8 +138,9 @@ def _section(measured: Sequence[Row], unit: str) -> list[str]:
     return [
         "How many times as long TRL takes: 2.10 says that it takes 2.10 times as long as this "
         "project. A machine is named by its processor's family and model: AMD 25/1 is a Zen 3, "
-        "25/17 a Zen 4, 26/2 a Zen 5, Intel 6/207 an Emerald Rapids. Spreads are in the tables "
-        "below; some rows are of a single run.",
+        "25/17 a Zen 4, 26/2 a Zen 5, Intel 6/207 an Emerald Rapids. Where AVX2 stands behind it "
+        "neither side was given AVX-512, so that it stands for processors that have none "
+        "(`--avx2`). Spreads are in the tables below; some rows are of a single run.",
         "",
         *speed_summary.table(rows, HEADER),
         "",

@@ -82,7 +82,8 @@ Models
     gradient_sums        gradients of large weights, added where they are kept, on a CPU
     lower_gradient_sums  gradients of weights, added in float32 on a GPU that computes in bfloat16
     replaced_forwards    forward passes of modules, exchanged for a while
-    shorter_backward     norms and rotations, differentiated in fewer steps on a CPU
+    shorter_backward     norms, rotations and gates, differentiated in fewer steps on a CPU
+    picked_logprobs      log-probabilities of tokens, whose gradient takes one tensor of logits
 
 Loops
     pretrain             the embedded base model and its tokenizer

@@ -3,6 +3,7 @@
 from torch.nn import functional
 
 from rlhf.masked import Normaliser, accumulation_dtype, token_count
+from rlhf.picked_logprobs import is_used_for, summed_cross_entropy
 from rlhf.shapes import AttentionMask, Scalar, SequenceLogits, TokenIds
 
 
@@ -24,5 +25,9 @@ def language_model_loss(
         picked, labels = logits.flatten(0, 1), labels.flatten()
     else:
         picked, labels = logits[loss_mask], labels[loss_mask]
-    total = functional.cross_entropy(picked.to(accumulation_dtype(picked)), labels, reduction="sum")
+    wide = picked.to(accumulation_dtype(picked))
+    if is_used_for(wide):
+        total = summed_cross_entropy(wide, labels)
+    else:
+        total = functional.cross_entropy(wide, labels, reduction="sum")
     return total / (token_count(loss_mask) if normaliser is None else normaliser)

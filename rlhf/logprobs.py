@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf.masked import accumulation_dtype
+from rlhf.picked_logprobs import is_used_for, picked_logprobs, picked_logprobs_and_entropy
 from rlhf.shapes import Logits, PerToken, ResponseIds
 
 
@@ -25,6 +26,8 @@ class TokenLogprobs(NamedTuple):
 
 def token_logprobs(logits: Logits, token_ids: ResponseIds, *, temperature: float) -> PerToken:
     """Log-probability of each token under the policy, in nats."""
+    if is_used_for(logits):
+        return picked_logprobs(_wide(logits, temperature), token_ids, temperature=temperature)
     return _pick(log_policy(logits, temperature=temperature), token_ids)
 
 
@@ -36,6 +39,10 @@ def token_logprobs_and_entropy(
     Both are in nats; the entropy lies between 0 and log(vocabulary). An entropy that no loss
     uses (`train_entropy=False`) needs no gradient, which costs six passes over the logits.
     """
+    if is_used_for(logits) and not train_entropy:
+        wide = _wide(logits, temperature)
+        found = picked_logprobs_and_entropy(wide, token_ids, temperature=temperature)
+        return TokenLogprobs(*found)
     log_probabilities = log_policy(logits, temperature=temperature)
     with torch.set_grad_enabled(train_entropy and torch.is_grad_enabled()):
         entropies = _entropy(log_probabilities)
@@ -44,11 +51,15 @@ def token_logprobs_and_entropy(
 
 def log_policy(logits: Logits, *, temperature: float) -> Logits:
     """Log-probability of every token of the vocabulary at each position, in nats."""
-    if not temperature > 0:
-        raise ValueError(f"temperature: expected a number above 0, found {temperature}")
-    wide = logits.to(accumulation_dtype(logits))
+    wide = _wide(logits, temperature)
     # Dividing by 1 changes no bit, but it reads and writes all logits, forward and backward.
     return torch.log_softmax(wide if temperature == 1 else wide / temperature, dim=-1)
+
+
+def _wide(logits: Logits, temperature: float) -> Logits:
+    if not temperature > 0:
+        raise ValueError(f"temperature: expected a number above 0, found {temperature}")
+    return logits.to(accumulation_dtype(logits))
 
 
 def _pick(log_probabilities: Logits, token_ids: ResponseIds) -> PerToken:

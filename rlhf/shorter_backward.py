@@ -1,10 +1,11 @@
-"""Backward passes of norms and of rotated positions that read and write less, on a CPU.
+"""Backward passes of norms, rotated positions and gates that read and write less, on a CPU.
 
-Both are chains of small operations, whose backward passes autograd writes operation by operation:
-on a CPU each is a trip through memory. Worked out by hand, a norm's takes a third to a half of the
-time, a rotation's two thirds, and less is kept for it. The forward passes do the same operations
-in the same order, so they have the same bits; gradients are rounded otherwise, so only native bits
-have them: portable ones stay as recorded.
+All are chains of small operations, whose backward passes autograd writes operation by operation:
+on a CPU each is a trip through memory, and the longer one where the result is a tensor of its own.
+Worked out by hand, a norm's takes a third of the time, a rotation's two thirds, a gate's half: what
+was kept for it alone is overwritten. The forward passes do the same operations in the same order,
+so they have the same bits; gradients are rounded otherwise, so only native bits have them: portable
+ones stay as recorded.
 """
 
 import contextlib
@@ -16,15 +17,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from transformers.activations import SiLUActivation
 
 from rlhf import bits
 from rlhf.replaced_forwards import replaced_forwards
+from rlhf.thread_order import silu_backward_
 
-NORMS = frozenset(
-    f"{family}RMSNorm"
-    for family in ("Granite", "Llama", "Mistral", "Olmo2", "Phi3", "Qwen2", "Qwen3", "SmolLM3")
-)
+_FAMILIES = ("Granite", "Llama", "Mistral", "Olmo2", "Qwen2", "Qwen3", "SmolLM3")
+
+NORMS = frozenset(f"{family}RMSNorm" for family in (*_FAMILIES, "Phi3"))
 """Classes of transformers that divide by the root of the mean square, then scale by a weight."""
+
+GATED = frozenset(f"{family}MLP" for family in (*_FAMILIES, "Cohere"))
+"""Classes of transformers that put the product of a gate and of values through one more layer."""
+
+SILU = frozenset({nn.SiLU, SiLUActivation})
+"""What a gate's activation function is called."""
 
 ROTATED = frozenset({"gemma", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"})
 """`model_type` of the models that rotate the first half of each head with the second."""
@@ -35,9 +44,9 @@ ROTATION = "apply_rotary_pos_emb"
 
 @contextlib.contextmanager
 def shorter_backward(model: nn.Module) -> Iterator[None]:
-    """Inside it norms and rotations of the model are differentiated so, where it computes so.
+    """Inside it norms, rotations and gates of the model are differentiated so.
 
-    On a CPU in float32 with native bits.
+    Where it computes on a CPU in float32 with native bits.
     """
     with contextlib.ExitStack() as stack:
         if bits.in_effect() == "native":
@@ -50,8 +59,13 @@ def shorter_backward(model: nn.Module) -> Iterator[None]:
 
 
 def _forward(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """The forward pass of a norm with such a backward pass; None where it is another module."""
-    return partial(_norm, module, module.forward) if type(module).__name__ in NORMS else None
+    """The forward pass with such a backward pass; None where it is another module."""
+    kind = type(module).__name__
+    if kind in NORMS:
+        return partial(_norm, module, module.forward)
+    if kind in GATED and type(module.act_fn) in SILU:
+        return partial(_gated, module, module.forward)
+    return None
 
 
 def _family(module: nn.Module) -> Any:
@@ -74,6 +88,14 @@ def _norm(module: nn.Module, plain: Callable[[Tensor], Tensor], x: Tensor) -> Te
     if not _takes(x, weight):
         return plain(x)
     return cast(Tensor, cast(Any, _Norm).apply(x, weight, module.variance_epsilon))
+
+
+def _gated(module: nn.Module, plain: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    if not _takes(x):
+        return plain(x)
+    gate, values = (cast(nn.Module, part)(x) for part in (module.gate_proj, module.up_proj))
+    product = cast(Tensor, cast(Any, _Gate).apply(gate, values))
+    return cast(Tensor, cast(nn.Module, module.down_proj)(product))
 
 
 def _rotated(
@@ -107,8 +129,25 @@ class _Norm(torch.autograd.Function):
             of_weight = product.flatten(0, -2).sum(dim=0)
         if ctx.needs_input_grad[0]:
             share = product.mul_(weight).mean(dim=-1, keepdim=True).neg_()
-            of_x = (gradient * weight).addcmul_(normal, share).mul_(scale)
+            of_x = normal.mul_(share).addcmul_(gradient, weight).mul_(scale)
         return of_x, of_weight, None
+
+
+class _Gate(torch.autograd.Function):
+    """y = silu(a) b; with the gradient g of y: da = silu'(a) g b, db = g silu(a)."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, values: Tensor) -> Tensor:
+        opened = functional.silu(gate)
+        ctx.save_for_backward(gate, opened, values)
+        return opened * values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        gate, opened, values = ctx.saved_tensors
+        of_opened = (gradient * values).contiguous()
+        return silu_backward_(of_opened, gate.contiguous()), opened.mul_(gradient)
 
 
 class _Rotation(torch.autograd.Function):

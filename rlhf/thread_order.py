@@ -58,6 +58,14 @@ def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _in_even_shares(torch.ops.aten.silu_backward.grad_input, "grad_input", grad, x)
 
 
+def silu_backward_(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of x, for that of silu(x), in whose place it is written; both contiguous."""
+    kernel, flat = torch.ops.aten.silu_backward.grad_input, (grad.view(-1), x.view(-1))
+    for part in _even_shares(len(flat[0])):
+        kernel(*(each[part] for each in flat), grad_input=flat[0][part])
+    return grad
+
+
 def _sigmoid(x: Tensor) -> Tensor:
     wide = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     return _in_even_shares(torch.ops.aten.sigmoid.out, "out", wide)
@@ -129,12 +137,17 @@ def _in_even_shares(
     shape, layout = inputs[0].shape, torch.empty_like(inputs[0])
     flat = [tensor.expand(shape).contiguous().view(-1) for tensor in inputs]
     out = torch.empty_like(flat[0])
-    even = len(out) - len(out) % EVEN_SHARES if len(out) > SHARED_OUT else 0
-    for part in (slice(0, even), slice(even, None)):
-        if out[part].numel():
-            kernel(*(tensor[part] for tensor in flat), **settings, **{result: out[part]})
+    for part in _even_shares(len(out)):
+        kernel(*(tensor[part] for tensor in flat), **settings, **{result: out[part]})
     found = out.view(shape)
     return found if layout.stride() == found.stride() else layout.copy_(found)
+
+
+def _even_shares(elements: int) -> list[slice]:
+    """The part of so many elements that divides evenly, and the rest; neither is empty."""
+    even = elements - elements % EVEN_SHARES if elements > SHARED_OUT else 0
+    parts = (slice(0, even), slice(even, elements))
+    return [part for part in parts if part.stop > part.start]
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {

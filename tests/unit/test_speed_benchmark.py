@@ -150,7 +150,7 @@ def test_the_other_side_gets_none_of_our_pins_and_ours_those_asked_for(
     script.write_text(WHAT_IT_READS)
 
     def reads(side: str, asked: str) -> dict[str, str]:
-        options = argparse.Namespace(threads=1, bits=asked)
+        options = argparse.Namespace(threads=1, bits=asked, avx2=False)
         environment = speed.environment_of(side, options)
         return speed._run([sys.executable, str(script)], environment)
 
@@ -161,6 +161,22 @@ def test_the_other_side_gets_none_of_our_pins_and_ours_those_asked_for(
     assert reads(theirs, "portable") == reads(theirs, "native") == {}
     assert reads("ours", "portable") == pinned
     assert reads("ours", "native") == bits.NATIVE
+
+
+def test_avx_512_is_kept_from_both_sides_where_it_is_asked_so(monkeypatch: pytest.MonkeyPatch):
+    """Each library's name for it; the rows of such a run have a file and a machine of their own."""
+    monkeypatch.setattr(speed, "processor", lambda: "Intel(R) Xeon(R) (family 6, model 207)")
+    options = argparse.Namespace(threads=1, bits="native", precision="float32", avx2=True)
+    for side in ("ours", "trl speed_trl.py"):
+        environment = speed.environment_of(side, options)
+        assert environment["MKL_ENABLE_INSTRUCTIONS"] == "AVX2"
+        assert environment["ATEN_CPU_CAPABILITY"] == "avx2"
+        assert environment["ONEDNN_MAX_CPU_ISA"] == "AVX2"
+    assert speed._name("cpu", "4M", options) == "cpu-4M-intel-6-207-with-avx2.json"
+    assert speed._machine(options, "cpu").endswith(", confined to AVX2")
+    options.avx2 = False
+    assert "MKL_ENABLE_INSTRUCTIONS" not in speed.environment_of("ours", options)
+    assert speed._name("cpu", "4M", options) == "cpu-4M-intel-6-207.json"
 
 
 def test_what_a_user_has_set_comes_back_and_native_bits_leave_it():

@@ -59,6 +59,7 @@ def layer_norm_gradients() -> torch.Tensor:
 OPERATIONS: dict[str, Callable[[], torch.Tensor]] = {
     "silu": lambda: F.silu(X),
     "silu_backward": lambda: torch.ops.aten.silu_backward(Y, X),
+    "silu_backward_in_place": lambda: thread_order.silu_backward_(Y.clone(), X),
     "sigmoid": lambda: X.sigmoid(),
     "gelu": lambda: F.gelu(X),
     "gelu_backward": lambda: torch.ops.aten.gelu_backward(Y, X),

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlhf import token_chunks
+from rlhf import bits, token_chunks
 from rlhf.dpo import PromptedPair, pair_logprobs
 from rlhf.evaluation import kl_to_reference
 from rlhf.logits import before_response, language_model_head, response_logits
@@ -71,6 +71,34 @@ def test_sft_in_chunks_has_the_loss_and_gradient_of_the_whole(
     found = response_loss(lm, EXAMPLES, tokens=13, pad_id=PAD)
     assert_close(found, whole.detach(), rtol=1e-6, atol=0)
     assert_same_gradient(gradient(lm, found), expected)
+
+
+@pytest.mark.parametrize("most", [3 * VOCABULARY, token_chunks.MOST_LOGITS], ids=["cut", "whole"])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
+def test_gradients_by_hand_train_as_autograds(
+    entropy_coef: float, most: int, assert_close, monkeypatch: pytest.MonkeyPatch
+):
+    """Native bits have them (`rlhf.picked_logprobs`): of SFT, of pairs, of PPO."""
+    monkeypatch.setattr(token_chunks, "MOST_LOGITS", most)
+    pairs = [PromptedPair(PROMPTS[0], ANSWERS[0], ANSWERS[2]), PromptedPair(PROMPTS[1], [7], [8])]
+    settings, found = params(iterations=1, entropy_coef=entropy_coef), {}
+    for in_effect in ("portable", "native"):
+        monkeypatch.setattr(bits, "_in_effect", in_effect)
+        lm = llama()
+        losses = (
+            response_loss(lm, EXAMPLES, tokens=13, pad_id=PAD),
+            pair_logprobs(lm, pairs, pad_id=PAD, compute=COMPUTE)[0].sum(),
+        )
+        gradients = [gradient(lm, loss) for loss in losses]
+        found[in_effect] = *gradients, metrics_of(run(fresh(settings), settings))
+    *ours, of_ours = found["native"]
+    *theirs, of_theirs = found["portable"]
+    for one, other in zip(ours, theirs, strict=True):
+        assert other.norm() > 0
+        assert_same_gradient(one, other)
+    for name in ("kl", "entropy", "policy_loss", "grad_norm", "value_loss", "ratio"):
+        for one, other in zip(of_ours, of_theirs, strict=True):
+            assert_close(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-6)
 
 
 def test_exact_kl_in_chunks_is_that_of_the_whole(assert_close, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 Models of tensors that have a shape and no content (torch's FakeTensorMode) go through what takes
 memory in a round, by the library's own code: the rollout's cache of keys and values, two
 micro-batches of an update, the optimiser's step. The most that exists at once is the plan.
+Kernels are those of a CPU; in bfloat16 the loss is the one that a GPU gets.
 
     python -m benchmarks.memory_plan       prints the table of docs/models.md, in minutes
 """
@@ -11,16 +12,12 @@ import argparse
 import contextlib
 import gc
 import sys
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -29,6 +26,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from benchmarks.live_tensors import Live
+from rlhf import picked_logprobs
 from rlhf.actor_critic import ActorCritic
 from rlhf.compute import Compute
 from rlhf.decoding_cache import decoding_cache
@@ -97,43 +96,6 @@ ROUNDS = (
 )
 
 
-class Live(TorchDispatchMode):
-    """Bytes of all tensors made inside it that exist, and the most that ever did."""
-
-    def __init__(self) -> None:
-        """Start at nothing."""
-        super().__init__()
-        self.now = self.most = 0
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what the operation made."""
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._known:
-            return
-        self._known.add(storage)
-        size = storage.nbytes()
-        self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._drop, size)
-
-    def _drop(self, size: int) -> None:
-        self.now -= size
-
-    def most_during(self, work: Callable[[], object]) -> int:
-        """The most bytes that exist while `work` runs."""
-        self.most = self.now
-        work()
-        gc.collect()
-        return self.most
-
-
 @dataclass(frozen=True)
 class Plan:
     """Bytes of a round of PPO."""
@@ -153,7 +115,7 @@ class Plan:
 
 def plan(asked: Round) -> Plan:
     """Count a round."""
-    with FakeTensorMode(), Live() as live:
+    with _as_on_a_gpu(asked), FakeTensorMode(), Live() as live:
         actor, reference, scorer = _models(asked)
         trained = [weight for weight in actor.parameters() if weight.requires_grad]
         optimiser = torch.optim.AdamW(trained, lr=1e-5, fused=True)
@@ -166,6 +128,17 @@ def plan(asked: Round) -> Plan:
         update = live.most_during(lambda: _update(actor, optimiser, asked))
         del reference, scorer
     return Plan(models, rollout, update)
+
+
+@contextlib.contextmanager
+def _as_on_a_gpu(asked: Round) -> Iterator[None]:
+    """Rounds in bfloat16 have the loss of a GPU; its tensors lie on the CPU here."""
+    before = picked_logprobs.RECORDED
+    picked_logprobs.RECORDED = () if asked.bfloat16 else before
+    try:
+        yield
+    finally:
+        picked_logprobs.RECORDED = before
 
 
 def _models(asked: Round) -> tuple[ActorCritic, PreTrainedModel, RewardModel]:

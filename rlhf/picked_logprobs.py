@@ -16,11 +16,14 @@ from torch.nn import functional
 from rlhf import bits
 from rlhf.shapes import Logits, PerToken, ResponseIds, Scalar
 
+RECORDED = ("cpu",)
+"""Devices of which bytes are recorded: there only native bits have these gradients."""
+
 
 def is_used_for(logits: Tensor) -> bool:
     """Whether logits (..., vocab) are to be differentiated, by what is here."""
     wanted = torch.is_grad_enabled() and logits.requires_grad
-    return wanted and (logits.device.type != "cpu" or bits.in_effect() == "native")
+    return wanted and (logits.device.type not in RECORDED or bits.in_effect() == "native")
 
 
 def picked_logprobs(logits: Logits, token_ids: ResponseIds, *, temperature: float) -> PerToken:

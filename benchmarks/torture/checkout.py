@@ -9,7 +9,6 @@ from ruamel.yaml import YAML
 
 from tests.stage_world import copy_repository, make_tiny
 
-ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS = ("data/prepared", "data/rounds", "models", "results", "reports")
 TIMES = ("summary.json", "run.html")
 """Files below `reports` that hold times; they are no outputs of a stage."""

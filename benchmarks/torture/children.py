@@ -15,8 +15,6 @@ from pathlib import Path
 
 from tests import stage_world
 
-PATIENCE_SECONDS = 600.0
-
 
 def fork(work: Callable[[], int], log: Path) -> int:
     """Run `work` in a child with its words in `log`; the child's process id."""

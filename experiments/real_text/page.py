@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.measuring import interval
 from tasks.reporting.best_of_n import worth
 
 RECORDS = Path("docs/results/data/real_text")
@@ -60,7 +61,7 @@ def _task(name: str, record: Mapping[str, Any]) -> str:
             "| reward model | judge | bag of words | longer wins |",
             "|---|---|---|---|",
             _row(
-                _interval(unseen[one], 3)
+                interval(unseen[one], 3)
                 for one in ("reward_model", "judge", "bag_of_words", "longer_wins")
             ),
             "",
@@ -86,9 +87,9 @@ def _policy(name: str, policy: Mapping[str, Any], proxy: Mapping[str, float]) ->
     return _row(
         (
             name,
-            _interval(wins, 3) if wins else "0.500",
-            _interval(proxy, 2),
-            _interval(policy["kl"], 2),
+            interval(wins, 3) if wins else "0.500",
+            interval(proxy, 2),
+            interval(policy["kl"], 2),
             f"{policy['length']['mean']:.1f}",
             f"{policy['finished']:.2f}",
             f"{policy['distinct_2']:.2f}",
@@ -120,11 +121,6 @@ def _cost(record: Mapping[str, Any]) -> list[str]:
 def _sample(sample: Mapping[str, str]) -> list[str]:
     prompt, before, after = (" ".join(sample[name].split()) for name in ("prompt", "sft", "policy"))
     return [f"> **{prompt}**", ">", f"> SFT: {before}", ">", f"> PPO: {after}", ""]
-
-
-def _interval(estimate: Mapping[str, float], digits: int) -> str:
-    mean, low, high = (f"{estimate[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
 
 
 def _row(cells: Any) -> str:

@@ -15,7 +15,6 @@ there is no pickle.
 
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -28,6 +27,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
 from mlflow.types.schema import ParamSchema, ParamSpec
 
+from tasks.tracking.spool import link_or_copy
 from tasks.tracking.store import Store
 
 ModelKind = Literal["policy", "reward_model"]
@@ -143,9 +143,9 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
     for source in sorted(path for path in folder.rglob("*") if path.suffix in SAFE_SUFFIXES):
         target = draft / "model" / source.relative_to(folder)
         target.parent.mkdir(exist_ok=True)
-        _link_or_copy(source, target)
+        link_or_copy(source, target)
         if source.parent == folder and source.name.startswith(TOKENIZER_FILES):
-            _link_or_copy(source, draft / "components" / "tokenizer" / source.name)
+            link_or_copy(source, draft / "components" / "tokenizer" / source.name)
     if kind == "policy":
         (draft / "code").mkdir()
         shutil.copyfile(SERVING_CODE, draft / "code" / SERVING_CODE.name)
@@ -158,13 +158,6 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
     (draft / "README.txt").write_text(
         f"{kind} ({architecture}), weights in Hugging Face format under model/.\n", encoding="utf-8"
     )
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _version(package: str) -> str:

@@ -9,7 +9,6 @@ Importing this module costs nothing: MLflow (1.5 seconds) is imported by the fir
 something to send, in the thread that sends it.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +21,6 @@ from tasks.tracking.sent import CURVES, DEFAULT_STORE, end_is_new, load_sent, ro
 from tasks.tracking.spool import home, is_live, read_finish
 from tasks.tracking.spools import executions, spools
 from tasks.workspace.held import take
-
-logger = logging.getLogger(__name__)
 
 MLFLOW_SETTINGS = {
     # An unreachable server costs seconds, not the four minutes of the defaults.

@@ -136,9 +136,9 @@ class Spool:
         shutil.rmtree(target.parent, ignore_errors=True)
         target.parent.mkdir(parents=True)
         if source.is_dir():
-            shutil.copytree(source, target, copy_function=_link)
+            shutil.copytree(source, target, copy_function=link_or_copy)
         else:
-            _link(str(source), str(target))
+            link_or_copy(source, target)
         return {"kind": kind, "path": relative_to(source, self._root), "kept": kept.as_posix()}
 
 
@@ -225,7 +225,7 @@ def _trim_and_read(metrics: Path) -> set[tuple[int, str]]:
     return {(row["step"], key) for row in rows for key in row["metrics"]}
 
 
-def _link(source: str, target: str) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
     """Hard link, or copy where the file system has none (another device, some network mounts)."""
     try:
         os.link(source, target)

@@ -12,11 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import load_params
-from tasks.params.prepare import FilesParams
 from tests.integration.own_place import ROOT, Place, write_rows
 from tests.word_models import WORDS, write_chat_model
-
-FILES = FilesParams(prompts="p", demonstrations="d")
 
 
 @pytest.fixture

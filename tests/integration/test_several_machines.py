@@ -26,7 +26,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "rounds"
 WEIGHTS = "model.safetensors"
 KEYS = {

@@ -13,9 +13,6 @@ from feedback.page.rendering import (
     visible,
 )
 
-ALLOWED = {"p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "em", "strong", "s", "blockquote"}
-ALLOWED |= {"ul", "ol", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td"}
-
 
 class Tags(HTMLParser):
     """All tags and attributes of a piece of HTML."""

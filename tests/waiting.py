@@ -17,9 +17,15 @@ def eventually(found: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> A
     return what
 
 
+def written(path: Path) -> str:
+    """The text of a file as soon as it has any."""
+    text: str = eventually(lambda: path.exists() and path.read_text())
+    return text
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process runs; a zombie has only not been buried."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

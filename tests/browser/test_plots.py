@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.git_command import git
+
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 20
 PIPELINE = """\
@@ -42,11 +44,6 @@ def dvc(folder: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "dvc", *arguments]
     environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-
-
-def git(folder: Path, *arguments: str) -> None:
-    command = ["git", "-c", "user.name=x", "-c", "user.email=x", *arguments]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture

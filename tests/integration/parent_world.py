@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from mlflow.entities import Run
 from tasks.params.loading import Params, load_params
 from tasks.tracking.shipping import ship_all, tracking_uri
 from tasks.tracking.spool import RunStart, open_spool
+from tests.git_command import git
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -28,11 +28,6 @@ def root_fixture(experiment: Path) -> Path:
     (experiment / "reports").mkdir()
     (experiment / "reports" / "index.html").write_text("<p>the report</p>")
     return experiment
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(name="params", scope="module")

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -126,11 +125,3 @@ def drive(root: Path, *arguments: str) -> tuple[int, str, str]:
     process = start_driver(root, *arguments)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, out, err
-
-
-def wait_for(path: Path) -> int:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return int(path.read_text())

@@ -28,6 +28,7 @@ from tests.integration.served_world import (  # noqa: F401
     root_fixture,
     served_fixture,
 )
+from tests.waiting import eventually
 
 NAP = 600 + os.getpid() / 1e7
 """Seconds; no other test's."""
@@ -193,10 +194,7 @@ def test_the_server_does_not_outlive_a_killed_stage(root: Path):
         time.sleep(0.1)
     os.kill(stage.pid, signal.SIGKILL)
     stage.wait()
-    deadline = time.monotonic() + 60
-    while sleeping():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: not sleeping())
 
 
 def sleeping() -> list[str]:

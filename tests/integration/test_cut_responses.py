@@ -17,6 +17,7 @@ from rlhf.scoring import Encoder, score_rows
 from tasks.generation import responses
 from tasks.running.staging import model_hash, write_json_lines
 from tests import stage_world
+from tests.integration.own_place import rows
 from tests.tiny import COMPUTE
 
 pytestmark = pytest.mark.long
@@ -24,10 +25,6 @@ pytestmark = pytest.mark.long
 STAGES = ("sample@r1", "label@r1", "validate@r1", "reward@r1", "ppo@r1")
 NEW_TOKENS = 40
 """Long enough for some responses of the tiny SFT model to end, short enough to cut most."""
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def ids_of(root: Path, prompt: str, response: str, finished: bool) -> list[int]:
@@ -57,10 +54,10 @@ class World:
         self.trained_on: list[reward.EncodedPair] = []
 
     def comparisons(self) -> list[dict[str, Any]]:
-        return rows_of(self.root / "data/rounds/r1/comparisons.jsonl")
+        return rows(self.root / "data/rounds/r1/comparisons.jsonl")
 
     def preferences(self, split: str) -> list[dict[str, Any]]:
-        return rows_of(self.root / f"data/rounds/r1/preferences/{split}.jsonl")
+        return rows(self.root / f"data/rounds/r1/preferences/{split}.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +182,7 @@ def test_s41_ppo_scores_a_response_where_training_scored_it(world: World) -> Non
     judge = load_reward_model(folder, torch.device("cpu"), torch.Generator())
     texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
     encoder, compared = Encoder(tokenizer), 0
-    for row in rows_of(world.root / "results/ppo/r1/samples.jsonl"):
+    for row in rows(world.root / "results/ppo/r1/samples.jsonl"):
         if row["finished"]:
             continue
         start = ids_of(world.root, row["prompt"], "", finished=False)

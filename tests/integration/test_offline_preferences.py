@@ -15,16 +15,12 @@ from tasks import evaluate
 from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import build_results
 from tests import stage_world
+from tests.integration.own_place import write_rows
 from tests.stage_world import ROOT, TEN
 
 pytestmark = pytest.mark.long
 
 PROMPTS, PAIRS = 100, 200
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from feedback.page.connections import PER_ADDRESS, REQUEST_S
 from tests.integration.test_feedback_http import ROOT, feedback
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.long
 
@@ -33,13 +34,6 @@ UPGRADE = (
     b"GET /api/task HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @dataclass
@@ -258,7 +252,7 @@ def test_a_thousand_guesses_are_slowed_down_and_leave_a_short_log(page: Page) ->
     forged = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
     with httpx.Client(base_url=address, transport=httpx.HTTPTransport(), timeout=60) as client:
         client.post("/api/login", json={"token": "guess"}, headers=forged)
-    wait_until(lambda: sum("wrong token" in line for line in page.lines) == tried + 1)
+    eventually(lambda: sum("wrong token" in line for line in page.lines) == tried + 1)
     assert not [line for line in page.lines if "203.0.113.7" in line]
     # Nobody else has to wait.
     token = feedback(page.store, "token", "ben").stdout.strip()

@@ -8,10 +8,10 @@ from mlflow import MlflowClient
 from tasks.params.loading import Params
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.shipping import ship_all, tracking_uri
+from tests.git_command import git
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.parent_world import (  # noqa: F401
     estimate,
-    git,
     params_fixture,
     parents,
     results,

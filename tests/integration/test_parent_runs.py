@@ -17,11 +17,11 @@ from tasks.params.loading import Params
 from tasks.tracking.execution_record import record_end, record_start
 from tasks.tracking.shipping import ship_all, tracking_uri
 from tasks.tracking.view import runs_page
+from tests.git_command import git
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.parent_world import (  # noqa: F401
     REPOSITORY,
     child,
-    git,
     params_fixture,
     parents,
     results,

@@ -17,9 +17,8 @@ from tests.integration.repro_world import (  # noqa: F401
     root_fixture,
     start_driver,
     template_fixture,
-    wait_for,
 )
-from tests.waiting import is_alive
+from tests.waiting import is_alive, written
 
 pytestmark = pytest.mark.long
 SAID = "baseline was interrupted; run again to resume from its checkpoint"
@@ -31,7 +30,7 @@ def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
 ) -> None:
     (root / "wanted").write_text("hang")
     driver = start_driver(root)
-    pid = wait_for(root / ".work" / "baseline" / "pid")
+    pid = int(written(root / ".work" / "baseline" / "pid"))
     driver.send_signal(number)
     _, err = driver.communicate(timeout=PATIENCE_SECONDS)
     assert driver.returncode == 143
@@ -58,7 +57,7 @@ def test_only_a_ctrl_c_waits_for_a_long_step(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(root / ".work" / "baseline" / "pid")
+    written(root / ".work" / "baseline" / "pid")
     driver.send_signal(number)
     _, err = driver.communicate(timeout=PATIENCE_SECONDS)
     assert (root / ".work" / "baseline" / "outcome.json").exists() == kept
@@ -69,7 +68,7 @@ def test_only_a_ctrl_c_waits_for_a_long_step(
 def test_a_stage_does_not_outlive_a_driver_that_is_killed(root: Path) -> None:
     (root / "wanted").write_text("hang")
     driver = start_driver(root)
-    wait_for(root / ".work" / "baseline" / "pid")
+    written(root / ".work" / "baseline" / "pid")
     driver.kill()
     driver.communicate(timeout=PATIENCE_SECONDS)  # ends when the last process has closed the pipe
     outcome = json.loads((root / ".work" / "baseline" / "outcome.json").read_text())
@@ -84,7 +83,7 @@ def test_beside_a_running_one_a_second_ends_at_once_with_7(
     first = start_driver(root, *arguments)
     workspace = root / ".work/variants/no_kl" if arguments else root
     try:
-        wait_for(workspace / ".work/baseline/pid")
+        written(workspace / ".work/baseline/pid")
         (root / "wanted").write_text("success")
         code, out, err = drive(root, *arguments)
     finally:
@@ -116,7 +115,7 @@ def test_beside_a_bare_dvc_repro_it_ends_with_7(root: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as dvc:
-        wait_for(root / ".work/baseline/pid")
+        written(root / ".work/baseline/pid")
         code, out, err = drive(root)
         os.killpg(dvc.pid, signal.SIGTERM)
     assert (code, out) == (7, "")

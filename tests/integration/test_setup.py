@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -139,11 +141,8 @@ def test_two_that_set_up_at_once_do_it_once(root: Path):
     with ThreadPoolExecutor() as threads:
         both = [threads.submit(make, root, "setup", f"PYTHON={python}") for _ in range(2)]
         waits = "Another make is setting up .venv; waiting for it"
-        deadline = time.monotonic() + 60
         # The one waits for the lock, the other for us.
-        while not (root / "pip.log").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually((root / "pip.log").exists)
         time.sleep(1)
         assert log(root) == ["begin"]
         (root / "go").touch()

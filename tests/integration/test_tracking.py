@@ -26,6 +26,7 @@ from tests.integration.tracked import (  # noqa: F401
     runs_of,
     start,
 )
+from tests.waiting import eventually
 
 CLOSED_PORT = "http://127.0.0.1:9"
 
@@ -187,10 +188,7 @@ def test_the_shipper_delivers_while_the_stage_runs(root: Path) -> None:
     shipper = Shipper(root, every=0.05)
     spool = open_spool(root, start())
     log_steps(spool, 0, 3)
-    deadline = time.monotonic() + 300
-    while not (spool.folder / "sent.json").exists() or not arrived(spool):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: (spool.folder / "sent.json").exists() and arrived(spool))
     assert run_of(root, "ppo@r1").info.status == "RUNNING"
     log_steps(spool, 3, 6)
     spool.finish("FINISHED", {}, [])

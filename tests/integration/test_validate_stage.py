@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -13,18 +12,10 @@ from ruamel.yaml import YAML
 from preferences.allowing import load_allowed
 from preferences.records import pair_id
 from tasks.running.staging import write_manifest
+from tests.integration.own_place import rows, write_rows
 from tests.tiny import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Round:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from tasks.reporting.verification import outputs_digest
 from tasks.workspace.dvc_lockfile import read_entries
 from tasks.workspace.held import take
+from tests.git_command import git
 from tests.integration.verify_world import (  # noqa: F401
     PARAMS,
     PATIENCE_SECONDS,
@@ -23,18 +23,18 @@ from tests.integration.verify_world import (  # noqa: F401
     commit_all,
     contents,
     environment,
-    git,
     recorded_fixture,
     root_fixture,
     start,
     verify,
 )
+from tests.waiting import eventually, is_alive, written
 
 pytestmark = pytest.mark.long
 
 
 def test_equal_outputs_are_counted_and_the_checkout_is_as_before(root: Path) -> None:
-    before, commit = contents(root), git(root, "rev-parse", "--short=7", "HEAD").strip()
+    before, commit = contents(root), git(root, "rev-parse", "--short=7", "HEAD")
 
     code, out, err = verify(root)
 
@@ -162,7 +162,7 @@ def test_the_first_stages_can_be_verified_alone(root: Path) -> None:
 
 @pytest.mark.parametrize("count", ["0", "3", "two"])
 def test_a_wrong_number_of_stages_is_one_clear_error(root: Path, count: str) -> None:
-    commit = git(root, "rev-parse", "--short=7", "HEAD").strip()
+    commit = git(root, "rev-parse", "--short=7", "HEAD")
 
     code, _, err = verify(root, f"--stages={count}")
 
@@ -225,32 +225,12 @@ def test_a_kill_leaves_the_checkout_as_it_was_and_the_next_one_starts_anew(
 ) -> None:
     before = contents(root)
     process = start(root, WANTED="hang")
-    pid = wait_for(root / ".work/verify/.work/baseline/pid")
+    pid = int(written(root / ".work/verify/.work/baseline/pid"))
     process.send_signal(number)
     process.communicate(timeout=PATIENCE_SECONDS)
 
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     assert contents(root) == before
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while is_running(pid):
-        assert time.monotonic() < deadline, "the stage outlived the command"
-        time.sleep(0.05)
+    eventually(lambda: not is_alive(pid))
     code, _, err = verify(root)
     assert code == 0, err
-
-
-def is_running(pid: str) -> bool:
-    """Whether the process is there and not a zombie that nobody has asked for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state.rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.05)
-    return path.read_text()

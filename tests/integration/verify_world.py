@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from tasks.reporting.verification import outputs_digest
 from tasks.workspace.dvc_lockfile import read_entries
+from tests.git_command import git
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300
@@ -68,16 +69,10 @@ def environment(**more: str) -> dict[str, str]:
     return kept | own | more
 
 
-def git(root: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=x", "-c", "user.email=x")
-    command = ["git", "-C", str(root), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def commit_all(root: Path) -> str:
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "-m", "recorded")
-    return git(root, "rev-parse", "--short=7", "HEAD").strip()
+    return git(root, "rev-parse", "--short=7", "HEAD")
 
 
 @pytest.fixture(name="recorded", scope="session")

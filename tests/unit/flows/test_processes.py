@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from flows import processes
-from tests.waiting import is_alive
+from tests.waiting import eventually, is_alive
 
 HERE = Path.cwd()
 
@@ -22,11 +21,8 @@ def start(script: str, output: int = subprocess.PIPE) -> "subprocess.Popen[bytes
     return processes.start(command, cwd=HERE, env=os.environ, output=output)
 
 
-def wait_until_dead(pid: int) -> bool:
-    deadline = time.monotonic() + 300
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not is_alive(pid)
+def wait_until_dead(pid: int) -> None:
+    eventually(lambda: not is_alive(pid))
 
 
 def test_lines_come_whole_however_they_were_written():
@@ -90,7 +86,8 @@ def test_a_signal_during_a_fork_is_heard_and_ends_the_child(number: int, starter
     assert done.returncode == 7
     left = json.loads(done.stdout.splitlines()[-1])
     assert starter == "dvc" or left == []
-    assert all(map(wait_until_dead, left))  # DVC ends with us.
+    for pid in left:
+        wait_until_dead(pid)  # DVC ends with us.
 
 
 def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
@@ -106,7 +103,7 @@ def test_what_a_dead_child_leaves_behind_is_ended(tmp_path):
         """
     )
     assert list(processes.lines(child)) == []
-    assert wait_until_dead(int(note.read_text()))
+    wait_until_dead(int(note.read_text()))
 
 
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_us():
@@ -182,4 +179,4 @@ def test_a_child_ends_when_we_are_killed(number):
         child = int(parent.stdout.readline())
         assert is_alive(child)
         parent.send_signal(number)
-    assert wait_until_dead(child)
+    wait_until_dead(child)

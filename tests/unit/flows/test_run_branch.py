@@ -1,7 +1,6 @@
 """What a run has done reaches its remotes: real git and DVC."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from flows.run_branch import RunBranch
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
 from tasks.workspace.runs import run_workspace
+from tests.git_command import git
 from tests.stage_world import environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,11 +40,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         git(checkout, *command.split())
     return checkout
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_run_is_pushed_to_a_remote_that_is_named_by_a_relative_path(root: Path):

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from flows import servers
 from flows.supervision import Supervisor
+from tests.waiting import eventually
 
 SLEEPS = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(900)"
 
@@ -41,10 +41,7 @@ def test_a_process_that_died_is_started_again_and_its_log_continues(child: serve
     assert list(supervisor.look(0.9)) == []
     assert list(supervisor.look(1.0)) == ["It has been started again."]
     assert child.process.pid != first
-    deadline = time.monotonic() + 60
-    while str(child.process.pid) not in child.log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: str(child.process.pid) in child.log.read_text())
 
 
 def test_it_waits_twice_as_long_each_time_and_gives_up_after_five(child: servers.Child):

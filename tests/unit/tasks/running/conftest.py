@@ -6,8 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,13 +114,6 @@ def place(tmp_path: Path) -> Iterator[Workplace]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
 
 
 STARTED = "Path('started').touch()\n"

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from rlhf.bits import PORTABLE, obstacle
+from tests.waiting import eventually, is_alive
 
 ROOT = Path(__file__).resolve().parents[4]
 DVC = """
@@ -34,13 +34,10 @@ def test_a_stage_that_still_imports_ends_with_its_dvc():
     try:
         dvc.kill()
         dvc.wait()
-        until = time.monotonic() + 20
-        while alive(stage) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not alive(stage)
+        eventually(lambda: not is_alive(stage), seconds=20)
     finally:
         dvc.stdout.close()
-        if alive(stage):
+        if is_alive(stage):
             os.kill(stage, signal.SIGKILL)
 
 
@@ -113,12 +110,3 @@ def said(code: str, folder: Path, environment: dict[str, str]) -> str:
         check=True,
     )
     return done.stdout.strip()
-
-
-def alive(pid: int) -> bool:
-    """Whether it is there and not a zombie that nobody has asked for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"

@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace, wait_for
+from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace
+from tests.waiting import eventually, is_alive
 
 SLOW_STEP = """\
 with stage.signals.patient():
@@ -22,7 +22,7 @@ with stage.signals.patient():
 @pytest.mark.long
 def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Workplace):
     process = place.start(SLOW_STEP)
-    wait_for((place.root / "started").exists)
+    eventually((place.root / "started").exists)
 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -38,10 +38,10 @@ def test_after_ctrl_c_a_step_may_take_as_long_as_it_needs_and_is_kept(place: Wor
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_nothing_published(place: Workplace, number: signal.Signals):
     process = place.start(HANG)
-    wait_for((place.root / "started").exists)
+    eventually((place.root / "started").exists)
 
     process.send_signal(number)
-    wait_for(lambda: process.poll() is not None)
+    eventually(lambda: process.poll() is not None)
 
     assert process.returncode == 143
     assert place.output() == []
@@ -69,18 +69,11 @@ def test_it_dies_with_its_parent(place: Workplace):
     )
     assert middle.stdout is not None
     child = int(middle.stdout.readline())
-    wait_for((place.root / "started").exists)
+    eventually((place.root / "started").exists)
 
     middle.kill()
     middle.communicate()
-    wait_for(lambda: not running(child))
+    eventually(lambda: not is_alive(child))
 
     assert place.outcome()["status"] == "interrupted"
     assert place.output() == []
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

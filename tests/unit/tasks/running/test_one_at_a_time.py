@@ -4,7 +4,8 @@ import re
 import time
 from pathlib import Path
 
-from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace, wait_for
+from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace
+from tests.waiting import eventually
 
 
 def waits_for_a_lock(pid: int) -> bool:
@@ -21,8 +22,8 @@ def test_two_stages_at_once_run_one_after_the_other(place: Workplace):
         "    order.write('end\\n')"
     )
     processes = [place.start(noting), place.start(noting, arguments="name='other'")]
-    wait_for((place.root / "order.txt").exists)
-    wait_for(lambda: any(waits_for_a_lock(process.pid) for process in processes))
+    eventually((place.root / "order.txt").exists)
+    eventually(lambda: any(waits_for_a_lock(process.pid) for process in processes))
     time.sleep(1.5)  # The stage tells of a wait of more than a second.
     (place.root / "end").touch()
     said = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
@@ -35,7 +36,7 @@ def test_two_stages_at_once_run_one_after_the_other(place: Workplace):
 
 def test_the_lock_of_a_stage_that_was_killed_holds_nobody_up(place: Workplace):
     process = place.start(HANG)
-    wait_for((place.root / "started").exists)
+    eventually((place.root / "started").exists)
     process.kill()
     process.wait()
 

@@ -1,6 +1,5 @@
 """The names of executions: what they differ in, on which commit."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tasks.params.loading import (
 )
 from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.tracking.run_names import run_name
+from tests.git_command import git
 
 
 def entry(policy: str, start: str | None = None) -> RoundParams:
@@ -53,12 +53,6 @@ DEFAULT = Params(
     },
     final="r2",
 )
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=x", "-c", "user.email=x"]
-    command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Workspaces and branches of runs, in a real git repository."""
 
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
 from tasks.workspace.runs import commit_run, remove_run, run_workspace, tag_run
 from tasks.workspace.worktrees import WorkspaceError, workspaces
+from tests.git_command import git
 from tests.word_models import write_chat_model
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -45,11 +45,6 @@ def root(tmp_path: Path) -> Path:
     git(repository, "init", "--quiet", "--initial-branch=main")
     commit(repository, "one")
     return repository
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def commit(root: Path, message: str) -> None:

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from tasks.params.overlays import lay_over
 from tasks.workspace.variants import prepare_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces
+from tests.git_command import git
 
 PARAMS = """\
 run: {seed: 0, threads: 2}
@@ -39,13 +40,8 @@ def root(tmp_path: Path) -> Path:
     (repository / ".dvc" / ".gitignore").write_text("/config.local\n/cache\n")
     git(repository, "init", "--quiet")
     git(repository, "add", "--all")
-    git(repository, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "one")
+    git(repository, "commit", "--quiet", "-m", "one")
     return repository
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def params_of(workspace: Path) -> dict[str, dict[str, object]]:
@@ -230,7 +226,7 @@ def test_a_file_that_became_tracked_or_went_away_is_no_longer_a_link(root: Path)
     workspace = prepare_workspace(root, "no_kl")
     assert (workspace / "a.jsonl").is_symlink()
     git(root, "add", "a.jsonl")
-    git(root, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "two")
+    git(root, "commit", "--quiet", "-m", "two")
     (root / "b.jsonl").unlink()
 
     prepare_workspace(root, "no_kl")

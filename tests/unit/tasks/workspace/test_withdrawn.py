@@ -30,7 +30,8 @@ from tasks.workspace.orders import (
 from tasks.workspace.runs import commit_run
 from tasks.workspace.variants import prepare_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces, worktree_git
-from tests.unit.tasks.workspace.test_runs import commit, git, of, prepare_run
+from tests.git_command import git
+from tests.unit.tasks.workspace.test_runs import commit, of, prepare_run
 from tests.unit.tasks.workspace.test_runs import root as root
 
 SALT = "0123456789abcdef" * 2

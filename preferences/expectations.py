@@ -13,7 +13,6 @@ import great_expectations as gx
 import great_expectations.expectations as gxe
 import numpy as np
 import pandas as pd
-from great_expectations.checkpoint.actions import UpdateDataDocsAction
 from great_expectations.core import ExpectationValidationResult
 from great_expectations.data_context import EphemeralDataContext
 from great_expectations.data_context.store.store import DataDocsSiteConfigTypedDict
@@ -118,17 +117,15 @@ def check(
         )
         for rule in rules
     ]
-    documented = docs is not None
-    results = (
-        _run(context, "rows", table, expectations, documented=documented) if len(table) else []
-    )
+    results = _run(context, "rows", table, expectations) if len(table) else []
     counts = dict(map(_broken, results))
     if numbers:
         values = pd.DataFrame({number.name: [number.near] for number in numbers})
         bounds = [_bound(number) for number in numbers]
-        for result in _run(context, "numbers", values, bounds, documented=documented):
+        for result in _run(context, "numbers", values, bounds):
             _refuse_crash(result, str(result.expectation_config and result.expectation_config.type))
     if docs is not None:
+        context.build_data_docs(build_index=False)
         make_readable_offline(docs)
     return [
         Finding(rule.name, severities[rule.name], _rows(rule, table, counts.get(rule.name, 0)))
@@ -157,8 +154,6 @@ def _run(
     name: str,
     table: pd.DataFrame,
     expectations: Sequence[MulticolumnMapExpectation | ColumnAggregateExpectation],
-    *,
-    documented: bool,
 ) -> list[ExpectationValidationResult]:
     asset = context.data_sources.add_pandas(name).add_dataframe_asset(name)
     suite = context.suites.add(gx.ExpectationSuite(name, expectations=list(expectations)))
@@ -167,17 +162,9 @@ def _run(
             name=name, data=asset.add_batch_definition_whole_dataframe("all"), suite=suite
         )
     )
-    checkpoint = context.checkpoints.add(
-        gx.Checkpoint(
-            name=name,
-            validation_definitions=[definition],
-            actions=[UpdateDataDocsAction(name="docs")] if documented else [],
-            # Counts only: a list of all matching rows would take more memory than the table.
-            result_format={"result_format": "BASIC", "partial_unexpected_count": 0},
-        )
-    )
-    run = checkpoint.run(batch_parameters={"dataframe": table})
-    return list(next(iter(run.run_results.values())).results)
+    # Counts only: a list of all matching rows would take more memory than the table.
+    counts = {"result_format": "BASIC", "partial_unexpected_count": 0}
+    return list(definition.run(batch_parameters={"dataframe": table}, result_format=counts).results)
 
 
 def _site(folder: Path) -> DataDocsSiteConfigTypedDict:

@@ -9,6 +9,8 @@ import pytest
 from experiments import dpo
 from tests.measured_run import measured_run
 
+pytestmark = pytest.mark.long
+
 SETTINGS = "betas: [0.1, 5.0]\nrates: [5e-3]\nepochs: 1\nbatch_size: 8\n"
 
 

@@ -19,6 +19,8 @@ from tests.integration.options_world import (  # noqa: F401
 )
 from tests.stage_world import forget, run, set_params
 
+pytestmark = pytest.mark.long
+
 EVERYTHING = {
     "rewards": {"learned": 0.5, "length": 0.2, "relevance": 0.3, "format": 0.1},
     "kl_adaptive": {"target": 2.0, "horizon": 200},
@@ -39,9 +41,7 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize(
-    "lora", [pytest.param(None, marks=pytest.mark.long), LORA], ids=["whole", "adapter"]
-)
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     world: Path, lora: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -61,7 +61,6 @@ def test_ppo_with_every_option_at_once_resumes_to_the_same_bytes(
     assert_resumes(world, stage, monkeypatch)
 
 
-@pytest.mark.long
 def test_s64_a_round_without_a_value_function_is_published_without_one_and_resumes(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -86,7 +85,6 @@ def test_s64_a_round_without_a_value_function_is_published_without_one_and_resum
     assert (world / "models/rounds/r2/policy/value_function").is_dir()
 
 
-@pytest.mark.long
 def test_an_averaged_policy_is_published_with_what_else_the_round_made(world: Path):
     """Training itself is the same; the folder differs in the policy's weights alone."""
     stage, folder = "ppo@r1", world / "models/rounds/r1/policy"
@@ -118,7 +116,6 @@ def add_second_round(root: Path, start: str) -> None:
     shutil.copytree(root / "models/rounds/r1/reward", root / "models/rounds/r2/reward")
 
 
-@pytest.mark.long
 def test_a_second_round_may_start_anew_from_sft(world: Path):
     """With the KL at 0 and a value function that starts from the reward model, as in r1."""
     add_second_round(world, "models/sft")
@@ -133,7 +130,6 @@ def test_a_second_round_may_start_anew_from_sft(world: Path):
     assert not torch.equal(value["head.weight"], carried["head.weight"])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "adapter"])
 def test_a_second_round_may_start_between_sft_and_the_policy(world: Path, lora):
     set_params(world, "ppo", {"lora": lora})
@@ -150,7 +146,6 @@ def test_a_second_round_may_start_between_sft_and_the_policy(world: Path, lora):
         torch.testing.assert_close(weight.double(), wanted, rtol=0, atol=1e-6)
 
 
-@pytest.mark.long
 def test_a_second_round_continues_from_the_adapter_of_the_first(world: Path):
     set_params(world, "ppo", {"lora": LORA, "kl_coef": 0.0})
     add_second_round(world, "models/rounds/r1/policy")

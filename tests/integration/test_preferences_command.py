@@ -120,7 +120,11 @@ REAL = ROOT.parent / "shared" / "data"
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("hh_helpful", {"blank_responses": 4, "extra_turns": 35, "contradictions": 0}),
+        pytest.param(
+            "hh_helpful",
+            {"blank_responses": 4, "extra_turns": 35, "contradictions": 0},
+            marks=pytest.mark.long,
+        ),
         ("polite_instructions", {"identical_responses": 6, "blank_responses": 0}),
     ],
 )
@@ -211,7 +215,9 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(wrong, tmp_path
     "form",
     [
         pytest.param(lambda text: {"prompt": text}, marks=pytest.mark.long),
-        lambda text: {"prompt": [{"role": "user", "content": text}]},
+        pytest.param(
+            lambda text: {"prompt": [{"role": "user", "content": text}]}, marks=pytest.mark.long
+        ),
         pytest.param(
             lambda text: {"prompt": text, "completion": "alone", "label": True},
             marks=pytest.mark.long,

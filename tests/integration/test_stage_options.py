@@ -42,7 +42,11 @@ def test_packed_demonstrations_train_the_model_that_unpacked_ones_train(world: P
 
 
 @pytest.mark.parametrize(
-    ("stage", "curve"), [("reward@r1", "loss"), ("ppo@r1", "value/loss")], ids=["reward", "ppo"]
+    ("stage", "curve"),
+    [
+        pytest.param("reward@r1", "loss", marks=pytest.mark.long, id="reward"),
+        pytest.param("ppo@r1", "value/loss", id="ppo"),
+    ],
 )
 def test_packed_rows_train_as_padded_ones_and_to_the_same_bytes_after_a_break(
     world: Path, stage: str, curve: str, monkeypatch: pytest.MonkeyPatch

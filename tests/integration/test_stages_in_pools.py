@@ -25,6 +25,8 @@ from flows.stages import Ending
 from tasks.workspace.orders import Order
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.long
+
 POOL = "gpu"
 LOGGER = logging.getLogger(__name__)
 

@@ -48,6 +48,8 @@ BEYOND_AVX2 = pytest.mark.skipif(
     "avx512f" not in CPUINFO, reason="nothing to pin: this processor has nothing beyond AVX2"
 )
 CORES = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: nothing to divide")
+FAST = ("AMD family 25 model 17", "Intel family 6 model 63")
+"""Both makers, with AVX-512 and without, with caches of two sizes."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,13 @@ def test_the_pins_give_the_values_of_an_older_processor(threads: int) -> None:
 
 
 @WITH_AVX2
-@pytest.mark.parametrize("processor", other_processors.PROCESSORS)
+@pytest.mark.parametrize(
+    "processor",
+    [
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.long)
+        for name in other_processors.PROCESSORS
+    ],
+)
 def test_every_maker_and_every_cache_give_the_same_values(
     processor: str, other_processor: Path
 ) -> None:
@@ -93,6 +101,7 @@ def test_every_maker_and_every_cache_give_the_same_values(
 
 
 @WITH_AVX2
+@pytest.mark.long
 def test_without_our_answers_mkl_asks_who_made_the_processor(other_processor: Path) -> None:
     amd, intel = (
         probe(1, "mkl", LD_PRELOAD=str(other_processor), CPUID=other_processors.PROCESSORS[name])
@@ -109,11 +118,23 @@ def test_without_our_answers_mkl_asks_who_made_the_processor(other_processor: Pa
     ("pin", "changed"),
     [
         pytest.param("MKL_CBWR", {"gemv"}),
-        pytest.param("ATEN_CPU_CAPABILITY", {"softmax", "cegrad", "sdpa"}, marks=BEYOND_AVX2),
-        pytest.param("ONEDNN_MAX_CPU_ISA", {"gelu"}, marks=BEYOND_AVX2),
-        pytest.param("NPY_ENABLE_CPU_FEATURES", {"numpy_exp", "numpy_log1p"}, marks=BEYOND_AVX2),
-        pytest.param("OPENBLAS_CORETYPE", {"numpy_dot", "numpy_gemv"}, marks=BEYOND_AVX2),
-        pytest.param("OPENBLAS_NUM_THREADS", {"numpy_dot", "numpy_gemv"}, marks=CORES),
+        pytest.param(
+            "ATEN_CPU_CAPABILITY",
+            {"softmax", "cegrad", "sdpa"},
+            marks=[BEYOND_AVX2, pytest.mark.long],
+        ),
+        pytest.param("ONEDNN_MAX_CPU_ISA", {"gelu"}, marks=[BEYOND_AVX2, pytest.mark.long]),
+        pytest.param(
+            "NPY_ENABLE_CPU_FEATURES",
+            {"numpy_exp", "numpy_log1p"},
+            marks=[BEYOND_AVX2, pytest.mark.long],
+        ),
+        pytest.param(
+            "OPENBLAS_CORETYPE", {"numpy_dot", "numpy_gemv"}, marks=[BEYOND_AVX2, pytest.mark.long]
+        ),
+        pytest.param(
+            "OPENBLAS_NUM_THREADS", {"numpy_dot", "numpy_gemv"}, marks=[CORES, pytest.mark.long]
+        ),
     ],
 )
 def test_without_one_of_the_pins_the_values_are_others(pin: str, changed: set[str]) -> None:

@@ -102,7 +102,7 @@ def advantages_and_returns(changes: dict[str, Any]) -> list[torch.Tensor]:
 ESTIMATORS = [
     {},
     pytest.param({"whiten_rewards": True}, marks=pytest.mark.long),
-    {"advantage": "grpo", "samples_per_prompt": 5},
+    pytest.param({"advantage": "grpo", "samples_per_prompt": 5}, marks=pytest.mark.long),
     pytest.param({"advantage": "reinforce_pp"}, marks=pytest.mark.long),
 ]
 

@@ -42,7 +42,7 @@ def moment_bytes(optimiser: Optimiser) -> int:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-@pytest.mark.parametrize("earlier", [1, 2, 3])
+@pytest.mark.parametrize("earlier", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_process_keeps_as_many_bytes_of_moments_after_it_has_loaded_them(
     tmp_path: Path, earlier: int, name: str
 ) -> None:

@@ -40,7 +40,12 @@ from tests.tiny import COMPUTE, EOS, PAD, PROMPTS, TOKENS
 
 CPU = torch.device("cpu")
 ANSWERS = [[9, 2, 5, EOS], [EOS], [7, 7], [3, 12, EOS]]
-EACH = pytest.mark.parametrize("family", EVERY)
+DERIVED = {"cohere2", "gemma", "gemma3_text", "mistral", "phi3", "smollm3"}
+"""Families each of whose peculiarities another one has."""
+EACH = pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=pytest.mark.long if family in DERIVED else []) for family in EVERY],
+)
 
 
 def padded(prompts=PROMPTS, answers=ANSWERS):

@@ -23,7 +23,11 @@ TRAININGS = [
     pytest.param(reward_steps, {}, 2, id="reward"),
     pytest.param(ppo_steps, {}, 3, id="ppo"),
     pytest.param(
-        ppo_steps, {"value_model": "shared", "packing": True, "entropy_coef": 0.1}, 3, id="shared"
+        ppo_steps,
+        {"value_model": "shared", "packing": True, "entropy_coef": 0.1},
+        3,
+        id="shared",
+        marks=pytest.mark.long,
     ),
 ]
 """With how often a weight may be cast: once in each of two steps, and once in a rollout."""

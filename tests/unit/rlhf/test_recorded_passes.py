@@ -231,8 +231,12 @@ def test_two_passes_that_are_open_at_once_do_not_share_memory(assert_close) -> N
     assert_close(gradients(recorded), gradients(plain), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("value_model", ["separate", "shared"])
-@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "value_model", ["separate", pytest.param("shared", marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize(
+    "packing", [pytest.param(False, marks=pytest.mark.long), True], ids=["padded", "packed"]
+)
 @pytest.mark.parametrize("compute", PRECISIONS, ids=["float32", "bfloat16"])
 def test_a_round_of_ppo_is_the_same(
     compute: Compute, packing: bool, value_model: str, monkeypatch: pytest.MonkeyPatch, assert_close

@@ -39,11 +39,6 @@ class Judged:
     unjudged: int = 0
     """Judged by nobody."""
 
-    @property
-    def compared(self) -> int:
-        """Number of comparisons accounted for."""
-        return len(self.rows) + self.ties + self.skipped + self.unjudged
-
 
 def judge(
     comparisons: Sequence[Comparison],

@@ -9,25 +9,6 @@ import re
 from collections.abc import Callable
 from datetime import date
 
-KINDS = (
-    "US social security",
-    "British national insurance",
-    "Spanish DNI and NIE",
-    "Italian codice fiscale",
-    "French sécurité sociale",
-    "Brazilian CPF",
-    "Canadian SIN",
-    "Chinese resident identity",
-    "Indian Aadhaar",
-    "Korean resident registration",
-    "Mexican CURP",
-    "Polish PESEL",
-    "Swedish personnummer",
-    "Finnish henkilötunnus",
-    "Turkish kimlik",
-)
-"""In words, for reports and the documentation."""
-
 _STRONG = r"(?<![\w.,-])"
 _END = r"(?![\w-]|[.,]\d)"
 _DNI_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"

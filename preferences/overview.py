@@ -17,7 +17,6 @@ from preferences.statistics import (
     Share,
     Units,
     Votes,
-    fleiss_kappa,
     krippendorff_alpha,
     share,
     weak_annotators,
@@ -175,11 +174,6 @@ def _drifts(measured: Measured, fresh: NDArray[np.bool_]) -> _Given:
         ),
     }
     return {name: (d.value, d.low, d.n) for name, d in distances.items() if d is not None}
-
-
-def other_numbers(votes: Votes) -> dict[str, float | None]:
-    """Numbers without a bound, for reports; empty if no pair has two judgments."""
-    return {"fleiss_kappa": fleiss_kappa(votes.units)} if votes.units else {}
 
 
 def beyond(numbers: Sequence[Number]) -> list[Number]:

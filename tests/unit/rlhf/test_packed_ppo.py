@@ -81,7 +81,9 @@ def assert_same_round(found, assert_close) -> None:
         {"minibatches": 2, "optimiser": replace(PLAIN, lr=1e-3)},
         {"kl_in": "loss", "kl_estimator": "k2", "entropy_coef": 0.1, "value_huber_delta": 0.5},
         {"value_warmup_iterations": 1},
-        {"value_warmup_iterations": 1, "value_model": "shared"},
+        pytest.param(
+            {"value_warmup_iterations": 1, "value_model": "shared"}, marks=pytest.mark.long
+        ),
         {"advantage": "rloo", "samples_per_prompt": 2},
     ],
     ids=lambda changes: " ".join(changes) or "plain",

@@ -72,8 +72,12 @@ def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
 @pytest.mark.parametrize(
     "recompute", [False, pytest.param(True, marks=pytest.mark.long)], ids=["kept", "recomputed"]
 )
-@pytest.mark.parametrize("value_model", ["separate", "shared"])
-@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "value_model", ["separate", pytest.param("shared", marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize(
+    "packing", [pytest.param(False, marks=pytest.mark.long), True], ids=["padded", "packed"]
+)
 @pytest.mark.parametrize("size", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_an_update_of_ppo_waits_once_a_step_and_four_times_more(
     size: int, packing: bool, value_model: str, recompute: bool, waits: list[str],
@@ -113,7 +117,7 @@ def trained(model: torch.nn.Module) -> Training:
 
 
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_step_of_sft_waits_once(size: int, packing: bool, waits: list[str]) -> None:
     params = SFTParams(
         epochs=2, batch_size=3, micro_batch_size=size, packing=packing, max_tokens=16,
@@ -128,7 +132,7 @@ def test_a_step_of_sft_waits_once(size: int, packing: bool, waits: list[str]) ->
 
 
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_step_of_a_reward_model_waits_once(size: int, packing: bool, waits: list[str]) -> None:
     params = RewardParams(
         epochs=2, batch_size=3, micro_batch_size=size, packing=packing, optimiser=PLAIN

@@ -10,6 +10,7 @@ from tasks.comparing.sides import SideError, side
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.workspace.variants import prepare_workspace
+from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import START, World, after
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -32,11 +33,9 @@ def samples(golds: list[float]) -> str:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Two commits: another kl_coef and another judge, gold 4 then 6.5."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    world = World(tmp_path / "world")
+    world = World(experiment / "world")
     shutil.copy(ROOT / "params.yaml", world.root)
     world.track("params.yaml")
     world.prepare(["one", "two", "three", "four"], ["one"])

@@ -1,12 +1,11 @@
 """The files behind the hashes of `dvc.lock`: from DVC's cache, or from the workspace if equal."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.workspace.dvc_cache import cache_folder, md5, output_hash
+from tasks.workspace.dvc_cache import cache_folder, folder_hash, md5, output_hash
 
 FOLDER = ".dir"
 """Ending of the hash of a folder."""
@@ -69,7 +68,7 @@ class Contents:
             for name in listed
             if name.startswith(f"{below}/")
         }
-        return _folder_hash(inner) if inner else None
+        return folder_hash(inner) if inner else None
 
     def _read_listing(self, path: str, digest: str) -> dict[str, str]:
         cached = self._cache / digest[:2] / digest[2:]
@@ -106,10 +105,3 @@ class Contents:
             f"{path} with md5 {digest} is neither in the workspace nor in DVC's cache; "
             "`dvc fetch --all-commits` brings what was pushed"
         )
-
-
-def _folder_hash(files: Mapping[str, str]) -> str:
-    """The hash that DVC gives a folder with these files."""
-    listing = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-    text = json.dumps(listing, sort_keys=True)
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +116,12 @@ def output_hash(path: Path) -> str:
     if path.is_file():
         return md5(path)
     files = [file for file in path.rglob("*") if file.is_file()]
-    names = sorted((file.relative_to(path).as_posix(), file) for file in files)
-    listing = [{"md5": md5(file), "relpath": name} for name, file in names]
+    return folder_hash({file.relative_to(path).as_posix(): md5(file) for file in files})
+
+
+def folder_hash(files: Mapping[str, str]) -> str:
+    """The hash that DVC gives a folder with these files: path below it -> md5."""
+    listing = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     text = json.dumps(listing, sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 

@@ -20,16 +20,10 @@ NOT_RUN = {
     "make check": "formats and types of the whole repository, not of a tiny world; .ci/run has it",
     "make mutants": "half an hour",
     "make torture": "kills, damages and starves every training stage, which takes long",
-    "make trl-parity": "trains twice, once with TRL's last PPO",
-    "make sentiment": "trains and measures with three seeds",
-    "make people-rounds": "ten minutes; has a target of its own",
-    "make image-steps": "installs all packages again",
-    "make documented-commands": "would run the test within itself",
     "make verify": "repeats the run of a commit; .ci/run has two stages of it",
     "make repro PRESET=smollm2-135m MODEL=FOLDER": "tests/integration/test_your_model.py has it",
     "python -m experiments NAME --seeds 0-3": "many runs; tests/integration/test_experiments.py",
     "make chat": "waits for somebody to talk; tests/integration/test_chat.py has it",
-    "docker compose up --build": "needs docker",
 }
 """Commands of the documents that are only looked up in the Makefile, and why."""
 SERVERS = ("make ui", "make annotate")

@@ -21,6 +21,10 @@ from tests.integration.fork_world import (
 )
 from tests.waiting import eventually, is_alive
 
+SIGNALS = pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
+
 
 def test_a_sigterm_reaches_the_stage(world: Path) -> None:
     with serving(world):
@@ -122,7 +126,7 @@ def test_a_server_that_is_killed_while_others_wait_leaves_these_to_themselves(wo
     assert said(world, "0")["pid"] == process.pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@SIGNALS
 def test_while_the_server_imports_a_signal_ends_who_waits_for_it(
     world: Path, number: signal.Signals
 ) -> None:
@@ -150,7 +154,7 @@ def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -
     assert not (world / "out" / "wait.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@SIGNALS
 def test_a_signal_to_the_driver_reaches_the_fork(world: Path, number: signal.Signals) -> None:
     driver = drive(world, {"sft": "wait"})
     everybody = members(world, driver)

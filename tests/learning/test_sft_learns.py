@@ -21,7 +21,10 @@ PAIRS = list(zip(("one", "two", "three", "four"), LINES, strict=True))
     "optimiser",
     [
         OptimiserParams(lr=2e-2, warmup_steps=5),
-        OptimiserParams(name="muon", lr=2e-2, muon_lr=3e-2, warmup_steps=5),
+        pytest.param(
+            OptimiserParams(name="muon", lr=2e-2, muon_lr=3e-2, warmup_steps=5),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["adamw", "muon"],
 )

@@ -25,9 +25,9 @@ process whose micro-batches have another size differs as much."""
         reward_steps,
         ppo_steps,
         lambda: ppo_steps(kl_in="loss", kl_estimator="k2"),
-        lambda: ppo_steps(value_warmup_iterations=1),
+        pytest.param(lambda: ppo_steps(value_warmup_iterations=1), marks=pytest.mark.long),
         lambda: ppo_steps(packing=True),
-        lambda: reward_steps(packing=True),
+        pytest.param(lambda: reward_steps(packing=True), marks=pytest.mark.long),
     ],
     ids=["sft", "packed", "micro", "reward", "ppo", "kl", "value", "packed-ppo", "packed-reward"],
 )

@@ -170,7 +170,9 @@ def test_fewer_prompts_than_a_rollout_are_used_again_within_it():
 # --- seeds and resuming ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value_model", ["shared", "separate"])
+@pytest.mark.parametrize(
+    "value_model", [pytest.param("shared", marks=pytest.mark.long), "separate"]
+)
 def test_s55_a_round_resumes_from_its_state_as_if_never_stopped(value_model):
     """Peer defects 7 and 11: the KL controller and the random streams come back too."""
     settings = params(

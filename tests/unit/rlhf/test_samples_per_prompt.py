@@ -217,7 +217,13 @@ def test_s64_the_weights_in_training_are_the_policys_alone(advantage):
 
 
 @pytest.mark.parametrize(
-    ("advantage", "samples"), [("gae", 4), ("rloo", 4), ("grpo", 2), ("reinforce_pp", 1)]
+    ("advantage", "samples"),
+    [
+        pytest.param("gae", 4, marks=pytest.mark.long),
+        pytest.param("rloo", 4, marks=pytest.mark.long),
+        ("grpo", 2),
+        ("reinforce_pp", 1),
+    ],
 )
 def test_s55_a_round_of_any_estimator_resumes_as_if_never_stopped(advantage, samples):
     settings = grouped(

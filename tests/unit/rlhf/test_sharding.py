@@ -66,7 +66,7 @@ def test_divided_weights_have_the_gradients_and_the_metrics_of_one_process(
     [
         (sft_steps, 2),
         pytest.param(partial(sft_steps, micro_batch_size=1), 2, marks=pytest.mark.long),
-        (reward_steps, 3),
+        pytest.param(reward_steps, 3, marks=pytest.mark.long),
         pytest.param(ppo_steps, 2, marks=pytest.mark.long),
     ],
     ids=["sft", "micro", "reward", "ppo"],

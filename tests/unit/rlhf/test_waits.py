@@ -172,7 +172,7 @@ def test_a_step_of_pretraining_waits_once(waits: list[str]) -> None:
     assert len(waits) == 3 + 1, waits
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", [pytest.param("adamw", marks=pytest.mark.long), "muon"])
 @pytest.mark.parametrize(
     "family",
     [

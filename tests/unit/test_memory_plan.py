@@ -60,6 +60,7 @@ def test_recomputing_layers_saves_the_activations_of_an_update():
     assert recomputed.rollout == plain.rollout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True])
 def test_the_models_that_are_measured_are_those_of_the_plan(lora: bool):
     """Bytes of their weights, in bfloat16: a policy that is trained, a reference, a scorer."""

@@ -92,6 +92,7 @@ def test_responses_of_other_lengths_than_asked_are_refused():
         speed.require_tokens("trl", results, 299)
 
 
+@pytest.mark.long
 def test_the_end_has_the_same_chance_in_a_model_of_many_layers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

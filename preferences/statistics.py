@@ -3,8 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import NormalDist
+from math import exp, fsum, lgamma, log, sqrt
 
 from preferences.judging import standing
 from preferences.records import Comparison, Judgment, Preference, oriented
@@ -31,13 +30,13 @@ class Share:
         return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
 
 
-def share(hits: int, n: int, z: float = _Z95) -> Share | None:
-    """`hits` of `n` with Wilson's score interval (1927), of 95 % by default; None if `n` is 0."""
+def share(hits: int, n: int) -> Share | None:
+    """`hits` of `n` with Wilson's score interval (1927) of 95 %; None if `n` is 0."""
     if n == 0:
         return None
-    mean, spread = hits / n, z**2 / n
+    mean, spread = hits / n, _Z95**2 / n
     centre = (mean + spread / 2) / (1 + spread)
-    half = z * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
+    half = _Z95 * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
     return Share(mean, max(0.0, centre - half), min(1.0, centre + half), n)
 
 
@@ -170,14 +169,27 @@ def agreement_with_others(units: Units) -> dict[str, Share]:
 def weak_annotators(units: Units) -> list[str]:
     """Annotators who agree with the others less often than average.
 
-    The intervals are as wide as their number asks for (Bonferroni): if all are equally good, one
-    of them or more is named in at most 1 of 40 data sets.
+    By exact binomial tests, as strict as the number of annotators asks for (Bonferroni): if all are
+    equally good, one of them or more is named in at most 1 of 40 data sets.
     """
     per_annotator = agreement_with_others(units)
     n = sum(each.n for each in per_annotator.values())
     if not n:
         return []
-    overall = sum(each.mean * each.n for each in per_annotator.values()) / n
-    z = -NormalDist().inv_cdf(0.025 / len(per_annotator))
-    widened = {who: share(each.hits, each.n, z) for who, each in per_annotator.items()}
-    return [who for who, each in widened.items() if each is not None and each.high < overall]
+    overall = sum(each.hits for each in per_annotator.values()) / n
+    level = 0.025 / len(per_annotator)
+    return [
+        who for who, each in per_annotator.items() if _at_most(each.hits, each.n, overall) < level
+    ]
+
+
+def _at_most(hits: int, n: int, chance: float) -> float:
+    """The probability of `hits` or fewer in `n` cases of the same chance each."""
+    if hits >= n:
+        return 1.0
+    if chance in (0.0, 1.0):
+        return 1.0 - chance
+    ways = [lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) for k in range(hits + 1)]
+    return fsum(
+        exp(way + k * log(chance) + (n - k) * log(1 - chance)) for k, way in enumerate(ways)
+    )

@@ -25,7 +25,7 @@ from preferences.records import Preference, compact_json
 from preferences.report import DOCS, FILES, Quarantined, Verdict, escaped, write
 from preferences.schemas import shown
 from preferences.settling import Settled
-from preferences.statistics import fleiss_kappa, krippendorff_alpha, longer_wins
+from preferences.statistics import first_votes, fleiss_kappa, krippendorff_alpha, longer_wins
 from preferences.statistics import weak_annotators as weak
 
 BASELINE_ROWS = 50_000
@@ -99,8 +99,9 @@ def _check(
     }
     numbers: dict[str, Any] = {name: each.to_json() for name, each in shares.items() if each}
     if votes.units:
-        numbers["krippendorff alpha"] = krippendorff_alpha(votes.units)
-        numbers["fleiss kappa"] = fleiss_kappa(votes.units)
+        first = first_votes(votes.units)
+        numbers["krippendorff alpha"] = krippendorff_alpha(first)
+        numbers["fleiss kappa"] = fleiss_kappa(first)
         numbers["weak annotators"] = weak(votes.units)
     malformed = {"malformed rows set aside": rows.malformed} if rows.malformed else {}
     text = json.dumps(numbers | malformed, ensure_ascii=False, indent=2) + "\n"

@@ -17,6 +17,7 @@ from preferences.statistics import (
     Share,
     Units,
     Votes,
+    first_votes,
     krippendorff_alpha,
     share,
     weak_annotators,
@@ -129,11 +130,12 @@ def longer_share(table: pd.DataFrame) -> Share | None:
 
 
 def _agreement(votes: Votes) -> _Given:
-    alpha, several = krippendorff_alpha(votes.units), len(votes.units)
+    first = first_votes(votes.units)
+    alpha, several = krippendorff_alpha(first), len(first)
     if alpha is None:
         return {}
     weak = float(len(weak_annotators(votes.units)))
-    high = max(alpha, _highest_alpha(votes.units))
+    high = max(alpha, _highest_alpha(first))
     return {"agreement": (alpha, high, several), "weak_annotators": (weak, weak, several)}
 
 

@@ -3,7 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, fsum, lgamma, log, sqrt
+from typing import TypeVar
 
 from preferences.judging import standing
 from preferences.records import Comparison, Judgment, Preference, oriented
@@ -56,7 +58,7 @@ class Votes:
     def __init__(self) -> None:
         """Starts without pairs."""
         self.units: list[dict[str, str]] = []
-        """Pairs with two or more votes, without skips."""
+        """Pairs with two or more votes, without skips; the earliest first where times are known."""
         self.first = 0
         """Votes for the response that was shown first."""
         self.second = 0
@@ -70,6 +72,7 @@ class Votes:
             JudgmentMismatchError: a judgment was given for other responses.
         """
         said = [vote for vote in standing(judgments) if vote.choice != "skip"]
+        said.sort(key=lambda vote: vote.created_at or "")
         for vote in said:
             if vote.choice in ("a", "b") and vote.shown_order is not None:
                 is_first = (vote.choice == "a") == (vote.shown_order == "AB")
@@ -97,6 +100,21 @@ def votes_of(comparisons: Iterable[Comparison], judgments: Iterable[Judgment]) -
     for comparison in comparisons:
         votes.add(comparison, said[comparison.pair_id])
     return votes
+
+
+Said = TypeVar("Said")
+
+
+def first_votes(units: Iterable[Mapping[str, Said]]) -> list[dict[str, Said]]:
+    """Of each pair with two votes or more, the first k that every such pair has.
+
+    A further vote is asked for where the first ones differ, so that agreement over all votes is
+    that of pairs in dispute above all, and agreement over pairs with the usual number of votes that
+    of pairs which nobody disputed.
+    """
+    several = [unit for unit in units if len(unit) > 1]
+    k = min(map(len, several), default=0)
+    return [dict(islice(unit.items(), k)) for unit in several]
 
 
 def krippendorff_alpha(units: Units) -> float | None:

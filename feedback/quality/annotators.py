@@ -5,10 +5,17 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from feedback.quality.noise import Vote, noise_evidence
-from preferences.statistics import Share, Units, cohen_kappa, krippendorff_alpha, share
+from preferences.statistics import (
+    Share,
+    Units,
+    cohen_kappa,
+    first_votes,
+    krippendorff_alpha,
+    share,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,7 @@ class Agreement:
     """How much annotators agree with each other."""
 
     raw: Share | None
-    """Share of equal choices among all pairs of answers to the same pair."""
+    """Share of pairs whose first two answers are the same."""
     alpha: float | None
     kappa: float | None
     """Mean of Cohen's kappa over annotator pairs with at least twenty pairs in common."""
@@ -82,25 +89,34 @@ class Agreement:
 
 _Units = dict[str, dict[str, Answer]]
 """pair -> annotator -> answer, without gold items, repeats and skips."""
+_First = list[dict[str, Answer]]
+"""Of each pair the answers that every pair has, as `first_votes` chooses them."""
 
 
 def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Quality]:
     """The quality of everybody who answered, sorted by name."""
     units, noise = _units(answers), _evidence(answers)
+    first = first_votes(units.values())
     mine: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         mine[answer.annotator_id].append(answer)
     return [
-        _judge_one(name, mine[name], (units, noise.get(name, 0.0)), params) for name in sorted(mine)
+        _judge_one(name, mine[name], (units, first, noise.get(name, 0.0)), params)
+        for name in sorted(mine)
     ]
 
 
 def agreement(answers: Sequence[Answer]) -> Agreement:
-    """Agreement of all annotators, without gold items, repeats and skips."""
+    """Agreement of all annotators, without gold items, repeats, skips and votes asked for later.
+
+    Args:
+        answers: in the order in which they were given.
+    """
     units = [
-        {name: answer.choice for name, answer in unit.items()} for unit in _units(answers).values()
+        {name: answer.choice for name, answer in unit.items()}
+        for unit in first_votes(_units(answers).values())
     ]
-    both = [x == y for unit in units for x, y in combinations(unit.values(), 2)]
+    both = [x == y for unit in units for x, y in [islice(unit.values(), 2)]]
     return Agreement(
         raw=share(sum(both), len(both)),
         alpha=krippendorff_alpha(units),
@@ -162,10 +178,10 @@ def _repeats(answers: Sequence[Answer], units: _Units) -> Share | None:
     return share(sum(same), len(same))
 
 
-def _peers(name: str, units: _Units) -> Share | None:
+def _peers(name: str, first: _First) -> Share | None:
     same = [
         unit[name].choice == answer.choice
-        for unit in units.values()
+        for unit in first
         if name in unit
         for answer in unit.values()
         if answer.annotator_id != name
@@ -174,16 +190,16 @@ def _peers(name: str, units: _Units) -> Share | None:
 
 
 def _judge_one(
-    name: str, answers: Sequence[Answer], seen: tuple[_Units, float], params: QualityParams
+    name: str, answers: Sequence[Answer], seen: tuple[_Units, _First, float], params: QualityParams
 ) -> Quality:
-    units, noise = seen
+    units, first, noise = seen
     sides = [answer.left for answer in answers if answer.left is not None]
     timed = [answer for answer in answers if answer.visible_ms is not None]
     quality = Quality(
         annotator_id=name,
         answers=len(answers),
         gold=_gold(answers),
-        peers=_peers(name, units),
+        peers=_peers(name, first),
         repeats=_repeats(answers, units),
         left=share(sum(sides), len(sides)),
         left_p=binomial_two_sided(sum(sides), len(sides)),

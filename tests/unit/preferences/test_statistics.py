@@ -6,6 +6,7 @@ from preferences.statistics import (
     Votes,
     agreement_with_others,
     cohen_kappa,
+    first_votes,
     fleiss_kappa,
     krippendorff_alpha,
     longer_wins,
@@ -75,6 +76,27 @@ def test_fleiss_kappa_is_that_of_the_textbook_table():
         {f"{c}-{n}": str(c) for c, count in enumerate(row) for n in range(count)} for row in counts
     ]
     assert fleiss_kappa(units) == pytest.approx(0.210, abs=0.0005)
+
+
+def with_third_votes():
+    """Of 100 pairs 41 have a, a and 41 have b, b; 18 differ, and a third person was asked."""
+    units = [{"x": "a", "y": "a"}] * 41 + [{"x": "b", "y": "b"}] * 41
+    units += [{"x": "a", "y": "b", "z": said} for said in "ab" * 9]
+    return units
+
+
+def test_agreement_is_that_of_the_votes_that_every_pair_has():
+    # The first two: observed 0.82, chance 0.5, kappa 0.64; alpha's chance is 1 - 100 * 99 * 2 /
+    # (200 * 199). Over all votes alpha is 0.67, over pairs with the most usual number kappa is 1.
+    units = first_votes(with_third_votes())
+    assert fleiss_kappa(units) == pytest.approx(0.64)
+    assert krippendorff_alpha(units) == pytest.approx(1 - 0.18 / (100 / 199))
+
+
+def test_first_votes_are_as_many_as_every_pair_has():
+    units = [{"x": "a", "y": "b", "z": "a", "u": "b"}, {"u": "a", "y": "b", "x": "a"}, {"x": "a"}]
+    assert first_votes(units) == [{"x": "a", "y": "b", "z": "a"}, {"u": "a", "y": "b", "x": "a"}]
+    assert first_votes([{"x": "a"}, {}]) == []
 
 
 def test_cohen_kappa_by_hand():
@@ -162,6 +184,14 @@ def test_skips_are_no_votes_and_one_vote_is_no_unit():
         {"u": "a", "w": "tie"}
     ]
     assert votes(vote("u", "a"), vote("v", "skip")).units == []
+
+
+def test_the_earlier_vote_is_the_first_whatever_the_order_of_the_file():
+    said = [
+        vote(who, "a", created_at=f"2026-11-28T10:00:0{second}.000+00:00")
+        for who, second in zip("uvw", (3, 1, 2), strict=True)
+    ]
+    assert list(votes(*said).units[0]) == ["v", "w", "u"]
 
 
 def test_of_a_changed_mind_only_the_last_counts():

@@ -84,6 +84,24 @@ def test_agreement_counts_pairs_of_answers_and_leaves_skips_out() -> None:
     assert found.kappa is None
 
 
+def test_a_third_vote_on_pairs_in_dispute_changes_no_agreement() -> None:
+    # 82 of 100 pairs were agreed on by the first two; then alpha is 1 - 0.18 / (100 / 199) and
+    # Cohen's kappa 1 - 0.18 / 0.5. Over all votes they were 0.67 and 0.48, and the share 0.74.
+    said = [("xy", "aa"), ("xy", "bb")] * 41 + [("xyz", "aba"), ("xyz", "bab")] * 9
+    answers = [
+        answer(name, str(pair), choice)
+        for pair, (names, choices) in enumerate(said)
+        for name, choice in zip(names, choices, strict=True)
+    ]
+    found = agreement(answers)
+    assert (found.raw.hits, found.raw.n) == (82, 100)
+    assert found.alpha == pytest.approx(1 - 0.18 / (100 / 199))
+    assert found.kappa == pytest.approx(0.64)
+    people = {row.annotator_id: row for row in judge_annotators(answers, QualityParams())}
+    assert (people["x"].peers.hits, people["x"].peers.n) == (82, 100)
+    assert people["z"].peers is None
+
+
 def test_kappa_is_the_mean_over_annotators_with_twenty_pairs_in_common() -> None:
     # 20 a/a, 5 a/b, 10 b/a, 15 b/b of x and y: p_o = 0.7, p_e = 0.5, kappa = 0.4. z: too few.
     said = ["aa"] * 20 + ["ab"] * 5 + ["ba"] * 10 + ["bb"] * 15

@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.reporting.without_gold import at_chance, below_baselines, undistinguished
+from tasks.reporting.without_gold import (
+    at_chance,
+    below_baselines,
+    undistinguished,
+    worse_than_sft,
+)
 
 EVEN = 0.5
 """The win rate of a policy against itself."""
@@ -21,6 +26,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *([by_test] if by_test else []),
         *rounds_without_gain(results).values(),
         *undistinguished([*results["policies"], *tested]).values(),
+        *worse_than_sft([*results["policies"], *tested]),
         *answers_of_servers([*results["policies"], *tested]),
         *rollouts_of_servers(results.get("served_rollouts", [])),
         *at_chance(results["reward_models"]),
@@ -54,7 +60,7 @@ def contradiction(results: Mapping[str, Any]) -> str | None:
 
 
 def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
-    """Round -> a sentence, for each round that is no better than the policy it is compared with.
+    """Round -> a sentence, for each round not shown to be better than what it is compared with.
 
     That is the one that sampled its comparisons, and nearly always the one that it started from.
     """
@@ -63,10 +69,11 @@ def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
     for policy in results["policies"]:
         wins = policy.get("win_rate_vs_previous")
         if wins and wins["low"] <= EVEN:
-            name, how = policy["name"], "worse" if wins["high"] < EVEN else "no better"
+            name = policy["name"]
+            how = "worse than" if wins["high"] < EVEN else "not distinguishable from"
             other = "that sampled its comparisons" if name in elsewhere else "it started from"
             found[name] = (
-                f"{name} is {how} than the policy {other}: "
+                f"{name} is {how} the policy {other}: "
                 f"its win rate against it is {_interval(wins, 3)}."
             )
     return found

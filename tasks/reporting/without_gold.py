@@ -1,6 +1,6 @@
 """What a run without gold scores shows in their place: who judged, labels, proxies, baselines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 JUDGES = {
@@ -39,26 +39,32 @@ def label_accuracy(
 
 def undistinguished(policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Policy -> a sentence, for each whose win rate without gold may as well be one half."""
-    found = {}
-    for policy in policies:
-        wins = policy.get("win_rate_vs_sft")
-        if policy.get("gold") is None and wins and wins["low"] <= EVEN <= wins["high"]:
-            shown = f"{wins['mean']:.3f} [{wins['low']:.3f}, {wins['high']:.3f}]"
-            name = policy.get("name") or f"test ({policy.get('policy')})"
-            found[name] = f"{name} is not distinguishable from SFT: its win rate is {shown}."
-    return found
+    return {
+        name: f"{name} is not distinguishable from SFT: its win rate is {_shown(wins)}."
+        for name, wins in _win_rates(policies)
+        if wins["low"] <= EVEN <= wins["high"]
+    }
+
+
+def worse_than_sft(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each policy whose win rate without gold lies below one half."""
+    return [
+        f"{name} is worse than SFT: its win rate is {_shown(wins)}."
+        for name, wins in _win_rates(policies)
+        if wins["high"] < EVEN
+    ]
 
 
 def at_chance(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each reward model that may as well guess which response has the label."""
+    """A sentence for each reward model that orders labels no better than a guess, or worse."""
     found = []
     for model in rewards:
         share = model.get("label_accuracy")
-        if share and share["low"] <= EVEN <= share["high"]:
-            shown = f"{share['mean']:.3f} [{share['low']:.3f}, {share['high']:.3f}]"
+        if share and share["low"] <= EVEN:
+            how = "worse than" if share["high"] < EVEN else "not distinguishable from"
             found.append(
-                f"The reward model of {model['round']} is not distinguishable from guessing: its "
-                f"accuracy on the held-out labels is {shown}."
+                f"The reward model of {model['round']} is {how} guessing: its accuracy on the "
+                f"held-out labels is {_shown(share)}."
             )
     return found
 
@@ -108,3 +114,17 @@ def _baselines(model: Mapping[str, Any]) -> dict[str, float]:
         "bag of words": model.get("bag_of_words"),
     }
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _win_rates(
+    policies: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Name and win rate of each policy that was judged without gold."""
+    for policy in policies:
+        wins = policy.get("win_rate_vs_sft")
+        if policy.get("gold") is None and wins:
+            yield policy.get("name") or f"test ({policy.get('policy')})", wins
+
+
+def _shown(share: Mapping[str, float]) -> str:
+    return f"{share['mean']:.3f} [{share['low']:.3f}, {share['high']:.3f}]"

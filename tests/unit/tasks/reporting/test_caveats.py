@@ -69,7 +69,7 @@ def test_without_gold_the_win_rates_are_compared() -> None:
 def test_a_round_that_gained_nothing_and_one_that_lost_are_named() -> None:
     even = results(against_previous=estimate(0.48, 0.52, 0.56))
     assert caveats(even) == [
-        "r1 is no better than the policy it started from: its win rate against it is "
+        "r1 is not distinguishable from the policy it started from: its win rate against it is "
         "0.520 [0.480, 0.560]."
     ]
     lost = results(against_previous=estimate(0.38, 0.42, 0.46))
@@ -125,3 +125,14 @@ def test_a_reward_model_that_a_baseline_equals_is_named() -> None:
     (sentence,) = said(0.656, 0.672, 0.656)
     assert "longer wins 0.672 and bag of words 0.656: its accuracy" in sentence
     assert said(0.7, 0.672, 0.644) == said(0.7, None, None) == []
+
+
+def test_without_gold_what_is_worse_than_sft_or_than_guessing_is_named() -> None:
+    found = results(wins=(estimate(0.27, 0.31, 0.35), estimate(0.27, 0.31, 0.35)))
+    found["reward_models"] = [{"round": "r1", "label_accuracy": estimate(0.38, 0.42, 0.46)}]
+    assert caveats(found) == [
+        "r1 is worse than SFT: its win rate is 0.310 [0.270, 0.350].",
+        "test (r1) is worse than SFT: its win rate is 0.310 [0.270, 0.350].",
+        "The reward model of r1 is worse than guessing: its accuracy on the held-out labels is "
+        "0.420 [0.380, 0.460].",
+    ]

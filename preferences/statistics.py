@@ -32,8 +32,11 @@ class Share:
         return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
 
 
-def share(hits: int, n: int) -> Share | None:
-    """`hits` of `n` with Wilson's score interval (1927) of 95 %; None if `n` is 0."""
+def share(hits: float, n: int) -> Share | None:
+    """`hits` of `n` with Wilson's score interval (1927) of 95 %; None if `n` is 0.
+
+    What is undecided may count as half.
+    """
     if n == 0:
         return None
     mean, spread = hits / n, _Z95**2 / n

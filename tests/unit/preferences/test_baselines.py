@@ -9,7 +9,7 @@ def row(chosen, rejected):
 TRAIN = [row(f"kind w{n}", f"rude w{n}") for n in range(30)]
 
 
-def test_words_of_the_train_side_decide_the_held_out_rows_and_unknown_words_none():
+def test_words_of_the_train_side_decide_the_held_out_rows_and_unknown_words_half_of_one():
     heldout = [
         row("so kind", "so rude"),
         row("Kind!", "none"),
@@ -19,7 +19,14 @@ def test_words_of_the_train_side_decide_the_held_out_rows_and_unknown_words_none
     ]
     found = bag_of_words(TRAIN, heldout)
     assert found is not None
-    assert (found.mean, found.n) == (3 / 5, 5)
+    # As for a reward model beside it, equal scores are half: who knows nothing has 0.5, not 0.
+    assert (found.mean, found.n) == (3.5 / 5, 5)
+
+
+def test_the_same_words_in_another_order_are_undecided():
+    found = bag_of_words(TRAIN, [row("kind not rude", "rude not kind")] * 4)
+    assert found is not None
+    assert (found.mean, found.n) == (0.5, 4)
 
 
 def test_more_rows_than_are_counted_at_once_are_all_there():

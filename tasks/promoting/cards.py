@@ -29,9 +29,9 @@ MEASURES = (
     ("distinct_2", "share of different word pairs"),
     ("proxy", "score of the reward model"),
     ("pairs", "training pairs"),
-    ("accuracy_before", "accuracy on the newest pairs, before training"),
-    ("accuracy_after", "accuracy on the newest pairs, after training"),
-    ("heldout_accuracy", "accuracy on all held-out pairs"),
+    ("accuracy_before", "newest pairs ordered as by gold, else by labels, before training"),
+    ("accuracy_after", "newest pairs ordered as by gold, else by labels, after training"),
+    ("heldout_accuracy", "all held-out pairs ordered as by their labels"),
     ("ece", "calibration error"),
 )
 

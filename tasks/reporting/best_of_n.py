@@ -46,11 +46,17 @@ def worth(found: Mapping[str, Any]) -> str:
         judge = {"reward_model": "reward model", "rules": "reward"}[found["judge"]]
         verdict = f"{verdict}, as far as the {judge} that both were chosen by can tell"
         measure = "score"
+    ppo, best = (_written(found[one]["mean"]) for one in ("ppo", "best"))
+    mean, low, high = (_written(gain[end], "+") for end in ("mean", "low", "high"))
     return (
-        f"{verdict}: one response of {policy} reaches {measure} {found['ppo']['mean']:.2f}, the "
-        f"best of {n} of SFT by the same reward model {found['best']['mean']:.2f}; the difference "
-        f"is {gain['mean']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}] on {gain['n']} prompts."
-    ).replace("-", "\N{MINUS SIGN}")
+        f"{verdict}: one response of {policy} reaches {measure} {ppo}, the best of {n} of SFT by "
+        f"the same reward model {best}; the difference is {mean} [{low}, {high}] on {gain['n']} "
+        "prompts."
+    )
+
+
+def _written(value: float, sign: str = "") -> str:
+    return f"{value:{sign}z.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def table(results: Mapping[str, Any]) -> list[Row]:

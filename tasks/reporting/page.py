@@ -118,6 +118,7 @@ def render_page(data: ReportData) -> str:
         panels=_panels(data),
         other_panels=_other_panels(data.curves),
         losses=_losses(data.losses),
+        ordered_as="gold scores" if any(map(_has_gold, policies.values())) else "labels",
         rewards=_reward_drawing(data.results["reward_models"]),
         reliability=_reliability(data),
         reward_models=data.results["reward_models"],
@@ -141,17 +142,21 @@ def visible(text: str) -> str:
 
 def number(value: float | None, digits: int = 2) -> str:
     """With a fixed number of digits; a dash for a missing value."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return "–" if value is None else f"{value:z.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def signed(value: float, digits: int = 2) -> str:
     """With its sign, for a difference."""
-    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+z.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def as_json(value: object) -> str:
     """A parameter's value as JSON, which is also valid YAML; text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _has_gold(policy: Mapping[str, Any]) -> bool:
+    return policy["gold"] is not None
 
 
 def _win_rate_bar(estimate: Mapping[str, float]) -> Markup:

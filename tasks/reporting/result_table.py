@@ -140,7 +140,7 @@ def _before_after(reward: Mapping[str, Any] | None) -> str:
 
 
 def _mean(estimate: Mapping[str, float] | None, digits: int) -> str:
-    return NONE if estimate is None else f"{estimate['mean']:.{digits}f}"
+    return NONE if estimate is None else f"{estimate['mean']:z.{digits}f}"
 
 
 def _interval(estimate: Mapping[str, float] | None) -> str:

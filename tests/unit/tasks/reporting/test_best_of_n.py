@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.reporting.best_of_n import worth
 from tests.unit.tasks.reporting.conftest import ROUNDS, report
 from tests.unit.tasks.reporting.report_world import write_world
 
@@ -21,6 +22,14 @@ def test_whether_ppo_is_worth_it_stands_in_one_sentence(world: Path) -> None:
         "Yes: one response of r3 reaches gold 8.70, the best of 64 of SFT by the same reward model "
         "8.00; the difference is +0.70 [+0.20, +1.20] on 512 prompts."
     ) in best_of_n(report(world))
+
+
+def test_the_sentence_has_the_name_of_the_round_as_it_is() -> None:
+    estimate = {"mean": -0.001, "low": -0.5, "high": 0.5, "n": 128}
+    found = {"gain": estimate, "policy": "no-kl", "samples": 64, "judge": "gold"}
+    said = worth(found | {"ppo": estimate, "best": estimate})
+    assert "one response of no-kl reaches gold 0.00, the best" in said
+    assert "the difference is +0.00 [\N{MINUS SIGN}0.50, +0.50] on 128 prompts." in said
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tasks.params.changed import ChangedParam
 from tasks.report import build_report
 from tasks.reporting.data import read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
+from tasks.reporting.page import number, signed
 from tasks.running.staging import write_json_lines
 from tests.unit.tasks.reporting.conftest import ROUNDS, Page, report
 from tests.unit.tasks.reporting.report_world import chained, folder_hash, write_world
@@ -198,6 +199,26 @@ def test_data_without_gold_still_makes_a_page(tmp_path: Path) -> None:
     # Of best-of-n the proxy is left: one line of n, and one of PPO.
     assert Page(text).tags.count("polyline") == 6 * len(ROUNDS) + 2 + 2
     assert "Gold against KL" not in text
+
+
+@pytest.mark.parametrize(
+    ("gold", "what"), [(True, "as their gold scores do"), (False, "as their labels do")]
+)
+def test_the_page_says_what_reward_models_are_right_about_and_in_which_units(
+    tmp_path: Path, gold: bool, what: str
+) -> None:
+    write_world(tmp_path, gold=gold)
+    text = report(tmp_path)
+    assert f"How often a reward model orders held-out pairs of the newest policy {what}" in text
+    assert "<th>training pairs</th>" in text
+    assert "calibration error, against labels" in text
+    assert "<th>length, tokens</th>" in text
+
+
+def test_a_mean_that_is_zero_but_for_rounding_has_no_sign() -> None:
+    assert number(-0.004) == "0.00"
+    assert number(-0.006) == "\N{MINUS SIGN}0.01"
+    assert signed(-0.004) == "+0.00"
 
 
 def test_a_run_that_has_only_begun_makes_a_page(tmp_path: Path) -> None:

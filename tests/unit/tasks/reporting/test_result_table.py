@@ -95,6 +95,13 @@ def test_without_gold_proxies_and_labels_stand_in_its_place() -> None:
     assert "judged" not in result_table(SUMMARY)
 
 
+def test_a_proxy_that_is_zero_but_for_rounding_has_no_sign() -> None:
+    summary = without_gold(0.75)
+    summary["policies"][1]["proxy_sft"] = interval(-0.002)
+    assert "0.00 -> 0.84" in result_table(summary)
+    assert "-0.00" not in result_table(summary)
+
+
 def test_a_win_rate_whose_interval_holds_one_half_distinguishes_nothing() -> None:
     text = " ".join(result_table(without_gold(0.52)).split())
     assert text.startswith(

@@ -38,6 +38,7 @@ Mathematics
     best_of_n            the best-scored of n responses: unbiased means, its bound on the KL
     calibration          whether the reward model's probabilities mean what they say
     intervals            confidence intervals of means and win rates
+    grouped_intervals    of shares over pairs of which several have one prompt
 
 Models
     models               policies and tokenizers from folders

@@ -17,7 +17,8 @@ from preferences.records import Preference
 from rlhf.calibration import expected_calibration_error, negative_log_likelihood, reliability
 from rlhf.compute import Compute
 from rlhf.ensembles import members_of
-from rlhf.intervals import proportion_interval
+from rlhf.grouped_intervals import grouped_proportion
+from rlhf.intervals import Interval, proportion_interval
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 from tasks.running.progress import Progress
@@ -56,9 +57,11 @@ def measure(
         "ece": expected_calibration_error(gaps) if gaps else None,
         "nll": negative_log_likelihood(gaps) if gaps else None,
         "labels": {
-            "accuracy": _share(gaps),
-            "longer_wins": _share(longer),
-            **{f"strength_{grade}": _share(part) for grade, part in _graded(decided, gaps)},
+            "accuracy": _share(gaps, decided),
+            "longer_wins": _share(longer, decided),
+            **{
+                f"strength_{grade}": _share(*part) for grade, part in _graded(decided, gaps).items()
+            },
         },
         "score_mean": model.mean,
         "score_std": model.std,
@@ -80,7 +83,7 @@ def gold_accuracy(
     """How often the model orders a pair as the gold score does, or as its label without one."""
     rows = [row for row in rows if _gold_sign(row) != 0]
     gaps = label_gaps(model, encoder, rows, compute)
-    return _share([gap * _gold_sign(row) for gap, row in zip(gaps, rows, strict=True)])
+    return _share([gap * _gold_sign(row) for gap, row in zip(gaps, rows, strict=True)], rows)
 
 
 def label_gaps(
@@ -139,20 +142,26 @@ def hits(gaps: Sequence[float]) -> list[float]:
     return [1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps]
 
 
-def _share(gaps: Sequence[float]) -> dict[str, float] | None:
-    """The share of pairs in the right order, with its interval."""
-    return proportion_interval(sum(hits(gaps)), len(gaps)).as_dict() if gaps else None
+def right_order(gaps: Sequence[float], rows: Sequence[Preference]) -> Interval | None:
+    """The share of pairs in the right order; its interval knows that pairs may share a prompt."""
+    return grouped_proportion(hits(gaps), [row.prompt_id for row in rows]) if gaps else None
 
 
-def _graded(rows: Sequence[Preference], gaps: Sequence[float]) -> list[tuple[int, list[float]]]:
-    """The gaps by strength of the label; empty where no strengths were given."""
-    grades = [1 + round(row.margin * (STRENGTHS - 1)) for row in rows]
-    if len(set(grades)) < 2:
-        return []
-    return [
-        (grade, [gap for gap, own in zip(gaps, grades, strict=True) if own == grade])
-        for grade in sorted(set(grades))
-    ]
+def _share(gaps: Sequence[float], rows: Sequence[Preference]) -> dict[str, float] | None:
+    share = right_order(gaps, rows)
+    return None if share is None else share.as_dict()
+
+
+def _graded(
+    rows: Sequence[Preference], gaps: Sequence[float]
+) -> dict[int, tuple[list[float], list[Preference]]]:
+    """Gaps and rows by strength of the label; empty where no strengths were given."""
+    graded: dict[int, tuple[list[float], list[Preference]]] = {}
+    for gap, row in zip(gaps, rows, strict=True):
+        own = graded.setdefault(1 + round(row.margin * (STRENGTHS - 1)), ([], []))
+        own[0].append(gap)
+        own[1].append(row)
+    return dict(sorted(graded.items())) if len(graded) > 1 else {}
 
 
 def _gold_sign(row: Preference) -> int:

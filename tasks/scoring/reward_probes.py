@@ -30,11 +30,11 @@ from typing import Literal
 
 from preferences.records import Preference, prompt_text
 from rlhf.compute import Compute
-from rlhf.intervals import Interval, proportion_interval
+from rlhf.intervals import Interval
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 from tasks.running.progress import Progress
-from tasks.scoring.reward_accuracy import hits
+from tasks.scoring.reward_accuracy import right_order
 
 LEAST = 100
 """Held-out pairs below which the probes decide nothing: an interval over fewer is too wide."""
@@ -122,16 +122,14 @@ def probe(
         draws: the order of shuffled words.
     """
     rows = [row for row in rows if not row.is_tie]
-    gaps = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in rows])
-    known = [(row, gap) for row, gap in zip(rows, gaps, strict=True) if gap is not None]
+    known = scorer.known([(row, row.rejected, row.rejected_finished) for row in rows])
     labelled = [row for row in others if not row.is_tie]
-    earlier = scorer.gaps([(row, row.rejected, row.rejected_finished) for row in labelled])
-    newest = [gap for _, gap in known]
+    earlier = scorer.known([(row, row.rejected, row.rejected_finished) for row in labelled])
     found = {
-        "labels": [*newest, *(gap for gap in earlier if gap is not None)],
-        "newest": newest,
-        "length": [gap for row, gap in known if gap * _longer(row) < 0],
-        "same_length": [gap for row, gap in known if _equally_long(row)],
+        "labels": [*known, *earlier],
+        "newest": known,
+        "length": [(row, gap) for row, gap in known if gap * _longer(row) < 0],
+        "same_length": [(row, gap) for row, gap in known if _equally_long(row)],
     }
     some = rows[:SPOILT]
     for name, texts in _spoilt(some, draws).items():
@@ -141,9 +139,9 @@ def probe(
             for row, text in zip(some, texts, strict=True)
             if text.split() != row.chosen.split()
         ]
-        found[name] = [gap for gap in scorer.gaps(asked) if gap is not None]
+        found[name] = scorer.known(asked)
     unequal = sum(_longer(row) != 0 for row, _ in known)
-    scored = {name: len(newest) for name in DEMANDS} | {"labels": len(found["labels"])}
+    scored = {name: len(known) for name in DEMANDS} | {"labels": len(found["labels"])}
     return [_judged(name, found[name], scored[name], unequal) for name in DEMANDS]
 
 
@@ -231,6 +229,14 @@ class Scorer:
         self._max_tokens, self._progress = max_tokens, progress
         self._known: dict[tuple[int, ...], float] = {}
 
+    def known(
+        self, pairs: Sequence[tuple[Preference, str, bool]]
+    ) -> list[tuple[Preference, float]]:
+        """Rows with their gap, without those of which a side is too long."""
+        rows = [row for row, _, _ in pairs]
+        found = zip(rows, self.gaps(pairs), strict=True)
+        return [(row, gap) for row, gap in found if gap is not None]
+
     def gaps(self, pairs: Sequence[tuple[Preference, str, bool]]) -> list[float | None]:
         """Score of each row's chosen response less that of another; None where one is too long."""
         encoded = [
@@ -270,14 +276,16 @@ def _next_of_another_prompt(rows: Sequence[Preference], place: int) -> str:
     )
 
 
-def _judged(name: str, gaps: Sequence[float], known: int, unequal: int) -> Probe:
+def _judged(
+    name: str, found: Sequence[tuple[Preference, float]], known: int, unequal: int
+) -> Probe:
     """The probe; of `known` scored pairs, `unequal` have sides of different lengths."""
     demand, limit = DEMANDS[name]
-    if known < LEAST or (name != "length" and len(gaps) < FEW):
+    if known < LEAST or (name != "length" and len(found) < FEW):
         demand = "none"
-    won = proportion_interval(sum(hits(gaps)), len(gaps)) if gaps else None
+    won = right_order([gap for _, gap in found], [row for row, _ in found])
     least = math.ceil(DISAGREEING * unequal) if name == "length" else 0
-    return Probe(name, len(gaps), won, demand, limit, least)
+    return Probe(name, len(found), won, demand, limit, least)
 
 
 def _longer(row: Preference) -> int:

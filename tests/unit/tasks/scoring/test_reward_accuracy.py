@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,3 +138,24 @@ def test_every_pass_is_counted_and_the_last_one_shown(members, scorer, capsys):
     measured(model, scorer[1], [], [preference("a", "b")])
     count = 2 + members
     assert f"reward       {count}/{count} passes" in capsys.readouterr().err
+
+
+def test_pairs_of_one_prompt_tell_less_than_as_many_prompts(scorer):
+    low, *_, high = ordered(scorer)
+    right, wrong = preference(high, low), preference(low, high)
+    rows = [
+        replace(right if prompt % 4 else wrong, prompt_id=str(prompt))
+        for prompt in range(20)
+        for _ in range(6)
+    ]
+    ranked = measured(*scorer, rows, rows)[0]
+    alone = [replace(row, prompt_id=str(number)) for number, row in enumerate(rows)]
+    apart = measured(*scorer, alone, alone)[0]
+    for found in (ranked["accuracy_after"], ranked["labels"]["accuracy"]):
+        assert (found["mean"], found["n"]) == (0.75, 120)
+    widths = [
+        each["labels"]["accuracy"]["high"] - each["labels"]["accuracy"]["low"]
+        for each in (ranked, apart)
+    ]
+    # 19 independent cases less Student's t, for 120: 2.5 times as wide, a little less by Wilson.
+    assert 2.2 < widths[0] / widths[1] < 2.7

@@ -1,7 +1,10 @@
 """Statistics of the data as a whole, and whether they are within their bounds."""
 
+import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -135,7 +138,7 @@ def _agreement(votes: Votes) -> _Given:
     if alpha is None:
         return {}
     weak = float(len(weak_annotators(votes.units)))
-    high = max(alpha, _highest_alpha(first))
+    high = max(alpha, _highest_alpha(first), _alpha_if_agreed(first, alpha))
     return {"agreement": (alpha, high, several), "weak_annotators": (weak, weak, several)}
 
 
@@ -155,6 +158,21 @@ def _highest_alpha(units: Units) -> float:
     # A draw whose votes are all the same has no disagreement at all.
     alphas = 1 - (n - 1) * (drawn @ apart) / np.maximum(expected, 1)
     return float(np.quantile(alphas, 0.975))
+
+
+def _alpha_if_agreed(units: Units, alpha: float) -> float:
+    """What alpha would be if people agreed as often as the high end of Wilson's interval has it.
+
+    Of a few pairs a bootstrap says too little: one pair has the same alpha in every draw.
+    """
+    same = [
+        statistics.fmean(one == other for one, other in combinations(unit.values(), 2))
+        for unit in units
+    ]
+    agreed = share(math.fsum(same), len(same))
+    if agreed is None or agreed.mean == 1:
+        return alpha
+    return 1 - (1 - alpha) * (1 - agreed.high) / (1 - agreed.mean)
 
 
 def _drifts(measured: Measured, fresh: NDArray[np.bool_]) -> _Given:

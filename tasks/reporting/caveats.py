@@ -7,6 +7,7 @@ from tasks.reporting.without_gold import (
     at_chance,
     below_baselines,
     undistinguished,
+    without_verdict,
     worse_than_sft,
 )
 
@@ -27,6 +28,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *rounds_without_gain(results).values(),
         *undistinguished([*results["policies"], *tested]).values(),
         *worse_than_sft([*results["policies"], *tested]),
+        *without_verdict([*results["policies"], *tested]),
         *answers_of_servers([*results["policies"], *tested]),
         *rollouts_of_servers(results.get("served_rollouts", [])),
         *at_chance(results["reward_models"]),

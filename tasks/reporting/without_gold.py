@@ -12,6 +12,8 @@ JUDGES = {
 }
 """`win_rate_judge` of a policy's metrics -> the words for it."""
 EVEN = 0.5
+MANY = 0.1
+"""Share of the prompts above which those without a verdict are worth a note."""
 
 
 def judge_words(policies: Sequence[Mapping[str, Any]]) -> str | None:
@@ -53,6 +55,19 @@ def worse_than_sft(policies: Sequence[Mapping[str, Any]]) -> list[str]:
         for name, wins in _win_rates(policies)
         if wins["high"] < EVEN
     ]
+
+
+def without_verdict(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each policy about which the judge said nothing on many prompts."""
+    found = []
+    for name, wins in _win_rates(policies):
+        skipped, asked = wins.get("skipped", 0), wins["n"] + wins.get("skipped", 0)
+        if skipped > MANY * asked:
+            found.append(
+                f"The judge gave no verdict on {skipped} of {asked} prompts about {name}: its win "
+                "rate is of the others."
+            )
+    return found
 
 
 def at_chance(rewards: Sequence[Mapping[str, Any]]) -> list[str]:

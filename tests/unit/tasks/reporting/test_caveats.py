@@ -136,3 +136,19 @@ def test_without_gold_what_is_worse_than_sft_or_than_guessing_is_named() -> None
         "The reward model of r1 is worse than guessing: its accuracy on the held-out labels is "
         "0.420 [0.380, 0.460].",
     ]
+
+
+@pytest.mark.parametrize(("skipped", "said"), [(0, False), (56, False), (57, True), (512, True)])
+def test_a_judge_without_a_verdict_on_many_prompts_is_named(skipped: int, said: bool) -> None:
+    """More than a tenth: 57 of 569, as 512 prompts have a verdict."""
+    found = results(
+        wins=(
+            estimate(0.84, 0.87, 0.9) | {"skipped": skipped},
+            estimate(0.85, 0.88, 0.91) | {"skipped": 0},
+        )
+    )
+    sentence = (
+        f"The judge gave no verdict on {skipped} of {512 + skipped} prompts about r1: its win rate "
+        "is of the others."
+    )
+    assert caveats(found) == [sentence] * said

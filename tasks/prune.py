@@ -1,13 +1,14 @@
 """`python -m tasks.prune` (`make prune`): frees the disk of what no kept run needs.
 
 Kept are all commits of all branches and tags (`--tips`: only the newest of each branch, and tags),
-what is checked out, and the variants that params/ still has. The rest goes: objects of DVC's cache
-(by DVC itself), checkpoints that no stage resumes from, workspaces of variants that params/ no
-longer has, the clone of `make verify`, and MLflow's copies of models that are neither of a kept run
-nor in production, now or before. With `--runs` also the workspaces of runs that were ordered in
-Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is in them; says of the
-others why they stay. Says first what and how much; removes it with `--yes`. Exit codes: 0, 2 where
-DVC or git refuse, 7 while a run is going on here.
+experiments of `dvc exp run`, what is checked out, and the variants that params/ still has. The rest
+goes: objects of DVC's cache (by DVC itself; not of one outside of the checkout), checkpoints that
+no stage resumes from, workspaces of variants that params/ no longer has, the clone of `make
+verify`, and MLflow's copies of models that are neither of a kept run nor in production, now or
+before. With `--runs` also the workspaces of runs that were ordered in Prefect and have ended, if
+branch, tag, DVC's cache and MLflow have all that is in them; says of the others why they stay. Says
+first what and how much; removes it with `--yes`. Exit codes: 0, 2 where DVC or git refuse, 7 while
+a run is going on here.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from tasks.tracing.records import Ran, RecordError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
+from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.git import GitError
 from tasks.workspace.worktrees import workspaces
 
@@ -103,6 +105,14 @@ def _say_runs(root: Path, staying: Mapping[str, str] | None) -> None:
 
 
 def _objects(root: Path, cache: Cache, runs: Sequence[Ran], *, tips: bool) -> list[Leftover]:
+    folder = cache_folder(root).parents[1]
+    if not folder.resolve().is_relative_to(root.resolve()):
+        # Nobody here knows the commits of other clones whose outputs are in it, too.
+        sys.stdout.write(
+            f"DVC's cache {folder} lies outside of this checkout, and others may need what is in "
+            "it: left as it is. `dvc gc --all-commits --projects CLONE ...` clears it up.\n"
+        )
+        return []
     if not tips:
         # DVC looks at every commit, which takes minutes; its cache has seldom more than they name.
         if not has_strangers(root, runs):

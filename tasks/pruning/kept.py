@@ -12,14 +12,16 @@ from tasks.workspace.git import git
 def kept_runs(root: Path, places: Sequence[Path], *, tips: bool) -> Iterator[Ran]:
     """The runs of all commits, or of the newest of each branch and tag, and those of workspaces.
 
+    Experiments of `dvc exp run` are among them either way, until `dvc exp remove` lets them go.
+
     Raises:
         RecordError: the `dvc.lock` of a workspace is damaged, so nobody can say what it needs.
     """
     for place in places:
         yield from runs_of(place, None)
     if tips:
-        refs = git(root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags")
-        commits = refs.split()
+        kinds = ("refs/heads", "refs/tags", "refs/exps")
+        commits = git(root, "for-each-ref", "--format=%(objectname)", *kinds).split()
     else:
         commits = recorded_in(root, "--all")
     for commit in commits:

@@ -1,7 +1,7 @@
 """Finds what no kept run needs; removes nothing.
 
-Kept are all commits of all branches and tags (or only their tips), what is checked out, and the
-variants that `params/` still has.
+Kept are all commits of all branches and tags (or only their tips), experiments, what is checked
+out, and the variants that `params/` still has.
 """
 
 import re
@@ -67,6 +67,8 @@ class Cache:
         self._root = root
         self._environment = dvc_environment(environment)
         self._flags = ["--all-branches", "--all-tags"] if tips else ["--all-commits"]
+        # `dvc exp list` has them, which are on no branch; `dvc exp remove` lets them go.
+        self._flags += ["--all-experiments"]
         self._flags += ["--projects", *map(str, kept)] if kept else []
 
     def leftover(self) -> Leftover:

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -40,13 +41,26 @@ class DamagedObject:
 
 
 def cache_folder(root: Path) -> Path:
-    """Where DVC keeps the objects of a workspace."""
-    folder = "cache"
-    for name in ("config", "config.local"):
+    """Where DVC keeps the objects of a workspace: the last of its settings that names a folder."""
+    found = root / ".dvc" / "cache"
+    for path in _settings(root):
         config = ConfigParser(interpolation=None)
-        config.read(root / ".dvc" / name, encoding="utf-8")
-        folder = config.get("cache", "dir", fallback=folder)
-    return root / ".dvc" / folder / "files" / "md5"
+        config.read(path, encoding="utf-8")
+        if folder := config.get("cache", "dir", fallback=""):
+            found = path.parent / Path(folder).expanduser()
+    return found / "files" / "md5"
+
+
+def _settings(root: Path) -> list[Path]:
+    """DVC's files of settings: the machine's, the user's, the repository's, the checkout's."""
+    # Imported here: DVC brings it, and most who import this module read no settings.
+    from platformdirs import site_config_dir, user_config_dir  # noqa: PLC0415
+
+    names = ("dvc", "iterative")
+    machine = os.environ.get("DVC_SYSTEM_CONFIG_DIR") or site_config_dir(*names)
+    user = os.environ.get("DVC_GLOBAL_CONFIG_DIR") or user_config_dir(*names)
+    own = root / ".dvc"
+    return [Path(machine, "config"), Path(user, "config"), own / "config", own / "config.local"]
 
 
 def is_cached(cache: Path, digest: str) -> bool:

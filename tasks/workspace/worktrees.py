@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tasks.own_data.files import named_paths
 from tasks.params.loading import read_yaml
+from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.git import GitError, git
 
 WORK = ".work"
@@ -71,9 +72,8 @@ def share_cache(root: Path, workspace: Path) -> None:
     source = root / ".dvc" / "config.local"
     local = _read_config(source)
     shared = _read_config(root / ".dvc" / "config")
-    # DVC reads a relative folder as relative to the file that names it.
-    folder = local.get("cache", "dir", fallback=shared.get("cache", "dir", fallback="cache"))
-    _set(local, "cache", "dir", str((root / ".dvc" / folder).resolve()))
+    # Also where the user's own settings name it: what is written here comes before them.
+    _set(local, "cache", "dir", str(cache_folder(root).parents[1].resolve()))
     for name in dict.fromkeys([*shared.sections(), *local.sections()]):
         url = local.get(name, "url", fallback=shared.get(name, "url", fallback=""))
         if url and "://" not in url and not Path(url).is_absolute():

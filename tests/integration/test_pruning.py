@@ -95,6 +95,40 @@ def test_only_what_nothing_needs_goes_and_only_when_told_to(root: Path) -> None:
     assert cached(root) == {2, 4}
 
 
+@pytest.mark.parametrize("options", [(), ("--tips",)])
+def test_an_experiment_keeps_its_outputs_until_it_is_removed(
+    root: Path, options: tuple[str, ...]
+) -> None:
+    commit(root)
+    call(root, sys.executable, "-m", "dvc", "exp", "run", "-q", "-n", "fifth", "-S", "value=5")
+    call(root, "git", "checkout", "-q", "--", ".")
+    call(root, sys.executable, "-m", "dvc", "checkout", "-q")
+
+    prune(root, *options, "--yes")
+
+    assert {4, 5} <= cached(root)
+    assert 3 not in cached(root)
+
+    call(root, sys.executable, "-m", "dvc", "exp", "remove", "-q", "fifth")
+    prune(root, *options, "--yes")
+    assert 5 not in cached(root)
+
+
+def test_a_cache_that_other_clones_may_use_is_left_alone(root: Path) -> None:
+    shared = root.parent / "shared"
+    (root / ".dvc/cache").rename(shared)
+    (root / ".dvc/cache").symlink_to(shared)
+    where = "DVC's cache .dvc/cache lies outside"
+    assert where in prune(root, "--yes")[0].replace(f"{root}/", "")
+
+    (root / ".dvc/cache").unlink()
+    call(root, sys.executable, "-m", "dvc", "cache", "dir", "--local", str(shared))
+    assert f"DVC's cache {shared} lies outside" in prune(root, "--yes")[0]
+
+    objects = shared / "files/md5"
+    assert all((objects / known(v)[:2] / known(v)[2:]).exists() for v in (1, 2, 3, 4))
+
+
 def refused(root: Path) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "tasks.prune", "--yes"],

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.workspace.files import read_json, write_json
 
@@ -22,6 +25,9 @@ class Sent:
 
     uri: str
     """Digest of the tracking URI (which may hold a password); another server starts anew."""
+    made: int = 0
+    """When MLflow made the store, if it is a file (ms since 1970); one that was deleted and made
+    again starts anew. 0: not known."""
     run: str = ""
     """Id of the MLflow run, empty until it exists."""
     described: bool = False
@@ -45,13 +51,16 @@ class Sent:
 
 
 def load_sent(folder: Path, uri: str) -> Sent:
-    """Progress of shipping the spool in `folder` to `uri`; none yet if it went elsewhere before."""
-    path, digest = folder / "sent.json", store_digest(folder, uri)
+    """Progress of shipping the spool in `folder` to `uri`; none yet if it went elsewhere before.
+
+    Elsewhere is also a file that is no longer there.
+    """
+    path, digest, made = folder / "sent.json", store_digest(folder, uri), _made(uri)
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
-        if record["uri"] == digest:
-            return Sent(**record)
-    return Sent(uri=digest)
+        if record["uri"] == digest and _is_in(made, record, path):
+            return Sent(**record | {"made": made or record.get("made", 0)})
+    return Sent(uri=digest, made=made or 0)
 
 
 def save_sent(folder: Path, sent: Sent) -> None:
@@ -83,3 +92,32 @@ def store_digest(folder: Path, uri: str) -> str:
         if folder.resolve().is_relative_to(checkout.resolve()):
             uri = "the store of this checkout"
     return hashlib.sha256(uri.encode()).hexdigest()[:12]
+
+
+def _is_in(made: int | None, record: Mapping[str, Any], path: Path) -> bool:
+    """Whether a store that was made then can have what the sent.json at `path` says."""
+    if not made:
+        return made is not None
+    if before := record.get("made"):
+        return bool(before == made)
+    # An earlier version wrote it and did not say: what it sent before that time is elsewhere.
+    return path.stat().st_mtime_ns // 1_000_000 >= made
+
+
+def _made(uri: str) -> int | None:
+    """When MLflow made the tables of a store that is a file, None where that file is missing.
+
+    0 for a server, and where the file cannot be read at present. By hand, since this is asked of
+    every spool, also where MLflow has not been imported.
+    """
+    if not uri.startswith("sqlite:///"):
+        return 0
+    path = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            (made,) = database.execute("SELECT min(creation_time) FROM experiments").fetchone()
+    except sqlite3.Error:
+        return 0
+    return int(made or 0)

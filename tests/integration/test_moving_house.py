@@ -1,7 +1,10 @@
 """MLflow after a move: to another store, of the checkout, and out of `dvc exp run --temp`."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,59 @@ def test_a_moved_checkout_takes_its_store_along(
     new = store.client.create_run(store.experiment).info.artifact_uri
     assert new.startswith(f"{moved.resolve().as_uri()}/")
     assert not root.exists()
+
+
+@pytest.mark.parametrize("since", ["never", "used", "sent by an earlier version"])
+def test_a_store_that_was_deleted_gets_everything_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    finish_stages(root)
+    sync(root)
+    if since == "sent by an earlier version":
+        for path in (root / ".work/spool").glob("*/*/sent.json"):
+            record = json.loads(path.read_text())
+            del record["made"]
+            path.write_text(json.dumps(record))
+    shutil.rmtree(root / ".work/mlflow")
+    if since == "used":  # by a stage that ran before anybody thought of the others
+        spool = open_spool(root, RunStart("base", "run-2", {"run.seed": 0}, {}, {}))
+        spool.finish("FINISHED", {}, [])
+        ship = "from pathlib import Path; from tasks.tracking.shipping import ship; import sys\n"
+        call(root, "-c", f"{ship}print(ship(Path(sys.argv[1])).state)", str(spool.folder))
+        assert set(stage_runs(tracking_uri(root))) == {"base"}
+
+    assert sync(root).startswith(f"{3 if since == 'used' else 2} runs are in MLflow")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    runs = stage_runs(tracking_uri(root))
+    assert {*runs} - {"base"} == {"sft", "ppo@r1"}
+    assert all(
+        runs[stage].data.metrics == {"loss": 2.0, "gold": 1.5} for stage in ("sft", "ppo@r1")
+    )
+    # Once: the next call sends nothing.
+    sent = list((root / ".work/spool").glob("*/*/sent.json"))
+    before = {path: path.stat().st_mtime_ns for path in sent}
+    sync(root)
+    assert {path: path.stat().st_mtime_ns for path in sent} == before
+
+
+def sync(root: Path) -> str:
+    """`make sync` as a process of its own: this one keeps the file of the first store open."""
+    return call(root, "-m", "tasks.sync")
+
+
+def call(root: Path, *arguments: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=root,
+        env=environment | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_stage_of_a_temporary_experiment_reaches_the_store_of_the_checkout(

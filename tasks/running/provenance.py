@@ -73,8 +73,8 @@ def entry_digest(root: Path, stage: str) -> str:
     return "" if entry is None else _digest(entry)
 
 
-def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> None:
-    """Note what the outputs, which have just been published, were made from.
+def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> dict[str, str]:
+    """Note what the outputs, which have just been published, were made from; their hashes.
 
     Args:
         root: the repository.
@@ -85,6 +85,7 @@ def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> None:
     deps = {path: state.md5 for path, state in snapshot.files.items()}
     content = {"params": snapshot.params, "deps": deps, "outs": outs, "entry_before": entry_before}
     write_json(_record(root, snapshot.stage), content)
+    return outs
 
 
 def forget_note(root: Path, stage: str) -> None:

@@ -76,6 +76,7 @@ class Stage:
         self.checkpoint_cost = Cost()
         self._entry_before = ""
         self._published: list[Path] = []
+        self._hashes: dict[str, str] = {}
         self._spool: Spool | None = None
         self._use: MachineUse | None = None
         self._outputs: list[Output] = []
@@ -178,7 +179,7 @@ class Stage:
         self.snapshot.require_unchanged(self.root)
         assert self._staging is not None
         self._published = self._staging.publish()
-        note_made_from(self.root, self.snapshot, self._entry_before)
+        self._hashes = note_made_from(self.root, self.snapshot, self._entry_before)
 
     @property
     def has_results(self) -> bool:
@@ -213,4 +214,6 @@ class Stage:
             # A curve's last point is its final value; sending it again would duplicate it.
             curves = {name for row in self.history for name in row}
             final = {name: value for name, value in self._final.items() if name not in curves}
-            self._spool.finish(SPOOL_STATUS.get(status, "FAILED"), final, outputs, message)
+            hashes = self._hashes if status == "done" else {}
+            how = SPOOL_STATUS.get(status, "FAILED")
+            self._spool.finish(how, final, outputs, message, hashes)

@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> int:
     """Tag the run behind each stage of `dvc.lock` as `dvc.out.<path>`; how many runs were tagged.
 
-    The run behind a stage is the newest that finished on the inputs that `dvc.lock` names: after
-    a checkout of an older commit that is an older run, and for outputs pulled from another
-    machine there is none here. One whose models have not arrived waits for them. Does nothing if
+    The run behind a stage is the newest that wrote the bytes that `dvc.lock` names: after a
+    checkout of an older commit that is an older run, and for outputs pulled from another machine
+    there is none here. One whose models have not arrived waits for them. Does nothing if
     MLflow does not respond; the next call tries again.
 
     Args:

@@ -9,7 +9,7 @@ One spool is one folder, `.work/spool/<stage>/<id>/`:
     start.json     who runs, with which parameters and input hashes (written once)
     metrics.jsonl  one line per call of `log`: {"step", "time" (ms since 1970), "metrics"}
     system.jsonl   the same of `log_system`, whose steps are counted
-    finish.json    how it ended and why, final metrics, outputs
+    finish.json    how it ended and why, final metrics, outputs, DVC's hashes of all that it wrote
     outputs/       hard links to the outputs, so that a later run cannot remove them unsent
     lock           held while the stage lives, to distinguish a killed one from a slow one
     sent.json      what has arrived where (written by the shipper)
@@ -106,8 +106,17 @@ class Spool:
         metrics: Mapping[str, float],
         outputs: Sequence[Output],
         message: str = "",
+        hashes: Mapping[str, str] | None = None,
     ) -> None:
-        """Record the end, with a message if the stage failed. Call it once, after publishing.
+        """Record the end. Call it once, after publishing.
+
+        Args:
+            status: how MLflow shows it.
+            metrics: final ones, that are no curve's.
+            outputs: what goes to MLflow.
+            message: why the stage failed, if it did.
+            hashes: DVC's, of all that the stage has published; by them `tasks.tracking.spools`
+                finds the run again.
 
         Raises:
             FileNotFoundError: an output does not exist.
@@ -125,6 +134,7 @@ class Spool:
                 "metrics": dict(metrics),
                 "outputs": entries,
                 "message": message,
+                "hashes": dict(hashes or {}),
             },
         )
         self._lock.close()

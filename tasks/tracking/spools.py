@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tasks.params.loading import flatten
 from tasks.tracking.spool import EXECUTIONS_FOLDER, SPOOL_FOLDER, home, read_finish
 from tasks.workspace.dvc_lockfile import LockedStage
 
@@ -27,8 +28,21 @@ def run_behind(root: Path, stage: str, locked: LockedStage) -> Path | None:
         finish = read_finish(folder)
         if finish is None or finish["status"] != "FINISHED":
             continue
-        start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
-        known = start["inputs"]
-        if all(locked.deps.get(path, digest) == digest for path, digest in known.items()):
+        if hashes := finish.get("hashes"):
+            found = all(hashes.get(path) == digest for path, digest in locked.outs.items())
+        else:
+            found = _read_the_same(folder, locked)
+        if found:
             return folder
     return None
+
+
+def _read_the_same(folder: Path, locked: LockedStage) -> bool:
+    """Whether a run of an earlier version, which noted no hashes, had these inputs and params."""
+    start: dict[str, Any] = json.loads((folder / "start.json").read_text("utf-8"))
+    known, params = start["inputs"], start["params"]
+    return all(locked.deps.get(path, digest) == digest for path, digest in known.items()) and all(
+        value == params.get(key, value)
+        for key, value in flatten(locked.params).items()
+        if isinstance(value, int | float | str)
+    )

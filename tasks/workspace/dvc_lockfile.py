@@ -5,7 +5,7 @@ import functools
 import re
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ class LockedStage:
     deps: Mapping[str, str]
     """Path -> md5 (`.dir` at the end for a folder)."""
     outs: Mapping[str, str]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of params.yaml: section or dotted key -> value."""
 
 
 class DamagedLockError(ValueError):
@@ -80,7 +82,11 @@ def read_lock(root: Path) -> dict[str, LockedStage]:
         DamagedLockError: the file is damaged.
     """
     return {
-        name: LockedStage(hashes(entry.get("deps")), hashes(entry.get("outs")))
+        name: LockedStage(
+            hashes(entry.get("deps")),
+            hashes(entry.get("outs")),
+            (entry.get("params") or {}).get("params.yaml") or {},
+        )
         for name, entry in read_entries(root).items()
     }
 

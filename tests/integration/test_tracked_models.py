@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,28 @@ def test_a_spool_that_is_damaged_later_does_not_stop_what_others_send(
     later.finish("FINISHED", {}, [])
     eventually(lambda: load_sent(later.folder, tracking_uri(root)).models_done)
     assert shipper.close(deadline_seconds=300)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_an_older_commit_s_hashes_go_to_the_run_that_wrote_them(root: Path, noted: bool) -> None:
+    """Two runs of one stage on the same inputs, of which git has the older one checked out.
+
+    Runs of an earlier version noted no hashes; there the params say which one it was.
+    """
+    spools = {}
+    for kl_coef, digest in ((0.05, "feed.dir"), (0.1, "beef.dir")):
+        spools[digest] = open_spool(root, start(kl_coef=kl_coef))
+        hashes = {"models/policy": digest} if noted else {}
+        spools[digest].finish("FINISHED", {}, [], hashes=hashes)
+        time.sleep(0.01)  # the file system's clock decides which is the newer
+    ship_all(root)
+    lock = LOCK.replace(
+        "    outs:", "    params:\n      params.yaml: {ppo: {kl_coef: KL}}\n    outs:"
+    )
+    newer, older = (lock.replace("KL", kl) for kl in ("0.1", "0.05"))
+    for text, digest in ((newer.replace("feed", "beef"), "beef.dir"), (older, "feed.dir")):
+        (root / "dvc.lock").write_text(text)
+        tag_outputs(root)
+        tagged = {one: load_sent(s.folder, tracking_uri(root)).outs for one, s in spools.items()}
+        assert tagged[digest] == {"models/policy": digest}
+    assert tagged["beef.dir"] == {"models/policy": "beef.dir"}

@@ -49,7 +49,7 @@ from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words
 from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.execution import Execution, save_execution
+from tasks.workspace.execution import Execution, lock_digest, save_execution
 from tasks.workspace.shared_weights import share_idle_outputs
 
 SHIPPING_SECONDS = 60.0
@@ -282,6 +282,7 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
             # Finished for `make repro`, which would otherwise continue this execution.
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
             execution.seconds = time.monotonic() - started
+            execution.lock = lock_digest(root)
             save_execution(root, execution)
         done = all(state.name == "Completed" for state in states)
         summary = write_summary(root, params, whole=done)

@@ -54,7 +54,13 @@ from tasks.workspace.driver_lock import (
 from tasks.workspace.dvc_lockfile import DamagedLockError, read_entries
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.execution import begin_execution, last_execution, save_execution
+from tasks.workspace.execution import (
+    begin_execution,
+    is_of_last_execution,
+    last_execution,
+    lock_digest,
+    save_execution,
+)
 from tasks.workspace.files import git_commit, now_ms, write_json
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
@@ -122,8 +128,9 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
         ended = _check_entries(workspace)
         if ended.code == 0:
             sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
-        if last_execution(workspace) is None:
-            # Run elsewhere and fetched by git and DVC: the MLflow here does not have it yet.
+        if not is_of_last_execution(workspace):
+            # Fetched by git and DVC, from elsewhere or of an older commit. The last execution here
+            # made other results; these get one of their own, with a row in MLflow.
             ended = _run(workspace, environment, variant, params)
     else:
         ended = _run(workspace, environment, variant, params)
@@ -189,6 +196,7 @@ def _run(
     ended = how_it_ended(workspace, execution.id, code, dvc.signalled, started_ms)
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
+    execution.lock = lock_digest(workspace)
     save_execution(workspace, execution)
     results = read_results(workspace, params)
     if ended.code != 0 and has_worked(workspace, execution.id):

@@ -29,6 +29,8 @@ class Execution:
     """The pipeline has not reached its end yet."""
     seconds: float = 0.0
     """Wall-clock seconds of all calls so far."""
+    lock: str = ""
+    """`lock_digest` as its last call ended; empty in files of an earlier version."""
 
 
 def begin_execution(root: Path, variant: str | None = None) -> Execution:
@@ -55,6 +57,21 @@ def save_execution(root: Path, execution: Execution) -> None:
     path = root / EXECUTION_FILE
     path.parent.mkdir(exist_ok=True)
     write_json(path, asdict(execution))
+
+
+def is_of_last_execution(root: Path) -> bool:
+    """Whether `dvc.lock` is as the last execution left it: no checkout or pull has brought another.
+
+    Taken to be where nobody noted how that execution left it.
+    """
+    last = last_execution(root)
+    return last is not None and last.lock in ("", lock_digest(root))
+
+
+def lock_digest(root: Path) -> str:
+    """Digest of `dvc.lock` (16 hex digits); of nothing where there is none."""
+    path = root / "dvc.lock"
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:16]
 
 
 def _new_id(variant: str | None) -> str:

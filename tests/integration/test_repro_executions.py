@@ -108,3 +108,36 @@ def test_stages_that_ended_before_the_driver_was_killed_count_for_the_run(root: 
     execution.write_text(json.dumps(json.loads(execution.read_text()) | {"seconds": 0.0}))
     assert drive(root)[0] == 4
     assert json.loads(execution.read_text())["seconds"] > 750
+
+
+def test_an_older_commit_that_is_checked_out_is_not_taken_for_the_last_run(root: Path) -> None:
+    """As git and DVC bring it: params, dvc.lock and outputs of the older, `.work` of the newer."""
+    params, lock = root / "params.yaml", root / "dvc.lock"
+    older = params.read_text()
+    assert drive(root)[0] == 0
+    older_lock = lock.read_text()
+    params.write_text(older.replace("ppo: {}", "ppo: {kl_coef: 0.2}"))
+    assert drive(root)[0] == 0
+    newer = execution_id(root)
+    params.write_text(older)
+    lock.write_text(older_lock)
+
+    code, out, err = drive(root)
+
+    assert (code, out.splitlines()[0]) == (0, "Nothing to do: all stages are up to date."), err
+    assert execution_id(root) != newer
+    summary = json.loads((root / "reports/summary.json").read_text())
+    assert summary["seconds"]["stages"] == {}
+    assert newer not in (root / "reports/run.html").read_text()
+    client = MlflowClient(f"sqlite:///{root}/.work/mlflow/mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "rlhf-rounds"]
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    coefficients = [run.data.params["ppo.kl_coef"] for run in runs]
+    assert coefficients[1:] == ["0.2", coefficients[0]]
+
+    drive(root)
+    assert len(client.search_runs([experiment.experiment_id])) == 3, "the same results again"
+
+
+def execution_id(root: Path) -> str:
+    return str(json.loads((root / ".work/execution.json").read_text())["id"])

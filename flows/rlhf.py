@@ -50,6 +50,7 @@ from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_word
 from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import Execution, lock_digest, save_execution
+from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 
 SHIPPING_SECONDS = 60.0
@@ -87,6 +88,7 @@ def rlhf(workspace: Path = Path()) -> State[None]:
         with sole_use(root, me) as died_in_here:
             for died in died_in_here:
                 report_crash(died)
+            put_away_former_rounds(root, params.rounds)
             return bring_up_to_date(root, flow_run, params)
     except (ParamsError, GraphError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
@@ -281,8 +283,7 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
         if ran:
             # Finished for `make repro`, which would otherwise continue this execution.
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
-            execution.seconds = time.monotonic() - started
-            execution.lock = lock_digest(root)
+            execution.seconds, execution.lock = time.monotonic() - started, lock_digest(root)
             save_execution(root, execution)
         done = all(state.name == "Completed" for state in states)
         summary = write_summary(root, params, whole=done)

@@ -62,6 +62,7 @@ from tasks.workspace.execution import (
     save_execution,
 )
 from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
 from tasks.workspace.variants import prepare_workspace
@@ -91,6 +92,9 @@ def main(argv: list[str] | None = None) -> int:
         name = f"make repro VARIANT={variant}" if variant else "make repro"
         with sole_use(workspace, Driver(name=f"`{name}`")):
             check_inputs(params, workspace)
+            if former := put_away_former_rounds(workspace, params.rounds):
+                names = ", ".join(former)
+                sys.stderr.write(f"Not in params.yaml, put away in DVC's cache: {names}\n")
             return _bring_up_to_date(root, workspace, params, variant)
     except (ParamsError, WorkspaceError, DamagedLockError) as error:
         sys.stderr.write(f"{error}\n")

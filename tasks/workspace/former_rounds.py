@@ -1,0 +1,67 @@
+"""Puts away the rounds that params.yaml no longer has.
+
+`best_of_n` and `report` depend on the whole of models/, results/ and data/rounds/. What a round has
+left there that was taken out of params.yaml would be among what they are recorded with. A clone
+gets only the rounds of params.yaml from DVC, and could never be up to date. Nothing is lost: with
+the round in params.yaml again, DVC restores it from its cache.
+"""
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
+from tasks.workspace.dvc_lockfile import LockedStage, read_lock, without_entry
+from tasks.workspace.stage_order import round_of
+
+
+def put_away_former_rounds(root: Path, rounds: Collection[str]) -> list[str]:
+    """Remove outputs of other rounds, and their entries of dvc.lock; the keys of these rounds.
+
+    A stage stays whose outputs are not the recorded ones, or are not whole in DVC's cache.
+
+    Args:
+        root: the workspace, held by the caller.
+        rounds: keys of the rounds of params.yaml.
+
+    Raises:
+        DamagedLockError: dvc.lock is damaged.
+    """
+    former = {
+        name: locked
+        for name, locked in read_lock(root).items()
+        if round_of(name) not in (None, *rounds) and _is_kept(root, locked)
+    }
+    if not former:
+        return []
+    path = root / "dvc.lock"
+    text = path.read_text(encoding="utf-8")
+    for name, locked in former.items():
+        for out in locked.outs:
+            _remove(root, root / out)
+        text = without_entry(text, name)
+    draft = path.with_name(".dvc.lock.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+    return list(dict.fromkeys(str(round_of(name)) for name in former))
+
+
+def _is_kept(root: Path, locked: LockedStage) -> bool:
+    cache = cache_folder(root)
+    return all(
+        output_hash(root / out) == digest and is_cached(cache, digest)
+        for out, digest in locked.outs.items()
+        if (root / out).exists()
+    )
+
+
+def _remove(root: Path, out: Path) -> None:
+    """Remove an output, and folders above it that it leaves empty."""
+    if out.is_dir() and not out.is_symlink():
+        shutil.rmtree(out)
+    else:
+        out.unlink(missing_ok=True)
+    for folder in out.parents:
+        if folder == root or not folder.is_dir() or any(folder.iterdir()):
+            break
+        folder.rmdir()

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from rlhf.manifests import DamagedError
+from tasks.running.machine_errors import in_one_line
 from tasks.running.provenance import false_entries
 from tasks.running.staging import clear_draft, drafts, verify_checkpoint
 from tasks.tracking.shipping import (
@@ -123,6 +124,7 @@ def notes(place: Place) -> Iterator[str]:
         yield f"in dvc.lock, but not here: {missing[0]}{more} (to get them: {get})"
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from tasks.params.loading import ParamsError
 from tasks.promoting.asking import ask, conclude
 from tasks.promoting.gate import Limits, Verdict
+from tasks.running.machine_errors import in_one_line
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Decision, PromotionError
 from tasks.workspace.dvc_lockfile import DamagedLockError
@@ -28,6 +29,7 @@ REFUSED = 4
 SHOWN = ("rlhf.round", "dvc.md5", "decision", "decided_by", "decided_at", "override")
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     given = _parser().parse_args(argv)

@@ -31,6 +31,7 @@ from tasks.pruning.leftovers import (
     kept_workspaces,
     variants,
 )
+from tasks.running.machine_errors import in_one_line
 from tasks.tracing.records import Ran, RecordError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
@@ -40,6 +41,7 @@ from tasks.workspace.git import GitError
 from tasks.workspace.worktrees import workspaces
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     given = _parser().parse_args(argv)

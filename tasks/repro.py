@@ -36,6 +36,7 @@ from tasks.reporting.summary import (
     has_worked,
     read_outcomes,
 )
+from tasks.running.machine_errors import in_one_line
 from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
@@ -73,6 +74,7 @@ STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 1
 """Exit code -> how the parent run in MLflow ended; FAILED for all others."""
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     options = _options(argv)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from tasks.promoting.registration import tag_and_register
+from tasks.running.machine_errors import in_one_line
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.shared_weights import share_idle_outputs
@@ -37,6 +38,7 @@ def sync(root: Path) -> tuple[list[ShipResult], int]:
     return results, tagged
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tasks.sync", description=__doc__)

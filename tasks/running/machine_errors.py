@@ -1,14 +1,19 @@
 """Explains errors of the machine: a full disk, no memory, a folder that cannot be written."""
 
 import errno
+import functools
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec
 
 from tasks.running.outcome import Status
 from tasks.workspace.dvc_cache import cache_folder, is_cached
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.work_folder import newest_checkpoint
 
+P = ParamSpec("P")
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL_WORDS = ("No space left on device", "Disk quota exceeded", "disk is full")
@@ -43,6 +48,22 @@ def explain(error: BaseException, folder: Path) -> str | None:
             "`lora`, or divide them among `run.processes` with `run.sharded`"
         )
     return None
+
+
+def in_one_line(main: Callable[P, int]) -> Callable[P, int]:
+    """A command that says in one line, with exit code 1, what the machine keeps it from."""
+
+    @functools.wraps(main)
+    def said(*arguments: P.args, **named: P.kwargs) -> int:
+        try:
+            return main(*arguments, **named)
+        except OSError as error:
+            if (trouble := explain(error, Path.cwd())) is None:
+                raise
+            sys.stderr.write(f"{trouble}\n")
+            return 1
+
+    return said
 
 
 def advice(root: Path, stage: str, status: Status) -> str:

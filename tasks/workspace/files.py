@@ -1,5 +1,6 @@
 """Small files that a reader never sees half-written, paths below the repository, and its commit."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -29,8 +30,13 @@ def relative_to(path: Path, root: Path) -> str:
 def write_json(path: Path, value: object) -> None:
     """Replace `path` by `value` as JSON, so that a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError:  # Full or read-only: nobody would remove what is there of it.
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

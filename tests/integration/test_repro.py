@@ -1,6 +1,7 @@
 """The driver on a real git and DVC repository with two small stages of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,19 @@ def test_a_run_makes_summary_and_table_and_the_next_has_nothing_to_do(root: Path
     assert ["r1", "8.25"] in [line.split()[:2] for line in out.splitlines()]
     again = json.loads((root / "reports" / "summary.json").read_text())
     assert again["seconds"]["total"] == total
+
+
+@pytest.mark.parametrize("command", ["repro", "prune"])
+def test_a_folder_that_cannot_be_written_is_named_in_one_line(root: Path, command: str) -> None:
+    """Nobody may make files in there, root included."""
+    (root / ".work").symlink_to("/sys/kernel")
+    done = subprocess.run(
+        [sys.executable, "-m", f"tasks.{command}"],
+        cwd=root, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    err = done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"\S+/.work/driver.lock: cannot be written or read: [\w -]+\n", err)
 
 
 def test_a_damaged_dvc_lock_is_refused_before_anything_runs(root: Path) -> None:

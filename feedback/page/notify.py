@@ -27,6 +27,8 @@ from feedback.store.events import record
 EVENT = "rlhf.feedback.round-complete"
 """For `expect` of a deployment trigger; the event's resource is `rlhf.feedback.<round>`."""
 _TIMEOUT_S = 10
+_REOPENING = ("undo", "publish", "forget")
+"""Events of the store after which a round may be incomplete that was complete."""
 
 
 def _home() -> Path:
@@ -80,18 +82,32 @@ def unannounced(connection: Connection) -> list[str]:
 def announce(database: Database, prefect_url: str, page_url: str) -> list[str]:
     """Sends an event for every complete, unannounced round; returns these rounds.
 
+    What was reopened while Prefect was being told stays unannounced: it may be complete again, and
+    whoever Prefect has started may have looked in between.
+
     Raises:
         OSError: Prefect cannot be reached or refuses; unsent events are retried next time.
+        ValueError: `prefect_url` is no address.
     """
     with database.reading() as connection:
         keys = unannounced(connection)
+        seen = _newest_reopening(connection) if keys else None
     for key in keys:
         _post(prefect_url.rstrip("/"), "/events", [event_of(key, page_url)])
         with database.writing() as connection:
-            announced = update(schema.rounds).where(schema.rounds.c.round == key)
-            connection.execute(announced.values(notified_ms=now_ms()))
             record(connection, "announce", round_key=key)
+            if _newest_reopening(connection) == seen:
+                announced = update(schema.rounds).where(schema.rounds.c.round == key)
+                connection.execute(announced.values(notified_ms=now_ms()))
     return keys
+
+
+def _newest_reopening(connection: Connection) -> int | None:
+    """The newest event after which a complete round may need answers again."""
+    events = schema.events
+    newest = select(func.max(events.c.event_id)).where(events.c.kind.in_(_REOPENING))
+    found: int | None = connection.execute(newest).scalar()
+    return found
 
 
 def event_of(key: str, page_url: str) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from feedback.page.notify import announce
 from feedback.quality.annotators import QualityParams
 from feedback.quality.answers import pause_inaccurate
@@ -64,22 +66,32 @@ class Watch:
             self._bell.wait(self._idle_s)
             self._bell.clear()
             if not self._stop.is_set():
-                self.look()
+                self._look()
                 self._stop.wait(self._pause_s)
+
+    def _look(self) -> None:
+        try:
+            self.look()
+        except SQLAlchemyError as error:
+            # A full disk or a locked store passes; without this thread rounds would never end.
+            reason = str(error).splitlines()[0]
+            _log.warning("cannot check the store: %s; trying again", reason)
 
     def look(self) -> None:
         """Checks once; if Prefect cannot be reached, the next check tries again."""
         for name, reason in pause_inaccurate(self._database, self._quality).items():
             _log.warning("paused %s: %s", name, reason)
         self._settle_after_expiry()
-        address = self._prefect()
-        if not address:
-            return
+        address = None
         try:
+            address = self._prefect()
+            if not address:
+                return
             for key in announce(self._database, address, self._page_url):
                 _log.info("round %s is complete; reported to %s", key, address)
-        except OSError as error:
-            _log.warning("cannot report to %s that a round is complete: %s", address, error)
+        except (OSError, ValueError) as error:
+            where = address or "Prefect"
+            _log.warning("cannot report to %s that a round is complete: %s", where, error)
 
     def _settle_after_expiry(self) -> None:
         since, now = self._tokens_seen_ms, now_ms()

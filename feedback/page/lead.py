@@ -23,11 +23,13 @@ def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
     people = {row.annotator_id: row for row in connection.execute(select(schema.annotators))}
     agreed = agreement(answers)
     sides = [answer.left for answer in answers if answer.left is not None]
-    rows = [
-        {**_row(row), "paused": people[row.annotator_id].paused_reason}
-        for row in judge_annotators(answers, params)
-    ]
-    rows.sort(key=lambda row: (row["paused"] is None, -len(row["flags"]), row["name"]))
+    rows = [_row(row) for row in judge_annotators(answers, params)]
+    # Who was resumed has no answers that count; they too can be paused again.
+    hired = {name for name, row in people.items() if row.role != "source"}
+    rows += [{**_SILENT, "name": name} for name in hired - {row["name"] for row in rows}]
+    for row in rows:
+        row["paused"] = people[row["name"]].paused_reason
+    rows.sort(key=_attention)
     return {
         "rounds": progress(connection),
         "agreement": agreed,
@@ -35,8 +37,11 @@ def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
         "left": interval(share(sum(sides), len(sides))),
         "left_p": binomial_two_sided(sum(sides), len(sides)),
         "people": rows,
-        "silent": sorted(set(people) - {row["name"] for row in rows}),
     }
+
+
+def _attention(row: dict[str, Any]) -> tuple[bool, int, bool, str]:
+    return row["paused"] is None, -len(row["flags"]), row["answers"] == 0, row["name"]
 
 
 def _row(quality: Quality) -> dict[str, Any]:
@@ -52,6 +57,16 @@ def _row(quality: Quality) -> dict[str, Any]:
         "noise": quality.noise,
         "flags": quality.flags,
     }
+
+
+_SILENT: dict[str, Any] = {
+    **dict.fromkeys(("gold", "peers", "repeats", "left", "fast"), "-"),
+    "answers": 0,
+    "median_seconds": None,
+    "noise": 0.0,
+    "flags": (),
+}
+"""The row of somebody without answers that count."""
 
 
 def interval(found: Share | None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ STRENGTHS = (1, 2, 3, 4)
 """Llama 2's steps: negligibly better or unsure, slightly better, better, significantly better."""
 LONGEST_MS = 10**15
 """The largest latency, which fits every database."""
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair; no file in UTF-8 can hold it
 _MOST_LEVELS = 64
 """How deep a row may be nested; more than Python can write again is no use."""
 
@@ -157,7 +159,7 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 
     Raises:
         JudgmentError: the file is missing or not UTF-8, or a line is not a JSON object, is nested
-            more than 64 levels deep, or has a number that no file can hold.
+            more than 64 levels deep, or has a number or half a character that no file can hold.
     """
     for number, line in enumerate(text_of(path).split("\n"), start=1):
         if not line.strip():
@@ -166,6 +168,8 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         row = decoded(line, path, number)
         if not isinstance(row, dict):
             raise JudgmentError(f"{where}: {type(row).__name__}, expected an object")
+        if "\\ud" in line.lower() and _HALF.search(json.dumps(row, ensure_ascii=False)):
+            raise JudgmentError(f"{where}: contains half a surrogate pair, expected valid text")
         yield where, row
 
 
@@ -234,20 +238,17 @@ def _expect_text(row: Mapping[str, Any], name: str, where: str) -> None:
     empty_allowed = name.startswith("response_")
     if not isinstance(value, str) or not (value or empty_allowed):
         raise JudgmentError(f"{where}: {name} is {value!r}, expected a text")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if _HALF.search(value):
         raise JudgmentError(f"{where}: {name} contains half a surrogate pair, expected valid text")
 
 
 def _expect_prompt(prompt: object, where: str) -> None:
     messages = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(messages, list) or not all(isinstance(one, str | dict) for one in messages):
+    kind = str if isinstance(prompt, str) else dict
+    if not isinstance(messages, list) or not all(isinstance(one, kind) for one in messages):
         raise JudgmentError(f"{where}: prompt is {prompt!r}, expected a text or messages")
-    if any("\ud800" <= character <= "\udfff" for character in _texts_in(messages)):
+    if _HALF.search(json.dumps(messages, ensure_ascii=False)):
         raise JudgmentError(f"{where}: prompt contains half a surrogate pair, expected valid text")
-
-
-def _texts_in(messages: Sequence[object]) -> str:
-    return json.dumps(messages, ensure_ascii=False)
 
 
 def _check_values(row: Mapping[str, Any], where: str) -> None:

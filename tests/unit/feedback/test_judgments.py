@@ -44,7 +44,16 @@ def test_a_pair_from_a_comparison_holds_nothing_of_the_policies() -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [None, 1, {}, [1], [["user", "x"]], "\ud800", [{"role": "user", "content": "\udfff"}]],
+    [
+        None,
+        1,
+        {},
+        [1],
+        ["hello"],
+        [["user", "x"]],
+        "\ud800",
+        [{"role": "user", "content": "\udfff"}],
+    ],
 )
 def test_a_prompt_that_cannot_be_shown_is_refused(prompt: Any) -> None:
     with pytest.raises(JudgmentError, match=r"prompt (is|contains)"):

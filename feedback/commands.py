@@ -32,9 +32,13 @@ from feedback.store.gold import publish_gold
 from feedback.store.importing import take
 from preferences.records import Judgment, JudgmentError, pair_id
 
+_LONGEST_LEASE = 7 * 24 * 60
+"""Minutes for which a pair may wait for one person."""
+
 
 def serve(given: argparse.Namespace) -> int:
     """Serves the page until it is interrupted."""
+    _check_numbers(given)
     with (
         suppress(KeyboardInterrupt),
         stopped_by_signals(),
@@ -49,6 +53,23 @@ def serve(given: argparse.Namespace) -> int:
         link = _first_link(database, address)
         run(app, listener, params.proxies, ready=lambda: _say(f"The labelling page: {link}"))
     return 0
+
+
+def _check_numbers(given: argparse.Namespace) -> None:
+    # Written so that NaN is refused, too.
+    for name, fits, expected in (
+        ("port", 0 <= given.port <= 65_535, "0 to 65535"),
+        (
+            "lease_minutes",
+            0 < given.lease_minutes <= _LONGEST_LEASE,
+            f"more than 0 and at most {_LONGEST_LEASE}",
+        ),
+        ("gold_rate", 0 <= given.gold_rate <= 1, "0 to 1"),
+        ("repeat_rate", 0 <= given.repeat_rate <= 1, "0 to 1"),
+    ):
+        if not fits:
+            option = name.replace("_", "-")
+            raise ValueError(f"serve: --{option} is {getattr(given, name)}, expected {expected}")
 
 
 def _bind(listener: socket.socket, host: str, port: int) -> None:
@@ -237,9 +258,8 @@ def _read_gold(path: Path) -> list[tuple[Pair, str]]:
         if row.get("gold") not in ("a", "b"):
             raise JudgmentError(f"{where}: gold is {row.get('gold')!r}, expected a or b")
         content = {name: row.get(name) for name in ("prompt", "response_a", "response_b")}
-        key = pair_id(*(str(content[name]) for name in content))
-        if isinstance(content["prompt"], list):
-            key = pair_id(content["prompt"], str(row["response_a"]), str(row["response_b"]))
+        prompt, *responses = content.values()
+        key = pair_id(prompt if isinstance(prompt, list) else str(prompt), *map(str, responses))
         content |= {name: row[name] for name in ("finished_a", "finished_b") if name in row}
         pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
         gold.append((pair, str(row["gold"])))

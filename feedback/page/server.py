@@ -21,6 +21,7 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import Connection
 
+from feedback.judgments import text_of
 from feedback.page.access import (
     COOKIE,
     by_token,
@@ -80,6 +81,7 @@ def create_app(
 
     Raises:
         OSError: the guidelines cannot be read.
+        JudgmentError: they are missing, no regular file or not UTF-8.
     """
     quality = quality or QualityParams()
     watch = Watch(database, quality, prefect=params.prefect, page_url=params.page_url)
@@ -91,7 +93,7 @@ def create_app(
         await asyncio.to_thread(watch.stop)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    text = params.guidelines.read_text(encoding="utf-8")
+    text = text_of(params.guidelines)
     app.state.database = database
     app.state.guesses = Guesses()
     app.state.desk = _Desk(serve or ServeParams(), quality, text, watch.ring)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from feedback.judgments import LONGEST_MS
 from feedback.store.submissions import Submission
 
 _Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
@@ -26,7 +27,7 @@ class NewJudgment(_Body):
     choice: Literal["left", "right", "tie", "both_bad", "skip"]
     strength: Annotated[int, Field(ge=1, le=4)] | None = None
     reason: Annotated[str, Field(max_length=2000)] | None = None
-    visible_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = None
+    visible_ms: Annotated[int, Field(ge=0, le=LONGEST_MS)] | None = None
     key: _Key
 
     @field_validator("reason")

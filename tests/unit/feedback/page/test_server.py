@@ -130,3 +130,15 @@ def test_the_label_holds_the_version_of_the_guidelines(
         page = again.get("/", headers=headers).text
     assert "Other rules." in page
     assert stored not in page
+
+
+def test_a_pair_that_lay_open_over_a_long_weekend_can_be_answered(
+    client: TestClient, desk: Any
+) -> None:
+    headers = bearer(desk)
+    task = client.post("/api/task", headers=headers).json()
+    body = judgment(task, visible_ms=4 * 24 * 3600 * 1000)
+    assert client.post("/api/judgments", headers=headers, json=body).status_code == 200
+    # The store does not believe that it was visible for longer than it has been given out.
+    ((stored,),) = desk.sql("SELECT visible_ms FROM labels")
+    assert 0 <= stored < 60_000

@@ -70,6 +70,14 @@ def text_html(text: str) -> str:
     return body
 
 
+@lru_cache(maxsize=512)
+def plain_text(text: str) -> str:
+    """The text itself, as far as it is shown, with hidden characters spelt out."""
+    left_out = len(text) - SHOWN_CHARACTERS
+    note = f"\n\n[{left_out:,} more characters are not shown.]" if left_out > 0 else ""
+    return visible(text[:SHOWN_CHARACTERS]) + note
+
+
 def visible(text: str) -> str:
     """The text with hidden and reordering characters spelt out, such as [U+202E]."""
     spelt = _INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text.replace("\r\n", "\n"))

@@ -120,7 +120,7 @@ class _Desk:
         self.guideline_hash = hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
     def work(self, connection: Connection, person: Person) -> dict[str, Any]:
-        """What the page shows next: a pair, nothing left, or a pause."""
+        """What the page shows next: a pair (a `Task`, see `_shown`), nothing left, or a pause."""
         name = person.annotator_id
         # Read here, not when signing in: a pause may have come in between.
         reason = accounts.paused_reason(connection, name)
@@ -130,7 +130,12 @@ class _Desk:
         if task is None:
             return {"state": "empty", **standing_of(connection, name, None)}
         standing = standing_of(connection, name, task.round)
-        return {"state": "pair", "task": task_view(task), **standing}
+        return {"state": "pair", "task": task, **standing}
+
+
+def _shown(view: dict[str, Any]) -> dict[str, Any]:
+    """What the browser receives. Call it without a transaction: long texts take seconds."""
+    return {**view, "task": task_view(view["task"])} if "task" in view else view
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -213,7 +218,8 @@ def _add_work(app: FastAPI) -> None:
     def task(request: Request, person: Annotated[Person, Depends(may_change)]) -> dict[str, Any]:
         desk: _Desk = request.app.state.desk
         with request.app.state.database.writing() as connection:
-            return desk.work(connection, person)
+            view = desk.work(connection, person)
+        return _shown(view)
 
     @app.post("/api/judgments")
     def judge(
@@ -224,7 +230,7 @@ def _add_work(app: FastAPI) -> None:
             fresh = submit(connection, person.annotator_id, given.submission(desk.guideline_hash))
             view = desk.work(connection, person)
         desk.ring()
-        return {"saved": True, "fresh": fresh, **view}
+        return {"saved": True, "fresh": fresh, **_shown(view)}
 
     @app.post("/api/undo")
     def take_back(
@@ -234,4 +240,5 @@ def _add_work(app: FastAPI) -> None:
         with request.app.state.database.writing() as connection:
             lease = desk.serve.lease_ms
             undone = undo(connection, person.annotator_id, key=given.key, lease_ms=lease)
-            return {"undone": undone is not None, **desk.work(connection, person)}
+            view = desk.work(connection, person)
+        return {"undone": undone is not None, **_shown(view)}

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from feedback.page.rendering import prompt_html, text_html, visible
+from feedback.page.rendering import plain_text, prompt_html, text_html
 from feedback.store import schema
 from feedback.store.assignments import Task
 
@@ -44,9 +44,9 @@ def task_view(task: Task) -> dict[str, Any]:
         "prompt": prompt_html(prompt),
         "left": text_html(left),
         "right": text_html(right),
-        "prompt_raw": visible(prompt) if isinstance(prompt, str) else None,
-        "left_raw": visible(left),
-        "right_raw": visible(right),
+        "prompt_raw": plain_text(prompt) if isinstance(prompt, str) else None,
+        "left_raw": plain_text(left),
+        "right_raw": plain_text(right),
         "left_cut": not left_finished,
         "right_cut": not right_finished,
     }

@@ -100,7 +100,8 @@ class Page(RuleBasedStateMachine):
             return
         reply = self._post("/api/login", {}, token=self._tokens[this.worker.name])
         hold(reply.status_code == 200, f"sign in: {reply.status_code}")
-        cookie = {"Cookie": f"feedback_session={reply.cookies['feedback_session']}"}
+        ((name, value),) = reply.cookies.items()
+        cookie = {"Cookie": f"{name}={value}"}
         found = _CSRF.search(server().send("GET", "/", headers=cookie).text)
         assert found is not None
         this.headers = {**cookie, "X-CSRF-Token": found[1]}

@@ -12,7 +12,8 @@ from feedback.store import accounts
 from feedback.store.accounts import ExpiredTokenError, Person
 
 COOKIE = "feedback_session"
-"""The browser's session: HttpOnly, SameSite=Strict."""
+"""The browser's session at the usual port: HttpOnly, SameSite=Strict."""
+_USUAL_PORTS = frozenset({"", "8765"})
 
 
 def signed_in(request: Request) -> Person | None:
@@ -28,7 +29,7 @@ def signed_in(request: Request) -> Person | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return by_token(request, token.strip())
-    session = request.cookies.get(COOKIE)
+    session = request.cookies.get(cookie_name(request))
     if not session:
         return None
     with request.app.state.database.reading() as connection:
@@ -36,6 +37,15 @@ def signed_in(request: Request) -> Person | None:
     # No guess: nobody finds 256 random bits, and old cookies lock nobody out.
     request.state.session_unknown = person is None
     return person
+
+
+def cookie_name(request: Request) -> str:
+    """The session's cookie at the port that the browser sees.
+
+    Browsers send cookies to all ports of a host, where pages of other stores may be open.
+    """
+    _, _, port = request.headers["host"].rpartition("]")[2].partition(":")
+    return COOKIE if port in _USUAL_PORTS else f"{COOKIE}_{port}"
 
 
 def cookie_settings(request: Request) -> dict[str, Any]:
@@ -46,7 +56,7 @@ def cookie_settings(request: Request) -> dict[str, Any]:
 def forget_unknown_session(request: Request, response: Response) -> None:
     """Deletes the browser's cookie if `signed_in` has found that its session has ended."""
     if getattr(request.state, "session_unknown", False):
-        response.delete_cookie(COOKIE, **cookie_settings(request))
+        response.delete_cookie(cookie_name(request), **cookie_settings(request))
 
 
 def _by_name(request: Request, name: str) -> Person:

@@ -23,8 +23,8 @@ from sqlalchemy import Connection
 
 from feedback.judgments import text_of
 from feedback.page.access import (
-    COOKIE,
     by_token,
+    cookie_name,
     cookie_settings,
     forget_unknown_session,
     may_change,
@@ -203,15 +203,15 @@ def _add_work(app: FastAPI) -> None:
             session = accounts.open_session(connection, person.annotator_id)
         response = JSONResponse({"ok": True, "role": person.role})
         age = accounts.SESSION_MS // 1000
-        response.set_cookie(COOKIE, session, max_age=age, **cookie_settings(request))
+        response.set_cookie(cookie_name(request), session, max_age=age, **cookie_settings(request))
         return response
 
     @app.post("/api/logout")
     def logout(request: Request, _: Annotated[Person, Depends(may_change)]) -> Response:
         with request.app.state.database.writing() as connection:
-            accounts.close_session(connection, request.cookies.get(COOKIE, ""))
+            accounts.close_session(connection, request.cookies.get(cookie_name(request), ""))
         response = JSONResponse({"ok": True})
-        response.delete_cookie(COOKIE, **cookie_settings(request))
+        response.delete_cookie(cookie_name(request), **cookie_settings(request))
         return response
 
     @app.post("/api/task")

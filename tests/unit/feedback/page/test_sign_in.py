@@ -92,3 +92,22 @@ def test_a_browser_that_signs_out_is_out(client: TestClient, desk: Any) -> None:
     client.cookies.clear()
     assert client.get("/", follow_redirects=False).status_code == 303
     assert desk.sql("SELECT count(*) FROM sessions") == [(0,)]
+
+
+@pytest.mark.parametrize("second", ["127.0.0.1:8766", "127.0.0.1:99999"])
+def test_two_pages_of_one_machine_do_not_sign_each_others_people_out(
+    client: TestClient, desk: Any, second: str
+) -> None:
+    sign_in(client, desk, "ana")
+    # A browser sends cookies to all ports of a host. To a page of another store, which `make
+    # annotate VARIANT=name` opens, ana's is that of nobody.
+    there = {"Host": second}
+    login = client.post("/api/login", json={"token": token_of(desk, "ben")}, headers=there)
+    assert login.status_code == 200
+    assert 'class="who">ben<' in client.get("/", headers=there).text
+    assert 'class="who">ana<' in client.get("/").text
+    csrf = client.get("/", headers=there).text.split('name="csrf" content="')[1].split('"')[0]
+    out = client.post("/api/logout", headers=there | {"X-CSRF-Token": csrf})
+    assert out.status_code == 200
+    assert client.get("/", headers=there, follow_redirects=False).status_code == 303
+    assert 'class="who">ana<' in client.get("/").text

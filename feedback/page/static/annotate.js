@@ -142,6 +142,12 @@ const undo = () => during(async () => {
   if (given.undone) say("Undone. Judge this pair again.");
 });
 
+async function signOut() {
+  const reply = await post("/api/logout").catch(() => null);
+  if (reply?.given.ok) location.replace("/login");
+  else trouble(`You are still signed in: ${reply?.given.detail ?? "the server does not respond"}.`);
+}
+
 function askReason() {
   $("reason").value = "";
   $("skip-dialog").showModal();
@@ -207,7 +213,8 @@ $("skip-dialog").addEventListener("keydown", (event) => {
 $("skip-form").addEventListener("submit", (event) => { event.preventDefault(); skip($("reason").value); });
 $("skip-cancel").addEventListener("click", () => $("skip-dialog").close());
 
-for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => pick(button.dataset.choice));
+// The second click of a double click would judge the next pair, unseen. (By keyboard, detail is 0.)
+for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", (event) => { if (event.detail < 2) pick(button.dataset.choice); });
 for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength)));
 for (const button of document.querySelectorAll("[data-reason]")) button.addEventListener("click", () => skip(button.dataset.reason));
 $("undo").addEventListener("click", undo);
@@ -217,7 +224,7 @@ $("close-guidelines").addEventListener("click", () => { toggleGuidelines(); $("s
 $("raw").addEventListener("click", toggleRaw);
 $("theme").addEventListener("click", toggleTheme);
 $("show-help").addEventListener("click", () => $("help-dialog").showModal());
-$("logout").addEventListener("click", async () => { await post("/api/logout"); location.replace("/login"); });
+$("logout").addEventListener("click", signOut);
 
 const theme = localStorage.getItem("theme");
 if (theme) document.documentElement.dataset.theme = theme;

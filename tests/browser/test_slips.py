@@ -1,0 +1,42 @@
+"""Slips of a hand at the labelling page, and a sign-out that does not happen."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.browser.labelling import by_id, ready, shown, sign_in, twelve, wait_for
+
+chains = pytest.importorskip("selenium.webdriver.common.action_chains")
+
+
+@pytest.mark.parametrize("choice", ["tie", "both_bad"])
+def test_a_double_click_judges_one_pair(browser: Any, site: Any, pair_of: Any, choice: str) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    first = shown(browser)
+    button = browser.find_element("css selector", f'[data-choice="{choice}"]')
+    # Slower than the server replies, and faster than anybody reads the next pair.
+    double = chains.ActionChains(browser, duration=0)
+    double.move_to_element(button).click().pause(0.15).click().perform()
+    wait_for(browser, lambda b: shown(b) not in ("", first))
+    time.sleep(0.5)
+    wait_for(browser, ready)
+    assert [row[1] for row in site.labels()] == [choice]
+
+
+def test_who_could_not_be_signed_out_is_told_so(browser: Any, site: Any, pair_of: Any) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    # As after signing in as somebody else in another tab.
+    browser.execute_script(
+        """
+        const real = window.fetch;
+        window.fetch = (url, options) => real(url, url !== "/api/logout" ? options
+          : { ...options, headers: { ...options.headers, "X-CSRF-Token": "old" } });
+        """
+    )
+    by_id(browser, "logout").click()
+    wait_for(browser, lambda b: "You are still signed in" in by_id(b, "trouble").text)
+    assert "this page is out of date" in by_id(browser, "trouble").text
+    assert browser.current_url == f"{site.address}/"

@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -67,13 +68,13 @@ class Endpoint:
             try:
                 reply = self._once(request)
             except UnansweredError as error:
-                self._give_up(str(error))
+                self.give_up(str(error))
             except _TransientError as error:
                 # A rate limit that lets others through is no reason to give up.
                 if error.code == _TOO_MANY and self._answered != answered:
                     tries, answered = 0, self._answered
                 if tries == len(WAITS_S):
-                    self._give_up(f"{error} ({tries + 1} tries)")
+                    self.give_up(f"{error} ({tries + 1} tries)")
                 else:
                     self._given_up.wait(wait_of(WAITS_S[tries], error.retry_after))
                     tries += 1
@@ -82,14 +83,15 @@ class Endpoint:
                 return reply
         raise UnansweredError(self._why)
 
-    def _give_up(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
+        """Lets nobody try again, nor wait to."""
         self._why = why
         self._given_up.set()
 
     def _once(self, request: urllib.request.Request) -> Any:
         try:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
-                content = answer.read(_LONGEST_REPLY)
+                content = _read(answer, time.monotonic() + self._timeout_s)
                 if answer.length and len(content) < _LONGEST_REPLY:
                     raise http.client.IncompleteRead(content, answer.length)
                 return json.loads(content)
@@ -105,6 +107,20 @@ class Endpoint:
             raise _TransientError(f"the endpoint cannot be reached: {error}") from error
         except ValueError as error:
             raise ReplyError("the endpoint's reply is not JSON") from error
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """A reply, or as much of it as is looked at; its bytes may come one at a time.
+
+    Raises:
+        TimeoutError: it goes on after `deadline`, in seconds of the monotonic clock.
+    """
+    content = b""
+    while piece := answer.read1(_LONGEST_REPLY - len(content)):
+        content += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return content
 
 
 def wait_of(planned: float, retry_after: str | None) -> float:

@@ -147,7 +147,12 @@ class LanguageModelAnnotator:
             UnansweredError: a query had no answer after all tries; the cache keeps the others'.
         """
         with ThreadPoolExecutor(self._params.at_once) as threads:
-            return list(threads.map(self._judge_one, pairs))
+            try:
+                return list(threads.map(self._judge_one, pairs))
+            except BaseException:
+                # Ctrl-C, say: the threads would go on trying for minutes.
+                self._endpoint.give_up("it was interrupted")
+                raise
 
     def _judge_one(self, pair: Pair) -> Judgment:
         reason = None
@@ -177,10 +182,11 @@ class LanguageModelAnnotator:
         # Keyed by what is shown: a pair with its responses swapped needs no new query.
         name = hashlib.sha256(json.dumps([pair.prompt, *shown]).encode()).hexdigest()
         path = self._cache / f"{name[:32]}.json"
-        if not path.exists():
+        place = _cached(path)
+        if place is None:
             reply = self._ask(pair.prompt, shown)
-            _write(path, {"reply": reply, "verdict": _read_verdict(reply)})
-        place = json.loads(path.read_text(encoding="utf-8"))["verdict"]
+            place = _read_verdict(reply)
+            _write(path, {"reply": reply, "verdict": place})
         if place == "tie":
             return "tie"
         return "a" if (place == 1) == (order == "AB") else "b"
@@ -218,6 +224,15 @@ def _read_verdict(reply: str) -> int | str:
     if found is None:
         raise VerdictError(f"the reply is {reply[:80]!r}, expected 1, 2 or tie")
     return _PLACES[found["verdict"].lower()]
+
+
+def _cached(path: Path) -> int | str | None:
+    """The verdict in the file; None if there is none, such as after a power failure."""
+    try:
+        place = json.loads(path.read_text(encoding="utf-8"))["verdict"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return place if place in (1, 2, "tie") else None
 
 
 def _write(path: Path, verdict: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """An endpoint of a language model that judges, in a thread of its own."""
 
+import contextlib
 import json
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -9,6 +11,9 @@ Reply = Callable[[str, str], tuple[int, str]]
 
 CUT_OFF = 298
 """A reply of 200 whose connection is lost in the middle of its body."""
+
+DRIBBLE = 297
+"""A reply of 200 whose bytes come one at a time, a tenth of a second apart."""
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -39,12 +44,19 @@ class _Handler(BaseHTTPRequestHandler):
         content = word
         if code == 200:
             content = json.dumps({"choices": [{"message": {"content": word}}]})
-        self.send_response(200 if code in (CUT_OFF, 299) else code)
+        self.send_response(200 if code in (CUT_OFF, DRIBBLE, 299) else code)
         for header in self.server.headers.items():
             self.send_header(*header)
         if code == CUT_OFF:
             self.send_header("Content-Length", "1000")
         self.end_headers()
+        if code == DRIBBLE:
+            content = " ".join(content)
+            with contextlib.suppress(OSError):
+                for byte in content.encode():
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.1)
+            return
         self.wfile.write(content.encode())
 
     def log_message(self, *_: object) -> None:

@@ -1,5 +1,8 @@
 """An endpoint that is busy, ails or is away is asked again, and is not taken for a refusal."""
 
+import os
+import signal
+import threading
 import time
 from typing import Any
 
@@ -7,7 +10,7 @@ import pytest
 
 from feedback import endpoint as requests
 from feedback.endpoint import UnansweredError, wait_of
-from tests.unit.feedback.model_endpoint import CUT_OFF, Endpoint
+from tests.unit.feedback.model_endpoint import CUT_OFF, DRIBBLE, Endpoint
 
 
 @pytest.fixture
@@ -113,3 +116,27 @@ def test_an_endpoint_on_this_machine_is_not_asked_through_the_proxy(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setattr(requests, "WAITS_S", ())
     assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_reply_that_comes_a_byte_at_a_time_has_no_longer_than_the_timeout(
+    ask: Any, endpoint: Endpoint, make_pairs: Any
+) -> None:
+    endpoint.reply = lambda *_: (DRIBBLE, "1" * 100)
+    started = time.monotonic()
+    with pytest.raises(UnansweredError, match=r"timed out \(3 tries\)"):
+        ask(at_once=1, timeout_s=0.3).judge(make_pairs(1))
+    assert time.monotonic() - started < 5
+
+
+def test_an_interrupted_annotator_waits_for_no_further_try(
+    ask: Any, endpoint: Endpoint, make_pairs: Any
+) -> None:
+    endpoint.reply = lambda *_: (503, "busy")
+    ctrl_c = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    started = time.monotonic()
+    ctrl_c.start()
+    with pytest.raises(KeyboardInterrupt):
+        ask(at_once=4).judge(make_pairs(20))
+    # Its tries would have gone on for a minute.
+    assert time.monotonic() - started < 10

@@ -161,3 +161,14 @@ def test_many_at_once_say_what_one_after_the_other_says(
         verdict.unlink()
     assert ask(at_once=1).judge(many) == at_once
     assert [one.pair_id for one in at_once] == [pair.pair_id for pair in many]
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"reply": "1"}', '{"verdict": 3}', '"1"'])
+def test_a_cached_verdict_that_the_machine_did_not_finish_writing_is_asked_for_again(
+    ask: Any, endpoint: Endpoint, pairs: Any, tmp_path: Path, left: str
+) -> None:
+    judgments = ask().judge(pairs)
+    (first, *_) = sorted(tmp_path.rglob("*.json"))
+    first.write_text(left)
+    assert ask().judge(pairs) == judgments
+    assert len(endpoint.asked) == 4 + 1

@@ -90,10 +90,18 @@ def _limit_marks(text: str) -> str:
     kept: list[str] = []
     run = 0
     for character in text:
-        run = run + 1 if unicodedata.combining(character) else 0
+        run = run + 1 if _stacks(character) else 0
         if run <= _MARKS_IN_A_ROW:
             kept.append(character)
     return "".join(kept)
+
+
+def _stacks(character: str) -> bool:
+    """Whether it is drawn over, under or around the character before it.
+
+    Tibetan writes consonants below each other, as many as a word has.
+    """
+    return unicodedata.category(character) in ("Mn", "Me") and not "\u0f8d" <= character <= "\u0fbc"
 
 
 def _safe_markdown(text: str) -> str:

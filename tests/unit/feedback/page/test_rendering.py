@@ -72,8 +72,19 @@ def test_a_lone_surrogate_is_spelt_out() -> None:
     assert visible("a\ud800b") == "a[U+D800]b"
 
 
-def test_stacks_of_marks_are_cut() -> None:
-    assert visible("e" + "\u0301" * 100) == "e" + "\u0301" * 6
+# An acute accent; marks that Unicode gives no combining class: Thai, enclosing, Cyrillic.
+@pytest.mark.parametrize("mark", ["\u0301", "\u0e47", "\u0e34", "\u20dd", "\u0489"])
+def test_stacks_of_marks_are_cut(mark: str) -> None:
+    assert visible("e" + mark * 100) == "e" + mark * 6
+
+
+def test_words_with_many_marks_stay() -> None:
+    # Thai with vowel and tone, pointed and cantillated Hebrew, a keycap, a Tibetan seed syllable
+    # of seven letters below each other.
+    for text in ("\u0e17\u0e35\u0e48", "\u05d1\u05bc\u05b0\u0596", "1\ufe0f\u20e3"):
+        assert visible(text) == text
+    tibetan = "\u0f67\u0f90\u0fb5\u0fa8\u0fb3\u0fba\u0fbc\u0fbb\u0f82"
+    assert visible(tibetan) == tibetan
 
 
 def test_a_long_text_is_shown_as_markdown_then_plain_then_counted() -> None:

@@ -7,6 +7,7 @@ model, a pair or the purpose of an assignment.
 
 import asyncio
 import hashlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from feedback.judgments import text_of
 from feedback.page.access import (
@@ -51,6 +53,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 _HERE = Path(__file__).parent
 _TEMPLATES = Jinja2Templates(_HERE / "templates")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ def create_app(
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(OperationalError, _store_fails)
     _add_pages(app)
     _add_work(app)
     add_lead(app)
@@ -150,6 +154,12 @@ def _malformed(_: Request, error: Exception) -> Response:
         for problem in error.errors()
     ]
     return JSONResponse({"detail": "; ".join(problems)}, status_code=422)
+
+
+def _store_fails(_: Request, error: Exception) -> Response:
+    # A full disk, say: the page sends everything again until it is confirmed.
+    _log.error("the store fails: %s", str(error).splitlines()[0])
+    return JSONResponse({"detail": "the store fails; try again"}, status_code=503)
 
 
 def _page(request: Request, name: str, person: Person | None, **values: Any) -> HTMLResponse:

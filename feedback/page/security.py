@@ -54,8 +54,8 @@ class TooLargeError(HTTPException):
 class Guard:
     """Refuses wrong hosts, foreign origins and large bodies; adds the security headers.
 
-    Behind a proxy, the request has its client's address from here on, and in its state the name of
-    whom the proxy has signed in (`signed_in_by_proxy`).
+    Behind a proxy, the request has its client's address and scheme from here on, and in its state
+    the name of whom the proxy has signed in (`signed_in_by_proxy`).
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], proxies: Proxies) -> None:
@@ -94,6 +94,8 @@ class Guard:
             name = self._proxies.signed_in(headers)
         except ProxyError as error:
             return PlainTextResponse(error.text, status_code=error.status)
+        if self._proxies:
+            scope["scheme"] = "https"
         scope["state"] = {**scope.get("state", {}), "signed_in_by_proxy": name}
         return None
 

@@ -214,3 +214,13 @@ def test_a_header_without_a_proxy_signs_nobody_in(desk: Any) -> None:
     with TestClient(app, base_url="http://127.0.0.1", client=(PROXY, 1)) as opened:
         assert opened.get("/", headers=ANA, follow_redirects=False).status_code == 303
         assert opened.post("/api/task", headers=ANA).status_code == 401
+
+
+def test_nobody_is_led_from_tls_to_a_page_in_clear(desk: Any) -> None:
+    app = create_app(
+        desk.database, ServerParams(hosts=("label.example",), proxies=Proxies.of([PROXY]))
+    )
+    # The proxy itself speaks HTTP to the page.
+    page = TestClient(app, base_url="http://label.example", client=(PROXY, 40000))
+    answer = page.get("/lead/", headers=TLS, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "https://label.example/lead")

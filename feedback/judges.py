@@ -9,6 +9,7 @@ gives the same bytes.
 
 import hashlib
 import json
+import math
 import os
 import re
 import threading
@@ -55,7 +56,7 @@ _PLACES: Mapping[str, int | str] = {"1": 1, "a": 1, "2": 2, "b": 2, "tie": "tie"
 
 
 class RewardModelAnnotator:
-    """Prefers the response with the higher score; equal scores are a tie."""
+    """Prefers the response with the higher score; equal scores are a tie, NaN and inf a skip."""
 
     def __init__(
         self, score: Callable[[Prompt, str, bool], float], *, name: str, version: str
@@ -71,6 +72,9 @@ class RewardModelAnnotator:
         score_a = self._score(pair.prompt, pair.response_a, pair.finished_a)
         score_b = self._score(pair.prompt, pair.response_b, pair.finished_b)
         choice: Choice = "tie" if score_a == score_b else "a" if score_a > score_b else "b"
+        reason = None
+        if not (math.isfinite(score_a) and math.isfinite(score_b)):
+            choice, reason = "skip", f"the scores are {score_a} and {score_b}, expected numbers"
         return Judgment.of(
             pair,
             annotator_id=self._name,
@@ -79,6 +83,7 @@ class RewardModelAnnotator:
             choice=choice,
             shown_order="AB",
             answer_a=text_hash(pair.response_a),
+            reason=reason,
         )
 
 

@@ -1,5 +1,6 @@
 """Machines as annotators: both orders, never an invented label, nothing asked twice."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,16 @@ def test_a_cached_verdict_that_the_machine_did_not_finish_writing_is_asked_for_a
     first.write_text(left)
     assert ask().judge(pairs) == judgments
     assert len(endpoint.asked) == 4 + 1
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_prefers_nothing(make_pairs: Any, broken: float) -> None:
+    first, second = make_pairs(2)
+    scores = {first.response_a: broken, second.response_b: broken}
+    annotator = RewardModelAnnotator(
+        lambda prompt, response, finished: scores.get(response, 0.5), name="rm", version="v"
+    )
+    for judgment in annotator.judge([first, second]):
+        assert judgment.choice == "skip"
+        assert judgment.reason is not None
+        assert str(broken) in judgment.reason

@@ -231,3 +231,15 @@ def test_a_proxy_that_is_half_named_opens_no_page(
     code, out, err = run("serve", "--port", "0", *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def test_an_export_that_cannot_be_written_leaves_nothing_behind(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(2))
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    code, _, err = run("export", "--round", "r1", "--out", folder)
+    assert code == 2
+    assert str(folder) in err
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []

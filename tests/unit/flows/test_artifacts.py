@@ -19,7 +19,7 @@ from flows.artifacts import (
     runs_in_markdown,
 )
 from tasks.tracking.links import mlflow_runs, run_link
-from tasks.tracking.sent import Sent, save_sent, store_digest
+from tasks.tracking.sent import DEFAULT_STORE, Sent, save_sent, store_digest
 from tasks.tracking.shipping import tracking_uri
 
 
@@ -95,6 +95,8 @@ def test_keys_of_artifacts_are_what_prefect_takes(stage, key):
 def test_only_runs_of_this_execution_that_mlflow_knows_are_listed(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     here = store_digest(tmp_path, tracking_uri(tmp_path))
+    (tmp_path / DEFAULT_STORE).parent.mkdir(parents=True)
+    (tmp_path / DEFAULT_STORE).touch()
     for stage, execution, run in [
         ("sft", "now", "a1"),
         ("base", "earlier", "b2"),
@@ -106,6 +108,8 @@ def test_only_runs_of_this_execution_that_mlflow_knows_are_listed(tmp_path, monk
         (folder / "start.json").write_text(json.dumps(start))
         save_sent(folder, Sent(uri=here, run=run))
     assert mlflow_runs(tmp_path, "now") == {"sft": "a1"}
+    (tmp_path / DEFAULT_STORE).unlink()
+    assert mlflow_runs(tmp_path, "now") == {}
 
 
 def test_with_a_page_the_runs_are_links():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.reporting.run_page import commit_link, write_run_page
-from tasks.tracking.sent import Sent, save_sent, store_digest
+from tasks.tracking.sent import DEFAULT_STORE, Sent, save_sent, store_digest
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.execution import Execution
 
@@ -41,6 +41,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "reports").mkdir()
     spool = tmp_path / ".work" / "spool" / "sft" / "0"
     spool.mkdir(parents=True)
+    (tmp_path / DEFAULT_STORE).parent.mkdir()
+    (tmp_path / DEFAULT_STORE).touch()
     (spool / "start.json").write_text(json.dumps({"stage": "sft", "execution": "now"}))
     save_sent(spool, Sent(uri=store_digest(spool, tracking_uri(tmp_path)), run="a1b2"))
     return tmp_path

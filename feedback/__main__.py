@@ -119,7 +119,7 @@ def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="pairs of the round (default: data/rounds/ROUND/comparisons.jsonl)",
     )
     command.add_argument(
-        "--overlap", type=int, default=1, help="people per pair (default: %(default)s)"
+        "--overlap", type=int, help="people per pair (default: as many as before, at first 1)"
     )
     command.add_argument(
         "--gold",

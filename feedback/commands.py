@@ -142,7 +142,7 @@ def publish(given: argparse.Namespace) -> int:
             return 0
         if given.round_key is None:
             raise ValueError("publish: expected --round or --gold")
-        if not 1 <= given.overlap <= rounds.MOST_OVERLAP:
+        if given.overlap is not None and not 1 <= given.overlap <= rounds.MOST_OVERLAP:
             found = f"--overlap is {given.overlap}"
             raise ValueError(f"publish: {found}, expected 1 to {rounds.MOST_OVERLAP}")
         default = Path("data/rounds") / given.round_key / "comparisons.jsonl"

@@ -95,7 +95,7 @@ def _add_publish(app: FastAPI) -> None:
         request: Request,
         person: Annotated[Person, Depends(lead_who_may("publish"))],
         round_key: Annotated[str, Query(alias="round", pattern=r"^[A-Za-z0-9._-]{1,64}$")],
-        overlap: Annotated[int, Query(ge=1, le=rounds.MOST_OVERLAP)] = 1,
+        overlap: Annotated[int | None, Query(ge=1, le=rounds.MOST_OVERLAP)] = None,
     ) -> dict[str, Any]:
         # Read only now, so that nobody without the right can make us keep so much.
         try:
@@ -107,7 +107,7 @@ def _add_publish(app: FastAPI) -> None:
 
 
 def _publish(
-    database: Database, content: bytes, round_key: str, overlap: int, by: str
+    database: Database, content: bytes, round_key: str, overlap: int | None, by: str
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "comparisons.jsonl"

@@ -93,11 +93,12 @@ class Published:
 
 
 def publish(
-    connection: Connection, pairs: Sequence[Pair], *, overlap: int, by: str | None = None
+    connection: Connection, pairs: Sequence[Pair], *, overlap: int | None, by: str | None = None
 ) -> Published:
     """Makes `pairs` the content of their round; publishing the same pairs again changes nothing.
 
-    The log says that it was done `by` this user or lead; by default it was the pipeline.
+    `overlap` people judge each pair; None: as many as before, one in a new round. The log says
+    that it was done `by` this user or lead; by default it was the pipeline.
 
     Pairs that the round no longer contains are closed; pairs that it already contains, or that
     were judged in another round, keep their judgments.
@@ -109,7 +110,7 @@ def publish(
     if len(keys) != 1:
         raise ValueError(f"expected the pairs of one round, found {sorted(keys)}")
     (key,) = keys
-    renewed = _upsert_round(connection, key, overlap)
+    overlap, renewed = _upsert_round(connection, key, overlap)
     add_pairs(connection, pairs)
     rows = schema.round_pairs
     held = connection.execute(select(rows.c.pair_id, rows.c.active).where(rows.c.round == key))
@@ -262,16 +263,17 @@ def _to_be_announced(connection: Connection, key: str) -> None:
     connection.execute(touched.values(notified_ms=None))
 
 
-def _upsert_round(connection: Connection, key: str, overlap: int) -> bool:
-    """Creates the round or changes its overlap; returns whether the overlap changed."""
+def _upsert_round(connection: Connection, key: str, overlap: int | None) -> tuple[int, bool]:
+    """Creates the round or changes its overlap; returns the overlap, and whether it changed."""
     rounds = schema.rounds
-    held = connection.execute(select(rounds.c.overlap).where(rounds.c.round == key)).first()
+    held = connection.execute(select(rounds.c.overlap).where(rounds.c.round == key)).scalar()
+    overlap = overlap or held or 1
     if held is None:
         row = {"round": key, "overlap": overlap, "published_ms": now_ms(), "notified_ms": None}
         connection.execute(rounds.insert(), [row])
-    elif held.overlap != overlap:
+    elif held != overlap:
         connection.execute(update(rounds).where(rounds.c.round == key).values(overlap=overlap))
-    return held is not None and held.overlap != overlap
+    return overlap, held not in (None, overlap)
 
 
 def _round_row(key: str, pair_id: str, overlap: int) -> dict[str, Any]:

@@ -228,6 +228,17 @@ def test_the_browser_has_nothing_to_complain_about(browser: Any, site: Any, pair
     assert [one["message"] for one in entries if one["level"] in ("WARNING", "SEVERE")] == []
 
 
+def test_a_file_too_large_is_said_to_be(browser: Any, site: Any, tmp_path: Path) -> None:
+    sign_in(browser, site, "lea", "lead")
+    file = tmp_path / "comparisons.jsonl"
+    file.write_bytes(b" " * (16 * 2**20 + 1))
+    browser.get(f"{site.address}/lead")
+    for name, value in (("round", "r8"), ("file", str(file))):
+        browser.find_element("name", name).send_keys(value)
+    browser.find_element("css selector", "#publish button").click()
+    wait_for(browser, lambda b: "larger than 16777216 bytes" in by_id(b, "trouble").text)
+
+
 def test_a_lead_publishes_and_exports_from_the_overview(
     browser: Any, site: Any, pair_of: Any, picture: Callable[[str], None], tmp_path: Path
 ) -> None:

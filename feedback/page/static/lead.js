@@ -3,6 +3,16 @@ const csrf = document.querySelector('meta[name="csrf"]').content;
 const trouble = document.getElementById("trouble");
 const done = document.getElementById("done");
 
+// Why the server refused: FastAPI's `detail`, or the plain text of what stands before it.
+function reason(text, status) {
+  try {
+    const { detail } = JSON.parse(text);
+    return typeof detail === "string" ? detail : `error ${status}`;
+  } catch {
+    return text || `error ${status}`;
+  }
+}
+
 // The reply, if the server did it; otherwise the page says why not.
 async function post(path, type, body) {
   const headers = { "Content-Type": type, "X-CSRF-Token": csrf };
@@ -11,8 +21,7 @@ async function post(path, type, body) {
     trouble.hidden = true;
     return reply;
   }
-  const said = (await reply?.json().catch(() => null))?.detail;
-  trouble.textContent = reply ? `Failed: ${said ?? `error ${reply.status}`}` : "The server cannot be reached.";
+  trouble.textContent = reply ? `Failed: ${reason(await reply.text(), reply.status)}` : "The server cannot be reached.";
   trouble.hidden = false;
   return null;
 }
@@ -41,7 +50,8 @@ for (const button of document.querySelectorAll("[data-export]")) {
 document.getElementById("publish")?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const given = new FormData(event.target);
-  const where = new URLSearchParams({ round: given.get("round"), overlap: given.get("overlap") });
+  const where = new URLSearchParams({ round: given.get("round") });
+  if (given.get("overlap")) where.set("overlap", given.get("overlap"));
   const reply = await post(`/api/lead/publish?${where}`, "application/x-ndjson", given.get("file"));
   if (!reply) return;
   const { added, kept, removed } = await reply.json();

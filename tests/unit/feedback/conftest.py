@@ -40,7 +40,7 @@ class Desk:
         self.database = Database(url)
         self._keys = (f"key-{n}" for n in itertools.count())
 
-    def publish(self, pairs: Sequence[Pair], overlap: int = 1) -> rounds.Published:
+    def publish(self, pairs: Sequence[Pair], overlap: int | None = 1) -> rounds.Published:
         with self.database.writing() as connection:
             return rounds.publish(connection, pairs, overlap=overlap)
 

@@ -79,3 +79,12 @@ def test_a_lower_overlap_settles_what_has_enough_answers(desk: Any, make_pairs: 
     assert desk.progress().missing == 3
     desk.publish(make_pairs(2), overlap=1)
     assert desk.progress().missing == 1
+
+
+def test_a_round_keeps_its_overlap_unless_another_is_asked_for(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(2), overlap=2)
+    desk.publish(make_pairs(3), overlap=None)
+    assert desk.progress().missing == 6
+    desk.publish(make_pairs(1, key="r2", start=10), overlap=None)
+    assert desk.progress("r2").missing == 1

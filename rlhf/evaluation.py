@@ -30,7 +30,8 @@ def kl_to_reference(
     """KL(policy || reference) of each response, in nats, exact over the vocabulary at every token.
 
     Summed over the tokens of responses that the policy sampled: an unbiased estimate of the KL
-    between the two distributions over responses, with less noise than log-ratios.
+    between the two distributions over responses, with less noise than log-ratios. That needs plain
+    sampling (`SamplingParams.is_plain`): otherwise the responses are of another distribution.
     """
     temperature = params.sampling.temperature
 

@@ -23,3 +23,6 @@ class EvaluateParams:
     """Who compares a policy with SFT where there is no gold score: what rewarded the round (its
     reward model, or rules), or the judge of `label.language_model` or `label.reward_model`."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    """Of the responses. The KL is that between whole distributions at `temperature`: with `top_k`,
+    `top_p` or `min_new_tokens` its sum is taken along responses that the policy alone would draw
+    less often or oftener, and is no longer an unbiased estimate for the policy."""

@@ -1,7 +1,7 @@
 """Where on this machine it is: DVC's cache, outputs, working files, and the user's own files.
 
-Every text file is read, whichever commit or variant it belongs to. Weights are not: which models
-were trained on it says the lineage.
+Every text file is read, whichever commit or variant it belongs to. The files of a model are not
+(`tasks.forgetting.of_models`).
 """
 
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.forgetting.of_models import is_of_a_model, objects_of_models
 from tasks.forgetting.wanted import Wanted
 from tasks.tracing.records import Ran
 from tasks.workspace.dvc_cache import cache_folder
@@ -19,6 +20,11 @@ Place = Literal["cache", "output", "work", "own"]
 TEXT_START = 4096
 """Bytes in which a zero gives a binary file away."""
 SKIPPED = (".db", ".db-wal", ".db-shm", ".safetensors", ".lock")
+WRITTEN = ("data/prepared", "data/rounds", "results", "reports")
+"""Folders of outputs, which may have more than dvc.lock names: of a stage whose DVC was killed, or
+what a driver writes."""
+ENDS = ("outcome.json", "finish.json", "end.json")
+"""Files with a `message`, in which a stage or an execution says how it ended."""
 
 SeeRow = Callable[[dict[str, Any]], None]
 
@@ -35,15 +41,22 @@ class Found:
 
 def in_cache(root: Path, wanted: Wanted, see: SeeRow) -> list[Found]:
     """Objects of DVC's cache, whatever names them; `see` is shown each row that has it."""
-    objects = (path for path in sorted(cache_folder(root).glob("??/*")) if path.is_file())
-    plain = (path for path in objects if path.suffix != ".dir")
+    cache = cache_folder(root)
+    objects = (path for path in sorted(cache.glob("??/*")) if path.is_file())
+    of_models = objects_of_models(cache)
+    plain = (path for path in objects if path.suffix != ".dir" and path not in of_models)
     return [Found("cache", path, rows) for path in plain if (rows := count(path, wanted, see))]
 
 
 def in_outputs(workspace: Path, runs: list[Ran], wanted: Wanted, see: SeeRow) -> list[Found]:
     """Outputs of a workspace as they are on disk."""
-    outs = [workspace / out for ran in runs for out in ran.outs]
-    files = [file for out in outs for file in ([out] if out.is_file() else sorted(out.rglob("*")))]
+    outs = [workspace / out for out in (*WRITTEN, *(out for ran in runs for out in ran.outs))]
+    files = dict.fromkeys(
+        file
+        for out in outs
+        for file in ([out] if out.is_file() else sorted(out.rglob("*")))
+        if not is_of_a_model(file)
+    )
     return [Found("output", path, rows) for path in files if (rows := count(path, wanted, see))]
 
 
@@ -55,9 +68,10 @@ def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
     files = [
         path
         for path in sorted(work.rglob("*"))
-        if not any(path.is_relative_to(folder) for folder in aside)
+        if not any(path.is_relative_to(folder) for folder in aside) and not is_of_a_model(path)
     ]
-    return [Found("work", path, n) for path in files if (n := count(path, wanted, lambda _: None))]
+    found = {path: count(path, wanted, lambda _: None) or _says(path, wanted) for path in files}
+    return [Found("work", path, rows) for path, rows in found.items() if rows]
 
 
 def in_own_files(workspace: Path, paths: list[str], wanted: Wanted, see: SeeRow) -> list[Found]:
@@ -82,7 +96,15 @@ def not_searched(workspace: Path, paths: list[str]) -> list[Path]:
 
 def _own(workspace: Path, paths: list[str]) -> list[Path]:
     named = [real(workspace / path) for path in dict.fromkeys(paths)]
-    return [f for path in named for f in ([path] if path.is_file() else sorted(path.rglob("*")))]
+    return [
+        file
+        for path in named
+        for file in (
+            [path]
+            if path.is_file()
+            else [one for one in sorted(path.rglob("*")) if not is_of_a_model(one)]
+        )
+    ]
 
 
 def real(path: Path) -> Path:
@@ -103,11 +125,21 @@ def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
     return len(found) if _rows(text) is not None else int(wanted.page(text))
 
 
+def _says(path: Path, wanted: Wanted) -> int:
+    """1 for the record of an end whose message has it in its words."""
+    if path.name not in ENDS or not path.is_file():
+        return 0
+    records = _rows(_text(path) or "") or []
+    return int(any(wanted.page(str(record.get("message", ""))) for record in records))
+
+
 def _text(path: Path) -> str | None:
     """The content of a file without its byte order mark; None for what is no UTF-8 text."""
-    content = path.read_bytes()
-    if b"\0" in content[:TEXT_START]:
-        return None
+    with path.open("rb") as stream:
+        start = stream.read(TEXT_START)
+        if b"\0" in start:
+            return None
+        content = start + stream.read()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -115,7 +147,10 @@ def _text(path: Path) -> str | None:
 
 
 def _rows(text: str) -> list[dict[str, Any]] | None:
-    """The objects of JSON Lines, or the one of a JSON file; None for any other text."""
+    """The objects of JSON Lines, or the one of a JSON file; None for any other text.
+
+    A list of something else is one.
+    """
     try:
         whole = json.loads(text)
     except ValueError:
@@ -123,7 +158,7 @@ def _rows(text: str) -> list[dict[str, Any]] | None:
     if isinstance(whole, dict):
         return [whole]
     if isinstance(whole, list):
-        return [row for row in whole if isinstance(row, dict)]
+        return whole if all(isinstance(row, dict) for row in whole) else [{"": whole}]
     rows = list(_objects(text))
     return None if None in rows or not rows else [row for row in rows if row is not None]
 

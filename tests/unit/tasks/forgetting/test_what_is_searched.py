@@ -1,0 +1,103 @@
+"""What `tasks.forget` searches beside rows, and the files of models, which it leaves alone."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tasks.forget import main
+from tasks.forgetting.places import count
+from tasks.forgetting.wanted import Wanted
+from tests.traced_world import World, folder, listing_text, object_path, put
+
+MODEL = {
+    "config.json": '{"model_type": "ann"}',
+    "model.safetensors": "weights",
+    "tokenizer.json": '{"model": {"merges": [["a", "nn"], ["ann", "a"]]}}',
+}
+"""As a folder in Hugging Face format: `ann` is a word of its tokenizer."""
+
+
+def write(folder: Path, files: dict[str, str]) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in files]
+
+
+def test_the_files_of_a_model_stay_whatever_the_words_of_its_tokenizer(world: World) -> None:
+    hashes = {name: put(world.root, text) for name, text in MODEL.items()}
+    object_path(world.root, folder(hashes)).parent.mkdir(exist_ok=True)
+    object_path(world.root, folder(hashes)).write_text(listing_text(hashes))
+    kept = world.root / ".work/mlflow/artifacts/models/m-1/artifacts"
+    words = {"tokenizer.json": MODEL["tokenizer.json"]}
+    files = [
+        *(object_path(world.root, md5) for md5 in hashes.values()),
+        *write(world.root / "models/rounds/r1/policy", MODEL),
+        *write(kept, {"MLmodel": "name: ann\n"}),
+        *write(kept / "model", MODEL),
+        *write(kept / "components/tokenizer", words),
+    ]
+    (other,) = write(world.root / ".work/elsewhere", words)
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert [path for path in files if not path.exists()] == []
+    assert not other.exists()
+
+
+def test_data_beside_the_weights_of_a_model_are_no_part_of_it(world: World) -> None:
+    write(world.root / "mine", MODEL)
+    (rows,) = write(world.root / "mine", {"rows.jsonl": '{"prompt": "Kim"}\n{"prompt": "x"}\n'})
+    params = world.root / "params.yaml"
+    base = "\nbase:\n  model: null"
+    assert base in params.read_text()
+    params.write_text(params.read_text().replace(base, "\nbase:\n  model: mine"))
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert rows.read_text() == '{"prompt": "x"}\n'
+
+
+def test_outputs_that_no_dvc_lock_names_are_searched(world: World) -> None:
+    """A stage whose DVC was killed before it took note has left them."""
+    judgment = '{"judgment_id": "1", "annotator_id": "ann"}\n'
+    files = write(world.root / "data/rounds/r9", {"judgments.jsonl": judgment})
+    files += write(world.root / "reports", {"run.html": "<td>ann</td>"})
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert [path for path in files if path.exists()] == []
+
+
+@pytest.mark.parametrize("name", ["outcome.json", "finish.json", "end.json"])
+def test_the_record_of_an_end_goes_whose_message_names_somebody(world: World, name: str) -> None:
+    said = {"status": "blocked", "message": "annotators who agree less often is 1: ann. Report"}
+    folder = world.root / ".work/validate@r1"
+    (record,) = write(folder, {name: json.dumps(said)})
+    (other,) = write(folder / "other", {name: json.dumps({"message": "annette asks"})})
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert not record.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize("content", ['["K\\u0069m asks"]', '[["x", "Kim"], {"a": 1}]'])
+def test_a_json_list_of_texts_is_searched(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "list.json"
+    path.write_text(content)
+    assert count(path, Wanted("matching", "Kim"), lambda _: None) == 1
+    assert count(path, Wanted("matching", "Lea"), lambda _: None) == 0
+
+
+def test_weights_without_an_ending_are_not_read_as_a_whole(tmp_path: Path) -> None:
+    """Objects of DVC's cache have no ending, and may be larger than memory."""
+    path = tmp_path / "ab"
+    with path.open("wb") as stream:
+        stream.truncate(64 << 20)
+    tracemalloc.start()
+    assert count(path, Wanted("matching", "Kim"), lambda _: None) == 0
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

@@ -7,27 +7,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from preferences.withdrawals import (
-    WITHDRAWN_JUDGMENTS,
-    WITHDRAWN_TEXTS,
-    Tombstone,
-    load_withdrawals,
-)
-
-LOG = "data/withdrawn/log.jsonl"
+from preferences.withdrawals import Tombstone
+from tasks.workspace.withdrawn import LOG, WITHDRAWN, tombstones_in
 
 
 def salt_of(root: Path) -> str:
     """The salt of the repository's tombstones; a new one before the first."""
-    for name in (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS):
-        if salts := load_withdrawals(root / name).salts:
-            return salts[0]
+    for name in WITHDRAWN:
+        if known := tombstones_in(root, name):
+            return min(one.salt for one in known)
     return secrets.token_hex(16)
 
 
 def missing(root: Path, name: str, wanted: Iterable[Tombstone]) -> list[Tombstone]:
     """Those of `wanted` that the file does not have yet, sorted."""
-    return sorted(set(wanted) - load_withdrawals(root / name).tombstones)
+    return sorted(set(wanted) - tombstones_in(root, name))
 
 
 def add(root: Path, name: str, tombstones: Iterable[Tombstone]) -> None:

@@ -6,12 +6,17 @@ from pathlib import Path
 
 from feedback.store.database import Database
 from feedback.store.withdrawing import withdraw
-from tasks.forgetting.ledger import LOG, add, log
+from tasks.forgetting.ledger import add, log
 from tasks.forgetting.own_rows import replace, without
 from tasks.forgetting.plan import Plan
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import relative_to
+from tasks.workspace.withdrawn import NOTE
+
+
+class MarkError(Exception):
+    """MLflow cannot be told which models contain it; the message says why."""
 
 
 def carry_out(root: Path, plan: Plan) -> list[str]:
@@ -22,6 +27,7 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
 
     Raises:
         OwnRowsError: an own file is no longer JSON Lines; nothing was changed.
+        MarkError: MLflow does not take the marks; nothing was removed.
     """
     remaining = {o.path: without(o.path, plan.wanted) for o in plan.files if o.place == "own"}
     marked = _mark(root, plan)
@@ -75,8 +81,15 @@ def _mark(root: Path, plan: Plan) -> list[str]:
         return []
     quiet_mlflow()
     # Imported here: they bring MLflow, which takes seconds that a search can save.
+    from tasks.tracking.send import TrackingError, named_errors  # noqa: PLC0415
     from tasks.tracking.store import connect  # noqa: PLC0415
     from tasks.tracking.withdrawn import mark  # noqa: PLC0415
 
     digests = {model.digest for model in plan.models}
-    return mark(connect(tracking_uri(root)), digests, f"contains withdrawn data, see {LOG}")
+    try:
+        with named_errors():
+            return mark(connect(tracking_uri(root)), digests, NOTE)
+    except TrackingError as error:
+        raise MarkError(
+            f"MLflow cannot be told which models contain it: {error}; nothing was removed"
+        ) from None

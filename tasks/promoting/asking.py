@@ -107,7 +107,7 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
         if now is None
         else f"version {now.version} in production (round {now.tags.get('rlhf.round')})",
         before_version=None if now is None else str(now.version),
-        withdrawn=promotion.withdrawn(chosen),
+        withdrawn=promotion.withdrawn(root, chosen),
         limits=limits,
     )
 

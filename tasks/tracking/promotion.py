@@ -8,6 +8,7 @@ were asked last and have not decided.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +19,14 @@ from mlflow.entities import LoggedModel
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from preferences.withdrawals import WithdrawalsError
 from tasks.tracking.registered import BEFORE, SOURCE, ensure_version
 from tasks.tracking.registered_names import POLICY
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.store import Store, connect, logged_files
-from tasks.tracking.withdrawn import TAG
+from tasks.tracking.withdrawn import HASH_TAG, TAG
 from tasks.workspace.dvc_lockfile import read_lock
+from tasks.workspace.withdrawn import NOTE, models_withdrawn
 
 MODEL = POLICY
 ALIAS = "production"
@@ -94,10 +97,13 @@ def candidate(root: Path, round_key: str) -> Candidate:
     return Candidate(round_key=round_key, digest=digest, model=found[0])
 
 
-def withdrawn(chosen: Candidate) -> str | None:
-    """The note on data that the policy learnt from and that was withdrawn since."""
-    note = chosen.model.tags.get(TAG)
-    return None if note is None else str(note)
+def withdrawn(root: Path, chosen: Candidate) -> str | None:
+    """The note on data that the policy learnt from and that was withdrawn since.
+
+    Raises:
+        PromotionError: the log of withdrawals is damaged.
+    """
+    return _withdrawn(root, chosen.model.tags, chosen.digest)
 
 
 def in_production(root: Path) -> ModelVersion | None:
@@ -177,7 +183,7 @@ def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVers
             f"version {now.version} was the first in production; nothing was there before it"
         )
     target = client.get_model_version(MODEL, before[-1])
-    if (note := target.tags.get(TAG)) is not None:
+    if (note := _withdrawn(root, target.tags, target.tags.get(HASH_TAG, ""))) is not None:
         raise PromotionError(
             f"version {target.version}, which was in production before, contains data that was "
             f"withdrawn since ({note}); promote another policy"
@@ -216,6 +222,16 @@ def _record(client: MlflowClient, version: ModelVersion, tags: dict[str, str]) -
     if version.run_id:
         client.set_tag(version.run_id, f"decision.{number}", line[:RUN_TAG])
     return number
+
+
+def _withdrawn(root: Path, tags: Mapping[str, str], digest: str) -> str | None:
+    if (note := tags.get(TAG)) is not None:
+        return str(note)
+    try:
+        # MLflow may have got the model, or been made anew, since the data were withdrawn.
+        return NOTE if digest in models_withdrawn(root) else None
+    except WithdrawalsError as error:
+        raise PromotionError(str(error)) from None
 
 
 def _version(store: Store, chosen: Candidate) -> ModelVersion:

@@ -5,6 +5,7 @@ commit yet. Its stages leave out what its own files of tombstones say, so these 
 before a stage starts.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +22,12 @@ from preferences.withdrawals import (
     WithdrawalsError,
     load_withdrawals,
 )
-from tasks.workspace.worktrees import WorkspaceError, worktree_git
+from tasks.workspace.worktrees import WorkspaceError, checkout_of, worktree_git
 
 WITHDRAWN = (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS)
+LOG = "data/withdrawn/log.jsonl"
+NOTE = f"contains withdrawn data, see {LOG}"
+"""What is said of a model that was trained on something that was withdrawn since."""
 
 
 def bring_withdrawn(there: Path, workspace: Path) -> list[str]:
@@ -64,6 +68,27 @@ def tombstones_in(folder: Path, name: str) -> frozenset[Tombstone]:
         return load_withdrawals(folder / name).tombstones
     except (WithdrawalsError, UnicodeDecodeError) as error:
         raise WorkspaceError(str(error)) from None
+
+
+def models_withdrawn(root: Path) -> set[str]:
+    """Hashes of the models that contain what was withdrawn here, as the log of the checkout says.
+
+    Raises:
+        WithdrawalsError: a line of the log is damaged.
+    """
+    path, found = checkout_of(root) / LOG, set[str]()
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found |= set(json.loads(line)["models"])
+        except (ValueError, KeyError, TypeError):
+            raise WithdrawalsError(
+                f"{path}:{number}: expected what `python -m tasks.forget` writes, "
+                f"found {line[:80]!r}"
+            ) from None
+    return found
 
 
 def withdrawn_files(folder: Path) -> list[Path]:

@@ -40,6 +40,13 @@ def workspaces(root: Path) -> list[Path]:
     ]
 
 
+def checkout_of(place: Path) -> Path:
+    """The checkout that a workspace comes from; the same folder where it is none."""
+    folder = place.resolve()
+    kinds = [one.parts for one in (VARIANTS_FOLDER, RUNS_FOLDER, STAGES_FOLDER)]
+    return folder.parents[2] if folder.parent.parts[-2:] in kinds else place
+
+
 def link_own_files(root: Path, workspace: Path) -> None:
     """Links to the files and folders that the params name and git does not know.
 

@@ -162,10 +162,30 @@ def test_a_policy_with_withdrawn_data_is_not_restored(root: Path) -> None:
     one = decide(root, candidate(root, "r1"), APPROVE)
     two = decide(root, candidate(root, "r2"), APPROVE)
     mark(connect(tracking_uri(root)), {"r100.dir"}, "withdrawn on 3 May")
-    assert withdrawn(candidate(root, "r1")) == "withdrawn on 3 May"
+    assert withdrawn(root, candidate(root, "r1")) == "withdrawn on 3 May"
     with pytest.raises(PromotionError, match=rf"version {one.version}, .*\(withdrawn on 3 May\)"):
         rollback(root, who="Max", why="it is rude")
     assert in_production(root).version == two.version  # type: ignore[union-attr]
+
+
+def test_what_the_log_says_counts_for_a_model_that_mlflow_got_later(root: Path) -> None:
+    one = decide(root, candidate(root, "r1"), APPROVE)
+    two = decide(root, candidate(root, "r2"), APPROVE)
+    (root / "data/withdrawn").mkdir(parents=True)
+    entry = json.dumps({"what": "annotator", "models": ["r100.dir"]})
+    (root / "data/withdrawn/log.jsonl").write_text(f"{entry}\n")
+    note = "contains withdrawn data, see data/withdrawn/log.jsonl"
+    assert withdrawn(root, candidate(root, "r1")) == note
+    assert withdrawn(root, candidate(root, "r2")) is None
+    with pytest.raises(PromotionError, match=f"version {one.version}, .*see data/withdrawn/log"):
+        rollback(root, who="Max", why="it is rude")
+    assert in_production(root).version == two.version  # type: ignore[union-attr]
+
+    (root / "data/withdrawn/log.jsonl").write_text(f"{entry}\n{entry[:9]}")
+    with pytest.raises(
+        PromotionError, match=r"log\.jsonl:2: expected what `python -m tasks\.forget`"
+    ):
+        withdrawn(root, candidate(root, "r2"))
 
 
 def test_weights_stay_of_what_is_was_or_may_soon_be_in_production(root: Path) -> None:

@@ -22,6 +22,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world.round("r1", START, ["ann", "bob"], "first")
     world.round("r2", after("r1"), ["bob"], "second")
     world.commit()
+    # MLflow sets it to the store that it was connected to last.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.chdir(world.root)
     return world
 
@@ -38,6 +40,15 @@ def workspace(world: World, name: str, commit: str) -> Path:
     cache = world.root / ".dvc/cache"
     (folder / ".dvc/config.local").write_text(f"[cache]\n    dir = {cache}\n")
     return folder
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    """All files of a repository but git's."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and ".git" not in path.parts
+    }
 
 
 def stages(world: World, plan: Plan) -> dict[str, tuple[str, ...]]:

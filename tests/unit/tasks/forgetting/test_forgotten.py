@@ -9,14 +9,14 @@ import pytest
 from feedback.store.database import Database
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
 from tasks.forget import LEFT_TO_YOU, main
-from tasks.forgetting.ledger import LOG
 from tasks.forgetting.own_rows import OwnRowsError
 from tasks.forgetting.places import not_searched
 from tasks.forgetting.plan import make_plan
 from tasks.forgetting.removal import carry_out
 from tasks.forgetting.wanted import Wanted
+from tasks.workspace.withdrawn import LOG
 from tests.traced_world import World, digest
-from tests.unit.tasks.forgetting.conftest import workspace
+from tests.unit.tasks.forgetting.conftest import everything, workspace
 
 
 def test_an_own_file_that_only_a_run_names_is_searched(world: World) -> None:
@@ -34,14 +34,6 @@ def test_an_own_file_that_only_a_run_names_is_searched(world: World) -> None:
 
     assert own.read_text() == json.dumps({"prompt": "x"}) + "\n"
     assert (folder / "mine.jsonl").is_symlink()
-
-
-def everything(root: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and ".git" not in path.parts
-    }
 
 
 def test_without_yes_nothing_is_changed(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, tombstone
 from tasks.forget import main
-from tasks.forgetting.ledger import LOG, add
+from tasks.forgetting.ledger import add
 from tasks.forgetting.plan import make_plan
 from tasks.forgetting.wanted import Wanted
+from tasks.workspace.withdrawn import LOG
 from tests.traced_world import START, World, after, digest
 from tests.unit.tasks.forgetting.conftest import AFTER_LABEL, stages, workspace
 

@@ -7,24 +7,25 @@ marks the models in MLflow, and notes tombstones (salted hashes, in data/withdra
 out of every later run, also of one that goes on or is of an older revision.
 data/withdrawn/log.jsonl says what was removed and when, without containing it. Exit codes: 0, 2 bad
 input, 5 where own files are left to you, which have it or cannot be searched, 7 while a run is
-going on here.
+going on here, 1 where MLflow cannot be told or the machine is at fault.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from feedback.store.database import shown
-from preferences.withdrawals import WithdrawalsError
 from tasks.forgetting.own_rows import OwnRowsError
 from tasks.forgetting.plan import Again, Plan, make_plan
-from tasks.forgetting.removal import carry_out
+from tasks.forgetting.removal import MarkError, carry_out
 from tasks.forgetting.wanted import KINDS, Wanted, WantedError, WantedKind
 from tasks.params.loading import ParamsError
-from tasks.tracing.contents import Contents
+from tasks.running.machine_errors import in_one_line
+from tasks.tracing.contents import ContentError, Contents
 from tasks.tracing.records import RecordError, Records
-from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
+from tasks.workspace.driver_lock import BUSY_EXIT_CODE, Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.files import relative_to
 from tasks.workspace.git import GitError
 from tasks.workspace.worktrees import WorkspaceError, workspaces
@@ -43,6 +44,7 @@ BEYOND = (
 )
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     given = _parser().parse_args(argv)
@@ -50,26 +52,34 @@ def main(argv: list[str] | None = None) -> int:
     ((kind, value),) = [(kind, value) for kind, value in asked if value is not None]
     root = Path.cwd()
     try:
-        wanted = Wanted(kind, value)
-        for place in (root, *workspaces(root)) if given.yes else ():
-            refuse_if_busy(place)
-        plan = make_plan(root, wanted)
-        sys.stdout.write("".join(f"{line}\n" for line in in_words(root, plan)))
-        if plan.empty:
-            return LEFT_TO_YOU if plan.not_searched else 0
-        if not given.yes:
-            sys.stdout.write("Nothing was changed; the same command with --yes does it.\n")
-            return 0
-        marked = carry_out(root, plan)
+        return _forget(root, Wanted(kind, value), yes=given.yes)
     except (
-        WantedError, WithdrawalsError, WorkspaceError, ParamsError, RecordError, GitError,
+        WantedError, WorkspaceError, ParamsError, RecordError, ContentError, GitError,
         OwnRowsError,
     ) as error:  # fmt: skip
         sys.stderr.write(f"{error}\n")
         return 2
+    except MarkError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     except WorkspaceBusyError as error:
         sys.stderr.write(f"{error}\n")
         return BUSY_EXIT_CODE
+
+
+def _forget(root: Path, wanted: Wanted, *, yes: bool) -> int:
+    with ExitStack() as held:
+        # A run that began meanwhile would write again what is removed here.
+        for place in (root, *workspaces(root)) if yes else ():
+            held.enter_context(sole_use(place, Driver(name="`python -m tasks.forget`")))
+        plan = make_plan(root, wanted)
+        sys.stdout.write("".join(f"{line}\n" for line in in_words(root, plan)))
+        if plan.empty:
+            return LEFT_TO_YOU if plan.not_searched else 0
+        if not yes:
+            sys.stdout.write("Nothing was changed; the same command with --yes does it.\n")
+            return 0
+        marked = carry_out(root, plan)
     if marked:
         sys.stdout.write(f"Marked in MLflow: {', '.join(marked)}.\n")
     sys.stdout.write(f"{last_line(root, plan)}\n")
@@ -157,7 +167,9 @@ def _names(root: Path) -> dict[str, str]:
     for ran in runs:
         for path, digest in ran.outs.items():
             found[digest] = path
-            found |= {md5: f"{path}/{name}" for name, md5 in contents.known_files(digest).items()}
+            found |= {
+                md5: f"{path}/{name}" for name, md5 in contents.known_files(path, digest).items()
+            }
     return found
 
 

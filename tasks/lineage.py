@@ -18,6 +18,7 @@ from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.items import Item
 from tasks.tracing.records import RecordError
+from tasks.workspace.git import GitError
 
 BACK: dict[str, Callable[[Item, str], bool]] = {
     "annotator": lambda item, name: item.annotator == name,
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
             lines = _way_back(ancestry, name, value, given)
         for line in lines:
             sys.stdout.write(f"{line}\n")
-    except (RecordError, ContentError) as error:
+    except (RecordError, ContentError, GitError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except BrokenPipeError:  # `| head` has seen enough

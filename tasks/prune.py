@@ -32,6 +32,7 @@ from tasks.pruning.leftovers import (
     variants,
 )
 from tasks.running.machine_errors import in_one_line
+from tasks.tracing.contents import ContentError
 from tasks.tracing.records import Ran, RecordError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         forget_worktrees(root)
         if objects:
             cache.collect()
-    except (PruneError, GitError, RecordError) as error:
+    except (PruneError, GitError, RecordError, ContentError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:

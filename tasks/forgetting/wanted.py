@@ -32,6 +32,10 @@ class Wanted:
     def __post_init__(self) -> None:
         if not self.value.strip():
             raise WantedError(f"--{self.kind}: expected something to forget, found nothing")
+        try:
+            self.value.encode()
+        except UnicodeEncodeError:
+            raise WantedError(f"--{self.kind}: expected UTF-8, found {self.value!a}") from None
         if self.kind == "matching":
             try:
                 matches_nothing = re.search(self.value, "") is None

@@ -35,7 +35,8 @@ def has_strangers(root: Path, runs: Sequence[Ran]) -> bool:
     """Whether DVC's cache holds an object that none of these runs wrote."""
     contents = Contents(root)
     named: set[str] = set()
-    for digest in {digest for ran in runs for digest in ran.outs.values()}:
-        named |= {digest, *contents.known_files(digest).values()}
+    paths = {digest: path for ran in runs for path, digest in ran.outs.items()}
+    for digest, path in paths.items():
+        named |= {digest, *contents.known_files(path, digest).values()}
     found = cache_folder(root).glob("??/*")
     return any(path.parent.name + path.name not in named for path in found)

@@ -29,13 +29,16 @@ class Contents:
         """The rows of a JSON Lines file.
 
         Raises:
-            ContentError: it is not here.
+            ContentError: it is not here, or damaged.
         """
         with self.file(path, digest).open(encoding="utf-8") as stream:
-            for line in stream:
-                if line.strip():
-                    row: dict[str, Any] = json.loads(line)
-                    yield row
+            try:
+                for line in stream:
+                    if line.strip():
+                        row: dict[str, Any] = json.loads(line)
+                        yield row
+            except ValueError as error:
+                raise _damaged(path, digest, error) from None
 
     def files(self, path: str, digest: str) -> Mapping[str, str]:
         """The files of a folder: path below it -> md5.
@@ -47,10 +50,14 @@ class Contents:
             self._listings[digest] = self._read_listing(path, digest)
         return self._listings[digest]
 
-    def known_files(self, digest: str) -> Mapping[str, str]:
-        """The files of a folder as the cache lists them; none of what is no folder there."""
+    def known_files(self, path: str, digest: str) -> Mapping[str, str]:
+        """The files of a folder as the cache lists them; none of what is no folder there.
+
+        Raises:
+            ContentError: the list is damaged.
+        """
         listed = self._cache / digest[:2] / digest[2:]
-        return self.files("", digest) if digest.endswith(FOLDER) and listed.is_file() else {}
+        return self.files(path, digest) if digest.endswith(FOLDER) and listed.is_file() else {}
 
     def part(self, path: str, digest: str, below: str) -> str | None:
         """The hash of a file or folder below an output, None where the output has no such thing.
@@ -73,7 +80,10 @@ class Contents:
     def _read_listing(self, path: str, digest: str) -> dict[str, str]:
         cached = self._cache / digest[:2] / digest[2:]
         if cached.is_file():
-            entries = json.loads(cached.read_text(encoding="utf-8"))
+            try:
+                entries = json.loads(cached.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise _damaged(path, digest, error) from None
             return {entry["relpath"]: entry["md5"] for entry in entries}
         here = self._root / path
         if not here.is_dir() or self._hash_here(path) != digest:
@@ -105,3 +115,10 @@ class Contents:
             f"{path} with md5 {digest} is neither in the workspace nor in DVC's cache; "
             "`dvc fetch --all-commits` brings what was pushed"
         )
+
+
+def _damaged(path: str, digest: str, error: ValueError) -> ContentError:
+    return ContentError(
+        f"{path}: its object {digest} in DVC's cache is damaged ({error}); `make doctor` looks for "
+        "more"
+    )

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from tasks.tracing.contents import ContentError, Contents
 from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, parsed
 from tasks.workspace.git import GitError, git
 
-LOCK = "dvc.lock"
+LOCK, PARAMS = "dvc.lock", "params.yaml"
 
 
 class RecordError(Exception):
@@ -52,9 +53,19 @@ class Records:
         self._others: list[list[Ran]] | None = None
 
     def params(self) -> dict[str, Any]:
-        """`params.yaml` of the revision, as it is."""
-        text = _text(self._root, self._revision, "params.yaml")
-        values: dict[str, Any] = YAML(typ="safe").load(text) or {}
+        """`params.yaml` of the revision, as it is.
+
+        Raises:
+            RecordError: it is no mapping in YAML.
+        """
+        text = _text(self._root, self._revision, PARAMS)
+        where = PARAMS if self._revision is None else f"{self._revision}:{PARAMS}"
+        try:
+            values = YAML(typ="safe").load(text) or {}
+        except YAMLError as error:
+            raise RecordError(f"{where}: not YAML ({' '.join(str(error).split())})") from None
+        if not isinstance(values, dict):
+            raise RecordError(f"{where}: expected a mapping, found {type(values).__name__}")
         return values
 
     def models(self) -> dict[str, str]:
@@ -165,13 +176,16 @@ def recorded_in(root: Path, commits: str) -> list[str]:
 
 
 def _text(root: Path, revision: str | None, name: str = LOCK) -> str:
-    if revision is None:
-        path = root / name
-        return path.read_text(encoding="utf-8") if path.exists() else ""
     try:
+        if revision is None:
+            path = root / name
+            return path.read_text(encoding="utf-8") if path.exists() else ""
         return git(root, "show", f"{revision}:{name}")
+    except UnicodeDecodeError as error:
+        where = name if revision is None else f"{revision}:{name}"
+        raise RecordError(f"{where}: expected UTF-8, found {error.reason}") from None
     except GitError as error:
-        if name != LOCK or _is_commit(root, revision):
+        if name != LOCK or revision is None or _is_commit(root, revision):
             return ""
         raise RecordError(str(error)) from None
 

@@ -124,3 +124,37 @@ def test_a_question_that_cannot_be_answered_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert error.startswith(message)
     assert error.count("\n") == 1
+
+
+def test_what_is_damaged_or_missing_is_one_line(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*arguments: str) -> str:
+        assert main(list(arguments)) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        return said
+
+    (world.root / "params.yaml").write_text("final: [")
+    assert refused("final").startswith("params.yaml: not YAML (")
+    (world.root / "params.yaml").write_bytes(b"final: \xff")
+    assert refused("final").startswith("params.yaml: expected UTF-8, found ")
+    judgments = "data/rounds/r1/judgments.jsonl"
+    object_path(world.root, world.now[judgments][0]).write_text('{"judgment_id": "1", "pai')
+    assert refused("r1").startswith(
+        f"{judgments}: its object {world.now[judgments][0]} in DVC's cache is"
+    )
+    (world.root / "dvc.lock").write_bytes(b"stages: \xff")
+    assert refused("r1").startswith("dvc.lock: expected UTF-8, found ")
+
+
+def test_the_way_back_outside_of_git_says_what_git_says(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world.root / ".git").rename(world.root / "not.git")
+
+    assert main(["--annotator", "ann"]) == 2
+
+    assert capsys.readouterr().err.startswith(
+        "git for-each-ref --format=%(refname): fatal: not a git"
+    )

@@ -118,7 +118,8 @@ def _problem(given: argparse.Namespace) -> str | None:
         return "--who and --why: a decision needs a name and a reason"
     if given.override and given.choice != "approve":
         return "--override goes with --approve"
-    return None
+    problem = promotion.unfit(given.who, given.why)
+    return f"--{problem}" if problem else None
 
 
 def _parser() -> argparse.ArgumentParser:

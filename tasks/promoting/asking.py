@@ -40,11 +40,12 @@ MEASURED_WITH = ("run", "label", "reward", "ppo", "evaluate")
 def ask(root: Path, chosen: Candidate, limits: Limits) -> Verdict:
     """What the gate says about the candidate, measured in a process of its own where it is new.
 
-    From now on the candidate is `challenger`, unless it is in production.
+    From now on the candidate is `challenger`.
 
     Raises:
         ParamsError: params.yaml is wrong.
-        PromotionError: the two policies cannot be compared, or params.yaml no longer has the round.
+        PromotionError: the two policies cannot be compared, the candidate is in production, or
+            params.yaml no longer has the round.
     """
     rounds = load_params(root / "params.yaml").rounds
     if chosen.round_key not in rounds:
@@ -52,13 +53,17 @@ def ask(root: Path, chosen: Candidate, limits: Limits) -> Verdict:
             f"round {chosen.round_key} is not among the rounds of params.yaml ({', '.join(rounds)})"
         )
     now = promotion.in_production(root)
+    if now is not None and now.tags.get(HASH_TAG) == chosen.digest:
+        raise PromotionError(
+            f"round {chosen.round_key} is in production already, as version {now.version}; there "
+            "is nothing to compare it with"
+        )
     task = _task(root, chosen, now, limits)
     kept = root / FOLDER / f"{_key(root, task)}.json"
     if not kept.is_file():
         with weights_at(root, task.before, now):
             _measure(root, task, kept)
-    if now is None or now.tags.get(HASH_TAG) != chosen.digest:
-        promotion.challenge(root, chosen)
+    promotion.challenge(root, chosen)
     return VERDICT.validate_json(kept.read_bytes())
 
 

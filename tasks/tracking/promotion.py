@@ -33,6 +33,8 @@ ALIAS = "production"
 CHALLENGER = "challenger"
 RUN_TAG = 8000
 """Most letters of a run's tag."""
+LONGEST = 2000
+"""Most letters of a name and of a reason: both go into one such tag."""
 MOST = 1000
 """Versions that are remembered as having been in production."""
 
@@ -137,12 +139,27 @@ def challenge(root: Path, chosen: Candidate) -> ModelVersion:
     return version
 
 
+def unfit(who: str, why: str) -> str | None:
+    """What keeps a name or a reason from being recorded, in words."""
+    for name, text in (("who", who), ("why", why)):
+        if len(text) > LONGEST:
+            return f"{name}: expected at most {LONGEST:,} letters, found {len(text):,}"
+        if text.encode(errors="replace") != text.encode(errors="surrogateescape"):
+            return f"{name}: expected UTF-8, found {text!a}"
+    return None
+
+
 def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "") -> ModelVersion:
     """Record the decision on the policy's version; approval makes it `production`.
 
     The same decision by the same person on the same policy, one after the other, is recorded once.
     The gate's verdict goes along as an artifact of the run that trained the policy.
+
+    Raises:
+        PromotionError: the name or the reason cannot be recorded; nothing is.
     """
+    if problem := unfit(decision.who, decision.why):
+        raise PromotionError(problem)
     store = _store(root)
     client, version = store.client, _version(store, chosen)
     tags = {
@@ -168,8 +185,11 @@ def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVers
     """Put into production what was there before; returns the version that left, and that one.
 
     Raises:
-        PromotionError: nothing was there before, or it contains data that was withdrawn since.
+        PromotionError: nothing was there before, or it contains data that was withdrawn since, or
+            the name or the reason cannot be recorded.
     """
+    if problem := unfit(who, why):
+        raise PromotionError(problem)
     client = _store(root).client
     now = _with_alias(client, ALIAS)
     if now is None:
@@ -216,7 +236,7 @@ def _record(client: MlflowClient, version: ModelVersion, tags: dict[str, str]) -
     """Note what was decided on the version, and on the run that trained it; its number."""
     tags = {**tags, "decided_at": datetime.now(tz=UTC).isoformat(timespec="seconds")}
     number = 1 + sum(key.startswith("decision.") for key in version.tags)
-    line = json.dumps({"version": version.version, **tags})
+    line = json.dumps({"version": version.version, **tags}, ensure_ascii=False)
     for key, value in {**tags, f"decision.{number}": line}.items():
         client.set_model_version_tag(MODEL, version.version, key, value)
     if version.run_id:

@@ -206,6 +206,13 @@ def test_refused_then_overridden_then_granted_then_rolled_back(
     assert version.tags["override"] == "; ".join(verdict.failed)
     assert promotion.with_alias(root, "challenger") is None
 
+    # It is not compared with itself, which it could only fail.
+    capsys.readouterr()
+    assert call("r1", "--approve", *WHO) == 2
+    already = f"round r1 is in production already, as version {version.version}; there is nothing"
+    assert capsys.readouterr().err.startswith(already)
+    assert promotion.in_production(root).tags["override"] == version.tags["override"]  # type: ignore[union-attr]
+
     # Wins everywhere, but not within the default limits; within others it is promoted.
     capsys.readouterr()
     assert call("r2", "--approve", *WHO) == 4
@@ -264,6 +271,7 @@ def test_who_does_not_say_who_decides_or_asks_for_what_is_not_there_is_told(
         ("--rollback", "r1", *WHO): "--rollback takes no round",
         ("--approve", *WHO): "name the round",
         ("r1", "--reject", "--override", *WHO): "--override goes with --approve",
+        ("r1", "--reject", "--who", "Lea", "--why", "x" * 2001): "--why: expected at most 2,000",
         ("r1", "--win-rate", "1.5"): "--win-rate: Input should be less than or equal to 1",
         ("r9",): "ppo@r9 has not run",
         ("--rollback", *WHO): "no policy is in production",

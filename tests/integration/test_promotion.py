@@ -1,6 +1,7 @@
 """What a decision about a policy leaves in MLflow's registry, and how it is taken back."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,6 +105,31 @@ def test_a_decision_is_recorded_on_the_version_of_the_policy_and_on_its_run(root
         ]  # fmt: skip
     files = client(root).list_artifacts(run.info.run_id, "promotion")
     assert [file.path for file in files] == [f"promotion/version-{held.version}-decision-2.json"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("x" * 2001, "why: expected at most 2,000 letters, found 2,001"),
+     ("a\udcff", r"why: expected UTF-8, found 'a\udcff'")],
+)  # fmt: skip
+def test_a_reason_that_cannot_be_recorded_leaves_nothing_of_a_decision(
+    root: Path, reason: str, words: str
+) -> None:
+    one, two = (decide(root, candidate(root, key), APPROVE) for key in ("r1", "r2"))
+    before = {v.version: v.tags for v in client(root).search_model_versions()}
+    with pytest.raises(PromotionError, match=re.escape(words)):
+        decide(root, candidate(root, "r1"), replace(APPROVE, why=reason))
+    with pytest.raises(PromotionError, match=re.escape(words)):
+        rollback(root, who="Lea", why=reason)
+    assert {v.version: v.tags for v in client(root).search_model_versions()} == before
+    assert in_production(root).version == two.version != one.version  # type: ignore[union-attr]
+
+
+def test_the_longest_reason_is_whole_in_the_tag_of_the_run(root: Path) -> None:
+    longest = "\u00fc" * 2000
+    version = decide(root, candidate(root, "r1"), replace(APPROVE, who=longest, why=longest))
+    tags = client(root).get_run(str(version.run_id)).data.tags
+    assert json.loads(tags["decision.1"])["reason"] == longest
 
 
 def test_an_override_is_recorded_with_what_it_overrides(root: Path) -> None:

@@ -112,8 +112,15 @@ def _run(root: Path, name: str) -> Side | None:
     quiet_mlflow()
     # Imported here: they bring MLflow, which takes seconds that commits and variants save.
     from tasks.comparing.mlflow_runs import find_run  # noqa: PLC0415
+    from tasks.tracking.send import TrackingError, named_errors  # noqa: PLC0415
 
-    found = find_run(tracking_uri(root), name)
+    try:
+        with named_errors():
+            found = find_run(tracking_uri(root), name)
+    except TrackingError as error:
+        raise SideError(
+            f"{name}: no commit and no variant, and MLflow cannot say whether it is a run ({error})"
+        ) from None
     if found is None:
         return None
     return Side(name, "run", found.commit, root, found.params, True, found.runs)

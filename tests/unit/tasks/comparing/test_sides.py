@@ -287,3 +287,13 @@ def test_a_picture_that_cannot_be_written_is_one_line_after_all_others(
     assert "policies:" in out
     assert err.count("\n") == 1
     assert "taken" in err
+
+
+def test_a_name_about_which_mlflow_cannot_be_asked_is_one_line(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert main(["first", "some run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("some run: no commit and no variant, and MLflow cannot say whether it ")
+    assert said.count("\n") == 1

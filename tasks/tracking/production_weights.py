@@ -64,7 +64,10 @@ def _linked(root: Path, digest: str) -> Path:
     cache, folder = cache_folder(root), root / LINKS / digest.removesuffix(".dir")
     for file in json.loads((cache / digest[:2] / digest[2:]).read_text(encoding="utf-8")):
         link = folder / file["relpath"]
+        cached = (cache / file["md5"][:2] / file["md5"][2:]).resolve()
+        if link.is_symlink() and link.readlink() == cached:
+            continue  # Somebody else may read by it at this moment.
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
-        link.symlink_to((cache / file["md5"][:2] / file["md5"][2:]).resolve())
+        link.symlink_to(cached)
     return folder

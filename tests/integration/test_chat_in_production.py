@@ -77,6 +77,15 @@ def test_weights_that_were_trained_anew_are_not_taken_for_those_in_production(ro
     assert about.endswith("(production, version 1, round r1)")
     assert (folder / "model.safetensors").read_bytes() == weights
 
+    # A second chat leaves alone what the first one reads by, and mends what leads elsewhere.
+    made = {path: path.lstat().st_mtime_ns for path in folder.iterdir()}
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to(root / "params.yaml")
+    assert chosen(root) == (folder, about)
+    anew = [path.name for path in made if path.lstat().st_mtime_ns != made[path]]
+    assert anew == ["config.json"]
+    assert (folder / "config.json").read_bytes() == (here / "config.json").read_bytes()
+
     # Nowhere but here: said, rather than another policy.
     shutil.rmtree(root / ".dvc/cache")
     with pytest.raises(chat.ChatError, match=r"weights of version 1, .* `dvc fetch --all-commits`"):

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -32,9 +33,20 @@ from rlhf.templates import render
 READS_TEXT = "reads_text"
 """In `config.json` of a reward model that reads text rather than the policy's ids."""
 
+BEHIND_PADDING = frozenset(
+    {"camembert", "data2vec-text", "ibert", "longformer", "luke", "markuplm", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"}
+)  # fmt: skip
+"""`model_type` of the classifiers whose first position has the number 2, behind that of padding."""
+
 
 class Classifier(RewardModel):
     """A classifier of one label or two as a reward model; ids are those of its own tokenizer."""
+
+    def __init__(self, classifier: PreTrainedModel, separator: int | None = None):
+        """Wrap a classifier; behind `separator`, if any, it reads the second of two texts."""
+        super().__init__(classifier)
+        self.separator = separator
 
     @property
     def longest(self) -> int | None:
@@ -59,11 +71,16 @@ class Classifier(RewardModel):
 
     def _logits(self, ids: Tensor, mask: Tensor, packing: bool) -> Tensor:
         if not has_score_head(self):
-            output = self.classifier(
-                input_ids=torch.where(mask, ids, 0), attention_mask=mask.long()
-            )
+            ids = torch.where(mask, ids, 0)
+            types = {} if self.separator is None else {"token_type_ids": self._types(ids)}
+            output = self.classifier(input_ids=ids, attention_mask=mask.long(), **types)
             return cast(Tensor, output.logits)
         return self.head_outputs(self.last_hidden(ids, mask, packing=packing))
+
+    def _types(self, ids: TokenIds) -> Tensor:
+        """0 in the first text and its separator, 1 behind it."""
+        separators = (ids == self.separator).long()
+        return (separators.cumsum(dim=1) - separators).clamp(max=1)
 
 
 class TextEncoder(Encoder):
@@ -100,9 +117,11 @@ def longest_of(config: PreTrainedConfig) -> int | None:
     """Most tokens that a classifier can read, where it has learned positions; else None."""
     if getattr(config, "rope_parameters", None) is not None:
         return None
+    # DeBERTa has relative positions, and these beside them or not.
+    if not getattr(config, "position_biased_input", True):
+        return None
     most = getattr(config, "max_position_embeddings", None)
-    # RoBERTa's positions start behind that of padding.
-    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    offset = 2 if config.model_type in BEHIND_PADDING else 0
     return None if most is None else int(most) - offset
 
 
@@ -145,7 +164,17 @@ def load_classifier(folder: Path, device: torch.device) -> Classifier:
             f"{folder}: a classifier of {model.config.num_labels} labels; a reward model has one, "
             "or two (its score is then the logit of label 1 less that of label 0)"
         )
-    return Classifier(model).to(device).eval()
+    return Classifier(model, _separator(folder, model.config)).to(device).eval()
+
+
+def _separator(folder: Path, config: PreTrainedConfig) -> int | None:
+    """The token that ends the first of two texts, where the model tells one from the other."""
+    if (getattr(config, "type_vocab_size", None) or 0) < 2:
+        return None
+    tokenizer = load_text_encoder(folder).tokenizer
+    types = tokenizer("a", "a").get("token_type_ids", [])
+    told = tokenizer.chat_template is None and 1 in types
+    return cast("int | None", tokenizer.sep_token_id) if told else None
 
 
 def load_text_encoder(folder: Path) -> TextEncoder:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
+    AutoConfig,
+    AutoModelForSequenceClassification,
     LlamaConfig,
     LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
 )
 
 from rlhf.chat import TokenizerError
@@ -18,6 +20,7 @@ from rlhf.classifiers import (
     how_it_reads,
     load_classifier,
     load_text_encoder,
+    longest_of,
     same_tokens,
 )
 from rlhf.ensembles import load_scorer
@@ -87,14 +90,36 @@ def test_a_decoder_is_read_at_its_last_token_whatever_pads_the_rows(tmp_path: Pa
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_encoder_is_called_as_it_is(tmp_path: Path):
-    config = BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=12, num_labels=1,
-    )  # fmt: skip
+def encoder(kind: str, **settings: object):
+    """A classifier that is no decoder, of few and large weights."""
+    sizes = {
+        "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "max_position_embeddings": 12, "num_labels": 1,
+        "pad_token_id": 1, "initializer_range": 0.2,
+    }  # fmt: skip
     torch.manual_seed(0)
-    model = BertForSequenceClassification(config).eval()
+    config = AutoConfig.for_model(kind, **sizes | settings)
+    return AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def words_in_pairs() -> PreTrainedTokenizerFast:
+    """A tokenizer of BERT's kind, which says which of two texts a token is from."""
+    known = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "where", "here", "there", "now"]
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, "[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )  # fmt: skip
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    given = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=given, **names)
+
+
+def test_an_encoder_is_called_as_it_is(tmp_path: Path):
+    model = encoder("bert")
     model.save_pretrained(tmp_path)
+    words_in_pairs().save_pretrained(tmp_path)
     scorer = load_classifier(tmp_path, CPU)
     rows = [[5, 6, 7], [8, 9, 10, 11]]
     with torch.no_grad():
@@ -104,6 +129,67 @@ def test_an_encoder_is_called_as_it_is(tmp_path: Path):
     )
     with pytest.raises(ModelFolderError, match="reads at most 12 tokens, found 13"):
         score_rows(scorer, [[1] * 13], pad_id=0, compute=tiny.COMPUTE)
+
+
+TWO_TEXTS = ["bert", "electra", "albert"]
+"""Kinds that are told."""
+
+
+@pytest.mark.parametrize("kind", [*TWO_TEXTS, "deberta-v2", "distilbert"])
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }} {% endfor %}"])
+def test_an_encoder_is_told_which_of_two_texts_is_the_response(
+    tmp_path: Path, kind: str, template: str | None
+):
+    model, tokenizer = encoder(kind), words_in_pairs()
+    tokenizer.chat_template = template
+    if kind == "distilbert":
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    texts = [("where", "here there"), ("where now where", "now"), ("now", "here [SEP] now")]
+    expected, bare = [], []
+    for prompt, response in texts:
+        asked = (prompt, response) if template is None else (f"{prompt} {response}",)
+        given = tokenizer(*asked, return_tensors="pt", add_special_tokens=template is None)
+        with torch.no_grad():
+            expected.append(float(model(**given).logits[0, 0]))
+            bare.append(float(model(given["input_ids"]).logits[0, 0]))
+
+    text = load_text_encoder(tmp_path)
+    rows = [text.encode(*pair, finished=True) for pair in texts]
+    found = score_rows(
+        load_classifier(tmp_path, CPU), rows, pad_id=text.pad_id, compute=tiny.COMPUTE
+    )
+
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert (found != pytest.approx(bare, abs=1e-2)) == (template is None and kind in TWO_TEXTS)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["bert", "camembert", "data2vec-text", "distilbert", "ibert", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"],
+)  # fmt: skip
+def test_what_an_encoder_can_read_is_what_it_has_positions_for(kind: str):
+    model = encoder(kind)
+    longest = longest_of(model.config)
+    assert longest is not None
+    model(torch.tensor([[5] * longest]))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.tensor([[5] * (longest + 1)]))
+
+
+def test_relative_positions_have_no_end(tmp_path: Path):
+    """DeBERTa of the third version, whose config has the length that it was trained with."""
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4}
+    model = encoder("deberta-v2", position_biased_input=False, **relative)
+    model.save_pretrained(tmp_path)
+    words_in_pairs().save_pretrained(tmp_path)
+    row = [5, 6, 7, 8] * 5
+    with torch.no_grad():
+        expected = float(model(torch.tensor([row])).logits[0, 0])
+    (found,) = score_rows(load_classifier(tmp_path, CPU), [row], pad_id=1, compute=tiny.COMPUTE)
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_folder_with_other_labels_or_without_a_head_is_refused(tmp_path: Path):

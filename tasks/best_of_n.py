@@ -33,7 +33,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import verify_model, write_json_lines
 from tasks.scoring.gold import gold_scores
-from tasks.scoring.learned import Texts, has_reward_model, score_responses
+from tasks.scoring.learned import Texts, rewarded_by, score_responses
 from tasks.tracking.spool import Output
 
 INPUTS = ("models", "results/evaluate")
@@ -63,6 +63,7 @@ class Drawn:
 def run(stage: Stage) -> None:
     """Best-of-n from SFT by the reward model of each round, beside the round's policy."""
     params, final = stage.params.best_of_n, stage.params.final
+    rewards = stage.params.ppo.rewards
     for model in ("models/sft", *(_judge(key) for key in stage.params.rounds)):
         verify_model(Path(model))
     compute = start_compute(stage.params.run)
@@ -77,7 +78,7 @@ def run(stage: Stage) -> None:
     rounds, picks = [], []
     for key, theirs in measured.items():
         texts = drawn.with_prompts(prompts, params.samples)
-        found = score_responses(Path(_judge(key)), texts, stage.params.ppo.rewards, compute)
+        found = score_responses(Path(_judge(key)), texts, rewards, compute)
         scores = _by_prompt(found, params.samples)
         progress.step()
         rounds.append({"round": key, **compare(drawn.gold, scores, theirs)})
@@ -89,7 +90,7 @@ def run(stage: Stage) -> None:
         "policy": final,
         "prompts": len(prompts),
         "samples": params.samples,
-        "judge": _scored_by(final) if drawn.gold is None else "gold",
+        "judge": "gold" if drawn.gold is not None else rewarded_by(Path(_judge(final)), rewards),
         **{name: own[name] for name in ("best", "ppo", "gain")},
         "rounds": rounds,
     }
@@ -102,10 +103,6 @@ def run(stage: Stage) -> None:
 
 def _judge(key: str) -> str:
     return f"models/rounds/{key}/reward"
-
-
-def _scored_by(key: str) -> str:
-    return "reward_model" if has_reward_model(Path(_judge(key))) else "rules"
 
 
 def _measured(key: str, count: int) -> list[dict[str, Any]]:

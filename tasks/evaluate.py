@@ -33,7 +33,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 from tasks.scoring.gold import gold_scores
-from tasks.scoring.learned import Texts, has_reward_model, score_responses
+from tasks.scoring.learned import Texts, rewarded_by, score_responses
 from tasks.scoring.win_rates import Answers, judged_win_rate
 from tasks.tracking.spool import Output
 
@@ -185,7 +185,7 @@ def _measure(
         metrics["proxy_sft"] = mean_interval(sft_scores).as_dict()
         metrics |= _win_rate(stage, bench, ours, sft) or {
             "win_rate_vs_sft": win_rate(scores, sft_scores).as_dict(),
-            "win_rate_judge": "reward_model" if has_reward_model(judge) else "rules",
+            "win_rate_judge": rewarded_by(judge, stage.params.ppo.rewards),
         }
     samples = [
         {

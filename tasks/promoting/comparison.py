@@ -24,7 +24,7 @@ from tasks.promoting.gate import Compared
 from tasks.running.models import encode_prompts, load_prompts, start_compute
 from tasks.running.outcome import StageEnd
 from tasks.scoring.gold import gold_scores
-from tasks.scoring.learned import Texts, has_reward_model, score_responses
+from tasks.scoring.learned import Texts, rewarded_by, score_responses
 from tasks.scoring.win_rates import Answers, judged_win_rate
 
 SFT = Path("models/sft")
@@ -119,7 +119,7 @@ class Comparison:
             return "gold", win_rate(gold, gold_before)
         if (judge := self._params.evaluate.judge) == "reward":
             scores = (self._scores(prompts, responses) for responses in (ours, theirs))
-            own = "reward model" if has_reward_model(self._reward_model) else "rules"
+            own = rewarded_by(self._reward_model, self._params.ppo.rewards).replace("_", " ")
             return f"the {own} of the candidate's round", win_rate(*scores)
         share = judged_win_rate(
             judge,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rlhf.chat import Prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
@@ -29,9 +30,10 @@ class Texts:
     """Ids of each prompt with its response."""
 
 
-def has_reward_model(folder: Path) -> bool:
-    """Whether a round's folder holds a reward model (`reward.model` was not `none`)."""
-    return (folder / "config.json").is_file()
+def rewarded_by(folder: Path, rewards: RewardMixParams) -> Literal["reward_model", "rules"]:
+    """What a round's scores come from: the reward model of its folder, or rules alone."""
+    there = rewards.learned > 0 and (folder / "config.json").is_file()
+    return "reward_model" if there else "rules"
 
 
 def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
@@ -56,9 +58,9 @@ def score_responses(
 ) -> list[float]:
     """Normalised scores of the round's reward model, for the exact tokens where it reads them.
 
-    A round without one has the weighted sum of its rules.
+    A round that has none, or gives it no weight, has the weighted sum of its rules.
     """
-    if not has_reward_model(folder):
+    if rewarded_by(folder, rewards) == "rules":
         rules = build_rule_rewards(rewards, load_tokenizer(SFT))
         assert rules is not None, "reward.model none needs ppo.rewards.learned 0"
         return rules.score(texts.prompts, texts.responses, texts.finished)

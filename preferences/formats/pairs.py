@@ -234,8 +234,10 @@ def _response(value: str | list[dict[str, str]]) -> str:
 
 
 def _opens(conversation: str | list[dict[str, str]], prompt: Prompt) -> bool:
-    """Whether the first message after the system's is the user's and equals the text prompt."""
-    turns = () if isinstance(conversation, str) else conversation
+    """Whether a conversation begins with its prompt; of a text, after a message of the system."""
+    turns = [] if isinstance(conversation, str) else conversation
+    if not isinstance(prompt, str):
+        return turns[: len(prompt)] == prompt
     first = next((turn for turn in turns if turn["role"] != "system"), None)
     return first == {"role": "user", "content": prompt}
 

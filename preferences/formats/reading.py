@@ -1,7 +1,7 @@
 """Reads a file in any known format as a stream of pairs, each with its location."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,6 +13,7 @@ from preferences.formats.files import read_records
 from preferences.formats.judged import judged
 from preferences.formats.layouts import Layout, Unread
 from preferences.formats.maps import likely_layout
+from preferences.formats.turns import answer_of
 from preferences.opening import USUAL_LIMITS, Limits
 from preferences.reader import (
     MAX_ERRORS_SHOWN,
@@ -102,7 +103,7 @@ class Source:
         if self.format == "judgments":
             yield from judged(self.path, problems.limits)
         elif self.format == "unpaired":
-            opposed = unpaired.pairs_of(self._checked(problems), problems.limits)
+            opposed = unpaired.pairs_of(self._answers(problems), problems.limits)
             self.alone, self.left = opposed.alone, opposed.left
             yield from opposed.pairs
         else:
@@ -119,6 +120,16 @@ class Source:
             self.left += left
             for pair in found:
                 yield pair if isinstance(pair, Voted) else Sourced(pair, numbered.where)
+
+    def _answers(self, problems: Problems) -> Iterator[NumberedRow]:
+        """Rows with a completion, as text where it is a message of the assistant."""
+        for numbered in self._checked(problems):
+            try:
+                completion = answer_of(numbered.row["completion"])
+            except RowError as error:
+                problems.add_row(numbered.where, f'field "completion": {error}')
+            else:
+                yield replace(numbered, row={**numbered.row, "completion": completion})
 
     def _checked(self, problems: Problems) -> Iterator[NumberedRow]:
         """The rows that fit the schema; records the problems of others in file order."""

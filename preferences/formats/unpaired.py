@@ -18,7 +18,7 @@ UNPAIRED = Schema(
     "completions",
     (
         Field(name="prompt", kind="prompt", filled=True),
-        Field(name="completion"),
+        Field(name="completion", kind="prompt"),
         Field(name="label", kind="truth"),
         Field(name="prompt_id", filled=True, required=False, nullable=True),
     ),

@@ -37,6 +37,17 @@ def test_message_pairs_come_back_from_both_forms_of_trl(tmp_path):
     assert "prompt" not in row
 
 
+@pytest.mark.parametrize("before", [MESSAGES, MESSAGES[-1:]], ids=["several", "one"])
+def test_a_prompt_of_messages_may_be_repeated_in_both_conversations(tmp_path, before):
+    sides = {"chosen": "Là.", "rejected": "Nowhere."}
+    row = {"prompt": before}
+    for side, said in sides.items():
+        row[side] = [*before, {"role": "assistant", "content": said}]
+    write_records(tmp_path / "x.jsonl", [row])
+    plain = {"source": "", "round": "", "margin": 0.0}
+    assert read(tmp_path / "x.jsonl") == [preference(before, *sides.values(), **plain)]
+
+
 def test_the_prompt_of_implicit_texts_is_what_both_begin_with(tmp_path):
     row = {"chosen": "The sky is blue.", "rejected": "The sky is bland."}
     write_records(tmp_path / "x.jsonl", [row])
@@ -184,6 +195,25 @@ def test_unpaired_completions_come_back_as_pairs_and_lone_ones_are_counted(tmp_p
     source = open_source(tmp_path / "y.jsonl")
     assert len(list(source)) == 2
     assert source.alone == 1
+
+
+def test_completions_may_be_messages_of_the_assistant(tmp_path):
+    """TRL's conversational form, as in KTO's sets."""
+    rows = [
+        {"prompt": MESSAGES, "completion": [{"role": "assistant", "content": said}], "label": good}
+        for said, good in (("Here.", True), ("No.", False))
+    ]
+    for container in ("x.jsonl", "x.parquet", "x.csv"):
+        write_records(tmp_path / container, rows)
+        (found,) = read(tmp_path / container)
+        assert (found.prompt, found.chosen, found.rejected) == (MESSAGES, "Here.", "No.")
+
+
+def test_a_completion_of_several_messages_is_refused(tmp_path):
+    rows = [{"prompt": "p", "completion": MESSAGES, "label": True}]
+    write_records(tmp_path / "x.jsonl", rows)
+    with pytest.raises(MalformedDataError, match=r"x\.jsonl:1: .*a single assistant message"):
+        read(tmp_path / "x.jsonl")
 
 
 def test_a_response_of_two_pairs_is_one_completion(tmp_path):

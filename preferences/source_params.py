@@ -11,11 +11,12 @@ class SourceParams:
     """One data set of the mix."""
 
     path: str
-    """A file, a folder of files, a folder in Hugging Face layout, or the id of a Hub data set."""
+    """A file, a folder of files, a folder in Hugging Face layout, one that `save_to_disk` wrote,
+    or the id of a Hub data set."""
     revision: str | None = None
     """Pins the data: the commit of a Hub data set (required), or the start of a file's sha256."""
     split: str = "train"
-    """Which split of a Hub data set is read."""
+    """Which split of a Hub data set, or of a saved one that has several, is read."""
     format: (
         Literal[
             "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from preferences.formats.files import container_of
 from preferences.formats.layouts import Layout
@@ -130,7 +131,7 @@ def _elsewhere(params: SourceParams) -> Source:
 
 def _holds_files(folder: Path) -> bool:
     """Whether the data are in the folder itself, not in subfolders as in Hugging Face layout."""
-    if not folder.is_dir():
+    if not folder.is_dir() or _is_saved(folder):
         return False
     for file in folder.iterdir():
         try:
@@ -139,6 +140,11 @@ def _holds_files(folder: Path) -> bool:
             continue
         return True
     return False
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether `save_to_disk` of `datasets` has written the folder: a data set, or its splits."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def _check_revision(path: Path, params: SourceParams) -> None:
@@ -173,9 +179,12 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
     datasets.disable_progress_bars()
     local = Path(params.path).is_dir()
     try:
-        table = datasets.load_dataset(
-            params.path, revision=None if local else params.revision, split=params.split
-        )
+        if _is_saved(Path(params.path)):
+            table = _saved_split(datasets.load_from_disk(params.path), params.split)
+        else:
+            table = datasets.load_dataset(
+                params.path, revision=None if local else params.revision, split=params.split
+            )
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:200]
         raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
@@ -192,3 +201,16 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
         else:
             yield NumberedRow(where, row)
     problems.check()
+
+
+def _saved_split(saved: Any, name: str) -> Any:
+    """A data set that was saved by itself, or the split of that name.
+
+    Raises:
+        ValueError: there are splits, and none is called so.
+    """
+    if not isinstance(saved, dict):
+        return saved
+    if name not in saved:
+        raise ValueError(f"no split {name!r}, expected one of {', '.join(saved)}")
+    return saved[name]

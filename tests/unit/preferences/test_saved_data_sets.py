@@ -1,0 +1,38 @@
+"""Data sets that people have saved with `save_to_disk` of `datasets`."""
+
+from pathlib import Path
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from preferences.reader import MalformedDataError
+from preferences.source_params import SourceParams
+from preferences.sources import gather
+
+ROWS = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(5)]
+
+
+def read(path: Path, split: str = "train") -> list[str]:
+    (found,) = gather([SourceParams(path=str(path), split=split)], heldout_fraction=0.0)
+    return [row.prompt for row in found.rows]
+
+
+def test_a_data_set_that_was_saved_is_read(tmp_path: Path):
+    Dataset.from_list(ROWS).save_to_disk(tmp_path, num_shards=2)
+    assert read(tmp_path) == [row["prompt"] for row in ROWS]
+
+
+def test_of_several_splits_the_one_that_is_named_is_read(tmp_path: Path):
+    splits = {"train": Dataset.from_list(ROWS[:2]), "test": Dataset.from_list(ROWS[2:])}
+    DatasetDict(splits).save_to_disk(tmp_path)
+    assert read(tmp_path) == ["p0", "p1"]
+    assert read(tmp_path, "test") == ["p2", "p3", "p4"]
+    with pytest.raises(MalformedDataError, match=r"no split .validation., expected one of"):
+        read(tmp_path, "validation")
+
+
+def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
+    Dataset.from_list(ROWS).save_to_disk(tmp_path)
+    (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"no arrow")
+    with pytest.raises(MalformedDataError, match="cannot be loaded"):
+        read(tmp_path)

@@ -72,15 +72,17 @@ class Classifier(RewardModel):
     def _logits(self, ids: Tensor, mask: Tensor, packing: bool) -> Tensor:
         if not has_score_head(self):
             ids = torch.where(mask, ids, 0)
-            types = {} if self.separator is None else {"token_type_ids": self._types(ids)}
+            types = self._types(ids)
             output = self.classifier(input_ids=ids, attention_mask=mask.long(), **types)
             return cast(Tensor, output.logits)
         return self.head_outputs(self.last_hidden(ids, mask, packing=packing))
 
-    def _types(self, ids: TokenIds) -> Tensor:
-        """0 in the first text and its separator, 1 behind it."""
-        separators = (ids == self.separator).long()
-        return (separators.cumsum(dim=1) - separators).clamp(max=1)
+    def _types(self, ids: TokenIds) -> dict[str, Tensor]:
+        """0 in the first text and its separator, 1 behind it; nothing where texts are not told."""
+        if self.separator is None:
+            return {}
+        separators = ids.eq(self.separator).long()
+        return {"token_type_ids": (separators.cumsum(dim=1) - separators).clamp(max=1)}
 
 
 class TextEncoder(Encoder):

@@ -115,6 +115,22 @@ def make_deterministic(threads: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+@contextlib.contextmanager
+def plain_writes() -> Iterator[None]:
+    """Let CUDA write at an index as it comes; to be asked where no place is written twice.
+
+    Its deterministic algorithms sort all indices first. For `scatter` and `scatter_add_` of several
+    axes they also take numbers from the host, which waits for that, and which a recording refuses.
+    """
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode=False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+
+
 def keep_freed_memory() -> None:
     """Let tensors of the next step use the memory of the last one's, where the C library is glibc.
 

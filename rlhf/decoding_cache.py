@@ -4,14 +4,14 @@ The cache of `transformers` makes a longer tensor at every step, in every layer:
 of decoding with a small model.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from rlhf.compute import plain_writes
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]
@@ -146,18 +146,6 @@ class FixedLayer(DynamicLayer):  # type: ignore[misc]
         """Keep these rows only, in other memory."""
         keys, values = (store.index_select(0, indices) for store in self._stores)
         self._stores = keys, values
-
-
-@contextlib.contextmanager
-def plain_writes() -> Iterator[None]:
-    """Let CUDA write at an index without sorting all indices first, which is for repeated ones."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(mode=False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
 
 
 def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:

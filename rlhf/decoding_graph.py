@@ -17,9 +17,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from rlhf.attention_masks import attending_as, takes_any_mask
+from rlhf.compute import plain_writes
 from rlhf.cuda_graphs import Record, Repeat, record, switched_off
 from rlhf.decoding_attention import recorded_attention
-from rlhf.decoding_cache import RoomyLayer, plain_writes
+from rlhf.decoding_cache import RoomyLayer
 from rlhf.logits import language_model_head
 from rlhf.params.sampling import SamplingParams
 from rlhf.positions import change_with_length

@@ -63,7 +63,12 @@ def _wide(logits: Logits, temperature: float) -> Logits:
 
 
 def _pick(log_probabilities: Logits, token_ids: ResponseIds) -> PerToken:
-    return log_probabilities.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+    if log_probabilities.device.type == "cpu":
+        return log_probabilities.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+    # The gradient of `gather` makes the host wait for a GPU whose algorithms are deterministic.
+    rows = log_probabilities.flatten(0, -2)
+    row = torch.arange(len(rows), device=rows.device)
+    return rows[row, token_ids.flatten()].view(token_ids.shape)
 
 
 def _entropy(log_probabilities: Logits) -> PerToken:

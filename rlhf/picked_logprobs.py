@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlhf import bits
+from rlhf.compute import plain_writes
 from rlhf.shapes import Logits, PerToken, ResponseIds, Scalar
 
 RECORDED = ("cpu",)
@@ -74,7 +75,7 @@ class _Picked(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
         p, places = ctx.saved_tensors
         share = (gradient if ctx.temperature == 1 else gradient / ctx.temperature).unsqueeze(-1)
-        return p.mul_(-share).scatter_add_(-1, places, share), None, None, None
+        return _added(p.mul_(-share), places, share), None, None, None
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -92,4 +93,10 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         p, places = ctx.saved_tensors
         share = gradient.expand(places.shape)
-        return p.mul_(gradient).scatter_add_(-1, places, -share), None
+        return _added(p.mul_(gradient), places, -share), None
+
+
+def _added(everywhere: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """With a number added at the one place of each row (..., 1), in the same memory."""
+    with plain_writes():
+        return everywhere.scatter_add_(-1, places, values)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rlhf.compute import plain_writes
 from rlhf.params.sampling import SamplingParams
 from rlhf.stopping import NonFiniteError
 
@@ -32,7 +33,8 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
         shares = _fixed_point(ordered.softmax(dim=-1))
         reached_before = shares.cumsum(dim=-1) - shares >= math.ceil(top_p * ONE)
         reached_before[..., :1].fill_(value=False)
-        drop = torch.zeros_like(reached_before).scatter(-1, index, reached_before)
+        with plain_writes():
+            drop = torch.zeros_like(reached_before).scatter(-1, index, reached_before)
         logits = logits.masked_fill(drop, float("-inf"))
     return logits
 

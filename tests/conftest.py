@@ -27,6 +27,7 @@ if BITS == "native":
         importlib.import_module("tasks")
 
 from tests import postgres as postgresql  # noqa: E402
+from tests.pretended_device import deterministic  # noqa: E402
 
 # Collecting garbage among what is imported, and then among it again and again, takes a tenth of the
 # time.
@@ -55,6 +56,13 @@ def as_it_was() -> Iterator[None]:
     yield
     torch.set_flush_denormal(False)
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def as_in_a_stage() -> Iterator[None]:
+    """Algorithms are deterministic, which on a GPU are others."""
+    with deterministic():
+        yield
 
 
 @pytest.fixture(scope="session")

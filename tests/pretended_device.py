@@ -3,8 +3,10 @@
 Stands for a GPU where there is none: on one, a number that the host wants, or a shape that depends
 on numbers, makes it wait until all that it has asked for is done. So does what moves from the host
 to the device, unless it says `non_blocking`. Operations on tensors of both are refused, as there.
+Algorithms are deterministic, as in every stage: some of them move numbers to the device, too.
 """
 
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,13 @@ INDEXING = {
     torch.ops.aten.index_put.default,
     torch.ops.aten.index_put_.default,
     torch.ops.aten._index_put_impl_.default,
+}
+
+SCATTERED = {
+    torch.ops.aten.scatter.src,
+    torch.ops.aten.scatter_.src,
+    torch.ops.aten.scatter_add.default,
+    torch.ops.aten.scatter_add_.default,
 }
 
 _waits: list[str] = []
@@ -63,7 +72,7 @@ class OnDevice(torch.Tensor):
             isinstance(each, OnDevice) and each.dtype == torch.bool for each in args[1]
         )
         to_host = func is torch.ops.aten._to_copy.default and _names_host(kwargs)
-        if func in ASKS or masks or to_host:
+        if func in ASKS or masks or to_host or sends_strides(func, args):
             _note()
         inner_args, inner_kwargs = tree_map_only(OnDevice, lambda x: x.inner, (args, kwargs))
         if "device" in inner_kwargs:
@@ -73,6 +82,11 @@ class OnDevice(torch.Tensor):
             return found
         wrapped = tree_map_only(Tensor, OnDevice, found)
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def sends_strides(func: Any, args: Any) -> bool:
+    """Whether CUDA's deterministic algorithm needs strides, which the host sends it."""
+    return func in SCATTERED and args[0].ndim > 1 and torch.are_deterministic_algorithms_enabled()
 
 
 class _Made(TorchDispatchMode):
@@ -137,12 +151,28 @@ def move(model: nn.Module) -> None:
 
 
 @contextmanager
+def deterministic() -> Iterator[None]:
+    """Algorithms of a stage (`rlhf.compute.make_deterministic`)."""
+    before = torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    # CUDA's library of products looks for it when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
 def waits() -> Iterator[list[str]]:
     """Inside, the device is there; where the host has waited for it, as stacks."""
     _waits.clear()
     torch.tensor = _tensor
     try:
-        with _Made():
+        with _Made(), deterministic():
             yield _waits
     finally:
         torch.tensor = _plain_tensor

@@ -6,6 +6,7 @@ a recording. Nothing here knows streams, or memory that was freed: a recording k
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.pretended_device import ASKS, INDEXING, OnDevice
+from rlhf.compute import plain_writes
+from tests.pretended_device import ASKS, INDEXING, OnDevice, sends_strides
 
 REFUSED = ASKS | {
     torch.ops.aten.lift_fresh.default,  # A tensor made of numbers of the host.
@@ -26,7 +28,8 @@ REFUSED = ASKS | {
 class _Recording(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.calls: list[tuple[Any, Any, Any, Any, bool]] = []
+        """The last: whether CUDA's fastest algorithm was asked for, or the deterministic one."""
         self._before: dict[int, tuple[Any, Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,7 +39,7 @@ class _Recording(TorchDispatchMode):
         )
         copies = func is torch.ops.aten._to_copy.default
         moves = copies and kwargs.get("device") not in (None, args[0].device)
-        if func in REFUSED or masks or moves:
+        if func in REFUSED or masks or moves or sends_strides(func, args):
             raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -46,7 +49,8 @@ class _Recording(TorchDispatchMode):
                         storage = raw(tensor).untyped_storage()
                         self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
         found = func(*args, **kwargs)
-        self.calls.append((func, args, kwargs, found))
+        plain = not torch.are_deterministic_algorithms_enabled()
+        self.calls.append((func, args, kwargs, found, plain))
         return found
 
     def undo(self) -> None:
@@ -55,8 +59,9 @@ class _Recording(TorchDispatchMode):
             storage.copy_(before)
 
     def repeat(self) -> None:
-        for func, args, kwargs, before in self.calls:
-            again = func(*args, **kwargs)
+        for func, args, kwargs, before, plain in self.calls:
+            with plain_writes() if plain else nullcontext():
+                again = func(*args, **kwargs)
             for part, old, new in zip(
                 func._schema.returns, _parts(before), _parts(again), strict=False
             ):

@@ -17,6 +17,7 @@ from tests.tiny import EOS, PAD, PROMPTS
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("as_in_a_stage"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
 

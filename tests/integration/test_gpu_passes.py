@@ -20,6 +20,7 @@ from tests import families, ppo_world
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("as_in_a_stage"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
 

@@ -22,6 +22,7 @@ from tests.training_steps import EXAMPLES, PLAIN
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("as_in_a_stage"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
 

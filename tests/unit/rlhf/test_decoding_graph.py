@@ -40,7 +40,7 @@ Recordings = list[int]
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Recordings:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordings]:
     """Steps are recorded here; how many rows each recording was of, once a test has run."""
     found: Recordings = []
 
@@ -50,7 +50,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
     monkeypatch.setattr(generation, "recorder", lambda lm, device: record)
     monkeypatch.setattr(decoding_graph, "LENGTH_STEP", 8)
-    return found
+    with pretended_device.deterministic():
+        yield found
 
 
 def sample(lm, prompts, *, stops=(EOS,), device="cpu", **settings) -> Responses:
@@ -174,16 +175,9 @@ def test_what_lies_behind_the_place_does_not_matter(recorded: Recordings) -> Non
     """Fresh memory is NaN here."""
     lm = tiny.llama()
     expected = sample(lm, PADDED)
-    before = torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        found = sample(lm, PADDED)
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = filled
-        torch.use_deterministic_algorithms(before)
+    found = sample(lm, PADDED)
+    assert torch.are_deterministic_algorithms_enabled()
 
     assert found.rows() == expected.rows()
 

@@ -8,6 +8,8 @@ import torch
 
 from rlhf.logprobs import token_logprobs, token_logprobs_and_entropy
 from rlhf.masked import masked_mean
+from tests import pretended_device
+from tests.pretended_device import OnDevice
 
 LOGITS = np.array([[[0.5, -1.0, 2.0], [3.0, 0.0, 0.1]], [[1.0, 1.0, 1.0], [-2.0, 4.0, 0.3]]])
 IDS = torch.tensor([[2, 0], [1, 2]])
@@ -116,3 +118,20 @@ def test_s31_an_entropy_without_gradient_has_the_value_of_one_with():
     assert one.entropy.requires_grad
     assert not other.entropy.requires_grad
     assert other.logprobs.requires_grad
+
+
+def test_a_device_gives_the_numbers_and_gradients_of_a_cpu_and_is_not_waited_for():
+    expected, found = (torch.from_numpy(LOGITS.copy()) for _ in range(2))
+
+    def work(logits, ids):
+        logits.requires_grad_()
+        numbers = token_logprobs_and_entropy(logits, ids, temperature=0.7)
+        (numbers.logprobs.square() + numbers.entropy).sum().backward()
+        return [numbers.logprobs.detach(), numbers.entropy.detach(), logits.grad]
+
+    expected = work(expected, IDS)
+    with pretended_device.waits() as waits:
+        found = work(OnDevice(found), OnDevice(IDS))
+        assert waits == []
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.inner, other)

@@ -52,7 +52,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
-    """Seven questions and two blocking copies; what is sent or stays there without is none."""
+    """Seven questions, and blocking copies; what is sent or stays there without is none."""
     sent = torch.tensor([0.0, 1.0, 1.0, 0.0]).to(DEVICE, non_blocking=True)
     x = torch.arange(4.0, device=DEVICE) * sent
     assert isinstance(x, OnDevice)
@@ -65,6 +65,11 @@ def test_the_device_notices_what_makes_the_host_wait(waits: list[str]) -> None:
     assert len(waits) == 9
     x[torch.tensor([0])], x.copy_(torch.ones(4)), torch.ones(4).copy_(x)
     assert len(waits) == 12
+    matrix, places = x.view(2, 2), torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
+    x.scatter_add_(0, places[:, 0], x[:2].clone())
+    assert len(waits) == 12
+    matrix.scatter(1, places, matrix), matrix.scatter_add_(1, places, matrix[:, :1].clone())
+    assert len(waits) == 14
     with pytest.raises(RuntimeError, match="expected tensors of one device, found those of two"):
         x + torch.ones(4)
 

@@ -79,9 +79,17 @@ def _require_embeddings(lm: PreTrainedModel, largest: int) -> None:
 
 
 def _own_logits(lm: PreTrainedModel, row: Sequence[int]) -> Tensor:
-    ids = torch.tensor([row], device=lm.device)
-    logits: Tensor = lm(input_ids=ids, use_cache=False).logits[0].float()
+    logits: Tensor = lm(**_by_itself(row, lm.device), use_cache=False).logits[0].float()
     return logits
+
+
+def _by_itself(row: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """What a model reads; without the mask OPT adds up positions in floating point.
+
+    For that a GPU has no deterministic algorithm.
+    """
+    ids = torch.tensor([row], device=device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _repeated(lm: PreTrainedModel, rows: Rows, own: Sequence[Tensor]) -> list[float]:
@@ -138,7 +146,7 @@ def _scored(lm: PreTrainedModel, rows: Rows, own: Sequence[Tensor]) -> list[floa
     for weight in model.head.parameters():
         weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight))
     model.eval()
-    alone = torch.cat([classifier(torch.tensor([row], device=lm.device)).logits[0] for row in rows])
+    alone = torch.cat([classifier(**_by_itself(row, lm.device)).logits[0] for row in rows])
     gaps = []
     for padded in (pad_left(rows, 0), pad_right(rows, 0)):
         ids, mask = (tensor.to(lm.device) for tensor in padded)

@@ -176,7 +176,9 @@ def check_packing(trunk: nn.Module, sequences: Sequence[Sequence[int]], *, setti
     positions = packed_positions([[len(row) for row in sequences]])
     packed = packed_hidden(trunk, ids, positions)[0].split([len(row) for row in sequences])
     for row, found in zip(sequences, packed, strict=True):
-        alone = trunk(input_ids=torch.tensor([row], device=device), use_cache=False)
+        ids = torch.tensor([row], device=device)
+        # Without a mask OPT adds up positions in floating point, which a GPU refuses.
+        alone = trunk(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         expected = alone.last_hidden_state[0]
         gap = (found - expected).abs().max().item()
         if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):

@@ -3,7 +3,8 @@
 Stands for a GPU where there is none: on one, a number that the host wants, or a shape that depends
 on numbers, makes it wait until all that it has asked for is done. So does what moves from the host
 to the device, unless it says `non_blocking`. Operations on tensors of both are refused, as there.
-Algorithms are deterministic, as in every stage: some of them move numbers to the device, too.
+Algorithms are deterministic, as in every stage: some of them move numbers to the device, too, and
+for some operations there is none.
 """
 
 import os
@@ -74,6 +75,8 @@ class OnDevice(torch.Tensor):
         to_host = func is torch.ops.aten._to_copy.default and _names_host(kwargs)
         if func in ASKS or masks or to_host or sends_strides(func, args):
             _note()
+        if _is_refused(func, args):
+            raise RuntimeError(f"{func} does not have a deterministic implementation")
         inner_args, inner_kwargs = tree_map_only(OnDevice, lambda x: x.inner, (args, kwargs))
         if "device" in inner_kwargs:
             inner_kwargs["device"] = torch.device("cpu")
@@ -82,6 +85,12 @@ class OnDevice(torch.Tensor):
             return found
         wrapped = tree_map_only(Tensor, OnDevice, found)
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _is_refused(func: Any, args: Any) -> bool:
+    """Whether CUDA has no deterministic algorithm for it."""
+    sums = func is torch.ops.aten.cumsum.default and args[0].is_floating_point()
+    return sums and torch.are_deterministic_algorithms_enabled()
 
 
 def sends_strides(func: Any, args: Any) -> bool:

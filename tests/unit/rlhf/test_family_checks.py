@@ -4,10 +4,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf import logits
+from rlhf import family_checks, logits
 from rlhf.family_checks import UnsupportedModelError, check_policy
-from tests import tiny
+from tests import pretended_device, tiny
 from tests.families import EVERY, SIZES, policy
+from tests.pretended_device import DEVICE
 from tests.tiny import PROMPTS
 
 
@@ -19,6 +20,17 @@ def test_every_family_passes_and_stays_as_it_was(family):
     assert all(torch.equal(weight, same[name]) for name, weight in lm.state_dict().items())
     assert all(weight.requires_grad for weight in lm.parameters())
     assert lm.config.pad_token_id == SIZES["pad_token_id"]
+
+
+@pytest.mark.parametrize("family", ["bloom", "gpt2", "llama", "opt"])
+def test_a_gpu_has_deterministic_algorithms_for_a_models_own_logits(family, assert_close):
+    lm, row = policy(family), PROMPTS[1]
+    expected = family_checks._own_logits(lm, row)
+    pretended_device.move(lm)
+    with pretended_device.waits():
+        assert lm.device == DEVICE
+        found = family_checks._own_logits(lm, row).detach().cpu()
+    assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 def model_of(kind: str, **settings):

@@ -17,7 +17,7 @@ from rlhf.packing import (
     tight_rows,
 )
 from rlhf.padding import pad_left, pad_right
-from tests import families, tiny
+from tests import families, pretended_device, tiny
 from tests.packed_rows import KINDS
 from tests.packed_rows import packed_as as as_either
 
@@ -172,6 +172,14 @@ def test_s52_every_family_packs_or_is_refused(family):
             check_packing(trunk, SEQUENCES, setting="ppo.packing")
     else:
         check_packing(trunk, SEQUENCES, setting="ppo.packing")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+def test_a_gpu_has_deterministic_algorithms_for_the_check(family):
+    lm = families.policy(family)
+    pretended_device.move(lm)
+    with pretended_device.waits():
+        check_packing(lm.base_model, SEQUENCES, setting="ppo.packing")
 
 
 @torch.no_grad()

@@ -44,6 +44,9 @@ def connect(uri: str) -> Store:
 
     Four processes that create one SQLite file at once make three of them crash (MLflow's
     migrations race), hence the lock beside the file.
+
+    Raises:
+        MlflowException: the store does not respond, or the file is damaged.
     """
     return _connect(uri, os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT)
 
@@ -52,7 +55,10 @@ def connect(uri: str) -> Store:
 def _connect(uri: str, name: str) -> Store:
     with _creation_lock(uri):
         _create_tables(uri)
-        _take_artifacts_along(uri, name)
+        try:
+            _take_artifacts_along(uri, name)
+        except sqlite3.Error as error:  # As MLflow says it where it finds that first.
+            raise MlflowException(f"{uri.removeprefix('sqlite:///')}: {error}") from None
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
         return Store(client, _experiment(client, name, _artifact_location(uri)))

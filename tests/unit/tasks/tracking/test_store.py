@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from tasks.tracking.store import connect
 
@@ -43,3 +44,18 @@ def test_the_mode_of_a_store_that_somebody_set_up_elsewhere_stays(tmp_path: Path
     elsewhere.chmod(0o660)
     connect(f"sqlite:///{elsewhere}")
     assert mode(elsewhere) == 0o660
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"this is something else", "file is not a database"), (b"", "no such table: experiments")],
+)
+def test_a_damaged_store_is_named_as_mlflow_names_its_errors(
+    store: Path, content: bytes, words: str
+):
+    store.parent.mkdir(parents=True)
+    (store.parent / "artifacts").mkdir()
+    store.write_bytes(content)
+    with pytest.raises(MlflowException) as refused:
+        connect(f"sqlite:///{store}")
+    assert str(refused.value) == f"{store}: {words}"

@@ -12,14 +12,17 @@ the user in the policy's chat template; a tokenizer without a template takes it 
 `prompt`, or in `params` beside `inputs`.
 """
 
+import math
 import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, cast
 
 import torch
+from jinja2 import TemplateError
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from transformers import (
@@ -33,6 +36,9 @@ from transformers import (
 SAMPLING = ("temperature", "top_p", "max_tokens")
 KEYS = ("messages", "prompt", "model", *SAMPLING)
 """What a request may hold. `model` is taken and ignored: clients send it, and there is one."""
+
+LEAST = 1e-6
+"""Lowest temperature above 0: logits divided by less would be no numbers."""
 
 _WITHOUT_DATE = "{%- set strftime_now = todays_date %}\n"
 """As in `rlhf.templates`: no prompt depends on the day."""
@@ -50,9 +56,12 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse values that generation cannot use."""
-        _expect(self.temperature >= 0, "temperature", "0 or more", self.temperature)
-        _expect(0 < self.top_p <= 1, "top_p", "more than 0 and at most 1", self.top_p)
-        _expect(self.max_tokens >= 1, "max_tokens", "1 or more", self.max_tokens)
+        temperature, top_p, length = self.temperature, self.top_p, self.max_tokens
+        warm = _is(Real, temperature) and (temperature == 0 or LEAST <= temperature < math.inf)
+        _expect(warm, "temperature", f"0 or a number from {LEAST:g} on", temperature)
+        share = _is(Real, top_p) and 0 < top_p <= 1
+        _expect(share, "top_p", "a number above 0 and at most 1", top_p)
+        _expect(_is(Integral, length) and length >= 1, "max_tokens", "an integer from 1 on", length)
 
     def for_generate(self, room: int) -> dict[str, Any]:
         """Arguments of transformers' `generate`, for at most `room` tokens."""
@@ -155,19 +164,25 @@ class ServedPolicy:
             first = _first_ids(self._tokenizer)
         else:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            prompt = cast(
-                str,
-                self._tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    chat_template=_WITHOUT_DATE + self._tokenizer.get_chat_template(),
-                    tokenize=False,
-                    add_generation_prompt=True,
-                ),
-            )
+            prompt = self._rendered(messages)
         if not isinstance(prompt, str):
             raise _refusal("this policy has no chat template; ask by text, not by 'messages'")
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+            raise _refusal(f"expected text, found half a character in {prompt!a:.200}")
         ids = list(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
         return ids if ids[: len(first)] == first else [*first, *ids]
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=_WITHOUT_DATE + self._tokenizer.get_chat_template(),
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except TemplateError as error:  # Such as: roles have to alternate.
+            raise _refusal(f"the policy's chat template refuses this: {error}") from None
+        return cast(str, rendered)
 
 
 def _longest(lm: PreTrainedModel) -> int:
@@ -223,6 +238,11 @@ def _completion(kind: str, choice: Mapping[str, Any], response: Response) -> dic
             "total_tokens": response.prompt_tokens + response.tokens,
         },
     }
+
+
+def _is(kind: type[Real] | type[Integral], value: object) -> bool:
+    """Whether it is such a number; a truth value is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _expect(holds: bool, name: str, expected: str, found: object) -> None:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from mlflow.exceptions import MlflowException
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rlhf.chat import encode_prompt
@@ -72,3 +73,44 @@ def test_mpt_names_the_end_of_its_positions_in_its_own_way() -> None:
     served = untrained("mpt", d_model=16, n_layers=1, n_heads=2, max_seq_len=7)
     found = served.predict({"prompt": "Kim", **SAMPLING})
     assert found["usage"]["total_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"temperature": "hot"}, "temperature: expected 0 or a number from 1e-06 on, found 'hot'"),
+        ({"temperature": True}, "temperature: expected 0 or a number from 1e-06 on, found True"),
+        ({"temperature": 1e-45}, "temperature: expected 0 or a number from 1e-06 on, found 1e-45"),
+        ({"temperature": float("inf")}, "temperature: expected 0 or a number from 1e-06 on, found"),
+        ({"top_p": "x"}, "top_p: expected a number above 0 and at most 1, found 'x'"),
+        ({"max_tokens": 2.5}, "max_tokens: expected an integer from 1 on, found 2.5"),
+        ({"max_tokens": "3"}, "max_tokens: expected an integer from 1 on, found '3'"),
+        ({"prompt": "a \ud800"}, "expected text, found half a character in '<|user|>a"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(
+    asked: dict[str, object], words: str
+) -> None:
+    words_of_it = tokenizer()
+    served = ServedPolicy(llama(vocabulary=len(words_of_it)), words_of_it)
+    with pytest.raises(MlflowException) as refused:
+        served.predict({"prompt": "Kim", **asked}, SAMPLING)
+    assert words in str(refused.value)
+    assert refused.value.get_http_status_code() == 400
+
+
+def test_the_least_temperature_above_0_takes_the_likeliest_token() -> None:
+    served = ServedPolicy(llama(vocabulary=len(tokenizer())), tokenizer())
+    texts = [
+        served.predict({"prompt": "Kim", "temperature": temperature}, SAMPLING)["choices"]
+        for temperature in (0, 1e-6)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_what_the_chat_template_refuses_is_refused_in_its_words() -> None:
+    made = copy.deepcopy(tokenizer())
+    made.chat_template = "{{ raise_exception('roles have to alternate') }}"
+    with pytest.raises(MlflowException, match="refuses this: roles have to alternate") as refused:
+        ServedPolicy(llama(), made).predict({"prompt": "Kim"}, SAMPLING)
+    assert refused.value.get_http_status_code() == 400

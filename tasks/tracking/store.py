@@ -91,7 +91,7 @@ def _create_tables(uri: str) -> None:
         return
     target = Path(uri.removeprefix("sqlite:///"))
     if target.exists():
-        if target.as_posix().endswith(f"/{DEFAULT_STORE.as_posix()}"):
+        if _is_default(uri):
             target.chmod(0o600)
         return
     draft = target.with_name(f".{target.name}.draft")
@@ -102,17 +102,23 @@ def _create_tables(uri: str) -> None:
 
 
 def _take_artifacts_along(uri: str, experiment: str) -> None:
-    """Correct the addresses of artifacts in a SQLite store that was moved with its folder.
+    """Correct the addresses of artifacts in a SQLite store that was moved or copied with them.
 
-    MLflow stores absolute addresses: it would look for artifacts, and write new ones, in the old
-    place.
+    MLflow stores absolute addresses: it would look for artifacts, write new ones, and have `make
+    prune` remove some, in the old place. Where that is still there, only a checkout's own store is
+    known to be a copy; one that somebody set up may keep its artifacts elsewhere.
     """
     if (here := _artifact_location(uri)) is None or not Path(unquote(urlsplit(here).path)).is_dir():
         return
     with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
         query = "SELECT artifact_location FROM experiments WHERE name = ?"
         row = database.execute(query, (experiment,)).fetchone()
-        if row is None or row[0] == here or Path(unquote(urlsplit(row[0]).path)).exists():
+        if row is None or row[0] == here:
+            return
+        copied = _is_default(uri) and row[0].endswith(
+            f"/{DEFAULT_STORE.parent.as_posix()}/artifacts"
+        )
+        if not copied and Path(unquote(urlsplit(row[0]).path)).exists():
             return
         for table, column in ARTIFACT_COLUMNS:
             database.execute(
@@ -120,6 +126,11 @@ def _take_artifacts_along(uri: str, experiment: str) -> None:
                 f" WHERE {column} = ? OR {column} LIKE ? || '/%'",
                 (here, len(row[0]) + 1, row[0], row[0]),
             )
+
+
+def _is_default(uri: str) -> bool:
+    """Whether it is the store of a checkout, at its usual place."""
+    return uri.startswith("sqlite:///") and uri.endswith(f"/{DEFAULT_STORE.as_posix()}")
 
 
 def _sqlite_folder(uri: str) -> Path | None:

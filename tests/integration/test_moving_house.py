@@ -98,6 +98,28 @@ def test_a_moved_checkout_takes_its_store_along(
     assert not root.exists()
 
 
+def test_a_copied_checkout_has_its_artifacts_and_not_those_that_it_was_copied_from(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_stages(root)
+    ship_all(root)
+    old = connect(tracking_uri(root))
+    run_id = stage_runs(tracking_uri(root))["sft"].info.run_id
+    logged = old.client.create_logged_model(old.experiment, name="policy", source_run_id=run_id)
+    copied = Path(shutil.copytree(root, root.with_name("copied")))
+    monkeypatch.chdir(copied)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # MLflow has set it in this process
+
+    store, run = connect(tracking_uri(copied)), stage_runs(tracking_uri(copied))["sft"]
+    new = store.client.create_run(store.experiment).info.artifact_uri
+    model = store.client.get_logged_model(logged.model_id)
+
+    here = f"{copied.resolve().as_uri()}/"
+    assert run.info.artifact_uri.startswith(here)
+    assert new.startswith(here)
+    assert model.artifact_location.startswith(here)
+
+
 @pytest.mark.parametrize("since", ["never", "used", "sent by an earlier version"])
 def test_a_store_that_was_deleted_gets_everything_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, since: str

@@ -45,7 +45,8 @@ def _made(trunk: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """The class that the library would have: its generic classifier with the family's settings."""
     family: Any = next(base for base in trunk.__mro__[1:] if issubclass(base, PreTrainedModel))
     name = trunk.__name__.removesuffix("Model") + "ForSequenceClassification"
-    own = {"base_model_prefix": family.base_model_prefix, "__module__": __name__}
+    # In the module of a mixture of experts the library looks how these may be computed.
+    own = {"base_model_prefix": family.base_model_prefix, "__module__": trunk.__module__}
     return type(name, (GenericForSequenceClassification, family), own)
 
 

@@ -6,6 +6,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf import family_checks, logits
 from rlhf.family_checks import UnsupportedModelError, check_policy
+from rlhf.padding import pad_right
+from rlhf.reward_models import load_reward_model
 from tests import pretended_device, tiny
 from tests.families import EVERY, SIZES, policy
 from tests.pretended_device import DEVICE
@@ -37,6 +39,22 @@ def model_of(kind: str, **settings):
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **SIZES | settings)
     return AutoModelForCausalLM.from_config(config).eval()
+
+
+EXPERTS = {"num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+
+
+@pytest.mark.parametrize("kind", ["olmoe", "granitemoe"])
+def test_a_mixture_of_experts_without_a_classifier_in_the_library_passes(kind, tmp_path):
+    lm = model_of(kind, **EXPERTS)
+    check_policy(lm, PROMPTS)
+    lm.save_pretrained(tmp_path)
+    scorer = load_reward_model(tmp_path, torch.device("cpu"), torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        hidden = [lm.base_model(torch.tensor([row])).last_hidden_state[0, -1] for row in PROMPTS]
+        expected = torch.stack(hidden) @ scorer.head.weight[0]
+        found = scorer(*pad_right(PROMPTS, tiny.PAD))
+    assert (found - expected).abs().max() < 2e-5
 
 
 def broken_by_dropout():

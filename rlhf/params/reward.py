@@ -40,7 +40,8 @@ class RewardParams:
     max_tokens: Count = 192
     """Pairs with a longer side (prompt and response) are left out and counted."""
     margins: bool = True
-    """Graded labels ask for a gap of their margin (0 to 1); false takes them as plain ones."""
+    """Graded labels ask for a gap of their margin (0 to 1; of scored responses the difference of
+    their scores, in their own units); false takes them as plain ones."""
     source_weights: Mapping[str, NonNegative] = field(default_factory=dict)
     """Weight per kind of annotator (human, rubric, llm, ...), beside the label's own; 1 where none
     is given, the mean of the kinds where several agreed."""

@@ -41,8 +41,11 @@ git checkout --quiet --detach FETCH_HEAD
 for each in texts judgments log; do
     add_lines "$RLHF_DATA/withdrawn/$each.jsonl" "data/withdrawn/$each.jsonl"
 done
-# Runs of before: a checkout that is new can go on with them. Those here may be ahead.
+# Runs of before: a checkout that is new can go on with them. Where one is checked out in its workspace
+# git would fetch none at all; the others here may be ahead.
+mapfile -t checked_out < <(git worktree list --porcelain | sed -n 's/^branch /^/p')
 git fetch --quiet team 'refs/heads/runs/*:refs/heads/runs/*' 'refs/tags/*:refs/tags/*' \
+    "${checked_out[@]}" \
     || echo "$0: could not fetch all runs from the remote; going on" >&2
 PREFECT_API_AUTH_STRING=$(cat "$PREFECT_AUTH_FILE")
 export PREFECT_API_AUTH_STRING

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -228,71 +227,3 @@ def test_the_page_of_compose_is_healthy_and_believes_its_proxy(tmp_path: Path):
             assert client.get("/", headers=proxy).status_code == 303
             clear = {**proxy, **by, "X-Forwarded-Proto": "http"}
             assert client.get("/", headers=clear).status_code == 400
-
-
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    """A repository as the image has it, with nothing withdrawn, and what the script starts."""
-    image = tmp_path / "image"
-    (image / "data/withdrawn").mkdir(parents=True)
-    (image / "deploy").mkdir()
-    shutil.copy(ROOT / "deploy/worker.sh", image / "deploy")
-    for name in ("texts", "judgments"):
-        (image / f"data/withdrawn/{name}.jsonl").write_text("\n")
-    # The script ends by starting the flows, which need a Prefect server.
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").write_text("#!/bin/sh\n")
-    (tmp_path / "bin/python").chmod(0o755)
-    (tmp_path / "auth").write_text("secret")
-    (tmp_path / "data").mkdir()
-    in_git(image, "init", "--quiet")
-    in_git(image, "add", "--all")
-    in_git(image, "commit", "--quiet", "-m", "one")
-    return image
-
-
-def in_git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=environment(folder.parent), check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    return done.stdout.strip()
-
-
-def start_worker(image: Path) -> Path:
-    """Run the worker's script; its checkout."""
-    folder = image.parent
-    env = environment(folder, RLHF_DATA=str(folder / "data"))
-    env |= {"PREFECT_AUTH_FILE": str(folder / "auth"), "PATH": f"{folder}/bin:{env['PATH']}"}
-    done = subprocess.run(
-        ["bash", "deploy/worker.sh"], cwd=image, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "data/rounds"
-
-
-def test_what_was_withdrawn_in_the_workers_checkout_stays_so_with_every_image(image: Path):
-    texts, judgments, log = (f"data/withdrawn/{n}.jsonl" for n in ("texts", "judgments", "log"))
-    checkout = start_worker(image)
-    assert in_git(checkout, "status", "--porcelain") == ""
-    (checkout / texts).write_text("here\n")
-    (checkout / log).write_text("the log here\n")
-    first = in_git(image, "rev-parse", "HEAD")
-    for name, content in {texts: "image\n", judgments: "image too\n", log: "its log\n"}.items():
-        (image / name).write_text(content)
-    in_git(image, "add", "--all")
-    in_git(image, "commit", "--quiet", "-m", "two")
-
-    for _ in range(2):
-        start_worker(image)
-        assert in_git(checkout, "rev-parse", "HEAD") == in_git(image, "rev-parse", "HEAD")
-        found = {name: (checkout / name).read_text() for name in (texts, judgments, log)}
-        assert found == {
-            texts: "image\nhere\n", judgments: "image too\n", log: "its log\nthe log here\n",
-        }  # fmt: skip
-
-    in_git(image, "reset", "--quiet", "--hard", first)
-    start_worker(image)
-    assert in_git(checkout, "rev-parse", "HEAD") == first
-    assert sorted((checkout / texts).read_text().split()) == ["here", "image"]
-    assert (checkout / judgments).read_text() == "image too\n"

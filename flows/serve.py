@@ -69,9 +69,9 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
     os.environ.update(environment(root))
     # Before anything starts: it would begin the logs of the other anew.
     servers.refuse_a_second(os.environ)
-    port = choose_port(prefect_port, servers.PREFECT_PORT, "Prefect")
+    port = choose_port(prefect_port, servers.PREFECT_PORT, "Prefect", other=mlflow_port)
     with ExitStack() as running:
-        mlflow = _mlflow(running, root, mlflow_port)
+        mlflow = _mlflow(running, root, mlflow_port, prefect=port)
         prefect = running.enter_context(servers.prefect_server(port, os.environ))
         settings = client_settings(prefect.url, Path(os.environ["PREFECT_HOME"]))
         os.environ.update(settings)
@@ -94,11 +94,11 @@ def serve(root: Path, *, prefect_port: int | None, mlflow_port: int | None) -> N
         _watch(children, lambda: waiting_runs(prefect.url, password))
 
 
-def _mlflow(running: ExitStack, root: Path, port: int | None) -> list[Server]:
+def _mlflow(running: ExitStack, root: Path, port: int | None, *, prefect: int) -> list[Server]:
     """MLflow's UI over the local store; none where the tracking server has its own."""
     if mlflow_ui(root) is not None:
         return []
-    port = choose_port(port, servers.MLFLOW_PORT, "MLflow")
+    port = choose_port(port, servers.MLFLOW_PORT, "MLflow", other=prefect)
     log = root / ".work" / "mlflow" / "server.log"
     server = running.enter_context(servers.mlflow_server(port, os.environ, log=log))
     os.environ["RLHF_MLFLOW_UI"] = server.url
@@ -115,8 +115,14 @@ def _mlflow_page(root: Path) -> str:
     return runs_page(address, root)
 
 
-def choose_port(asked: int | None, default: int, name: str) -> int:
+def choose_port(asked: int | None, default: int, name: str, *, other: int | None = None) -> int:
     """The port that was asked for, else the default, else a free one, saying so.
+
+    Args:
+        asked: by whoever starts it.
+        default: where nobody asked.
+        name: of the server.
+        other: the port that the other server has, or was asked to have.
 
     Raises:
         ServerError: the port that was asked for is taken, or is none.
@@ -124,10 +130,10 @@ def choose_port(asked: int | None, default: int, name: str) -> int:
     if asked is not None:
         if not 0 < asked <= MAX_PORT:
             raise ServerError(f"port {asked}: expected 1 to {MAX_PORT}, for {name}")
-        if not servers.is_free(asked):
+        if asked == other or not servers.is_free(asked):
             raise ServerError(f"port {asked} is taken: choose another one for {name}, or none")
         return asked
-    port = servers.free_port(default)
+    port = servers.any_free_port() if default == other else servers.free_port(default)
     if port != default:
         _say(f"Port {default} is taken; {name} listens on {port} instead.")
     return port

@@ -68,6 +68,15 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(port):
         choose_port(port, 1, "MLflow")
 
 
+def test_a_port_that_the_other_server_has_is_taken(capsys):
+    free = servers.any_free_port()
+    with pytest.raises(servers.ServerError, match=f"port {free} is taken"):
+        choose_port(free, 1, "MLflow", other=free)
+    chosen = choose_port(None, free, "MLflow", other=free)
+    assert chosen != free
+    assert f"Port {free} is taken; MLflow listens on {chosen}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("port", [-1, 0, 65536, 70000])
 def test_a_number_that_is_no_port_is_an_error(port):
     with pytest.raises(servers.ServerError, match=f"port {port}: expected 1 to 65535, for MLflow"):

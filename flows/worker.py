@@ -7,6 +7,7 @@ Registers the pool and its deployment with Prefect's server, then runs Prefect's
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,11 +48,11 @@ def main(argv: list[str] | None = None) -> int:
         description="Work for a pool of Prefect in this clone: run the stages that a flow orders "
         "there. RLHF_GPU_POOL and RLHF_CPU_POOL name pools to the flow.",
     )
-    parser.add_argument("pool", help="any name, such as gpu")
+    parser.add_argument("pool", type=_pool, help="any name, such as gpu")
     parser.add_argument("--variant", type=Path, metavar="FILE", help="type of the pool and its "
                         "jobs' variables (deploy/pools); else processes in this clone")  # fmt: skip
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="stages at once, such "
-                        "as one for each GPU (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--at-once", type=_number, default=1, metavar="N", help="stages at once, "
+                        "such as one for each GPU (default: %(default)s)")  # fmt: skip
     parser.add_argument("--register-only", action="store_true", help="start no worker")
     given = parser.parse_args(argv)
     try:
@@ -70,6 +71,23 @@ def main(argv: list[str] | None = None) -> int:
         os.execv(sys.executable, worker_command(given.pool, variant.type, at_once=given.at_once))
     sys.stdout.write(f"The pool {given.pool} ({variant.type}) is registered.\n")
     return 0
+
+
+def _pool(name: str) -> str:
+    """A name that Prefect takes for a pool of ours."""
+    if not name or set(name) & set("/%&<>") or name.lower().startswith("prefect"):
+        raise argparse.ArgumentTypeError(
+            f"{name!r}; expected a name without / % & < >, which does not begin with `prefect`: "
+            "those are Prefect's own"
+        )
+    return name
+
+
+def _number(text: str) -> int:
+    """Of stages that may work at once."""
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}; expected 1 or more")
+    return int(text)
 
 
 def worker_command(pool: str, kind: str, *, at_once: int) -> list[str]:

@@ -38,6 +38,23 @@ def test_a_worker_in_a_clone_without_remotes_says_so(monkeypatch, capsys, tmp_pa
     assert "git has no remote" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["prefect-gpu"], "pool: 'prefect-gpu'; expected a name without "),
+        (["a/b"], "pool: 'a/b'; expected a name without "),
+        (["gpu", "--at-once", "0"], "--at-once: '0'; expected 1 or more"),
+    ],
+)
+def test_a_name_or_number_that_prefect_would_refuse_or_never_serve_is_refused(
+    arguments, words, capsys
+):
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--register-only"])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
 def test_flow_runs_of_the_worker_find_the_clone_wherever_they_start(monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")

@@ -17,6 +17,7 @@ from prefect.client.schemas import FlowRun
 from prefect.utilities.templating import apply_values
 from ruamel.yaml import YAML
 
+from flows import servers
 from flows.environment import HEARTBEAT_SECONDS
 from flows.worker import WorkerError, main, read_variant, worker_command, worker_environment
 
@@ -210,7 +211,8 @@ def test_prefect_slurm_makes_a_job_of_the_variant():
 def test_a_container_is_of_our_image_and_its_file_has_no_secret(name: str):
     variables = read_variant(ROOT / f"deploy/pools/{name}.yaml").job_variables
     assert variables["image"] == "rlhf-rounds:cuda"
-    assert set(variables["env"]) == {"MLFLOW_TRACKING_URI", "PREFECT_HOME"}
+    ours = {key for key in variables["env"] if not key.startswith("GIT_CONFIG_")}
+    assert ours == {"MLFLOW_TRACKING_URI", "PREFECT_HOME"}
     # Prefect hands the worker's own on, a folder of another machine.
     assert variables["env"]["PREFECT_HOME"].startswith("/home/rlhf/")
 
@@ -222,6 +224,25 @@ def test_docker_takes_the_arguments_for_a_gpu():
     (request,) = host["DeviceRequests"]
     assert (request["Count"], request["Capabilities"]) == (1, [["gpu"]])
     assert host["ShmSize"] == 2 * 1024**3
+
+
+def test_a_container_reaches_the_servers_of_make_ui_and_git_reads_its_credentials(tmp_path: Path):
+    variables = read_variant(ROOT / "deploy/pools/docker.yaml").job_variables
+    # They listen on 127.0.0.1, and refuse every other name.
+    assert variables["network_mode"] == "host"
+    assert variables["env"]["MLFLOW_TRACKING_URI"] == f"http://127.0.0.1:{servers.MLFLOW_PORT}"
+    mounted = [volume.split(":")[1] for volume in variables["volumes"]]
+    assert "/home/rlhf/.git-credentials" in mounted
+    credentials = tmp_path / ".git-credentials"
+    credentials.write_text("https://worker:s3cret@git.example.org\n")
+    credentials.chmod(0o400)
+    done = subprocess.run(
+        ["git", "credential", "fill"], input="url=https://git.example.org/rounds.git\n\n",
+        env={**variables["env"], "PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
+             "GIT_TERMINAL_PROMPT": "0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "password=s3cret" in done.stdout.splitlines(), done.stderr
 
 
 # --- Slurm and SkyPilot --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
@@ -51,7 +51,20 @@ LABELLED = DeploymentEventTrigger(
 
 
 class Worker(Runner):
-    """Runs what is ordered, and ends when it is asked to."""
+    """Runs what is ordered, hears of cancellations, and ends when it is asked to."""
+
+    async def __aenter__(self) -> Self:
+        """Begin as Prefect's own does, and look for cancelled runs once while the server is there.
+
+        Prefect looks by itself only when the server has gone, with a client of its own, and a
+        client that has not reached a server before gives up at once: no run could be cancelled any
+        more, though the server came back.
+        """
+        await super().__aenter__()
+        observer = self._cancelling_observer
+        assert observer is not None, "Prefect has just made it"
+        await observer._check_for_cancelled_flow_runs()  # type: ignore[no-untyped-call]
+        return self
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
         """End as Prefect's own does, but never later than after `ENDING_SECONDS`.

@@ -408,3 +408,17 @@ def test_where_the_server_is_killed_too_it_says_so_when_it_is_back(tmp_path: Pat
 def kill_together(*processes: int) -> None:
     for process in processes:
         os.kill(process, signal.SIGKILL)
+
+
+def test_a_run_can_be_cancelled_after_the_server_was_away(world: World):
+    with world.worker():
+        flow_run, stage = world.started("killed-after-a-restart")
+        server = world.server.child
+        server.process.kill()
+        time.sleep(20)
+        server.start_again()
+        world.server.wait()
+        world.set_state(flow_run, "CANCELLING")
+        assert world.orders.ended(flow_run, AT_MOST_SECONDS)["name"] == "Cancelled"
+        assert not is_alive(stage)
+        world.told("killed-after-a-restart", "Cancelled")

@@ -35,8 +35,9 @@ def require_prefect() -> None:
             words = "refuses it" if given else "asks for a password, found none"
             raise ReachError(f"PREFECT_API_AUTH_STRING: the server at {address} {words}") from None
         raise _absence(address, f"it answers {error.response.status_code}") from None
-    except (httpx.HTTPError, RuntimeError) as error:
-        # Prefect says of all but a version that does not match that it has failed.
+    except (httpx.HTTPError, RuntimeError, ValueError) as error:
+        # Prefect says of all but a version that does not match that it has failed. What is no JSON
+        # is a page of some other server.
         raise _absence(address, str(error.__cause__ or error)) from None
 
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,28 @@ def test_a_worker_outside_of_a_git_repository_says_so_in_one_line(tmp_path: Path
     code, words = said(tmp_path, "flows.worker gpu --register-only", **settings)
     assert (code, words.count("\n")) == (2, 1), words
     assert "fatal: not a git repository" in words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_server_of_something_else_is_named_in_one_line(clone: Path, command: str):
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as page:
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{page.server_port}/api"
+        code, words = said(clone, command, PREFECT_API_URL=address)
+        page.shutdown()
+    assert (code, words.count("\n")) == (2, 1), words
+    assert words.startswith(
+        f"PREFECT_API_URL: expected a Prefect server at {address}, found none: "
+    )

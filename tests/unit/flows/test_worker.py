@@ -14,7 +14,9 @@ import prefect.server.api
 import pytest
 from docker.types import HostConfig
 from prefect.client.schemas import FlowRun
+from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 from prefect.utilities.templating import apply_values
+from prefect.workers.base import BaseJobConfiguration
 from ruamel.yaml import YAML
 
 from flows import servers
@@ -211,10 +213,25 @@ def test_prefect_slurm_makes_a_job_of_the_variant():
 def test_a_container_is_of_our_image_and_its_file_has_no_secret(name: str):
     variables = read_variant(ROOT / f"deploy/pools/{name}.yaml").job_variables
     assert variables["image"] == "rlhf-rounds:cuda"
-    ours = {key for key in variables["env"] if not key.startswith("GIT_CONFIG_")}
-    assert ours == {"MLFLOW_TRACKING_URI", "PREFECT_HOME"}
+    ours = {key for key, value in variables["env"].items() if value is not None}
+    assert {key for key in ours if not key.startswith("GIT_CONFIG_")} == {
+        "MLFLOW_TRACKING_URI", "PREFECT_HOME"
+    }  # fmt: skip
     # Prefect hands the worker's own on, a folder of another machine.
     assert variables["env"]["PREFECT_HOME"].startswith("/home/rlhf/")
+
+
+def test_a_job_of_kubernetes_has_the_password_from_its_secret_and_not_in_clear():
+    variant = read_variant(ROOT / "deploy/pools/kubernetes.yaml")
+    assert variant.base_job_template is not None
+    asked = BaseJobConfiguration(env=variant.job_variables["env"])
+    with temporary_settings({PREFECT_API_AUTH_STRING: "s3cret"}):
+        asked.prepare_for_flow_run(FlowRun(id=uuid.uuid4(), name="ppo@r1", flow_id=uuid.uuid4()))
+    assert "s3cret" not in str(asked.env)
+    assert asked.env["MLFLOW_TRACKING_URI"]
+    job = variant.base_job_template["job_configuration"]["job_manifest"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "rlhf-rounds"}}]
 
 
 def test_docker_takes_the_arguments_for_a_gpu():

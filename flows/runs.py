@@ -35,8 +35,9 @@ from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
 NAME = "rlhf"
 DEPLOYMENT = f"{NAME}/{NAME}"
 NOTE = Path(".work") / "run.json"
-"""In a run's workspace: the last stage that was wanted, and whether the run waits for people. One
-that goes on waits until it ends or is cancelled: killed meanwhile, it is continued as before."""
+"""In a run's workspace: the last stage that was wanted, whether the run waits for people, and the
+flow run that works or has worked there. One that goes on waits until it ends or is cancelled:
+killed meanwhile, it is continued as before."""
 LABELLED = NOTE.with_name("labelled.json")
 """Beside it, where people have labelled a round since the run started working: when that was."""
 MAX_NAME = 80
@@ -118,9 +119,10 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         until=until or None,
     )
     root, me = Path.cwd(), Driver(name=f"flow run {own_name}", flow_run=str(runtime.flow_run.id))
+    start = None if _is_tried_again(root, own_name) else revision or None
     try:
         with (
-            run_workspace(root, own_name, revision or None, choices, me) as (workspace, died_here),
+            run_workspace(root, own_name, start, choices, me) as (workspace, died_here),
             _settings_of(root, workspace),
         ):
             for died in died_here:
@@ -217,12 +219,19 @@ def _name_by_id(flow_run: str) -> str:
     return f"run-{flow_run[-8:]}"
 
 
+def _is_tried_again(root: Path, name: str) -> bool:
+    """Whether this very flow run has worked in the workspace: its branch may have moved since."""
+    note = read_json(root / RUNS_FOLDER / name / NOTE)
+    return note is not None and note.get("flow_run") == str(runtime.flow_run.id)
+
+
 def _work(workspace: Path, until: str | None) -> State[None]:
     """Bring the workspace up to date, with a commit for each round."""
     flow_run = str(runtime.flow_run.id)
     (workspace / LABELLED).unlink(missing_ok=True)
     before = read_json(workspace / NOTE)
-    write_json(workspace / NOTE, {"until": until, "waits": bool(before and before["waits"])})
+    note: dict[str, object] = {"until": until, "flow_run": flow_run}
+    write_json(workspace / NOTE, {**note, "waits": bool(before and before["waits"])})
     try:
         params = load_params(workspace / "params.yaml")
         branch = RunBranch(workspace, flow_run)
@@ -230,9 +239,9 @@ def _work(workspace: Path, until: str | None) -> State[None]:
         end = bring_up_to_date(workspace, flow_run, params, until=until, branch=branch)
         state = branch.finish(end)
     except Exception:  # Not a signal, after which it may go on.
-        write_json(workspace / NOTE, {"until": until, "waits": False})
+        write_json(workspace / NOTE, {**note, "waits": False})
         raise
-    write_json(workspace / NOTE, {"until": until, "waits": state.name == "Waiting"})
+    write_json(workspace / NOTE, {**note, "waits": state.name == "Waiting"})
     return state
 
 

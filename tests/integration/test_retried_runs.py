@@ -177,3 +177,21 @@ def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tri
     assert steps == sorted(set(steps)), "a step was made twice"
     assert (world.workspace(name) / "models/base").exists()
     assert world.parent(flow_run).info.status == "FINISHED"
+
+
+def test_a_run_that_is_tried_again_goes_on_wherever_the_branch_that_it_started_from_is_now(
+    world: World, orders: Orders
+):
+    world.git("branch", "moving")
+    flow_run = orders.order(name="moved", revision="moving", until="prepare")
+    assert orders.ended(flow_run)["name"] == "Completed"
+    tree = world.git("rev-parse", "moving^{tree}")
+    later = world.git("commit-tree", tree, "-p", "moving", "-m", "later")
+    world.git("branch", "--force", "moving", later)
+
+    try_again(orders, flow_run, force=True)
+    state = orders.ended(flow_run)
+    assert state["name"] == "Completed", state["message"]
+    # Another order is another wish.
+    state = orders.ended(orders.order(name="moved", revision="moving", until="prepare"))
+    assert (state["name"], "did not start from moving" in state["message"]) == ("BadInput", True)

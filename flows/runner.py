@@ -7,11 +7,13 @@ each in a process of its own. `flows.deployment` starts it.
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.schedules import CronSchedule
@@ -103,24 +105,11 @@ def run_orders(root: Path) -> None:
 
 def deployments(root: Path) -> list[RunnerDeployment]:
     """All deployments, as they are registered for the checkout `root`."""
-    modules = EntrypointType.MODULE_PATH
     return [
-        RunnerDeployment.from_flow(
-            runs.run, runs.NAME, schedules=_schedules(), entrypoint_type=modules
-        ),
-        RunnerDeployment.from_flow(
-            on_feedback.on_feedback,
-            on_feedback.NAME,
-            triggers=[LABELLED],
-            entrypoint_type=modules,
-        ),
-        RunnerDeployment.from_flow(sweep.sweep, sweep.NAME, entrypoint_type=modules),
-        RunnerDeployment.from_flow(
-            promotion.promote,
-            promotion.NAME,
-            parameters={"workspace": str(root)},
-            entrypoint_type=modules,
-        ),
+        _deployment(runs.run, runs.NAME, new=[WEEKLY]),
+        _deployment(on_feedback.on_feedback, on_feedback.NAME, triggers=[LABELLED]),
+        _deployment(sweep.sweep, sweep.NAME),
+        _deployment(promotion.promote, promotion.NAME, parameters={"workspace": str(root)}),
     ]
 
 
@@ -131,16 +120,41 @@ def _remove_former() -> None:
                 client.delete_deployment(client.read_deployment_by_name(name).id)
 
 
-def _schedules() -> list[DeploymentScheduleCreate]:
-    """The schedules as changed in the UI; registering again would reset them."""
+def _deployment(
+    flow: Flow[..., Any],
+    name: str,
+    *,
+    new: Sequence[DeploymentScheduleCreate] = (),
+    **others: Any,
+) -> RunnerDeployment:
+    """Of a flow, with its schedules as people have left them; registering it would reset them.
+
+    Args:
+        flow: what it runs.
+        name: of the deployment.
+        new: the schedules of one that the server does not know yet.
+        others: settings that are ours at every start.
+    """
+    schedules, paused = _schedules(f"{flow.name}/{name}", new)
+    return RunnerDeployment.from_flow(
+        flow, name, schedules=schedules, paused=paused,
+        entrypoint_type=EntrypointType.MODULE_PATH, **others,
+    )  # fmt: skip
+
+
+def _schedules(
+    deployment: str, new: Sequence[DeploymentScheduleCreate]
+) -> tuple[list[DeploymentScheduleCreate], bool]:
+    """The schedules that the server knows, else the new ones; and whether they are paused."""
     with get_client(sync_client=True) as client:
         try:
-            known = client.read_deployment_by_name(runs.DEPLOYMENT)
+            known = client.read_deployment_by_name(deployment)
         except ObjectNotFound:
-            return [WEEKLY]
-    return [
+            return list(new), False
+    schedules = [
         DeploymentScheduleCreate(
             schedule=each.schedule, active=each.active, parameters=each.parameters, slug=each.slug
         )
         for each in known.schedules
     ]
+    return schedules, known.paused

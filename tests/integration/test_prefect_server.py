@@ -12,7 +12,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
-from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Crashed, Late, Running, Scheduled
 
@@ -173,16 +173,26 @@ def test_our_automations_are_made_once_and_touched_only_where_they_differ(
 def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server: servers.Server):
     """`make ui` and the worker of compose register by the same code."""
 
-    def register() -> Any:
-        return deployments(ROOT)[0].apply()
+    def register() -> list[Any]:
+        return [each.apply() for each in deployments(ROOT) if each.name in ("rlhf", "rlhf-sweep")]
 
+    nightly = DeploymentScheduleCreate(
+        schedule=CronSchedule(cron="0 2 * * *", timezone="Europe/Berlin"),
+        parameters={"overrides": {"kl010": {"ppo.kl_coef": 0.1}}, "seeds": [1]},
+    )
     with client_of(server) as client:
-        deployment = register()
-        (weekly,) = client.read_deployment(deployment).schedules
+        run, sweep = ids = register()
+        (weekly,) = client.read_deployment(run).schedules
         assert not weekly.active
-        client.update_deployment_schedule(deployment, weekly.id, active=True)
-        assert register() == deployment
-        (weekly,) = client.read_deployment(deployment).schedules
+        assert client.read_deployment(sweep).schedules == []
+        client.update_deployment_schedule(run, weekly.id, active=True)
+        client.create_deployment_schedules(sweep, [nightly])
+        client.pause_deployment(sweep)
+        assert register() == ids
+        (weekly,) = client.read_deployment(run).schedules
         assert weekly.active
-        assert not client.read_deployment(deployment).schedules[1:]
-        client.pause_deployment(deployment)
+        assert not client.read_deployment(run).paused
+        (kept,) = client.read_deployment(sweep).schedules
+        assert (kept.schedule, kept.parameters) == (nightly.schedule, nightly.parameters)
+        assert client.read_deployment(sweep).paused
+        client.pause_deployment(run)

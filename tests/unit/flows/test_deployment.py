@@ -17,7 +17,7 @@ from flows.serve import DEPLOYMENT
 @pytest.fixture
 def schemas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, object]]:
     """Name of each deployment -> the fields of its form."""
-    monkeypatch.setattr(runner, "_schedules", list)
+    monkeypatch.setattr(runner, "_schedules", lambda *_: ([], False))
     return {
         f"{each.flow_name}/{each.name}": dict(each._parameter_openapi_schema.properties)
         for each in deployments(tmp_path)

@@ -28,6 +28,7 @@ from flows.environment import HEARTBEAT_SECONDS
 from flows.states import STATE_NAMES
 
 NAME = "rlhf: a silent run has crashed"
+NEVER = "rlhf: a run that never started has crashed"
 ALIVE = "rlhf: who sends heartbeats is alive"
 TOLD = "rlhf: tell of a silent run"
 BLOCK = "rlhf-notify-url"
@@ -41,10 +42,15 @@ SILENT_SECONDS = 5 * HEARTBEAT_SECONDS
 and a server that was away for less than two minutes calls no run dead that lives."""
 REMEMBERED = timedelta(days=1)
 """How long a heartbeat takes back that a run has crashed."""
+STARTING_SECONDS = 300
+"""From the moment that a worker takes a run up until its process has to have said that it runs: it
+imports for ten seconds on an idle machine."""
 FLOWS = ["rlhf", "rlhf-sweep", "rlhf-stage"]
 """Flows of other projects on the same server may have slower heartbeats. `promote` is left out: it
 suspends itself after seconds, and sends no heartbeat while people think. `rlhf-stage` runs on
 another machine, whose death nobody else would notice: its run would be waited for, for ever."""
+STARTED_HERE = ["rlhf", "rlhf-sweep", "rlhf-on-feedback", "promote"]
+"""A worker starts their processes at once; `rlhf-stage` may wait for a pod, or in Slurm's queue."""
 
 
 ENDS = {
@@ -54,16 +60,28 @@ ENDS = {
 """Names of the states after which no heartbeat is expected."""
 
 
-_OURS: dict[str, Any] = {
-    "match": {"prefect.resource.id": "prefect.flow-run.*"},
-    "match_related": {"prefect.resource.role": "flow", "prefect.resource.name": FLOWS},
-    "for_each": {"prefect.resource.id"},
-}
+def _of(flows: list[str]) -> dict[str, Any]:
+    """Each run of these flows."""
+    return {
+        "match": {"prefect.resource.id": "prefect.flow-run.*"},
+        "match_related": {"prefect.resource.role": "flow", "prefect.resource.name": flows},
+        "for_each": {"prefect.resource.id"},
+    }
+
+
+def _crashed(seconds: int) -> ChangeFlowRunState:
+    return ChangeFlowRunState(
+        state=StateType.CRASHED,
+        name="Crashed",
+        message=MESSAGE.format(seconds=seconds),
+        force=False,  # One that has ended stays as it is.
+    )
 
 
 def register(client: SyncPrefectClient) -> None:
     """Have the server look for silent runs, and tell of them where an address is named."""
     automations.register(client, crashed())
+    automations.register(client, never_started())
     automations.register(client, taken_back())
     if address := os.environ.get(notices.ADDRESS):
         webhook = Webhook(url=SecretStr(address), headers=SecretDict(notices.JSON))
@@ -83,19 +101,29 @@ def crashed(seconds: int = SILENT_SECONDS) -> AutomationCore:
             # Nothing else counts: the start of a run follows its first heartbeat, and Cancelling is
             # what a run stays in whose worker dies.
             expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{end}" for end in ENDS)},
-            **_OURS,
+            **_of(FLOWS),
             posture=Posture.Proactive,
             threshold=1,
             within=timedelta(seconds=seconds),
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                name="Crashed",
-                message=MESSAGE.format(seconds=seconds),
-                force=False,  # One that has ended stays as it is.
-            )
-        ],
+        actions=[_crashed(seconds)],
+    )
+
+
+def never_started(seconds: int = STARTING_SECONDS) -> AutomationCore:
+    """A run of ours that a worker has taken up, and whose process says nothing, becomes Crashed."""
+    return AutomationCore(
+        name=NEVER,
+        description=f"Marks runs as crashed that were taken up {seconds} s ago and do not run.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.Pending"},
+            expect={f"prefect.flow-run.{state}" for state in {"Running", "Cancelling", *ENDS}},
+            **_of(STARTED_HERE),
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=seconds),
+        ),
+        actions=[_crashed(seconds)],
     )
 
 
@@ -107,7 +135,7 @@ def taken_back() -> AutomationCore:
         trigger=EventTrigger(
             after={"prefect.flow-run.Crashed"},
             expect={"prefect.flow-run.heartbeat"},
-            **_OURS,
+            **_of(FLOWS),
             posture=Posture.Reactive,
             threshold=1,
             within=REMEMBERED,

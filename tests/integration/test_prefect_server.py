@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import AwaitingRetry, Crashed, Late, Running, Scheduled
+from prefect.states import AwaitingRetry, Crashed, Late, Pending, Running, Scheduled
 
 from flows import automations, servers, silent
 from flows.complaints import Complaints
@@ -137,6 +137,19 @@ def test_no_task_of_a_dead_run_stays_running(
         assert client.read_flow_run(run.id).state_name == afterwards
 
 
+@pytest.mark.long
+def test_a_run_that_a_worker_has_taken_up_and_that_never_starts_has_crashed(server: servers.Server):
+    ours = flow(name="rlhf")(lambda: None)
+    with client_of(server) as client:
+        automations.register(client, silent.never_started(10))
+        lost = client.create_flow_run(ours, state=Pending())
+        started = client.create_flow_run(ours, state=Pending())
+        client.set_flow_run_state(started.id, Running())
+        eventually(lambda: client.read_flow_run(lost.id).state_name == "Crashed")
+        assert client.read_flow_run(started.id).state_name == "Running"
+        automations.remove(client, silent.NEVER)
+
+
 def test_our_automations_are_made_once_and_touched_only_where_they_differ(
     server: servers.Server, monkeypatch: pytest.MonkeyPatch
 ):
@@ -147,8 +160,10 @@ def test_our_automations_are_made_once_and_touched_only_where_they_differ(
     monkeypatch.setenv("RLHF_NOTIFY_URL", "http://user:s3cret@127.0.0.1:9/hook")
     with client_of(server) as client:
         silent.register(client)
-        first = {name: known(name) for name in (silent.NAME, silent.ALIVE, silent.TOLD)}
-        assert [len(each) for each in first.values()] == [1, 1, 1]
+        first = {
+            name: known(name) for name in (silent.NAME, silent.NEVER, silent.ALIVE, silent.TOLD)
+        }
+        assert [len(each) for each in first.values()] == [1, 1, 1, 1]
         assert "s3cret" not in str(first)
         # A change would make the server forget which runs it waits to hear from.
         silent.register(client)

@@ -35,3 +35,11 @@ def test_a_silent_run_is_called_crashed_within_180_s_and_not_for_a_heartbeat_tha
     (trigger,) = [silent.crashed().trigger]
     assert 3 * 30 <= trigger.within.total_seconds() <= 180 - 2 * 5
     assert not silent.crashed().actions[0].force
+
+
+def test_no_run_is_called_crashed_for_the_time_that_its_process_takes_to_start():
+    (trigger,) = [silent.never_started().trigger]
+    assert trigger.within.total_seconds() >= 120
+    # It may wait for a pod, or in Slurm's queue.
+    assert "rlhf-stage" not in trigger.match_related["prefect.resource.name"]
+    assert not silent.never_started().actions[0].force

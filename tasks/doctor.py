@@ -1,10 +1,11 @@
 """`python -m tasks.doctor [--fix]` (`make doctor`): what is unfinished or inconsistent here.
 
 Checks for stages that died silently, stale locks, folders of unfinished outputs, damaged
-checkpoints, metrics that have not arrived in MLflow, false entries of `dvc.lock`, damaged objects
-in DVC's cache and outputs that differ from `dvc.lock`. What is found in the workspace of a variant
-or run begins with its folder. With `--fix` it applies every fix that cannot lose anything; for the
-rest it names the command. Exits 0 when nothing is left to do, 2 outside a repository, 1 otherwise.
+checkpoints, a damaged store of MLflow and metrics that have not arrived there, false entries of
+`dvc.lock`, damaged objects in DVC's cache and outputs that differ from `dvc.lock`. What is found in
+the workspace of a variant or run begins with its folder. With `--fix` it applies every fix that
+cannot lose anything; for the rest it names the command. Exits 0 when nothing is left to do, 2
+outside a repository, 1 otherwise.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from rlhf.manifests import DamagedError
 from tasks.running.machine_errors import in_one_line
 from tasks.running.provenance import false_entries
 from tasks.running.staging import clear_draft, drafts, verify_checkpoint
+from tasks.tracking.sent import damage
 from tasks.tracking.shipping import (
     ShipResult,
     execution_has_news,
@@ -140,7 +142,8 @@ def main(argv: list[str] | None = None) -> int:
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     places = [Place(root), *(Place(one, str(one.relative_to(root))) for one in workspaces(root))]
-    tally = Counter(_report(examine_caches([one.folder for one in places]), "", fix=fix))
+    tally = Counter(_report(_damaged_store(), "", fix=fix))
+    tally.update(_report(examine_caches([one.folder for one in places]), "", fix=fix))
     for place in places:
         tally.update(_report(examine(place), place.before, fix=fix))
         for note in notes(place):
@@ -218,6 +221,14 @@ def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
                 verify_checkpoint(path)
             except DamagedError as error:
                 yield Finding(str(error), partial(_remove, path, "removed; an older one is used"))
+
+
+def _damaged_store() -> Iterator[Finding]:
+    if problem := damage(tracking_uri(Path.cwd())):
+        yield Finding(
+            problem, remedy="put a copy of it back, or move it away and run make sync, which sends "
+            "every run again (decisions about promotions are in it alone)",
+        )  # fmt: skip
 
 
 def _unsent(root: Path) -> Iterator[Finding]:

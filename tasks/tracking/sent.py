@@ -94,6 +94,22 @@ def store_digest(folder: Path, uri: str) -> str:
     return hashlib.sha256(uri.encode()).hexdigest()[:12]
 
 
+def damage(uri: str) -> str | None:
+    """What SQLite finds wrong with a store that is a file; None for a sound or missing one."""
+    path = _file(uri)
+    if path is None or not path.exists():
+        return None
+    try:
+        with closing(_opened(path)) as database:
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:  # Locked at present.
+        return None
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    found = " ".join(str(found).split())
+    return None if found == "ok" else f"{path}: MLflow's database is damaged ({found})"
+
+
 def _is_in(made: int | None, record: Mapping[str, Any], path: Path) -> bool:
     """Whether a store that was made then can have what the sent.json at `path` says."""
     if not made:
@@ -110,14 +126,24 @@ def _made(uri: str) -> int | None:
     0 for a server, and where the file cannot be read at present. By hand, since this is asked of
     every spool, also where MLflow has not been imported.
     """
-    if not uri.startswith("sqlite:///"):
+    path = _file(uri)
+    if path is None:
         return 0
-    path = Path(uri.removeprefix("sqlite:///").partition("?")[0])
     if not path.exists():
         return None
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(_opened(path)) as database:
             (made,) = database.execute("SELECT min(creation_time) FROM experiments").fetchone()
     except sqlite3.Error:
         return 0
     return int(made or 0)
+
+
+def _file(uri: str) -> Path | None:
+    if not uri.startswith("sqlite:///"):
+        return None
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)

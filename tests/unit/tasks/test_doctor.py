@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,23 @@ def damage(root: Path, content: bytes) -> Path:
 
 def test_a_sound_workspace_is_well(root: Path, capsys):
     assert doctor(capsys) == (0, ["All is well."])
+
+
+@pytest.mark.parametrize("broken", [b"no database, but long enough to be read as one" * 99, None])
+def test_a_damaged_store_of_mlflow_is_named(root: Path, capsys, broken: bytes | None):
+    store = root / "none.db"
+    with closing(sqlite3.connect(store)) as database:
+        database.execute("CREATE TABLE experiments (creation_time INTEGER)")
+        database.executemany("INSERT INTO experiments VALUES (?)", [(7,)] * 5000)
+        database.commit()
+    assert doctor(capsys) == (0, ["All is well."])
+    # The second page, behind that with the table's description.
+    content = store.read_bytes()
+    store.write_bytes(broken or content[:4096] + bytes(4096) + content[8192:])
+    code, said = doctor(capsys)
+    assert (code, said[-1]) == (1, "0 fixed, 1 left.")
+    assert said[0].startswith("left   none.db: MLflow's database is damaged (")
+    assert "make sync" in said[0]
 
 
 def test_a_folder_hashes_as_dvc_hashes_it(root: Path):

@@ -14,6 +14,7 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.workspace.held import held
@@ -126,6 +127,8 @@ def _take_artifacts_along(uri: str, experiment: str) -> None:
                 f" WHERE {column} = ? OR {column} LIKE ? || '/%'",
                 (here, len(row[0]) + 1, row[0], row[0]),
             )
+    # Where this process has found the artifacts of runs before.
+    _artifact_repos_cache.clear()
 
 
 def _is_default(uri: str) -> bool:

@@ -69,15 +69,6 @@ def _of(flows: list[str]) -> dict[str, Any]:
     }
 
 
-def _crashed(seconds: int) -> ChangeFlowRunState:
-    return ChangeFlowRunState(
-        state=StateType.CRASHED,
-        name="Crashed",
-        message=MESSAGE.format(seconds=seconds),
-        force=False,  # One that has ended stays as it is.
-    )
-
-
 def register(client: SyncPrefectClient) -> None:
     """Have the server look for silent runs, and tell of them where an address is named."""
     automations.register(client, crashed())
@@ -93,37 +84,48 @@ def register(client: SyncPrefectClient) -> None:
 
 def crashed(seconds: int = SILENT_SECONDS) -> AutomationCore:
     """A run of ours that has not ended, and sends no heartbeat for so long, becomes Crashed."""
-    return AutomationCore(
-        name=NAME,
-        description=f"Marks runs as crashed that sent no heartbeat for {seconds} s.",
-        trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
-            # Nothing else counts: the start of a run follows its first heartbeat, and Cancelling is
-            # what a run stays in whose worker dies.
-            expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{end}" for end in ENDS)},
-            **_of(FLOWS),
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=seconds),
-        ),
-        actions=[_crashed(seconds)],
-    )
+    # Nothing else counts: the start of a run follows its first heartbeat, and Cancelling is what a
+    # run stays in whose worker dies.
+    return _silence(
+        NAME, f"Marks runs as crashed that sent no heartbeat for {seconds} s.", FLOWS,
+        after="heartbeat", expect={"heartbeat", *ENDS}, seconds=seconds,
+    )  # fmt: skip
 
 
 def never_started(seconds: int = STARTING_SECONDS) -> AutomationCore:
     """A run of ours that a worker has taken up, and whose process says nothing, becomes Crashed."""
+    return _silence(
+        NEVER, f"Marks runs as crashed that were taken up {seconds} s ago and do not run.",
+        STARTED_HERE, after="Pending", expect={"Running", "Cancelling", *ENDS}, seconds=seconds,
+    )  # fmt: skip
+
+
+def _silence(
+    name: str, description: str, flows: list[str], *, after: str, expect: set[str], seconds: int
+) -> AutomationCore:
+    """Calls a run of these flows crashed if none of what is expected follows within the seconds.
+
+    `after` and `expect` name states, or the heartbeat.
+    """
     return AutomationCore(
-        name=NEVER,
-        description=f"Marks runs as crashed that were taken up {seconds} s ago and do not run.",
+        name=name,
+        description=description,
         trigger=EventTrigger(
-            after={"prefect.flow-run.Pending"},
-            expect={f"prefect.flow-run.{state}" for state in {"Running", "Cancelling", *ENDS}},
-            **_of(STARTED_HERE),
+            after={f"prefect.flow-run.{after}"},
+            expect={f"prefect.flow-run.{each}" for each in expect},
+            **_of(flows),
             posture=Posture.Proactive,
             threshold=1,
             within=timedelta(seconds=seconds),
         ),
-        actions=[_crashed(seconds)],
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                name="Crashed",
+                message=MESSAGE.format(seconds=seconds),
+                force=False,  # One that has ended stays as it is.
+            )
+        ],
     )
 
 

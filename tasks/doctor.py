@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     places = [Place(root), *(Place(one, str(one.relative_to(root))) for one in workspaces(root))]
-    tally = Counter(_report(_damaged_store(), "", fix=fix))
+    tally = Counter(_report(_damaged_store(root), "", fix=fix))
     tally.update(_report(examine_caches([one.folder for one in places]), "", fix=fix))
     for place in places:
         tally.update(_report(examine(place), place.before, fix=fix))
@@ -223,8 +223,8 @@ def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
                 yield Finding(str(error), partial(_remove, path, "removed; an older one is used"))
 
 
-def _damaged_store() -> Iterator[Finding]:
-    if problem := damage(tracking_uri(Path.cwd())):
+def _damaged_store(root: Path) -> Iterator[Finding]:
+    if problem := damage(tracking_uri(root)):
         yield Finding(
             problem, remedy="put a copy of it back, or move it away and run make sync, which sends "
             "every run again (decisions about promotions are in it alone)",

@@ -144,7 +144,9 @@ def unfit(who: str, why: str) -> str | None:
     for name, text in (("who", who), ("why", why)):
         if len(text) > LONGEST:
             return f"{name}: expected at most {LONGEST:,} letters, found {len(text):,}"
-        if text.encode(errors="replace") != text.encode(errors="surrogateescape"):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             return f"{name}: expected UTF-8, found {text!a}"
     return None
 

@@ -110,7 +110,8 @@ def test_a_decision_is_recorded_on_the_version_of_the_policy_and_on_its_run(root
 @pytest.mark.parametrize(
     ("reason", "words"),
     [("x" * 2001, "why: expected at most 2,000 letters, found 2,001"),
-     ("a\udcff", r"why: expected UTF-8, found 'a\udcff'")],
+     ("a\udcff", r"why: expected UTF-8, found 'a\udcff'"),
+     ("a\ud800", r"why: expected UTF-8, found 'a\ud800'")],
 )  # fmt: skip
 def test_a_reason_that_cannot_be_recorded_leaves_nothing_of_a_decision(
     root: Path, reason: str, words: str

@@ -173,8 +173,8 @@ def _finish_step(
     process: "subprocess.Popen[bytes]", logger: logging.Logger | logging.LoggerAdapter[Any]
 ) -> None:
     """Pass a Ctrl-C on and wait; who pressed it sees what the stage says, and can do so again."""
-    processes.signal_group(process, signal.SIGINT)
     try:
+        processes.signal_group(process, signal.SIGINT)
         # DVC waits for its stage.
         _show_rest(process, logger)
     except BaseException:

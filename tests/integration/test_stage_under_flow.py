@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.stages import run_stage
+from flows import processes
+from flows.stages import _finish_step, run_stage
 from tests.integration.flow_world import (  # noqa: F401
     ROOT,
     ask,
@@ -120,6 +122,31 @@ def test_dvc_and_the_stage_end_with_us_and_the_checkpoint_is_kept(workspace: Pat
     assert eventually(lambda: (workspace / "checkpoint").exists())
     if number != signal.SIGKILL:
         assert "checkpoint saved" in said, "the last words of the stage were not heard"
+
+
+def test_a_second_ctrl_c_counts_while_the_first_one_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code = "import signal, sys, time\nheard = []\n"
+    code += "signal.signal(signal.SIGINT, lambda *_: sys.exit() if heard else heard.append(1))\n"
+    code += "print('ready', flush=True)\nwhile True: time.sleep(0.1)"
+    command = [sys.executable, "-c", code]
+    process = processes.start(command, cwd=tmp_path, env=dict(os.environ), output=subprocess.PIPE)
+    assert next(processes.lines(process)).startswith(b"ready")
+    killpg, passed = os.killpg, []
+
+    def interrupted(group: int, number: int) -> None:
+        killpg(group, number)
+        passed.append(number)
+        if len(passed) == 1:
+            time.sleep(0.5)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "killpg", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _finish_step(process, logging.getLogger("test_flow_stages"))
+    assert passed[:2] == [signal.SIGINT] * 2
+    assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.long

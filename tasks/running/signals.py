@@ -31,14 +31,15 @@ class Signals:
         """A signal has arrived; work inside `patient` should end soon."""
         self._patient = False
         self._alarmed = False
-        self._interrupted = False
-        """A further SIGTERM would interrupt what the first one has set in motion."""
+        self._ending = False
+        """Something has set the end in motion, and a SIGTERM would only interrupt that."""
 
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Handle SIGINT, SIGTERM and our own alarm; Ctrl-C stays ignored where it was (nohup).
 
-        An interrupt leaves SIGTERM ignored, for the end is recorded next: see `sigterm_restored`.
+        An interrupt leaves SIGTERM ignored, for the end is recorded next, and so does an error, at
+        which a launcher may end all processes. `sigterm_restored` undoes it.
         """
         numbers = [signal.SIGTERM, signal.SIGALRM]
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -46,7 +47,7 @@ class Signals:
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
-        except KeyboardInterrupt:
+        except BaseException:
             before[signal.SIGTERM] = signal.SIG_IGN
             raise
         finally:
@@ -64,15 +65,18 @@ class Signals:
         self._patient = True
         try:
             yield
+        except (Exception, KeyboardInterrupt):
+            self._ending = True
+            raise
         finally:
             self._patient = False
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if self._interrupted and number == signal.SIGTERM:
+        if self._ending and number == signal.SIGTERM:
             return
         again = self.asked and number == signal.SIGINT
         if not self._patient or again or number == signal.SIGALRM:
-            self._interrupted = True
+            self._ending = True
             raise KeyboardInterrupt
         self.asked = True
         if number == signal.SIGINT:

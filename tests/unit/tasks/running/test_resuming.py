@@ -283,6 +283,29 @@ def test_once_interrupted_a_stage_hears_no_further_sigterm_until_its_end_is_reco
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_once_its_training_has_failed_a_stage_hears_no_sigterm_until_that_is_recorded():
+    """A launcher sends one as soon as another of the stage's processes has died."""
+    before, unwound = signal.getsignal(signal.SIGTERM), []
+
+    def work() -> None:
+        signals = Signals()
+        with signals.heard():
+            try:
+                with signals.patient():
+                    raise RuntimeError
+            finally:
+                send(signal.SIGTERM)
+                unwound.append(True)
+
+    with sigterm_restored():
+        with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
+            work()
+        assert raised.type is RuntimeError
+        send(signal.SIGTERM)  # while its outcome is written
+        assert unwound
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_handlers_and_alarm_are_as_before_afterwards():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     signals = Signals()

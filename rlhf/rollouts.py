@@ -9,8 +9,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from rlhf.actor_critic import ActorCritic
-from rlhf.batches import Rollout
-from rlhf.compute import Compute
+from rlhf.batches import HostMasks, Rollout
+from rlhf.compute import Compute, sent
 from rlhf.distributed import gather, share, world
 from rlhf.generation import Responses, sample_responses
 from rlhf.head_products import keeping_casts
@@ -54,7 +54,7 @@ class MicroBatches(NamedTuple):
 
     def of(self, lengths: torch.Tensor) -> list[torch.Tensor]:
         """Indices of the rows of each micro-batch of this process, from every row's length."""
-        groups = [g.to(lengths.device) for g in self.minibatches or [torch.arange(len(lengths))]]
+        groups = self.minibatches or [torch.arange(len(lengths))]
         ordered = [share(rows[lengths[rows].argsort(stable=True)]) for rows in groups]
         return [part for rows in ordered for part in rows.split(self.size)]
 
@@ -78,24 +78,25 @@ def collect_rollout(
     of the prompts, and has the rollout of all. Another sampler is asked for all of them once.
     """
     ids, mask = pad_left(prompts, tokens.pad)
-    ids, mask = ids.to(compute.device), mask.to(compute.device)
+    padded = ids.to(compute.device), mask.to(compute.device)
     # One context for all of it: within it the policy's weights are cast once.
     with compute.autocast(), keeping_casts():
-        responses, told = _sampled(models, prompts, (ids, mask), sampling, tokens, draws)
-        lengths = mask.sum(dim=1) + responses.response_mask.sum(dim=1)
-        together = micro_batches.of(lengths)
+        responses, told = _sampled(models, prompts, padded, sampling, tokens, draws)
+        # The last wait for the device until all is scored.
+        masks = HostMasks(prompt=mask, response=responses.response_mask.cpu())
+        together = micro_batches.of(masks.lengths())
         parts = [
             _score(
                 models,
-                (ids[rows], mask[rows]),
-                _rows(responses, rows),
+                [tensor[sent(rows, compute.device)] for tensor in (*padded, *responses)],
+                masks.select(rows),
                 sampling,
                 packing=micro_batches.packing,
             )
             for rows in together
         ]
-    scored = gather(torch.cat(together))
-    rollout = Rollout.concat(parts).of_all_processes().select(scored.argsort())
+    order = sent(gather(torch.cat(together)).argsort(), compute.device)
+    rollout = Rollout.concat(parts).of_all_processes().select(order)
     if told is None:
         return rollout
     known = torch.where(told.isnan(), rollout.logprobs, told)
@@ -138,29 +139,28 @@ def _of_all(responses: Responses, count: int, pad_id: int) -> Responses:
     return Responses(*(gather(part)[order] for part in (ids, mask, ended)))
 
 
-def _rows(responses: Responses, rows: torch.Tensor) -> Responses:
-    return Responses(*(tensor[rows] for tensor in responses))
-
-
 def _score(
     models: PPOModels,
-    prompts: tuple[torch.Tensor, torch.Tensor],
-    responses: Responses,
+    on_device: Sequence[torch.Tensor],
+    masks: HostMasks,
     sampling: SamplingParams,
     *,
     packing: bool,
 ) -> Rollout:
-    """All models' outputs for a micro-batch; columns that are padding in every row are left out."""
-    prompt_ids, prompt_mask = prompts
-    first = int(prompt_mask.any(dim=0).long().argmax())
-    width = int(responses.response_mask.any(dim=0).sum())
-    ids, mask = responses.response_ids[:, :width], responses.response_mask[:, :width]
-    batch = (prompt_ids[:, first:], prompt_mask[:, first:], ids, mask)
+    """All models' outputs for a micro-batch; columns that are padding in every row are left out.
+
+    `on_device` has the prompts with their mask and the responses with theirs, and which have ended.
+    Whatever asks where a mask is True asks the host's.
+    """
+    prompt_ids, prompt_mask, response_ids, response_mask, ended = on_device
+    first, width = masks.columns()
+    trimmed, ids = masks.trimmed(), response_ids[:, :width]
+    batch = (prompt_ids[:, first:], trimmed.prompt, ids, trimmed.response)
+
+    only = trimmed.response if packing else None
 
     def logprobs_of(lm: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
-        return chunked_logprobs(
-            lm, hidden, ids, temperature=sampling.temperature, only=mask if packing else None
-        )
+        return chunked_logprobs(lm, hidden, ids, temperature=sampling.temperature, only=only)
 
     states = models.actor.states(*batch, packing=packing)
     logprobs = logprobs_of(models.actor.lm, states.hidden)
@@ -173,17 +173,17 @@ def _score(
         scores = models.reward_model(*ids_and_mask, packing=packing)
 
     def widened(values: torch.Tensor) -> torch.Tensor:
-        return functional.pad(values, (0, responses.response_ids.shape[1] - width))
+        return functional.pad(values, (0, response_ids.shape[1] - width))
 
     return Rollout(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
-        response_ids=responses.response_ids,
-        response_mask=responses.response_mask,
+        response_ids=response_ids,
+        response_mask=response_mask,
         logprobs=widened(logprobs),
         sampler_logprobs=widened(logprobs),
         ref_logprobs=widened(ref_logprobs),
         values=widened(states.values),
         scores=scores,
-        ended=responses.ended,
+        ended=ended,
     )

@@ -23,10 +23,11 @@ from rlhf.params.reward import RewardParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.params.sft import SFTParams
 from rlhf.ppo_update import PPOTraining, update
+from rlhf.rollouts import MicroBatches, collect_rollout
 from rlhf.seeding import Seeds
 from tests import families, ppo_world, pretended_device, tiny
 from tests.pretended_device import DEVICE, OnDevice
-from tests.tiny import EOS, PAD, PROMPTS
+from tests.tiny import EOS, PAD, PROMPTS, TOKENS
 from tests.training_steps import EXAMPLES, PAIRS
 
 COMPUTE = Compute(DEVICE, "float32")
@@ -227,3 +228,25 @@ def test_a_step_of_decoding_waits_once_though_rows_end_and_leave(
     ending = going.clone()
     ending[0, 2] = ending[1, 5] = ending[2, 5] = 0.1  # Token 1 of 16, the end token.
     assert sampled(prompts, ending, waits) == longer
+
+
+@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("value_model", ["separate", "shared"])
+def test_no_micro_batch_of_a_rollout_is_waited_for(
+    value_model: str, packing: bool, waits: list[str]
+) -> None:
+    """However many there are: what they wait for is known once the responses are."""
+
+    def collected(size: int) -> int:
+        models = ppo_world.fresh(ppo_world.params(value_model=value_model)).models
+        for model in (models.actor, models.reference, models.reward_model):
+            pretended_device.move(model)
+        waits.clear()
+        collect_rollout(
+            models, PROMPTS, SamplingParams(max_new_tokens=4), TOKENS,
+            micro_batches=MicroBatches(size, packing=packing), compute=COMPUTE,
+            draws=torch.full((len(PROMPTS), 4), 0.5, dtype=torch.float64),
+        )  # fmt: skip
+        return len(waits)
+
+    assert collected(1) == collected(len(PROMPTS))

@@ -100,7 +100,6 @@ _FILES = (
     holds("object.json", b'{"rows": []}', "expected a list of objects"),
     holds("items.json", b"[1]", "item 1: expected an object"),
     holds("open.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"}', "not JSON"),
-    holds("lines.json", good_lines(), "looks like JSON Lines"),
     holds("long_row.csv", _CSV + b"p," + b"x," * (2 << 20) + b"b\n", "over 4,194,304 bytes"),
     holds("cells.csv", _CSV + b"p,a\n", ":3: 2 cells, expected 3"),
     holds("header_twice.csv", b"prompt,chosen,chosen\np,a,b\n", ":1: a column name occurs twice"),

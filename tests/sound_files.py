@@ -44,6 +44,7 @@ SOUND = (
     holds("packed.jsonl.gz", gzip.compress(good_lines(12))),
     holds("two_members.jsonl.gz", _HALVES),
     holds("list.json", json.dumps(GOOD, indent=2).encode()),
+    holds("lines.json", good_lines(12)),
     holds("bom.csv", ("\ufeff" + _HEADER + _CELLS).encode()),
     holds("good.tsv", (_HEADER + _CELLS).replace(",", "\t").encode()),
     holds("spaced_list.json", b" \n" + json.dumps(GOOD).encode() + b"\n" * 1000),

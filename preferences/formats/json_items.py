@@ -1,4 +1,8 @@
-"""Reads a JSON list item by item, so that a file may be larger than memory."""
+"""Reads a JSON list item by item, so that a file may be larger than memory.
+
+Many data sets on the hub are JSON Lines under the name of a list, `.json`; they are read as what
+they are.
+"""
 
 import codecs
 import json
@@ -8,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from preferences.opening import Limits, open_binary
-from preferences.reader import MAX_ROW_BYTES, Problems, decode_from
+from preferences.reader import MAX_ROW_BYTES, Problems, decode_from, stream_objects
 from preferences.records import Row
 from preferences.row_values import RowError
 from preferences.schemas import shown
@@ -97,22 +101,42 @@ class _Text:
 
 
 def json_rows(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
-    """The objects of a JSON list with their locations; records problems."""
+    """The objects of a JSON list, or of lines, with their locations; records problems."""
+    try:
+        if _are_lines(path, problems.limits):
+            for line in stream_objects(path, problems):
+                yield line.where, line.row
+        else:
+            yield from _list_items(path, problems)
+    except RowError as error:
+        problems.add(str(path), str(error))
+
+
+def _are_lines(path: Path, limits: Limits) -> bool:
+    """Whether something follows an object.
+
+    Raises:
+        RowError: there is an object, but it is not JSON.
+    """
+    with open_binary(path, limits) as stream:
+        text = _Text(stream)
+        return text.next() == "{" and text.value(limits) is not None and text.next() != ""
+
+
+def _list_items(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:
     with open_binary(path, problems.limits) as stream:
         text = _Text(stream)
-        try:
-            if text.next() != "[":
-                problems.add(str(path), _no_list(text, problems.limits))
-                return
-            text.skip()
-            for number, item in enumerate(_items(text, problems.limits), start=1):
-                where = f"{path} item {number}"
-                if isinstance(item, dict):
-                    yield where, item
-                else:
-                    problems.add_row(where, f"expected an object, got {shown(item)}")
-        except RowError as error:
-            problems.add(str(path), str(error))
+        if text.next() != "[":
+            text.value(problems.limits)
+            problems.add(str(path), "expected a list of objects, or an object on each line")
+            return
+        text.skip()
+        for number, item in enumerate(_items(text, problems.limits), start=1):
+            where = f"{path} item {number}"
+            if isinstance(item, dict):
+                yield where, item
+            else:
+                problems.add_row(where, f"expected an object, got {shown(item)}")
 
 
 def _items(text: _Text, limits: Limits) -> Iterator[Any]:
@@ -129,11 +153,3 @@ def _items(text: _Text, limits: Limits) -> Iterator[Any]:
     text.skip()
     if text.next():
         raise text.wrong("Extra data")
-
-
-def _no_list(text: _Text, limits: Limits) -> str:
-    """What is wrong with a file that is no list."""
-    value = text.value(limits)
-    if isinstance(value, dict) and text.next():
-        return "it looks like JSON Lines: rename it to .jsonl"
-    return "expected a list of objects (JSON Lines files end in .jsonl)"

@@ -1,3 +1,4 @@
+import gzip
 import json
 from datetime import UTC, datetime
 
@@ -5,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from preferences.formats.files import read_records
 from preferences.formats.reading import open_source
 from preferences.formats.writing import write_items
 from preferences.reader import MAX_ROW_BYTES, MalformedDataError
@@ -225,7 +227,8 @@ def test_what_a_folder_holds_beside_data_is_named_unless_it_is_known_as_none(tmp
     assert link == f"{tmp_path}/z.jsonl: no such file"
 
 
-def test_json_lines_in_a_json_file_are_recognised(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text(GOOD * 2)
-    assert str(errors_of(path)) == f"{path}: it looks like JSON Lines: rename it to .jsonl"
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+def test_json_lines_in_a_json_file_are_read_as_such(tmp_path, name):
+    path, content = tmp_path / name, (GOOD * 2).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert [row.where for row in read_records(path)] == [f"{path}:1", f"{path}:2"]

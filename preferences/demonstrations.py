@@ -8,15 +8,18 @@ turns; one without a `prompt_id` gets that of its content. `messages` goes befor
 data sets that have a conversation and its first question side by side.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from preferences.formats.turns import answer_of, as_messages
-from preferences.reader import Problems, stream_objects
+from preferences.reader import NumberedRow, Problems, stream_objects
 from preferences.records import Prompt, Row, prompt_text, text_hash
 from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, shown
+
+Objects = Callable[[Path, Problems], Iterator[NumberedRow]]
+"""Reads the rows of data with any columns and records what is damaged."""
 
 _ID = Field(name="prompt_id", filled=True, required=False, nullable=True)
 _PROMPT = Field(name="prompt", kind="prompt", filled=True)
@@ -32,14 +35,14 @@ _CONVERSATIONS = Schema(
 )
 
 
-def read_demonstrations(path: Path) -> list[Row]:
-    """The demonstrations of a JSON Lines file, each in one of the two forms.
+def read_demonstrations(path: Path, objects: Objects = stream_objects) -> list[Row]:
+    """The demonstrations of a file, by default JSON Lines, each in one of the two forms.
 
     Raises:
         MalformedDataError: the file is missing, damaged, or any row is not a demonstration.
     """
     problems, rows = Problems(), []
-    for numbered in stream_objects(path, problems):
+    for numbered in objects(path, problems):
         try:
             schema, row = _in_our_words(numbered.row)
             wrong = list(schema.problems(row))
@@ -53,14 +56,14 @@ def read_demonstrations(path: Path) -> list[Row]:
     return rows
 
 
-def read_prompts(path: Path) -> list[Row]:
-    """The prompts of a JSON Lines file, each with an id.
+def read_prompts(path: Path, objects: Objects = stream_objects) -> list[Row]:
+    """The prompts of a file, by default JSON Lines, each with an id.
 
     Raises:
         MalformedDataError: the file is missing, damaged, or any row is not a prompt.
     """
     problems, rows = Problems(), []
-    for numbered in stream_objects(path, problems):
+    for numbered in objects(path, problems):
         wrong = list(OWN_PROMPTS.problems(numbered.row))
         for problem in wrong:
             problems.add_row(numbered.where, problem)

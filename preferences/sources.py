@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from preferences.formats.files import container_of
+from preferences.formats.files import container_of, read_records
 from preferences.formats.layouts import Layout
 from preferences.formats.maps import layout_of
 from preferences.formats.reading import Source, detect_row, open_source
@@ -76,6 +76,18 @@ def opened(params: SourceParams) -> Source | None:
     return open_source(
         path, params.format, layout=_layout(params), skip_malformed=params.skip_malformed
     )
+
+
+def rows_at(path: Path, problems: Problems) -> Iterator[NumberedRow]:
+    """The rows of a file, a folder of files, or a data set that was saved; records problems.
+
+    Raises:
+        MalformedDataError: a file has an unknown suffix, or a saved data set is damaged.
+    """
+    if path.is_dir() and not _holds_files(path):
+        yield from _hub_rows(SourceParams(path=str(path)))
+    else:
+        yield from read_records(path, problems)
 
 
 def _layout(params: SourceParams) -> Layout | None:

@@ -17,15 +17,22 @@ from data.support_desk.intents import Split
 from data.support_desk.splits import sample_requests
 from data.support_desk.templates import select_templates
 from data.support_desk.writers import sample_writer, write_response
-from preferences.demonstrations import read_demonstrations, read_prompts
+from preferences.formats.files import container_of
 from preferences.memory import memory_capped
-from preferences.reader import read_rows
 from preferences.records import compact_json
 from preferences.schemas import CORPUS
 from preferences.sources import gather
 from preferences.withdrawals import Withdrawals, WithdrawalsError, load_withdrawals
 from rlhf.named_seeds import named_random
-from tasks.own_data.rows import MIN_EVALUATED, distinct, own_split, read_preferences
+from tasks.own_data.rows import (
+    MIN_EVALUATED,
+    distinct,
+    own_demonstrations,
+    own_prompts,
+    own_rows,
+    own_split,
+    read_preferences,
+)
 from tasks.params.prepare import FilesParams, PrepareParams
 from tasks.running.outcome import StageEnd
 from tasks.running.progress import say_left_out, track
@@ -84,7 +91,7 @@ def _support_desk(folder: Path, params: PrepareParams, seed: int, withdrawn: Wit
 
 
 def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None:
-    given = withdrawn.kept(read_prompts(_existing("prompts", files.prompts)))
+    given = withdrawn.kept(own_prompts(_existing("prompts", files.prompts)))
     prompts = distinct(given)
     more = len(given) - len(prompts)
     say_left_out(more, len(given), "prompts", f"{files.prompts}: they repeat others")
@@ -99,7 +106,7 @@ def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None
             raise StageEnd("bad_input", f"{files.prompts}: {few}, expected {MIN_EVALUATED} or more")
         (folder / "prompts").mkdir(exist_ok=True)
         write_json_lines(folder / "prompts" / f"{split}.jsonl", rows)
-    demonstrations = read_demonstrations(_existing("demonstrations", files.demonstrations))
+    demonstrations = own_demonstrations(_existing("demonstrations", files.demonstrations))
     write_json_lines(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
     if files.corpus is None:
         _write(folder / "corpus.jsonl", [])
@@ -114,15 +121,18 @@ def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None
 
 def _own_corpus(path: Path, source: Path, withdrawn: Withdrawals) -> None:
     """Write the documents; a plain file that nothing is left out of keeps its bytes."""
-    if withdrawn.tombstones or source.suffix == ".gz" or _has_byte_order_mark(source):
-        write_json_lines(path, withdrawn.kept(read_rows(source, CORPUS)))
-    else:
+    if _plain(source) and not withdrawn.tombstones:
         shutil.copyfile(source, path)
+    else:
+        write_json_lines(path, withdrawn.kept(own_rows(source, CORPUS)))
 
 
-def _has_byte_order_mark(path: Path) -> bool:
+def _plain(path: Path) -> bool:
+    """Whether a file is JSON Lines, neither packed nor with a byte order mark."""
+    if path.is_dir() or path.suffix == ".gz" or container_of(path) != "jsonl":
+        return False
     with path.open("rb") as stream:
-        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+        return stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8
 
 
 def _add_sources(folder: Path, params: PrepareParams, withdrawn: Withdrawals) -> None:
@@ -146,7 +156,7 @@ def _add_sources(folder: Path, params: PrepareParams, withdrawn: Withdrawals) ->
 
 
 def _existing(key: str, path: str) -> Path:
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise StageEnd("bad_input", f"prepare.files.{key}: {path}: no such file")
     return Path(path)
 

@@ -7,17 +7,26 @@ from typing import Any, NamedTuple
 
 from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
-from preferences.demonstrations import prompts_of, read_demonstrations, read_prompts
+from preferences.demonstrations import prompts_of
 from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
-from preferences.reader import MalformedDataError, read_rows
+from preferences.reader import MalformedDataError
 from preferences.records import Prompt, Row
 from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import is_transcript, split_of
 from tasks.own_data.fresh_prompts import prompt_notes
-from tasks.own_data.rows import MIN_EVALUATED, distinct, own_split, question, read_preferences
+from tasks.own_data.rows import (
+    MIN_EVALUATED,
+    distinct,
+    own_demonstrations,
+    own_prompts,
+    own_rows,
+    own_split,
+    question,
+    read_preferences,
+)
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
@@ -66,7 +75,7 @@ def examine(params: Params, root: Path) -> OwnData:
         _examine_prompts(data, files, params)
         _examine_demonstrations(data, files)
         if files.corpus is not None:
-            data.rows("prepare.files.corpus", files.corpus, lambda path: read_rows(path, CORPUS))
+            data.rows("prepare.files.corpus", files.corpus, lambda path: own_rows(path, CORPUS))
     judged: set[str] = set()
     for key, pairs in _preferences(data, params):
         _examine_form(data, key, [pair.prompt for pair in pairs])
@@ -115,7 +124,7 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
 
 def _distinct_prompts(data: OwnData, key: str, files: FilesParams) -> list[Row]:
     """The prompts that `prepare` keeps."""
-    given = data.rows(key, files.prompts, read_prompts)
+    given = data.rows(key, files.prompts, own_prompts)
     rows = distinct(given)
     if more := len(given) - len(rows):
         data.notes.append(f"{key}: {more} of {len(given)} prompts repeat others and are left out")
@@ -137,7 +146,7 @@ def _examine_fresh_prompts(
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     key = "prepare.files.demonstrations"
-    rows = data.rows(key, files.demonstrations, read_demonstrations)
+    rows = data.rows(key, files.demonstrations, own_demonstrations)
     _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
     shared = [
         number

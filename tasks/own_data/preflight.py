@@ -34,6 +34,11 @@ ALLOWED = "data/allowed.jsonl"
 """Exceptions from the gate, which `validate` reads."""
 
 FOLDERS = ("base.model", "label.reward_model", "reward.model")
+DATA = (
+    "prepare.sources", "prepare.files.prompts", "prepare.files.demonstrations",
+    "prepare.files.corpus",
+)  # fmt: skip
+"""What may be a file or a folder."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +120,7 @@ def _path_problems(params: Params, root: Path) -> Iterator[Problem]:
             )
         elif named.key in FOLDERS and not place.is_dir():
             yield named.key, f"{named.path}: a file; expected a model folder in Hugging Face format"
-        elif not named.key.startswith(("prepare.sources", *FOLDERS)) and place.is_dir():
+        elif not named.key.startswith((*DATA, *FOLDERS)) and place.is_dir():
             yield named.key, f"{named.path}: a folder; expected a file"
 
 

@@ -1,14 +1,18 @@
-"""Your own prompts and preferences: how they are read and split."""
+"""Your own prompts, demonstrations, documents and preferences: how they are read and split."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from preferences.demonstrations import read_demonstrations, read_prompts
+from preferences.formats.cells import decoded
+from preferences.formats.files import container_of
 from preferences.formats.reading import detect
 from preferences.normal_text import normal_text
-from preferences.reader import MalformedDataError, read_rows
+from preferences.reader import MalformedDataError, NumberedRow, Problems, read_rows
 from preferences.records import Prompt, Row
-from preferences.schemas import PREFERENCES
+from preferences.schemas import PREFERENCES, Field, Schema
+from preferences.sources import rows_at
 from preferences.splitting import asked, split_of
 from tasks.params.prepare import FilesParams
 
@@ -18,6 +22,20 @@ prompt could be in the held-out pairs of a round."""
 
 MIN_EVALUATED = 2
 """Fewest prompts of a split that policies are evaluated on: one has no interval."""
+
+
+_COLUMNS = Schema(
+    "rows",
+    (
+        Field(name="prompt_id", nullable=True),
+        Field(name="prompt", kind="prompt"),
+        Field(name="response"),
+        Field(name="completion", kind="prompt"),
+        Field(name="messages", kind="prompt"),
+        Field(name="text"),
+    ),
+)
+"""What the cells of a CSV file hold, and where messages may have keys that are null."""
 
 
 def own_split(prompt: Prompt, files: FilesParams) -> str:
@@ -42,6 +60,46 @@ def distinct(prompts: Iterable[Row]) -> list[Row]:
     return list(first.values())
 
 
+def own_prompts(path: Path) -> list[Row]:
+    """The rows of `prepare.files.prompts`, each with an id.
+
+    Raises:
+        MalformedDataError: the data are missing, damaged, or any row is not a prompt.
+    """
+    return read_prompts(path, _objects)
+
+
+def own_demonstrations(path: Path) -> list[Row]:
+    """The rows of `prepare.files.demonstrations`, each in one of the pipeline's two forms.
+
+    Raises:
+        MalformedDataError: the data are missing, damaged, or any row is not a demonstration.
+    """
+    return read_demonstrations(path, _objects)
+
+
+def own_rows(path: Path, schema: Schema) -> list[Row]:
+    """The rows of any kind of file, checked against `schema`.
+
+    Raises:
+        MalformedDataError: the data are missing, damaged, or any row breaks the schema.
+    """
+    problems, rows = Problems(), []
+    for numbered in _objects(path, problems):
+        rows.append(numbered.row)
+        for problem in schema.problems(numbered.row):
+            problems.add_row(numbered.where, problem)
+    problems.check()
+    return rows
+
+
+def _objects(path: Path, problems: Problems) -> Iterator[NumberedRow]:
+    """The rows of what `prepare.sources` reads, too, with cells interpreted."""
+    for numbered in rows_at(path, problems):
+        row = decoded(numbered.row, _COLUMNS) if numbered.cells else numbered.row
+        yield replace(numbered, row=_COLUMNS.without_null_keys(row))
+
+
 def read_preferences(path: Path) -> list[Row]:
     """The rows of `prepare.files.preferences`, which must be in our own format.
 
@@ -51,22 +109,25 @@ def read_preferences(path: Path) -> list[Row]:
     try:
         return read_rows(path, PREFERENCES)
     except MalformedDataError as damaged:
-        if (name := _other_format(path)) is None:
+        if (found := _other_format(path)) is None:
             raise
         raise MalformedDataError(
             [
-                f"{path}: found the format {name}, expected preferences as in data/README.md; "
-                "name the file under prepare.sources instead, which reads both: "
+                f"{path}: {found}; name the file under prepare.sources instead, which reads both: "
                 f"sources: [{{path: {path}}}]"
             ],
             1,
         ) from damaged
 
 
-def _other_format(path: Path) -> Any:
-    """The known format that the first row is in, None where it is ours or none."""
+def _other_format(path: Path) -> str | None:
+    """What the first row was found in and what was expected; None where it is ours or unknown."""
     try:
         name = detect(path)
     except MalformedDataError:
         return None
-    return None if name == "preferences" else name
+    if name != "preferences":
+        return f"found the format {name}, expected preferences as in data/README.md"
+    if container_of(path) != "jsonl":
+        return f"found the format {name}, expected JSON Lines, not {path.suffix}"
+    return None

@@ -11,7 +11,7 @@ from rlhf.params.ranges import Count, CountOrZero, Fraction, OpenFraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesParams:
-    """Your own data, as JSON Lines below the repository (see data/README.md)."""
+    """Your own data, in files or folders as `sources` has them (see data/README.md)."""
 
     prompts: str
     """{"prompt"}: split by a hash of the prompt into train, heldout and test."""
@@ -20,7 +20,8 @@ class FilesParams:
     corpus: str | None = None
     """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
     preferences: str | None = None
-    """Preferences to start from."""
+    """Preferences to start from, in this project's own format and JSON Lines; `sources` reads
+    others."""
     heldout_fraction: Fraction = 0.1
     """Share of prompts for evaluation after each round."""
     test_fraction: Fraction = 0.1

@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import shutil
 from codecs import BOM_UTF8
 
 import pytest
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from tasks.own_data.preflight import check_inputs
@@ -106,6 +108,31 @@ def test_a_corpus_is_prepared_as_plain_rows_and_a_plain_one_keeps_its_bytes(
 
     found = (place.root / "data/prepared/corpus.jsonl").read_bytes()
     assert found == (content if kind == "plain" else content.replace(b":  ", b": "))
+
+
+def test_tables_and_saved_data_sets_are_prepared_like_json_lines(place: Place):
+    own = place.root / "own"
+    tables = {
+        name: Dataset.from_list(rows(own / f"{name}.jsonl"))
+        for name in ("prompts", "demonstrations", "corpus")
+    }
+    assert place.run("prepare")[0] == 0
+    prepared = place.root / "data/prepared"
+    expected = {path: path.read_bytes() for path in prepared.rglob("*.jsonl")}
+    tables["prompts"].save_to_disk(own / "prompts")
+    tables["demonstrations"].to_parquet(own / "demonstrations.parquet")
+    tables["corpus"].to_csv(own / "corpus.csv")
+    shutil.rmtree(prepared)
+    place.values["prepare"]["files"] = {
+        "prompts": "own/prompts",
+        "demonstrations": "own/demonstrations.parquet",
+        "corpus": "own/corpus.csv",
+    }
+    check_inputs(load_params(place.save()), place.root)
+
+    assert place.run("prepare")[0] == 0
+
+    assert {path: path.read_bytes() for path in prepared.rglob("*.jsonl")} == expected
 
 
 def test_too_few_prompts_for_three_splits_are_refused(place: Place):

@@ -61,6 +61,8 @@ def take_preset(root: Path, name: str, model: str | None) -> list[Change]:
         raise ParamsError(
             f"no preset {name!r}: {FOLDER / name}.yaml is missing; there are: {found}"
         )
+    if model is not None and not model.strip():
+        raise ParamsError("--model (MODEL=) is empty, expected the folder of a model")
     path = root / "params.yaml"
     values = read_yaml(path)
     if model is None and not (isinstance(values.get("base"), dict) and values["base"].get("model")):

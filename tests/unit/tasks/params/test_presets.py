@@ -154,6 +154,7 @@ def test_a_model_in_a_folder_drops_the_revision_of_one_on_the_hub(root: Path) ->
         ),
         ("1b-gpu", None, "base.model is null; name its folder: make repro PRESET=1b-gpu MODEL="),
         ("1b-gpu", "none", "params.yaml: base.model: none: no such model folder"),
+        ("1b-gpu", "", "--model (MODEL=) is empty, expected the folder of a model"),
     ],
 )
 def test_what_cannot_be_taken_is_one_line_and_changes_nothing(
@@ -171,7 +172,7 @@ def test_what_cannot_be_taken_is_one_line_and_changes_nothing(
     assert "\n" not in str(error.value)
 
     monkeypatch.chdir(root)
-    assert main([name, *(["--model", model] if model else [])]) == 2
+    assert main([name, *(["--model", model] if model is not None else [])]) == 2
     assert problem in capsys.readouterr().err
     assert ((root / "params.yaml").read_bytes(), sorted(root.iterdir())) == (before, files)
 

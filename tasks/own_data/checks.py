@@ -45,6 +45,8 @@ class OwnData:
     """What does not stop a run, but the user should know."""
     splits: dict[str, set[str]] = field(default_factory=dict)
     """Split -> what its prompts ask, as `question` has it."""
+    prompts: dict[str, list[Prompt]] = field(default_factory=dict)
+    """Split -> its prompts."""
     train_ids: set[str] = field(default_factory=set)
     """Ids of the prompts for training."""
 
@@ -93,13 +95,14 @@ def _examine_prompts(data: OwnData, files: FilesParams, params: Params) -> None:
     if not (rows := _distinct_prompts(data, key, files)):
         return
     _examine_form(data, key, [row["prompt"] for row in rows])
-    counts = {"train": 0, "heldout": 0, "test": 0}
+    data.prompts = {"train": [], "heldout": [], "test": []}
     for row in rows:
         split = own_split(row["prompt"], files)
-        counts[split] += 1
+        data.prompts[split].append(row["prompt"])
         if split == "train":
             data.train_ids.add(row["prompt_id"])
         data.splits.setdefault(split, set()).add(question(row["prompt"]))
+    counts = {split: len(prompts) for split, prompts in data.prompts.items()}
     empty = [split for split, count in counts.items() if not count]
     if empty:
         none = f"none of the {len(rows)} prompts falls into split {', '.join(empty)}"

@@ -13,6 +13,7 @@ from tasks.own_data.rows import own_split
 from tasks.params.loading import load_params
 from tasks.params.prepare import FilesParams
 from tests.integration.own_place import Place, write_rows
+from tests.word_models import write_chat_model
 
 FILES = FilesParams(prompts="p", demonstrations="d")
 
@@ -40,6 +41,37 @@ def test_the_rubric_cannot_judge_own_prompts(place: Place):
 
     assert found.startswith("label.annotators: rubric, which covers the support desk only")
     assert "own/prompts.jsonl asks" in found
+
+
+def test_limits_that_leave_too_few_prompts_are_reported_with_what_the_prompts_need(place: Place):
+    """A prompt of two words is four tokens: the template puts one before and one behind."""
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    for section in ("sample", "ppo", "evaluate"):
+        place.values[section]["max_prompt_tokens"] = 4
+    check_inputs(load_params(place.save()), place.root)
+    place.values["ppo"]["max_prompt_tokens"] = 3
+    heldout = asked_in(place, "heldout")
+    longer = [
+        {"prompt_id": f"p{n}", "prompt": f"w{n} w{n // 2} w1"}
+        for n in range(50)
+        if f"w{n} w{n // 2}" != heldout[0]
+    ]
+    kept = [*longer, {"prompt_id": "p", "prompt": heldout[0]}]
+    write_rows(place.root / "own/prompts.jsonl", kept)
+
+    found = place.preflight()
+
+    behind = "; raise it, or shorten prompts"
+    limit = "max_prompt_tokens: {} tokens of model, but of the {} prompts {}"
+    none = "none has as few, expected {} or more (the next has 5)"
+    one = "only 1 has as few, expected 2 or more (the next has 5)"
+    assert found == [
+        "sample." + limit.format(4, "train", none.format(1)) + behind,
+        "ppo." + limit.format(3, "train", none.format(1)) + behind,
+        "evaluate." + limit.format(4, "heldout", one) + behind,
+        "evaluate." + limit.format(4, "test", none.format(2)) + behind,
+    ]
 
 
 def test_more_pairs_than_training_prompts_are_reported(place: Place):

@@ -82,6 +82,8 @@ def examine(params: Params, root: Path) -> OwnData:
     for key, pairs in _preferences(data, params):
         _examine_form(data, key, [pair.prompt for pair in pairs])
         _examine_pairs(data, key, pairs, params)
+        if params.reward.margins and params.reward.model is None:
+            _examine_margins(data, key, [pair.margin for pair in pairs])
         judged |= {pair.prompt_id for pair in pairs}
     if files is not None and judged and params.label.annotators != "none":
         _examine_fresh_prompts(data, files, judged, params)
@@ -177,11 +179,12 @@ def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
 
 
 class Pair(NamedTuple):
-    """The prompt of a preference, its id, and its side."""
+    """The prompt of a preference, its id, its side, and its margin."""
 
     prompt: Prompt
     prompt_id: str
     side: str
+    margin: float
 
 
 def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair]]]:
@@ -194,7 +197,13 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair
         except MalformedDataError as error:
             data.damaged(key, error)
         else:
-            yield key, [Pair(row["prompt"], row["prompt_id"], row["split"]) for row in rows]
+            yield (
+                key,
+                [
+                    Pair(row["prompt"], row["prompt_id"], row["split"], row["margin"])
+                    for row in rows
+                ],
+            )
     for number, source in enumerate(params.prepare.sources):
         key = f"prepare.sources.{number}"
         if not (data.root / source.path).exists():
@@ -217,14 +226,14 @@ def _sided(source: Source, params: Params) -> Iterator[Pair]:
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=params.prepare.heldout_preferences)
         own = source.format == "preferences"
-        yield Pair(row.prompt, row.prompt_id, row.split if own else side)
+        yield Pair(row.prompt, row.prompt_id, row.split if own else side, row.margin)
 
 
 def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -> None:
     """What the gate of the first round would find between these files."""
     sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
     leaks = 0
-    for prompt, _, side in pairs:
+    for prompt, _, side, _ in pairs:
         what_is_asked = question(prompt)
         sides[side].add(what_is_asked)
         leaks += side == "train" and what_is_asked in data.evaluation
@@ -234,6 +243,16 @@ def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -
     if both := sides["train"] & sides["heldout"]:
         what = f"{len(both)} prompts are on the train side and on the held-out side"
         _leak(data, key, "split_leaks", what, params)
+
+
+def _examine_margins(data: OwnData, key: str, margins: Sequence[float]) -> None:
+    """Whether they are in the units of scores, while graded labels have 0 to 1."""
+    if large := [margin for margin in margins if margin > 1]:
+        data.notes.append(
+            f"{key}: {len(large)} of {len(margins)} pairs have margins above 1 (up to "
+            f"{max(large):g}), as from scores in units of their own; the reward model is asked for "
+            "gaps of so much: scale the scores, or set reward.margins to false for plain labels"
+        )
 
 
 def _leak(data: OwnData, key: str, rule: str, what: str, params: Params) -> None:

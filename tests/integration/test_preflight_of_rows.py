@@ -231,6 +231,29 @@ def test_missing_scores_in_a_source_are_reported_with_their_line(place: Place):
     )
 
 
+@pytest.mark.parametrize(
+    ("reward", "best", "noted"),
+    [({}, 9.5, True), ({}, 2.0, False), ({"margins": False}, 9.5, False)],
+)
+def test_margins_in_the_units_of_scores_are_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture, reward: dict[str, Any], best: float, noted: bool
+):
+    """Graded labels are 0 to 1; scores of 1 to 10 ask the reward model for gaps of up to 9."""
+    scored = [
+        {"prompt": text, "responses": ["w1", "w2"], "scores": [2.5, best] if n else [1.0, 2.0]}
+        for n, text in enumerate(asked_in(place, "train")[:4])
+    ]
+    write_rows(place.root / "own/scored.jsonl", scored)
+    place.values["prepare"]["sources"] = [{"path": "own/scored.jsonl"}]
+    place.values["reward"] |= reward
+
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+
+    what = "prepare.sources.0: 3 of 4 pairs have margins above 1 (up to 7), as from scores"
+    assert (what in caplog.text) == noted
+
+
 def test_pairs_that_leak_beside_a_damaged_allow_list_are_no_traceback(place: Place):
     """Whether a leak blocks depends on the list."""
     texts = [f"w{n} w{n // 2}" for n in range(50)]

@@ -28,17 +28,18 @@ def curve(name: str, column: int, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetrics:
-    """Means over the optimiser steps of an update; 0 for the policy where only the values train.
+    """Means over the optimiser steps of an update.
 
-    What concerns a value function is None where there is none, and then no curve.
+    What is not measured is None, and then no curve: what concerns the policy where only the values
+    train, and a value function where there is none.
     """
 
-    entropy: float = curve("objective/entropy", 5, default=0.0)
-    policy_loss: float = curve("policy/loss", 9, default=0.0)
-    approx_kl: float = curve("policy/approx_kl", 10, default=0.0)
-    clip_fraction: float = curve("policy/clip_fraction", 11, default=0.0)
-    ratio: float = curve("policy/ratio", 12, default=0.0)
-    grad_norm: float = curve("policy/grad_norm", 13, default=0.0)
+    entropy: float | None = curve("objective/entropy", 5, default=None)
+    policy_loss: float | None = curve("policy/loss", 9, default=None)
+    approx_kl: float | None = curve("policy/approx_kl", 10, default=None)
+    clip_fraction: float | None = curve("policy/clip_fraction", 11, default=None)
+    ratio: float | None = curve("policy/ratio", 12, default=None)
+    grad_norm: float | None = curve("policy/grad_norm", 13, default=None)
     value_loss: float | None = curve("value/loss", 14, default=None)
     value_clip_fraction: float | None = curve("value/clip_fraction", 15, default=None)
     value_grad_norm: float | None = curve("value/grad_norm", 17, default=None)

@@ -96,11 +96,13 @@ def run(stage: Stage) -> None:
         texts = Texts.of(result.rollout, tokenizer, asked)
         stage.log(training.iteration, last.curves() | gold_curve(texts))
         samples += _samples(result.rollout, texts, training.iteration)
-        explained = last.explained_variance
-        quality = {} if explained is None else {"ev": explained}
-        if last.truncated_weights is not None:
-            quality |= {"truncated": last.truncated_weights}
-        progress.step(1, score=last.score, kl=last.kl, clip=last.clip_fraction, **quality)
+        quality = {
+            "clip": last.clip_fraction,
+            "ev": last.explained_variance,
+            "truncated": last.truncated_weights,
+        }
+        found = {name: value for name, value in quality.items() if value is not None}
+        progress.step(1, score=last.score, kl=last.kl, **found)
     progress.close()
     if training.end is not None:
         log.info("%s: %s", stage.name, training.end)

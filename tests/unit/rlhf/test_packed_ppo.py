@@ -213,7 +213,7 @@ def test_s37_where_only_values_train_no_policy_head_runs(value_model, passes):
         lm.lm_head.register_forward_pre_hook(lambda *_, s=seen: note(s, "head"))
         (metrics,) = metrics_of(run(training, chosen))
         counts.append(seen)
-        assert metrics.entropy == metrics.ratio == 0.0
+        assert metrics.entropy is metrics.ratio is metrics.clip_fraction is None
         assert metrics.value_loss > 0
     one, two = counts
     assert two["trunk"] - one["trunk"] == passes

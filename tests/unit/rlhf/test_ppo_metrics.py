@@ -52,11 +52,13 @@ def test_a_further_field_is_a_further_curve():
     assert list(More(**VALUES, components={}, novel=3.0).curves()) == [*COLUMNS, "policy/novel"]
 
 
-def test_an_update_that_trains_the_values_only_says_0_of_the_policy():
+def test_an_iteration_that_trains_the_values_only_has_no_curves_of_the_policy():
     counts = {"optimiser_steps": 2, "skipped_passes": 0}
-    metrics = UpdateMetrics(
-        entropy=1.0, value_loss=2.0, value_clip_fraction=0.5, value_grad_norm=3.0, **counts
-    )
-    assert (metrics.policy_loss, metrics.ratio, metrics.kl_loss, metrics.grad_norm) == (0, 0, 0, 0)
+    alone = UpdateMetrics(value_loss=2.0, value_clip_fraction=0.5, value_grad_norm=3.0, **counts)
+    of_policy = {"objective/entropy", "policy/loss", "policy/approx_kl", "policy/clip_fraction",
+                 "policy/ratio", "policy/grad_norm"}  # fmt: skip
+    curves = PPOMetrics(**VALUES | dataclasses.asdict(alone), components={}).curves()
+    assert set(COLUMNS) - set(curves) == of_policy
+    assert curves["policy/kl_loss"] == 0
     with pytest.raises(dataclasses.FrozenInstanceError):
-        metrics.ratio = 1.0
+        alone.ratio = 1.0

@@ -120,9 +120,14 @@ def load_withdrawals(path: Path) -> Withdrawals:
     """The tombstones of a file; none where there is no file.
 
     Raises:
-        WithdrawalsError: a line is not a tombstone.
+        WithdrawalsError: it is not UTF-8, or a line is not a tombstone.
     """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise WithdrawalsError(
+            f"{path}: expected UTF-8, found byte {error.object[error.start]:#04x} at {error.start}"
+        ) from None
     return Withdrawals(
         frozenset(
             _parsed(line, f"{path}:{number}")
@@ -136,7 +141,7 @@ def _parsed(line: str, where: str) -> Tombstone:
     try:
         row = json.loads(line)
         found = Tombstone(row["kind"], row["salt"], row["hash"])
-        bytes.fromhex(found.salt)
+        bytes.fromhex(found.salt + found.hash)
     except (ValueError, KeyError, TypeError):
         found = None
     if found is None or found.kind not in KINDS or set(row) != {"kind", "salt", "hash"}:

@@ -90,6 +90,7 @@ def test_a_file_is_read_back_and_blank_lines_are_nothing(tmp_path: Path) -> None
         '{"kind": "person", "salt": "5a", "hash": "00"}',
         '{"kind": "annotator", "salt": "zz", "hash": "00"}',
         '{"kind": "annotator", "salt": "5a", "hash": "00", "name": "ann"}',
+        '{"kind": "annotator", "salt": "5a", "hash": ["00"]}',
     ],
 )
 def test_a_damaged_line_is_refused_because_it_might_let_something_back(
@@ -99,4 +100,12 @@ def test_a_damaged_line_is_refused_because_it_might_let_something_back(
     path.write_text(f"\n{line}\n")
 
     with pytest.raises(WithdrawalsError, match=r"w.jsonl:2: expected a tombstone"):
+        load_withdrawals(path)
+
+
+def test_a_file_in_another_encoding_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    path.write_bytes(b"\n\xff\n")
+
+    with pytest.raises(WithdrawalsError, match=r"w.jsonl: expected UTF-8, found byte 0xff at 1$"):
         load_withdrawals(path)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from preferences.withdrawals import WithdrawalsError
 from rlhf.manifests import DamagedError
 from tasks.running.machine_errors import in_one_line
 from tasks.running.provenance import false_entries
@@ -41,8 +42,9 @@ from tasks.workspace.dvc_cache import (
 )
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.withdrawn import outputs_withdrawn
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
-from tasks.workspace.worktrees import workspaces
+from tasks.workspace.worktrees import Place, workspaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +56,6 @@ class Finding:
     """Fixes it without losing anything and says how; None where a person has to decide."""
     remedy: str = ""
     """The command for a person to run, where there is no `fix`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The checkout, or the workspace of a variant, run or ordered stage."""
-
-    folder: Path
-    name: str = ""
-    """Its folder below the checkout; empty for that itself."""
-
-    @property
-    def before(self) -> str:
-        """What goes before a problem."""
-        return f"{self.name}: " if self.name else ""
-
-    @property
-    def enter(self) -> str:
-        """What goes before a command of DVC."""
-        return f"cd {self.name} && " if self.name else ""
-
-    @property
-    def run(self) -> str:
-        """The command that runs the stages."""
-        return "dvc repro" if self.name else "make repro"
 
 
 def examine(place: Place) -> Iterator[Finding]:
@@ -93,6 +71,8 @@ def examine(place: Place) -> Iterator[Finding]:
         yield from _outputs(place)
     except DamagedLockError as error:
         yield Finding(str(error), remedy=f"mend it, or {place.enter}git checkout dvc.lock")
+    except WithdrawalsError as error:
+        yield Finding(str(error), remedy="mend it; git has what has been committed of it")
 
 
 def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -117,13 +97,21 @@ def notes(place: Place) -> Iterator[str]:
             step = int(path.name.removeprefix("step-"))
             yield f"{work.name} is unfinished: the next run resumes from step {step}"
     try:
-        missing = [out.path for out in differing_outputs(root) if out.found is None]
-    except DamagedLockError:  # A problem, which `examine` names.
+        differing, withdrawn = list(differing_outputs(root)), outputs_withdrawn(root)
+    except (DamagedLockError, WithdrawalsError):  # A problem, which `examine` names.
         return
+    left = [out.path for out in differing if out.expected in withdrawn]
+    # A bare `dvc repro` in a workspace does not bring the tombstones there.
+    again = "the next run" if place.name else place.run
+    if left:
+        yield (
+            f"something was withdrawn from {_first(left)}: {again} makes that anew "
+            "(a dvc pull before may bring back what was withdrawn)"
+        )
+    missing = [out.path for out in differing if out.found is None and out.path not in left]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        get = f"{place.enter}dvc pull, dvc checkout or {place.run}"
-        yield f"in dvc.lock, but not here: {missing[0]}{more} (to get them: {get})"
+        get = again if left else f"{place.enter}dvc pull, dvc checkout or {place.run}"
+        yield f"in dvc.lock, but not here: {_first(missing)} (to get them: {get})"
 
 
 @in_one_line
@@ -255,17 +243,25 @@ def _false_entries(root: Path) -> Iterator[Finding]:
 
 
 def _outputs(place: Place) -> Iterator[Finding]:
-    cache = cache_folder(place.folder)
+    cache, withdrawn = cache_folder(place.folder), outputs_withdrawn(place.folder)
     for out in differing_outputs(place.folder):
-        if out.found is not None:
+        if out.found is not None and out.expected not in withdrawn:
             # A checkout would take what is not there, or is damaged, too.
             sound = is_sound(cache, out.expected)
-            get = f"dvc checkout --force {out.path}" if sound else f"dvc pull or {place.run}"
+            get = (
+                f"dvc checkout --force {out.path}"
+                if sound
+                else f"dvc pull {out.path} or {place.run}"
+            )
             yield Finding(
                 f"{out.path}: differs from dvc.lock: expected md5 {out.expected}, "
                 f"found {out.found}",
                 remedy=f"{place.enter}{get} (or dvc commit, if the change was intended)",
             )
+
+
+def _first(paths: Sequence[str]) -> str:
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def _clear(root: Path) -> str:

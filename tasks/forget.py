@@ -40,7 +40,9 @@ LEFT_TO_YOU = 5
 """Exit code: what could be done is done, the rest waits for a person."""
 BEYOND = (
     "Out of reach from here: git's history, DVC remotes and other clones, backups of the labelling "
-    "store, the databases of MLflow and Prefect, artifacts on an MLflow server."
+    "store, the databases of MLflow and Prefect, artifacts on an MLflow server. A DVC remote has "
+    "files/md5/AB/CDEF... of the hashes in data/withdrawn/log.jsonl until they are deleted there; "
+    "until then `dvc pull` and `dvc fetch` bring them back."
 )
 
 

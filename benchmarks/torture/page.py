@@ -43,8 +43,8 @@ WHAT_HAPPENS = """\
 - **A damaged or missing file** in a model that a stage reads, its manifest included (which carries
   a digest of itself): exit 2 with path, expected and found. A model of your own for `base.model`
   needs no manifest. `make doctor` says whether DVC's cache is sound, and names the command that
-  restores the folder, for a variant's with its place: `dvc checkout --force PATH`, or `dvc pull` or
-  `make repro` where the cache has no intact copy.
+  restores the folder, for a variant's with its place: `dvc checkout --force PATH`, or
+  `dvc pull PATH` or `make repro` where the cache has no intact copy.
 - **The disk is full**: exit 1 with path and free space; checkpoints are kept. DVC removes a stage's
   outputs before it runs the stage: the message names the `dvc checkout` that restores them.
 - **MLflow's server is down**: training is not affected; what was not sent waits in `.work/spool`

@@ -5,6 +5,7 @@ trained on what has to go says the lineage.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 CONFIGS = ("config.json", "adapter_config.json")
@@ -26,14 +27,19 @@ def is_of_a_model(path: Path) -> bool:
     return named and any(path.parent.glob(f"*{WEIGHTS}"))
 
 
+def listings(cache: Path) -> Iterator[tuple[Path, list[dict[str, str]]]]:
+    """The lists of the folders in DVC's cache, with their entries: `relpath` and `md5`."""
+    for listing in cache.glob("??/*.dir"):
+        try:
+            yield listing, json.loads(listing.read_text(encoding="utf-8"))
+        except ValueError:  # Damaged, which `make doctor` says.
+            continue
+
+
 def objects_of_models(cache: Path) -> set[Path]:
     """The objects of DVC's cache that are files of models, of whichever commit."""
     found = set()
-    for listing in cache.glob("??/*.dir"):
-        try:
-            entries = json.loads(listing.read_text(encoding="utf-8"))
-        except ValueError:  # Damaged, which `make doctor` says.
-            continue
+    for _, entries in listings(cache):
         files = {PurePosixPath(entry["relpath"]): entry["md5"] for entry in entries}
         weights = {path.parent for path in files if path.suffix == WEIGHTS}
         models = {path.parent for path in files if path.name in CONFIGS} & weights

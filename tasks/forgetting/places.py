@@ -5,12 +5,12 @@ Every text file is read, whichever commit or variant it belongs to. The files of
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.forgetting.of_models import is_of_a_model, objects_of_models
+from tasks.forgetting.of_models import is_of_a_model, listings, objects_of_models
 from tasks.forgetting.wanted import Wanted
 from tasks.tracing.records import Ran
 from tasks.workspace.dvc_cache import cache_folder
@@ -46,6 +46,15 @@ def in_cache(root: Path, wanted: Wanted, see: SeeRow) -> list[Found]:
     of_models = objects_of_models(cache)
     plain = (path for path in objects if path.suffix != ".dir" and path not in of_models)
     return [Found("cache", path, rows) for path in plain if (rows := count(path, wanted, see))]
+
+
+def lists_of(root: Path, digests: Set[str]) -> set[str]:
+    """Hashes of the folders in DVC's cache that have a file with one of these hashes."""
+    return {
+        listing.parent.name + listing.name
+        for listing, entries in listings(cache_folder(root))
+        if not digests.isdisjoint(entry["md5"] for entry in entries)
+    }
 
 
 def in_outputs(workspace: Path, runs: list[Ran], wanted: Wanted, see: SeeRow) -> list[Found]:

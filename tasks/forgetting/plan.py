@@ -19,6 +19,7 @@ from tasks.forgetting.places import (
     in_outputs,
     in_own_files,
     in_work,
+    lists_of,
     not_searched,
     real,
 )
@@ -53,6 +54,8 @@ class Plan:
     """Removed, and rewritten where they are the user's own."""
     stores: tuple[tuple[str, Held], ...]
     """Labelling stores by path or address."""
+    digests: frozenset[str]
+    """Hashes of the files of outputs that have it, and of folders that list one of them."""
     tombstones: dict[str, list[Tombstone]]
     """File of withdrawals -> what is added to it."""
     again: tuple[Again, ...]
@@ -114,6 +117,7 @@ def make_plan(root: Path, wanted: Wanted) -> Plan:
         wanted=wanted,
         files=tuple(files),
         stores=tuple(_stores(places, wanted)),
+        digests=frozenset(digests | lists_of(root, digests)),
         tombstones=tombstones,
         again=tuple(one for one in again if one.stages or one.looking),
         models=tuple(models),

@@ -48,8 +48,19 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
         else:
             # Whoever may write the folder may remove the file, read-only as DVC leaves it or not.
             one.path.unlink(missing_ok=True)
+            if one.place != "cache":
+                _remove_empty(one.path.parent)
     log(root, _entry(root, plan, marked))
     return marked
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder and those above it, up to the first that has something in it."""
+    for one in (folder, *folder.parents):
+        try:
+            one.rmdir()
+        except OSError:
+            return
 
 
 def _entry(root: Path, plan: Plan, marked: list[str]) -> dict[str, object]:
@@ -68,6 +79,7 @@ def _entry(root: Path, plan: Plan, marked: list[str]) -> dict[str, object]:
         "files": dict(files),
         "rows": dict(rows),
         "objects": [o.path.parent.name + o.path.name for o in plan.files if o.place == "cache"],
+        "outputs": sorted(plan.digests),
         "store": dict(store),
         "models": [model.digest for model in plan.models],
         "versions": marked,

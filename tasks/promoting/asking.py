@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mlflow.entities.model_registry import ModelVersion
 
+from preferences.withdrawals import WithdrawalsError
 from tasks.params.loading import load_params, section
 from tasks.promoting.gate import Limits, Verdict
 from tasks.promoting.measuring import VERDICT, Task
@@ -29,6 +30,7 @@ from tasks.tracking.withdrawn import HASH_TAG
 from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
+from tasks.workspace.withdrawn import outputs_withdrawn
 
 FOLDER = Path(".work") / "promotion"
 CODE = Path(__file__).resolve().parents[2]
@@ -98,10 +100,13 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
     recorded = {path: digest for stage in lock.values() for path, digest in stage.outs.items()}
     for needed in (path, SFT, PREPARED, f"models/rounds/{key}/reward", f"results/reward/{key}"):
         if needed in recorded and output_hash(root / needed) != recorded[needed]:
-            raise PromotionError(
-                f"{root / needed} is not what dvc.lock records; `dvc checkout --force {needed}` "
-                "restores it, or `dvc pull` where the cache lacks it"
+            get = (
+                f"`dvc checkout --force {needed}` restores it, or `dvc pull {needed}` where the "
+                "cache lacks it"
             )
+            if recorded[needed] in _outputs_withdrawn(root):
+                get = "something was withdrawn from it; run the pipeline, then ask again"
+            raise PromotionError(f"{root / needed} is not what dvc.lock records; {get}")
     before = SFT if now is None else folder_of(root, now).as_posix()
     return Task(
         round_key=key,
@@ -115,6 +120,13 @@ def _task(root: Path, chosen: Candidate, now: ModelVersion | None, limits: Limit
         withdrawn=promotion.withdrawn(root, chosen),
         limits=limits,
     )
+
+
+def _outputs_withdrawn(root: Path) -> set[str]:
+    try:
+        return outputs_withdrawn(root)
+    except WithdrawalsError as error:
+        raise PromotionError(str(error)) from None
 
 
 def folder_of(root: Path, version: ModelVersion) -> Path:

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from preferences.withdrawals import WithdrawalsError
 from tasks.workspace.dvc_cache import cache_folder, folder_hash, md5, output_hash
+from tasks.workspace.withdrawn import LOG, outputs_withdrawn
 
 FOLDER = ".dir"
 """Ending of the hash of a folder."""
@@ -111,10 +114,19 @@ class Contents:
         return self._workspace[path]
 
     def _missing(self, path: str, digest: str) -> ContentError:
+        get = "`dvc fetch --all-commits` brings what was pushed"
+        if digest in self._withdrawn:
+            get = f"it had what was withdrawn since (see {LOG})"
         return ContentError(
-            f"{path} with md5 {digest} is neither in the workspace nor in DVC's cache; "
-            "`dvc fetch --all-commits` brings what was pushed"
+            f"{path} with md5 {digest} is neither in the workspace nor in DVC's cache; {get}"
         )
+
+    @cached_property
+    def _withdrawn(self) -> set[str]:
+        try:
+            return outputs_withdrawn(self._root)
+        except WithdrawalsError as error:
+            raise ContentError(str(error)) from None
 
 
 def _damaged(path: str, digest: str, error: ValueError) -> ContentError:

@@ -66,7 +66,7 @@ def tombstones_in(folder: Path, name: str) -> frozenset[Tombstone]:
     """
     try:
         return load_withdrawals(folder / name).tombstones
-    except (WithdrawalsError, UnicodeDecodeError) as error:
+    except WithdrawalsError as error:
         raise WorkspaceError(str(error)) from None
 
 
@@ -76,19 +76,18 @@ def models_withdrawn(root: Path) -> set[str]:
     Raises:
         WithdrawalsError: a line of the log is damaged.
     """
-    path, found = checkout_of(root) / LOG, set[str]()
-    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            found |= set(json.loads(line)["models"])
-        except (ValueError, KeyError, TypeError):
-            raise WithdrawalsError(
-                f"{path}:{number}: expected what `python -m tasks.forget` writes, "
-                f"found {line[:80]!r}"
-            ) from None
-    return found
+    return _logged(root, "models")
+
+
+def outputs_withdrawn(root: Path) -> set[str]:
+    """Hashes of outputs that had what was withdrawn here, as the log of the checkout says.
+
+    A DVC remote may have them still.
+
+    Raises:
+        WithdrawalsError: a line of the log is damaged.
+    """
+    return _logged(root, "objects", "outputs")
 
 
 def withdrawn_files(folder: Path) -> list[Path]:
@@ -117,6 +116,24 @@ def set_aside(files: Mapping[str, bytes]) -> Iterator[Path]:
         for name, content in files.items():
             _write(Path(folder) / name, content)
         yield Path(folder)
+
+
+def _logged(root: Path, *keys: str) -> set[str]:
+    """What the entries of the log have under these keys; an earlier version wrote no `outputs`."""
+    path, found = checkout_of(root) / LOG, set[str]()
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = {"outputs": [], **json.loads(line)}
+            found.update(one for key in keys for one in entry[key])
+        except (ValueError, KeyError, TypeError):
+            raise WithdrawalsError(
+                f"{path}:{number}: expected what `python -m tasks.forget` writes, "
+                f"found {line[:80]!r}"
+            ) from None
+    return found
 
 
 def _require_reader(workspace: Path, name: str) -> None:

@@ -10,6 +10,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from configparser import ConfigParser
+from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.own_data.files import named_paths
@@ -26,6 +27,30 @@ SETTINGS = (
     "commit.gpgSign=false", "tag.gpgSign=false",
 )  # fmt: skip
 """We commit and tag in the project's name, and ask nobody for a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The checkout, or the workspace of a variant, run or ordered stage."""
+
+    folder: Path
+    name: str = ""
+    """Its folder below the checkout; empty for that itself."""
+
+    @property
+    def before(self) -> str:
+        """What goes before a problem."""
+        return f"{self.name}: " if self.name else ""
+
+    @property
+    def enter(self) -> str:
+        """What goes before a command of DVC."""
+        return f"cd {self.name} && " if self.name else ""
+
+    @property
+    def run(self) -> str:
+        """The command that runs the stages."""
+        return "dvc repro" if self.name else "make repro"
 
 
 class WorkspaceError(Exception):

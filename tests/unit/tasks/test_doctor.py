@@ -100,7 +100,7 @@ def test_a_damaged_object_that_nobody_has_is_removed(root: Path, capsys):
     assert not cached.exists()
     assert said[1].startswith("left   results/sft: differs from dvc.lock: expected md5 ")
     # The cache has no longer what a checkout would need.
-    get = ": dvc pull or make repro (or dvc commit, if the change was intended)"
+    get = ": dvc pull results/sft or make repro (or dvc commit, if the change was intended)"
     assert said[1].endswith(get)
 
 
@@ -111,7 +111,9 @@ def test_where_object_and_output_are_damaged_no_checkout_is_recommended(root: Pa
     code, said = doctor(capsys)
 
     assert (code, len(said)) == (1, 3)
-    assert said[1].endswith(": dvc pull or make repro (or dvc commit, if the change was intended)")
+    assert said[1].endswith(
+        ": dvc pull results/sft or make repro (or dvc commit, if the change was intended)"
+    )
 
 
 def test_an_output_that_the_cache_has_is_restored_by_a_checkout(root: Path, capsys):

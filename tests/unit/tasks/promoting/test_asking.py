@@ -134,5 +134,14 @@ def test_a_file_that_is_not_the_recorded_one_is_named_with_the_command_that_rest
         ask(tmp_path, SECOND, Limits())
     assert str(refused.value) == (
         f"{tmp_path / path} is not what dvc.lock records; `dvc checkout --force {path}` restores "
-        "it, or `dvc pull` where the cache lacks it"
+        f"it, or `dvc pull {path}` where the cache lacks it"
+    )
+    (tmp_path / "data/withdrawn").mkdir(parents=True)
+    entry = {"models": [], "objects": [], "outputs": ["0a1b.dir"]}
+    (tmp_path / "data/withdrawn/log.jsonl").write_text(json.dumps(entry))
+    with pytest.raises(PromotionError) as refused:
+        ask(tmp_path, SECOND, Limits())
+    assert str(refused.value) == (
+        f"{tmp_path / path} is not what dvc.lock records; something was withdrawn from it; run the "
+        "pipeline, then ask again"
     )

@@ -1,5 +1,6 @@
 """Carries out a plan, in an order that can be repeated if it is interrupted."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -8,11 +9,16 @@ from feedback.store.database import Database
 from feedback.store.withdrawing import withdraw
 from tasks.forgetting.ledger import add, log
 from tasks.forgetting.own_rows import replace, without
+from tasks.forgetting.places import ENDS
 from tasks.forgetting.plan import Plan
+from tasks.forgetting.wanted import Wanted
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import relative_to
-from tasks.workspace.withdrawn import NOTE
+from tasks.workspace.withdrawn import LOG, NOTE
+
+SAID = f"what was said here was withdrawn, see {LOG}"
+"""Message of a record of an end that named somebody."""
 
 
 class MarkError(Exception):
@@ -45,6 +51,8 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
     for one in plan.files:
         if one.place == "own":
             replace(one.path, remaining[one.path])
+        elif (record := _without_message(one.path, plan.wanted)) is not None:
+            replace(one.path, record)
         else:
             # Whoever may write the folder may remove the file, read-only as DVC leaves it or not.
             one.path.unlink(missing_ok=True)
@@ -52,6 +60,23 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
                 _remove_empty(one.path.parent)
     log(root, _entry(root, plan, marked))
     return marked
+
+
+def _without_message(path: Path, wanted: Wanted) -> bytes | None:
+    """The record of an end with another message, so that its status stays; None for other files.
+
+    None also where more of it has what must go.
+    """
+    if path.name not in ENDS:
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("message"), str):
+        return None
+    record["message"] = SAID
+    return None if wanted.row(record) or wanted.page(SAID) else json.dumps(record).encode()
 
 
 def _remove_empty(folder: Path) -> None:

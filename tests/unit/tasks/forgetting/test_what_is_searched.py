@@ -9,6 +9,7 @@ import pytest
 from tasks.forget import main
 from tasks.forgetting.places import count
 from tasks.forgetting.wanted import Wanted
+from tasks.workspace.withdrawn import LOG
 from tests.traced_world import World, folder, listing_text, object_path, put
 
 MODEL = {
@@ -72,7 +73,9 @@ def test_outputs_that_no_dvc_lock_names_are_searched(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["outcome.json", "finish.json", "end.json"])
-def test_the_record_of_an_end_goes_whose_message_names_somebody(world: World, name: str) -> None:
+def test_the_message_of_an_end_goes_that_names_somebody_and_the_end_stays(
+    world: World, name: str
+) -> None:
     said = {"status": "blocked", "message": "annotators who agree less often is 1: ann. Report"}
     folder = world.root / ".work/validate@r1"
     (record,) = write(folder, {name: json.dumps(said)})
@@ -80,8 +83,13 @@ def test_the_record_of_an_end_goes_whose_message_names_somebody(world: World, na
 
     assert main(["--annotator", "ann", "--yes"]) == 0
 
-    assert not record.exists()
+    left = json.loads(record.read_text())
+    assert left == {"status": "blocked", "message": left["message"]}
+    assert left["message"] == f"what was said here was withdrawn, see {LOG}"
     assert other.exists()
+
+    assert main(["--matching", "withdrawn, see", "--yes"]) == 0
+    assert not record.exists()
 
 
 @pytest.mark.parametrize("content", ['["K\\u0069m asks"]', '[["x", "Kim"], {"a": 1}]'])

@@ -20,6 +20,7 @@ from tasks.workspace.withdrawn import bring_withdrawn, set_aside, withdrawn_file
 from tasks.workspace.worktrees import (
     VARIANTS_FOLDER,
     WorkspaceError,
+    forget_lost,
     link_own_files,
     share_cache,
     worktree_git,
@@ -107,8 +108,8 @@ def _check_out(root: Path, workspace: Path, commit: str) -> None:
 
     That is dvc.lock and metrics/: the main line's know nothing of what this variant has run.
     """
+    forget_lost(root, workspace)
     if not (workspace / ".git").exists():
-        worktree_git(root, "worktree", "prune")
         worktree_git(root, "worktree", "add", "--force", "--detach", str(workspace), commit)
         return
     files = [workspace / "dvc.lock", *(workspace / "metrics").rglob("*.json")]

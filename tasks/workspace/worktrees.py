@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tasks.own_data.files import named_paths
 from tasks.params.loading import read_yaml
+from tasks.workspace.driver_lock import LOCK_FILE
 from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.git import GitError, git
 
@@ -127,7 +128,12 @@ def forget_lost(root: Path, workspace: Path) -> None:
     worktree_git(root, "worktree", "prune")
     listed = worktree_git(root, "worktree", "list", "--porcelain").split("\n\n")
     for lines in map(str.splitlines, listed):
-        if lines[0] == f"worktree {workspace.resolve()}" and "locked initializing" in lines:
+        if lines[0] != f"worktree {workspace.resolve()}" or "locked initializing" not in lines:
+            continue
+        if any(path.name != LOCK_FILE.name for path in (workspace / WORK).glob("*")):
+            # Completed by an earlier version; what has run there must not be lost.
+            worktree_git(root, "worktree", "unlock", str(workspace))
+        else:
             shutil.rmtree(workspace, ignore_errors=True)
             worktree_git(root, "worktree", "remove", "--force", "--force", str(workspace))
 

@@ -1,6 +1,7 @@
 """Workspaces of variants, in a real git repository."""
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -242,3 +243,41 @@ def test_a_relative_path_out_of_the_repository_is_refused_for_a_variant(root: Pa
 
     with pytest.raises(WorkspaceError, match=r"prepare\.files\.prompts.*\.\./prompts\.jsonl.*full"):
         prepare_workspace(root, "no_kl")
+
+
+@pytest.mark.parametrize("folder", ["half", "without .git", "gone"])
+def test_a_worktree_that_a_dead_git_has_left_half_is_made_again(root: Path, folder: str) -> None:
+    workspace = half_made(root)
+    if folder != "half":
+        (workspace / ".git").unlink()
+    if folder == "gone":
+        shutil.rmtree(workspace)
+
+    assert prepare_workspace(root, "no_kl") == workspace
+
+    assert (workspace / "code.py").read_text() == "one\n"
+    assert "locked" not in git(root, "worktree", "list", "--porcelain")
+
+
+def test_one_in_which_something_has_run_is_not_thrown_away_for_it(root: Path) -> None:
+    """`git checkout --force` had completed it."""
+    workspace = half_made(root)
+    (root / ".git/worktrees/no_kl/index.lock").unlink()
+    (workspace / ".work").mkdir()
+    (workspace / ".work/checkpoint").write_text("dear")
+
+    assert prepare_workspace(root, "no_kl") == workspace
+
+    assert (workspace / ".work/checkpoint").read_text() == "dear"
+    assert (workspace / "code.py").read_text() == "one\n"
+    assert "locked" not in git(root, "worktree", "list", "--porcelain")
+
+
+def half_made(root: Path) -> Path:
+    """As `git worktree add` leaves it that is killed while it writes the files."""
+    workspace = prepare_workspace(root, "no_kl")
+    (workspace / "code.py").unlink()
+    half = root / ".git/worktrees/no_kl"
+    (half / "locked").write_text("initializing")
+    (half / "index.lock").touch()
+    return workspace

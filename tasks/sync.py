@@ -1,8 +1,8 @@
 """`python -m tasks.sync` (`make sync`): sends to MLflow what has not arrived there yet.
 
 Covers this workspace and its variants: metrics, artifacts, models, and the DVC hashes of the
-outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it, 2
-where a dvc.lock is damaged; metrics and models are sent all the same.
+outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it or its
+database is damaged, 2 where a dvc.lock is damaged; metrics and models are sent all the same.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tasks.promoting.registration import tag_and_register
 from tasks.running.machine_errors import in_one_line
+from tasks.tracking.sent import damage
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.shared_weights import share_idle_outputs
@@ -44,6 +45,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.sync", description=__doc__)
     parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    # What sent.json says has arrived there need not be there any more.
+    if problem := damage(tracking_uri(Path.cwd())):
+        sys.stderr.write(f"{problem}; nothing was sent, `make doctor` says what to do\n")
+        return 1
     try:
         results, tagged = sync(Path.cwd())
     except DamagedLockError as error:

@@ -42,7 +42,8 @@ BEYOND = (
     "Out of reach from here: git's history, DVC remotes and other clones, backups of the labelling "
     "store, the databases of MLflow and Prefect, artifacts on an MLflow server. A DVC remote has "
     "files/md5/AB/CDEF... of the hashes in data/withdrawn/log.jsonl until they are deleted there; "
-    "until then `dvc pull` and `dvc fetch` bring them back."
+    "until then `dvc pull` and `dvc fetch` bring them back. Clones that share this DVC cache lose "
+    "the same objects from it, and have to make anew what they had in them."
 )
 
 

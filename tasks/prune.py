@@ -2,13 +2,13 @@
 
 Kept are all commits of all branches and tags (`--tips`: only the newest of each branch, and tags),
 experiments of `dvc exp run`, what is checked out, and the variants that params/ still has. The rest
-goes: objects of DVC's cache (by DVC itself; not of one outside of the checkout), checkpoints that
-no stage resumes from, workspaces of variants that params/ no longer has, the clone of `make
-verify`, and MLflow's copies of models that are neither of a kept run nor in production, now or
-before. With `--runs` also the workspaces of runs that were ordered in Prefect and have ended, if
-branch, tag, DVC's cache and MLflow have all that is in them; says of the others why they stay. Says
-first what and how much; removes it with `--yes`. Exit codes: 0, 2 where DVC or git refuse, 7 while
-a run is going on here.
+goes: objects of DVC's cache (by DVC itself; not of one outside of the checkout, and without asking
+other clones that use this one's), checkpoints that no stage resumes from, workspaces of variants
+that params/ no longer has, the clone of `make verify`, and MLflow's copies of models that are
+neither of a kept run nor in production, now or before. With `--runs` also the workspaces of runs
+that were ordered in Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is
+in them; says of the others why they stay. Says first what and how much; removes it with `--yes`.
+Exit codes: 0, 2 where DVC or git refuse, 7 while a run is going on here.
 """
 
 import argparse
@@ -122,6 +122,11 @@ def _objects(root: Path, cache: Cache, runs: Sequence[Ran], *, tips: bool) -> li
             return []
         sys.stderr.write("Asking DVC what every commit needs; minutes in a long history.\n")
     found = cache.leftover()
+    if found.paths:
+        sys.stdout.write(
+            "Another clone that uses this cache is not known here: what only its commits need is "
+            "among the objects.\n"
+        )
     return [found] if found.paths else []
 
 

@@ -79,7 +79,11 @@ def _show(root: Path) -> int:
             sys.stdout.write(f"{alias}: none\n")
             continue
         said = " ".join(f"{key} {version.tags[key]}" for key in SHOWN if version.tags.get(key))
-        sys.stdout.write(f"{alias}: {promotion.MODEL} version {version.version}, {said}\n")
+        note = promotion.note_of(root, version)
+        sys.stdout.write(
+            f"{alias}: {promotion.MODEL} version {version.version}, {said}"
+            f"{f'; {note}' if note else ''}\n"
+        )
     return 0
 
 

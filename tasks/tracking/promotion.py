@@ -108,6 +108,11 @@ def withdrawn(root: Path, chosen: Candidate) -> str | None:
     return _withdrawn(root, chosen.model.tags, chosen.digest)
 
 
+def note_of(root: Path, version: ModelVersion) -> str | None:
+    """As `withdrawn`, of a version."""
+    return _withdrawn(root, version.tags, version.tags.get(HASH_TAG, ""))
+
+
 def in_production(root: Path) -> ModelVersion | None:
     """The version that `production` points to; None before the first approval."""
     return with_alias(root, ALIAS)
@@ -205,7 +210,7 @@ def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVers
             f"version {now.version} was the first in production; nothing was there before it"
         )
     target = client.get_model_version(MODEL, before[-1])
-    if (note := _withdrawn(root, target.tags, target.tags.get(HASH_TAG, ""))) is not None:
+    if (note := note_of(root, target)) is not None:
         raise PromotionError(
             f"version {target.version}, which was in production before, contains data that was "
             f"withdrawn since ({note}); promote another policy"

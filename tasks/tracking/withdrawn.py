@@ -13,7 +13,10 @@ PAGE = 200
 
 
 def mark(store: Store, digests: Collection[str], note: str) -> list[str]:
-    """Tag the models with these hashes; the registered versions among them, in words."""
+    """Tag the models with these hashes; the registered versions among them, in words.
+
+    Such as `rlhf-policy version 2 (production)`.
+    """
     for model in logged_models(store):
         if model.tags.get(HASH_TAG) in digests:
             store.client.set_logged_model_tags(model.model_id, {TAG: note})
@@ -21,7 +24,10 @@ def mark(store: Store, digests: Collection[str], note: str) -> list[str]:
     for version in registered_versions(store):
         if version.tags.get(HASH_TAG) in digests:
             store.client.set_model_version_tag(version.name, version.version, TAG, note)
-            marked.append(f"{version.name} version {version.version}")
+            # A search leaves its aliases out.
+            known = store.client.get_model_version(version.name, version.version).aliases
+            alias = f" ({', '.join(known)})" if known else ""
+            marked.append(f"{version.name} version {version.version}{alias}")
     return marked
 
 

@@ -119,14 +119,14 @@ def set_aside(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _logged(root: Path, *keys: str) -> set[str]:
-    """What the entries of the log have under these keys; an earlier version wrote no `outputs`."""
+    """What the entries of the log have under these keys; the first versions wrote fewer."""
     path, found = checkout_of(root) / LOG, set[str]()
     text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            entry = {"outputs": [], **json.loads(line)}
+            entry = {"objects": [], "outputs": [], **json.loads(line)}
             found.update(one for key in keys for one in entry[key])
         except (ValueError, KeyError, TypeError):
             raise WithdrawalsError(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from tasks import promote
 from tasks.tracking.promotion import (
     MODEL,
     Candidate,
@@ -193,6 +194,24 @@ def test_a_policy_with_withdrawn_data_is_not_restored(root: Path) -> None:
     with pytest.raises(PromotionError, match=rf"version {one.version}, .*\(withdrawn on 3 May\)"):
         rollback(root, who="Max", why="it is rude")
     assert in_production(root).version == two.version  # type: ignore[union-attr]
+
+
+def test_what_is_in_production_is_said_to_contain_withdrawn_data(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root)
+    one = decide(root, candidate(root, "r1"), APPROVE)
+    challenge(root, candidate(root, "r2"))
+    named = mark(connect(tracking_uri(root)), {"r100.dir"}, "withdrawn on 3 May")
+    assert named == [f"rlhf-policy version {one.version} (production)"]
+
+    assert promote.main([]) == 0
+
+    production, challenger = capsys.readouterr().out.splitlines()
+    assert production.startswith(f"production: rlhf-policy version {one.version}, rlhf.round r1 ")
+    assert production.endswith("; withdrawn on 3 May")
+    assert challenger.startswith("challenger: rlhf-policy version ")
+    assert "withdrawn" not in challenger
 
 
 def test_what_the_log_says_counts_for_a_model_that_mlflow_got_later(root: Path) -> None:

@@ -64,7 +64,12 @@ class Check:
 
 
 def checks(
-    heldout: Compared, guard: Sequence[str] | None, withdrawn: str | None, limits: Limits
+    heldout: Compared,
+    guard: Sequence[str] | None,
+    withdrawn: str | None,
+    limits: Limits,
+    *,
+    probed: bool = True,
 ) -> list[Check]:
     """Everything that is asked before the test prompts are.
 
@@ -73,11 +78,11 @@ def checks(
         guard: what the guards of the round's reward model found; None where it has no model.
         withdrawn: the note on data that the candidate learnt from and that was withdrawn since.
         limits: those to keep to.
+        probed: whether that model's probes had enough pairs to decide anything.
     """
     wins, kl = heldout.wins, heldout.kl
     longer = _ratio(heldout.length, heldout.length_before)
     diverse = _ratio(heldout.diversity, heldout.diversity_before)
-    said = "quiet" if guard is not None else "no reward model to ask about"
     return [
         Check(
             name="win rate",
@@ -105,12 +110,7 @@ def checks(
             f"{heldout.diversity_before:.3f} before",
             expected=f"at least {limits.min_diversity:g} times",
         ),
-        Check(
-            name="guards of the reward model",
-            passed=not guard,
-            found="; ".join(guard or [said]),
-            expected="no probe that fails, no warning",
-        ),
+        _of_guards(guard, probed=probed),
         Check(
             name="withdrawn data",
             passed=withdrawn is None,
@@ -118,6 +118,17 @@ def checks(
             expected="none",
         ),
     ]
+
+
+def _of_guards(guard: Sequence[str] | None, *, probed: bool) -> Check:
+    quiet = "quiet" if probed else "no warning; too few held-out pairs for any probe to decide"
+    said = quiet if guard is not None else "no reward model to ask about"
+    return Check(
+        name="guards of the reward model",
+        passed=not guard,
+        found="; ".join(guard or [said]),
+        expected="no probe that fails, no warning",
+    )
 
 
 def check_of_test_prompts(heldout: Compared, test: Compared | None, limits: Limits) -> Check:

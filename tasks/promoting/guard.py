@@ -23,8 +23,8 @@ def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
     """
     if params.reward.model == "none":
         return None
-    folder = root / "results" / "reward" / round_key
-    probes, signals = folder / "probes.csv", folder / "signals.json"
+    probes = _probes(root, round_key)
+    signals = probes.with_name("signals.json")
     for path in (probes, signals):
         if not path.is_file():
             text = f"{path}: missing; `dvc checkout` or `dvc pull` brings it"
@@ -47,6 +47,12 @@ def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
     )
 
 
+def probed(root: Path, round_key: str) -> bool:
+    """Whether a probe of the round's reward model had enough pairs to decide anything."""
+    with _probes(root, round_key).open(encoding="utf-8", newline="") as file:
+        return any(row["demand"] != "none" for row in csv.DictReader(file))
+
+
 def clear(signals: Signals, min_accuracy: float) -> Signals:
     """Without an accuracy whose interval reaches the limit.
 
@@ -57,3 +63,7 @@ def clear(signals: Signals, min_accuracy: float) -> Signals:
     if accuracy is not None and accuracy.high >= min_accuracy:
         return replace(signals, fresh_accuracy=None)
     return signals
+
+
+def _probes(root: Path, round_key: str) -> Path:
+    return root / "results" / "reward" / round_key / "probes.csv"

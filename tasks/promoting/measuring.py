@@ -45,7 +45,7 @@ def measure(task: Task) -> Verdict:
     """
     # These bring torch, which who only reads a verdict must not wait for.
     from tasks.promoting.comparison import Comparison  # noqa: PLC0415
-    from tasks.promoting.guard import findings  # noqa: PLC0415
+    from tasks.promoting.guard import findings, probed  # noqa: PLC0415
 
     params = load_params(Path("params.yaml"))
     guard = findings(Path(), task.round_key, params)
@@ -56,7 +56,8 @@ def measure(task: Task) -> Verdict:
         Path(f"models/rounds/{task.round_key}/reward"),
     )
     heldout = comparison.on("heldout")
-    found = checks(heldout, guard, task.withdrawn, task.limits)
+    decided = guard is None or probed(Path(), task.round_key)
+    found = checks(heldout, guard, task.withdrawn, task.limits, probed=decided)
     test = comparison.on("test") if all(check.passed for check in found) else None
     return Verdict(
         round_key=task.round_key,

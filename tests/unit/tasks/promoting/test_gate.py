@@ -97,6 +97,14 @@ def test_a_guard_that_spoke_and_withdrawn_data_refuse_and_say_why() -> None:
     ]
 
 
+@pytest.mark.parametrize(("probed", "said"), [(True, "quiet"), (False, "too few held-out pairs")])
+def test_probes_that_could_not_decide_are_not_called_quiet(probed: bool, said: str) -> None:
+    found = checks(compared(), QUIET, None, Limits(), probed=probed)
+    (check,) = [one for one in found if one.name == "guards of the reward model"]
+    assert check.passed
+    assert said in check.found
+
+
 def test_a_round_without_a_reward_model_has_no_guard_to_ask() -> None:
     (check,) = [c for c in checks(compared(), None, None, Limits()) if "guards" in c.name]
     assert (check.passed, check.found) == (True, "no reward model to ask about")

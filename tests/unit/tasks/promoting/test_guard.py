@@ -1,9 +1,11 @@
 """Which warnings of the reward stage count against a candidate."""
 
+from pathlib import Path
+
 import pytest
 
 from rlhf.intervals import Interval
-from tasks.promoting.guard import clear
+from tasks.promoting.guard import clear, probed
 from tasks.scoring.over_optimisation import Signals, alarms
 
 
@@ -19,3 +21,11 @@ def test_the_share_of_wins_over_sft_counts_as_it_is():
     accuracy = Interval(mean=0.57, low=0.52, high=0.62, n=477)
     signals = clear(Signals(fresh_accuracy=accuracy, policy_wins=wins), 0.6)
     assert len(alarms(signals, min_accuracy=0.6, of_sft=False)) == 1
+
+
+@pytest.mark.parametrize(("demands", "decided"), [("none none", False), ("none over", True)])
+def test_one_probe_that_decides_is_enough(tmp_path: Path, demands: str, decided: bool):
+    path = tmp_path / "results/reward/r1/probes.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text("probe,demand\n" + "".join(f"p,{one}\n" for one in demands.split()))
+    assert probed(tmp_path, "r1") == decided

@@ -10,6 +10,7 @@ would leave the deaf ones there for ever; ours ask the store that all of them sh
 
 import os
 import sys
+from collections.abc import Sequence
 from signal import Signals
 from typing import Any, cast
 
@@ -21,7 +22,10 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.launcher import api
 
 from rlhf.silent_hosts import end_connections_to_silent_hosts
+from tasks.params.loading import ParamsError
 from tasks.running import launch
+from tasks.running.meeting import require_free, require_resolved
+from tasks.running.outcome import EXIT_CODES
 
 SECONDS = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launch.SECONDS))
 """From SIGTERM to SIGKILL."""
@@ -69,7 +73,26 @@ class Agent(LocalElasticAgent):
             return not here
 
 
+def require_place(command_line: Sequence[str]) -> None:
+    """Check where the launchers of several hosts are to meet.
+
+    Raises:
+        ParamsError: the host's name does not resolve, or the port is taken on the first one.
+    """
+    given = run.parse_args(command_line)
+    if given.standalone or given.rdzv_backend != "static" or given.master_port is None:
+        return  # torch finds a port of its own.
+    require_resolved(given.master_addr)
+    if given.node_rank == 0:
+        require_free(given.master_port)
+
+
 if __name__ == "__main__":
+    try:
+        require_place(sys.argv[1:])
+    except ParamsError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_CODES["bad_input"])
     multiprocessing.SubprocessContext = Processes  # type: ignore[misc]
     api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
     run.main()

@@ -84,6 +84,8 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
     if _version(outcome) == before:
         if signalled:
             return EXIT_CODES["interrupted"]
+        if process.returncode == EXIT_CODES["bad_input"]:
+            return process.returncode  # It could not start them, and has said why.
         sys.stderr.write(f"{stage_name}: its first process died; run it again to resume\n")
         return EXIT_CODES["failed"]
     return int(json.loads(outcome.read_text(encoding="utf-8"))["code"])

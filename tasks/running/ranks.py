@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from rlhf import distributed
-from tasks.params.loading import RunParams, load_params
+from tasks.params.loading import ParamsError, RunParams, load_params
 from tasks.params.redaction import redact
+from tasks.running.meeting import require_place
 from tasks.running.outcome import EXIT_CODES, StageEnd, Status
 from tasks.running.snapshot import Snapshot
 from tasks.running.stage import Stage
@@ -59,9 +60,12 @@ def meet(run: RunParams) -> None:
     """Wait for the other processes of the stage.
 
     Raises:
-        LostProcessError: they have ended.
+        StageEnd: they have ended.
     """
-    distributed.join(cuda=run.device != "cpu" and torch.cuda.is_available())
+    try:
+        distributed.join(cuda=run.device != "cpu" and torch.cuda.is_available())
+    except distributed.LostProcessError as error:
+        raise StageEnd("failed", str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,12 @@ def compute(work: Work, known: Mapping[type[Exception], Status]) -> int:
     run = load_params(Path("params.yaml")).run
     with sole_accelerator(run.device):
         screen = _silenced()
+        try:
+            require_place()
+        except ParamsError as error:  # The first process may have no reason to end.
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                os.write(screen, f"{error}\n".encode())
+            return EXIT_CODES["bad_input"]
         try:
             meet(run)
             # Now the first process has taken its snapshot, so it would notice any later edit.

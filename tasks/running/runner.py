@@ -26,6 +26,7 @@ from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.redaction import redact
 from tasks.running import launch
 from tasks.running.machine_errors import advice, explain
+from tasks.running.meeting import require_place
 from tasks.running.outcome import (
     EXIT_CODES,
     Setting,
@@ -110,9 +111,9 @@ def run_stage(
             code = _run_and_record(stage, body, errors or {}, started)
             # A launcher would end all for another code; ours reads the outcome.
             return 0 if several else code
-    except (ParamsError, DefinitionError, BitsError) as error:
+    except (ParamsError, DefinitionError, BitsError, StageEnd) as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_CODES["bad_input"]
+        return EXIT_CODES[error.status if isinstance(error, StageEnd) else "bad_input"]
     except OSError as error:  # Not even the outcome could be recorded.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
@@ -152,7 +153,13 @@ def _asked_round(
 
 
 def _first_of_several(params: Params) -> type[Stage]:
-    """The kind of stage that the first process has, once it has met the others."""
+    """The kind of stage that the first process has, once it has met the others.
+
+    Raises:
+        ParamsError: its launcher has named no place where they could meet.
+        StageEnd: they have ended.
+    """
+    require_place()
     from tasks.running import ranks  # noqa: PLC0415 (loads torch, which not every stage needs)
 
     ranks.meet(params.run)

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -44,6 +45,8 @@ UNFINISHED = [
     StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING,
     StateType.PAUSED,
 ]  # fmt: skip
+
+DELETED = "its flow run was deleted; the stage itself may still run there, and answer"
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -121,9 +124,9 @@ def run_there(order: Order, pool: str, execution: str, *, logger: Logger) -> End
     """Have a worker of `pool` run an order, and wait for it.
 
     Where a run of this order has not ended yet (whoever ordered it died), that one is waited for;
-    where it is cancelled, which was meant for others, another is ordered. Where an exception comes
-    from outside, the run is cancelled unless another flow run waits for it; the exception
-    propagates.
+    where it is cancelled or deleted, which was meant for others, another is ordered. Where an
+    exception comes from outside, the run is cancelled unless another flow run waits for it; the
+    exception propagates.
     """
     with get_client(sync_client=True) as client:
         while True:
@@ -141,10 +144,11 @@ def run_there(order: Order, pool: str, execution: str, *, logger: Logger) -> End
                 state = _end(client, found, pool, logger)
             except BaseException:
                 if joined is None or not _is_anothers(client, joined):
-                    client.set_flow_run_state(found, Cancelling())
+                    with suppress(ObjectNotFound):
+                        client.set_flow_run_state(found, Cancelling())
                 raise
-            if joined is None or not state.is_cancelled():
-                return ending_of(state)
+            if joined is None or not (state is None or state.is_cancelled()):
+                return Ending("refused", DELETED) if state is None else ending_of(state)
 
 
 def _ordered(order: Order, pool: str, execution: str) -> UUID:
@@ -170,19 +174,24 @@ def _unfinished(client: SyncPrefectClient, order: Order) -> UUID | None:
 
 def _is_anothers(client: SyncPrefectClient, flow_run: UUID) -> bool:
     """Whether it is of another flow run than ours that has not ended, or of a person."""
-    task_run = client.read_flow_run(flow_run).parent_task_run_id
-    orderer = task_run and client.read_task_run(task_run).flow_run_id
-    if orderer is None:
-        return True
     try:
+        task_run = client.read_flow_run(flow_run).parent_task_run_id
+        orderer = task_run and client.read_task_run(task_run).flow_run_id
+        if orderer is None:
+            return True
         state = client.read_flow_run(orderer).state
     except ObjectNotFound:
         return False
     return str(orderer) != runtime.flow_run.id and (state is None or not state.is_final())
 
 
-def _end(client: SyncPrefectClient, flow_run: UUID, pool: str, logger: Logger) -> State[None]:
-    """The last state of a flow run, once it has one; reminds of workers that are not there."""
+def _end(
+    client: SyncPrefectClient, flow_run: UUID, pool: str, logger: Logger
+) -> State[None] | None:
+    """The last state of a flow run, once it has one; None: it was deleted.
+
+    Reminds of workers that are not there.
+    """
     remind_at = time.monotonic() + REMIND_SECONDS
     while True:
         try:
@@ -192,13 +201,18 @@ def _end(client: SyncPrefectClient, flow_run: UUID, pool: str, logger: Logger) -
             if time.monotonic() > remind_at:
                 remind_at = time.monotonic() + REMIND_SECONDS
                 _remind(client, pool, logger)
+        except ObjectNotFound:
+            return None
         except httpx.TransportError as error:
             logger.warning("Prefect's server is away; still waiting (%s)", error)
         time.sleep(LOOK_SECONDS)
 
 
 def _remind(client: SyncPrefectClient, pool: str, logger: Logger) -> None:
-    workers = client.read_workers_for_work_pool(pool)
+    try:
+        workers = client.read_workers_for_work_pool(pool)
+    except ObjectNotFound:  # The pool was deleted; a worker makes it anew.
+        workers = []
     if not any(worker.status == "ONLINE" for worker in workers):
         logger.warning(
             "No worker of the pool %s is online; `python -m flows.worker %s` starts one", pool, pool

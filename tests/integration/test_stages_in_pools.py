@@ -137,6 +137,40 @@ def test_a_stage_that_we_have_ordered_and_a_person_cancels_is_not_ordered_again(
     assert len(runs_of(client, order)) == 1
 
 
+def test_a_stage_that_we_have_ordered_and_a_person_deletes_is_waited_for_no_longer(
+    client: SyncPrefectClient, order: Order, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stage_flow, "LOOK_SECONDS", 0.1)
+
+    def delete() -> None:
+        (ours,) = eventually(lambda: runs_of(client, order))
+        client.delete_flow_run(ours)
+
+    person = threading.Thread(target=delete)
+    person.start()
+    ending = run_there(order, POOL, "e", logger=LOGGER)
+    person.join()
+    assert ending == Ending("refused", stage_flow.DELETED)
+    assert runs_of(client, order) == []
+
+
+def test_who_joins_a_stage_that_is_deleted_orders_it_anew(
+    client: SyncPrefectClient, order: Order, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stage_flow, "LOOK_SECONDS", 0.1)
+    deleted = ordered_by(client, order, client.create_flow_run(rounds, state=Running()).id)
+
+    def work() -> None:
+        client.delete_flow_run(deleted)
+        (again,) = eventually(lambda: runs_of(client, order))
+        client.set_flow_run_state(again, Completed(), force=True)
+
+    elsewhere = threading.Timer(1.0, work)
+    elsewhere.start()
+    assert run_there(order, POOL, "e", logger=LOGGER) == Ending("ran")
+    elsewhere.join()
+
+
 @pytest.mark.parametrize(
     ("orderer", "afterwards"),
     [

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from flows.environment import environment
-from flows.reach import ReachError, require_prefect
+from flows.reach import ReachError, require_address, require_prefect
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,10 +28,11 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
     os.environ.update(environment(Path.cwd()))
-    # Imported here: Prefect takes its settings when it is imported.
-    from flows.runner import run_orders  # noqa: PLC0415
-
     try:
+        require_address()
+        # Imported here: Prefect takes its settings when it is imported.
+        from flows.runner import run_orders  # noqa: PLC0415
+
         require_prefect()
     except ReachError as error:
         sys.stderr.write(f"{error}\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 from flows import servers
 from flows.access import client_settings, sign_in
 from flows.environment import environment
-from flows.reach import ReachError, require_prefect
+from flows.reach import ReachError, require_address, require_prefect
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import ParamsError, load_params
 from tasks.tracking.run_names import run_name
@@ -93,6 +93,7 @@ def prefect_server() -> Iterator[Callable[[], None]]:
     """A Prefect server for this process's settings; yields what waits until it works."""
     home = Path(os.environ["PREFECT_HOME"])
     if os.environ.get("PREFECT_API_URL"):
+        require_address()
         yield require_prefect
     elif (running := servers.running_servers(os.environ)) is not None:
         prefect, mlflow = running

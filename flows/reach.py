@@ -4,6 +4,7 @@ Asked before anything starts: Prefect itself would end in a traceback in the mid
 """
 
 import os
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -14,6 +15,24 @@ _REFUSALS = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 
 class ReachError(Exception):
     """The server cannot be used; the message is one line that names the variable."""
+
+
+def require_address() -> None:
+    """Check `PREFECT_API_URL` before Prefect is imported, which reads it then.
+
+    Raises:
+        ReachError: it is no address of the web.
+    """
+    try:
+        found = urlsplit(os.environ["PREFECT_API_URL"])
+        is_one = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ReachError(
+            "PREFECT_API_URL: expected an address such as http://127.0.0.1:4200/api, found "
+            f"{redact(os.environ['PREFECT_API_URL'])}"
+        )
 
 
 def require_prefect() -> None:
@@ -43,6 +62,9 @@ def require_prefect() -> None:
 
 def _absence(address: str, reason: str) -> ReachError:
     words = " ".join(redact(reason).split())
+    hint = (
+        "" if "/api" in urlsplit(address).path else ". Addresses of Prefect's servers end in /api"
+    )
     return ReachError(
-        f"PREFECT_API_URL: expected a Prefect server at {address}, found none: {words}"
+        f"PREFECT_API_URL: expected a Prefect server at {address}, found none: {words}{hint}"
     )

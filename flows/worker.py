@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 
 from flows import remotes
 from flows.environment import environment
-from flows.reach import ReachError, require_prefect
+from flows.reach import ReachError, require_address, require_prefect
 from tasks.workspace.git import GitError
 
 KEYS = {"type", "job_variables"}
@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         variant = read_variant(given.variant) if given.variant else Variant("process")
         os.environ.update(worker_environment(Path.cwd()))
         require_remotes(Path.cwd())
+        require_address()
         # Imported here: Prefect takes its settings when it is imported.
         from flows.stage_flow import register  # noqa: PLC0415
 

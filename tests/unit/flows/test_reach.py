@@ -11,6 +11,7 @@ import pytest
 
 from flows import servers
 from flows.environment import environment as flow_environment
+from flows.reach import ReachError, require_address
 from tests.stage_world import copy_tiny_repository, environment
 
 pytestmark = pytest.mark.long
@@ -91,6 +92,40 @@ def test_a_worker_outside_of_a_git_repository_says_so_in_one_line(tmp_path: Path
     code, words = said(tmp_path, "flows.worker gpu --register-only", **settings)
     assert (code, words.count("\n")) == (2, 1), words
     assert "fatal: not a git repository" in words
+
+
+WANTED = "PREFECT_API_URL: expected an address such as http://127.0.0.1:4200/api, found "
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_no_address_is_named_in_one_line(clone: Path, command: str):
+    assert said(clone, command, PREFECT_API_URL="http://[::1") == (2, f"{WANTED}http://[::1\n")
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ("http://ada:hunter2@host:port/api", "http://***@host:port/api"),
+        ("127.0.0.1:4200/api", "127.0.0.1:4200/api"),
+        ("http:///api", "http:///api"),
+    ],
+)
+def test_no_address_is_shown_with_its_password(
+    monkeypatch: pytest.MonkeyPatch, found: str, shown: str
+):
+    monkeypatch.setenv("PREFECT_API_URL", found)
+    with pytest.raises(ReachError) as refusal:
+        require_address()
+    assert str(refusal.value) == f"{WANTED}{shown}"
+
+
+def test_an_address_without_its_last_part_is_named_with_it(clone: Path, server: servers.Server):
+    password = (server.child.log.parent / "auth").read_text().strip()
+    settings = {"PREFECT_API_URL": server.url, "PREFECT_API_AUTH_STRING": password}
+    code, words = said(clone, "flows.deployment", **settings)
+    assert (code, words.count("\n")) == (2, 1), words
+    assert words.startswith(f"PREFECT_API_URL: expected a Prefect server at {server.url}, found ")
+    assert words.endswith(". Addresses of Prefect's servers end in /api\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -123,7 +123,12 @@ def run_stage(
 
 @contextlib.contextmanager
 def _holding_the_machine(stage: str, device: str) -> Iterator[None]:
-    with alone(stage), sole_accelerator(device):
+    with contextlib.ExitStack() as holding:
+        try:
+            holding.enter_context(alone(stage))
+            holding.enter_context(sole_accelerator(device))
+        except KeyboardInterrupt:
+            raise StageEnd("interrupted", f"{stage}: interrupted while it waited") from None
         # Earlier stages' outputs, since nobody else can replace them now.
         share_outputs(Path.cwd())
         yield
@@ -289,4 +294,6 @@ def _shipping(stage: Stage, started: float) -> Iterator[None]:
             seconds = before + time.monotonic() - started
             record_published_results(stage.root, stage.execution, seconds=seconds)
     finally:
-        shipper.close(deadline_seconds(stage.root))
+        # Ctrl-C ends the wait; how the stage has ended is known, and still to be recorded.
+        with contextlib.suppress(KeyboardInterrupt):
+            shipper.close(deadline_seconds(stage.root))

@@ -1,12 +1,19 @@
 """A stage that is interrupted ends with nothing published, and dies with its parent."""
 
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace
+from tests.unit.tasks.running.conftest import (
+    HANG,
+    LINUX,
+    PATIENCE_SECONDS,
+    Workplace,
+    waits_for_a_lock,
+)
 from tests.waiting import eventually, is_alive
 
 SLOW_STEP = """\
@@ -48,6 +55,43 @@ def test_a_signal_ends_it_with_nothing_published(place: Workplace, number: signa
     assert (place.outcome()["status"], place.outcome()["code"]) == ("interrupted", 143)
     assert place.finish()["status"] == "KILLED"
     assert "run it again" in process.communicate()[1]
+
+
+@LINUX
+def test_ctrl_c_ends_the_wait_for_another_stage(place: Workplace):
+    other = place.start(HANG)
+    eventually((place.root / "started").exists)
+    process = place.start("", arguments="name='other'")
+    eventually(lambda: waits_for_a_lock(process.pid))
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (process.returncode, err) == (143, "other: interrupted while it waited\n")
+    assert other.poll() is None
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_wait_for_mlflow_and_the_end_is_recorded(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(place, "environment", lambda: ships_to_a_deaf_server(server))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = place.start(HANG)
+        eventually((place.root / "started").exists)
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: list(place.root.glob(".work/spool/probe/*/finish.json")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 143
+    assert "Traceback" not in err
+    assert place.outcome()["status"] == "interrupted"
+
+
+def ships_to_a_deaf_server(server: socket.socket) -> dict[str, str]:
+    address = f"http://127.0.0.1:{server.getsockname()[1]}"
+    return {**Workplace.environment(), "RLHF_SHIPPER": "", "MLFLOW_TRACKING_URI": address}
 
 
 @LINUX

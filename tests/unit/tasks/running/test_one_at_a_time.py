@@ -2,15 +2,15 @@
 
 import re
 import time
-from pathlib import Path
 
-from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace
+from tests.unit.tasks.running.conftest import (
+    HANG,
+    LINUX,
+    PATIENCE_SECONDS,
+    Workplace,
+    waits_for_a_lock,
+)
 from tests.waiting import eventually
-
-
-def waits_for_a_lock(pid: int) -> bool:
-    waiting = re.compile(rf"-> FLOCK .* {pid} ")
-    return bool(waiting.search(Path("/proc/locks").read_text()))
 
 
 @LINUX

@@ -36,8 +36,8 @@ NAME = "rlhf"
 DEPLOYMENT = f"{NAME}/{NAME}"
 NOTE = Path(".work") / "run.json"
 """In a run's workspace: the last stage that was wanted, whether the run waits for people, and the
-flow run that works or has worked there. One that goes on waits until it ends or is cancelled:
-killed meanwhile, it is continued as before."""
+ordered flow run (of a sweep's run the sweep) that works or has worked there. One that goes on waits
+until it ends or is cancelled: killed meanwhile, it is continued as before."""
 LABELLED = NOTE.with_name("labelled.json")
 """Beside it, where people have labelled a round since the run started working: when that was."""
 MAX_NAME = 80
@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         until=until or None,
     )
     root, me = Path.cwd(), Driver(name=f"flow run {own_name}", flow_run=str(runtime.flow_run.id))
-    start = None if _is_tried_again(root, own_name) else revision or None
+    start = start_of(root, own_name, revision)
     try:
         with (
             run_workspace(root, own_name, start, choices, me) as (workspace, died_here),
@@ -219,10 +219,19 @@ def _name_by_id(flow_run: str) -> str:
     return f"run-{flow_run[-8:]}"
 
 
-def _is_tried_again(root: Path, name: str) -> bool:
-    """Whether this very flow run has worked in the workspace: its branch may have moved since."""
+def start_of(root: Path, name: str, revision: str) -> str | None:
+    """The revision that a run is to start from; None: where it did, or what is checked out.
+
+    One that this very flow run has ordered is tried again: its branch may have moved since.
+    """
     note = read_json(root / RUNS_FOLDER / name / NOTE)
-    return note is not None and note.get("flow_run") == str(runtime.flow_run.id)
+    tried_again = note is not None and note.get("flow_run") == _ordered_as()
+    return None if tried_again else revision or None
+
+
+def _ordered_as() -> str:
+    """The flow run that somebody has ordered: this one, or the sweep that it is of."""
+    return str(runtime.flow_run.root_flow_run_id)
 
 
 def _work(workspace: Path, until: str | None) -> State[None]:
@@ -230,7 +239,7 @@ def _work(workspace: Path, until: str | None) -> State[None]:
     flow_run = str(runtime.flow_run.id)
     (workspace / LABELLED).unlink(missing_ok=True)
     before = read_json(workspace / NOTE)
-    note: dict[str, object] = {"until": until, "flow_run": flow_run}
+    note: dict[str, object] = {"until": until, "flow_run": _ordered_as()}
     write_json(workspace / NOTE, {**note, "waits": bool(before and before["waits"])})
     try:
         params = load_params(workspace / "params.yaml")

@@ -172,7 +172,7 @@ def _refusals_of_one(root: Path, run: str, revision: str | None, choices: Choice
     if too_long := runs.excess(run):
         return [too_long]
     try:
-        try_choices(root, run, revision, choices)
+        try_choices(root, run, runs.start_of(root, run, revision or ""), choices)
     except (ParamsError, WorkspaceError) as error:
         return str(error).splitlines()
     return []

@@ -317,6 +317,26 @@ def test_a_cancel_ends_the_stage_which_keeps_its_checkpoint_and_the_run_can_go_o
     assert orders.ended(orders.order(**form))["name"] == "Completed"
 
 
+def test_a_sweep_that_is_tried_again_goes_on_wherever_its_branch_is_now(
+    checkout: Checkout, orders: Orders
+):
+    checkout.git("branch", "moving", "main")
+    form = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [22], "revision": "moving"}
+    flow_run = orders.order("rlhf-sweep", name="moved", **form)
+    assert orders.ended(flow_run)["name"] == "Completed"
+    later = checkout.git("commit-tree", "main^{tree}", "-p", "main", "-m", "later")
+    checkout.git("branch", "--force", "moving", later)
+
+    state = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+    path = f"/flow_runs/{flow_run}/set_state"
+    orders.ask("POST", path, {"state": state, "force": True}).raise_for_status()
+    state = orders.ended(flow_run)
+    assert (state["name"], state["message"]) == ("Completed", "All 2 runs have a result.")
+    # Another order is another wish.
+    state = orders.ended(orders.order("rlhf-sweep", name="moved", **form))
+    assert (state["name"], "did not start from moving" in state["message"]) == ("BadInput", True)
+
+
 def test_a_sweep_compares_each_change_with_none_seed_by_seed(checkout: Checkout, orders: Orders):
     form: dict[str, Any] = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [20, 21]}
     assert orders.submit("rlhf-sweep", overrides={}, seeds=[1]).status_code in (409, 422)

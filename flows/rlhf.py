@@ -20,12 +20,8 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed, Failed
 
 from flows import promotion_request
-from flows.artifacts import (
-    left_out_while_away,
-    publish_results,
-    publish_runs,
-    publish_stage,
-)
+from flows.artifacts import left_out_while_away, publish_results, publish_runs, publish_stage
+from flows.cancelled import unless_cancelled
 from flows.crashed import report_crash
 from flows.forking import forks
 from flows.graph import PlannedStage, plan
@@ -151,6 +147,7 @@ def run_all(
             planned.name, root, execution, stale=planned.stale, pool=pool, return_state=True
         )
         publish_stage(root, planned.name, state.name or "", state.message or "")
+        state = unless_cancelled(state)
         if state.name not in WENT_THROUGH:
             if ended and has_worked(root, execution):
                 record_rounds(root, execution, ended, params.final, read_results(root, params))

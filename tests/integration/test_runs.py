@@ -337,6 +337,27 @@ def test_a_sweep_that_is_tried_again_goes_on_wherever_its_branch_is_now(
     assert (state["name"], "did not start from moving" in state["message"]) == ("BadInput", True)
 
 
+def test_one_run_of_a_sweep_can_be_cancelled_and_the_others_go_on(
+    checkout: Checkout, orders: Orders
+):
+    form = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [23]}
+    sweep = orders.order("rlhf-sweep", name="alone", **form)
+    common = checkout.folder / "common"
+    eventually(lambda: (common / "alone").exists())
+    (flow_run,) = orders.runs("alone-base-seed23")
+    state = {"type": "CANCELLING", "name": "Cancelling"}
+    orders.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state}).raise_for_status()
+    (common / "cancelled alone").touch()
+
+    assert (orders.ended(flow_run)["type"], orders.ended(sweep)["name"]) == (
+        "CANCELLED",
+        "Incomplete",
+    )
+    message = orders.ended(sweep)["message"]
+    assert message.startswith("without a result: alone-base-seed23 (Cancelled: sft: "), message
+    assert checkout.git("tag", "--list", "done/alone*") == "done/alone-kl-seed23"
+
+
 def test_a_sweep_compares_each_change_with_none_seed_by_seed(checkout: Checkout, orders: Orders):
     form: dict[str, Any] = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [20, 21]}
     assert orders.submit("rlhf-sweep", overrides={}, seeds=[1]).status_code in (409, 422)

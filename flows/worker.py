@@ -94,7 +94,7 @@ def _number(text: str) -> int:
 def worker_command(pool: str, kind: str, *, at_once: int) -> list[str]:
     """Prefect's worker for a pool."""
     return [
-        sys.executable, "-m", "prefect", "worker", "start",
+        sys.executable, "-m", "flows.pool_worker",
         "--pool", pool, "--type", kind, "--limit", str(at_once), "--install-policy", "never",
     ]  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from tasks.workspace.processes import children
-from tests.waiting import eventually, is_alive
+from tests.waiting import eventually, is_alive, is_waiting, signals
 
 REPOSITORY = Path(__file__).parents[2]
 ADDRESS = f"rlhf-test-{os.getpid()}"
@@ -37,6 +37,8 @@ about = {
 def asked(number, frame):
     with Path("asked").open("a") as file:
         file.write(f"{number} ")
+    while Path("slow").exists():
+        time.sleep(0.05)
     time.sleep(0.3)  # a checkpoint
     Path("saved").touch()
     sys.exit(7)
@@ -148,6 +150,17 @@ def started(world: Path) -> Any:
     """What a stage that waits says of itself."""
     eventually((world / "out" / "wait.json").exists)
     return said(world, "wait")
+
+
+def waits_for_a_fork(process: "subprocess.Popen[str]") -> bool:
+    """Whether it has asked the server for one."""
+    return signal.SIGTERM in signals(process.pid, "SigCgt") and is_waiting(process.pid)
+
+
+def waits_for_its_fork(process: "subprocess.Popen[str]") -> bool:
+    """Whether it has got one, and waits for its end."""
+    links = Path(f"/proc/{process.pid}/fd").iterdir()
+    return any("pidfd" in str(link.readlink()) for link in links) and is_waiting(process.pid)
 
 
 def define(world: Path, **commands: str) -> None:

@@ -17,9 +17,11 @@ from tests.integration.fork_world import (
     serving,
     start,
     started,
+    waits_for_a_fork,
+    waits_for_its_fork,
     world_fixture,  # noqa: F401
 )
-from tests.waiting import eventually, is_alive
+from tests.waiting import eventually, is_alive, signals, written
 
 SIGNALS = pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
@@ -53,14 +55,16 @@ def test_a_ctrl_c_is_not_passed_on(world: Path) -> None:
 
 def test_each_ctrl_c_is_passed_on_to_a_stage_of_another_session(world: Path) -> None:
     with serving(world, apart=True):
+        (world / "slow").touch()
         process = start(world, "wait")
         started(world)
         process.send_signal(signal.SIGINT)
-        eventually((world / "asked").exists)
-        process.send_signal(signal.SIGINT)  # In the 0.3 seconds that its checkpoint takes.
+        assert written(world / "asked") == "2 "
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: (world / "asked").read_text() == "2 2 ", 60)
+        (world / "slow").unlink()
         process.communicate(timeout=60)
     assert process.returncode == 7
-    assert (world / "asked").read_text() == "2 2 "
 
 
 def test_a_stage_under_nohup_hears_no_ctrl_c(world: Path) -> None:
@@ -118,8 +122,7 @@ def test_a_server_that_is_killed_while_others_wait_leaves_these_to_themselves(wo
     edit(world, "    gc.freeze()\n", "    import time; time.sleep(600)\n")
     with serving(world) as server:
         process = start(world, "0")
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
+        eventually(lambda: waits_for_a_fork(process))
         server.kill()
         process.communicate()
     assert process.returncode == 0
@@ -130,25 +133,30 @@ def test_a_server_that_is_killed_while_others_wait_leaves_these_to_themselves(wo
 def test_while_the_server_imports_a_signal_ends_who_waits_for_it(
     world: Path, number: signal.Signals
 ) -> None:
-    edit(world, "    gc.freeze()\n", "    import time; time.sleep(2)\n")
+    imports = "    import time\n    while not Path('imported').exists(): time.sleep(0.05)\n"
+    edit(world, "    gc.freeze()\n", imports)
     with serving(world):
         process = start(world, "0")
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
+        eventually(lambda: waits_for_a_fork(process))
         process.send_signal(number)
-        process.communicate()
-        assert process.returncode == 143
+        assert process.wait() == 143
+        (world / "imported").touch()
+        process.communicate()  # Until then its streams are on their way to the server.
         start(world, "00").communicate()
     assert not (world / "out" / "0.json").exists()
 
 
 def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -> None:
-    slow = "    Path('forked').write_text('')\n    import time; time.sleep(3)\n"
+    slow = "    Path('forked').write_text(str(os.getpid()))\n    import time\n"
+    slow += "    while not Path('pending').exists(): time.sleep(0.05)\n"
     edit(world, "    request = part.request\n", f"    request = part.request\n{slow}")
     with serving(world):
         process = start(world, "wait")
-        eventually((world / "forked").exists)
+        fork = int(written(world / "forked"))
+        eventually(lambda: waits_for_its_fork(process))
         process.terminate()
+        eventually(lambda: signal.SIGTERM in signals(fork, "ShdPnd"), 60)
+        (world / "pending").touch()
         process.communicate()
     assert process.returncode == -signal.SIGTERM
     assert not (world / "out" / "wait.json").exists()

@@ -4,13 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import eventually
+from tests.several import processes_in
+from tests.waiting import eventually, waits_for_a_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,7 +143,7 @@ def test_two_that_set_up_at_once_do_it_once(root: Path):
         waits = "Another make is setting up .venv; waiting for it"
         # The one waits for the lock, the other for us.
         eventually((root / "pip.log").exists)
-        time.sleep(1)
+        eventually(lambda: any(map(waits_for_a_lock, processes_in(root))))
         assert log(root) == ["begin"]
         (root / "go").touch()
         done = [one.result() for one in both]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -52,11 +51,6 @@ if __name__ == "__main__":
 def hear_ctrl_c() -> None:
     """Tests that run in the background ignore Ctrl-C, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def waits_for_a_lock(pid: int) -> bool:
-    waiting = re.compile(rf"-> FLOCK .* {pid} ")
-    return bool(waiting.search(Path("/proc/locks").read_text()))
 
 
 class Workplace:

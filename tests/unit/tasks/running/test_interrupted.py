@@ -12,9 +12,8 @@ from tests.unit.tasks.running.conftest import (
     LINUX,
     PATIENCE_SECONDS,
     Workplace,
-    waits_for_a_lock,
 )
-from tests.waiting import eventually, is_alive
+from tests.waiting import eventually, is_alive, waits_for_a_lock
 
 SLOW_STEP = """\
 with stage.signals.patient():

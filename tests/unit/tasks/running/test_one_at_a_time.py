@@ -3,14 +3,8 @@
 import re
 import time
 
-from tests.unit.tasks.running.conftest import (
-    HANG,
-    LINUX,
-    PATIENCE_SECONDS,
-    Workplace,
-    waits_for_a_lock,
-)
-from tests.waiting import eventually
+from tests.unit.tasks.running.conftest import HANG, LINUX, PATIENCE_SECONDS, Workplace
+from tests.waiting import eventually, waits_for_a_lock
 
 
 @LINUX

@@ -61,6 +61,7 @@ def sole_use(root: Path, driver: Driver) -> Iterator[list[str]]:
         WorkspaceBusyError: another driver is running here.
     """
     with _locked(root) as lock:
+        _refuse_bare_dvc(root)
         before, dead = _read(lock)
         if before is not None and before.flow_run is not None:
             dead = [*dead, before.flow_run]
@@ -86,12 +87,16 @@ def refuse_if_busy(root: Path) -> None:
     """
     with _locked(root):
         pass
+    # With the lock let go of: this takes seconds beside a dying `dvc`.
+    _refuse_bare_dvc(root)
 
 
 def died_in(root: Path) -> list[str]:
     """Flow runs that may have died here unnoticed, with no successor; none while a driver runs."""
-    with suppress(WorkspaceBusyError), _locked(root) as lock:
-        last, dead = _read(lock)
+    with suppress(WorkspaceBusyError):
+        _refuse_bare_dvc(root)
+        with _locked(root) as lock:
+            last, dead = _read(lock)
         return [*dead, last.flow_run] if last is not None and last.flow_run else dead
     return []
 
@@ -110,7 +115,6 @@ def _locked(root: Path) -> Iterator[IO[str]]:
         )
         raise WorkspaceBusyError(f"{root}: {name}. {ADVICE}")
     with lock:
-        _refuse_bare_dvc(root)
         yield lock
 
 

@@ -14,6 +14,7 @@ from tasks.forget import main
 from tasks.workspace.driver_lock import WorkspaceBusyError, refuse_if_busy
 from tests.traced_world import World, object_path
 from tests.unit.tasks.forgetting.conftest import everything
+from tests.waiting import eventually
 
 
 def is_busy(root: Path) -> bool:
@@ -41,7 +42,8 @@ def test_no_run_can_begin_while_it_removes(world: World) -> None:
     )
     forgetting.start()
     try:
-        assert any(is_busy(world.root) for _ in range(100))
+        assert eventually(lambda: is_busy(world.root) or not forgetting.is_alive())
+        assert forgetting.is_alive()
     finally:
         writing.close()
         forgetting.join()

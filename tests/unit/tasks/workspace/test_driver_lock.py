@@ -1,6 +1,8 @@
 """One driver of a workspace at a time, and no lock that outlives its holder."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
+from tasks.workspace import driver_lock
 from tasks.workspace.driver_lock import (
     LOCK_FILE,
     Driver,
@@ -170,6 +173,19 @@ def test_beside_a_bare_dvc_repro_nobody_drives(tmp_path, command):
         pytest.raises(WorkspaceBusyError, match=rf"`dvc repro`.*process {process}\)"),
     ):
         refuse_if_busy(tmp_path)
+
+
+def test_who_looks_while_a_dvc_dies_keeps_no_driver_out(tmp_path, monkeypatch):
+    """It follows a driver that was killed; the next one waits for that, and so does who looks."""
+    monkeypatch.setattr(driver_lock, "DYING_SECONDS", 60.0)
+    with runs_dvc(tmp_path, "repro") as process:
+        looking = threading.Thread(target=died_in, args=[tmp_path])
+        looking.start()
+        looking.join(0.2)  # So that it looks first.
+        threading.Timer(0.6, os.kill, [process, signal.SIGKILL]).start()
+        with sole_use(tmp_path, REPRO) as dead:
+            assert dead == []
+        looking.join()
 
 
 def test_a_dvc_command_that_runs_no_stage_does_not_disturb(tmp_path):

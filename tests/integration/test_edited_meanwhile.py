@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,24 @@ from ruamel.yaml import YAML
 
 from tasks.running.provenance import false_entries
 from tests.integration.tiny_checkout import World
-from tests.stage_world import copy_repository, environment, make_tiny
+from tests.paused import paused
+from tests.stage_world import STEPS, copy_repository, environment, make_tiny
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.long
 
 PATIENCE_SECONDS = 300
-STEPS = 60
-"""At some 30 ms with their checkpoints: time enough for an edit."""
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A commit with data that is prepared, and a branch `other` with another learning rate."""
     folder = tmp_path_factory.mktemp("meanwhile")
-    world = World(folder / "main", environment(folder, RLHF_CHECKPOINT_STEPS="1"))
+    world = World(folder / "main", environment(folder))
     copy_repository(world.root, without=("tests/", "docs/"))
     yaml = YAML()
     params = yaml.load(world.root / "params.yaml")
     make_tiny(params, rounds=2)
-    params["base"]["embedded"] |= {"steps": STEPS}
     yaml.dump(params, world.root / "params.yaml")
     world.git("init", "--quiet", "--initial-branch=main")
     world.dvc("repro", "prepare")
@@ -88,26 +86,27 @@ EDITS: dict[str, tuple[Callable[[World], object], list[str]]] = {
 
 def repro_and_edit(world: World, edit: Callable[[World], object]) -> tuple[int, str]:
     """Exit code and log of a `dvc repro` of `base`, with an edit after its first checkpoint."""
-    process = start(world)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not list(world.root.glob(".work/base/*/step-*")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    edit(world)
+    return run_and_edit(world, edit, "dvc", "repro", "--single-item", "base")
+
+
+def run_and_edit(world: World, edit: Callable[[World], object], *module: str) -> tuple[int, str]:
+    with paused(world.root.parent / "paused") as environment:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            cwd=world.root,
+            env=world.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        eventually(lambda: process.poll() is not None or checkpoints(world))
+        edit(world)
     log, _ = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, log
 
 
-def start(world: World) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "--single-item", "base"],
-        cwd=world.root,
-        env=world.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def checkpoints(world: World) -> list[Path]:
+    return list(world.root.glob(".work/base/*/step-*"))
 
 
 def run_cache(world: World) -> set[Path]:
@@ -140,7 +139,7 @@ def test_an_edit_while_a_stage_runs_fails_it_and_is_recorded_nowhere(world: Worl
     assert (world.root / "dvc.lock").read_bytes() == lock
     assert run_cache(world) == runs
     assert not (world.root / "models/base").exists()
-    assert list(world.root.glob(".work/base/*/step-*"))
+    assert checkpoints(world)
 
     if kind == "commit":
         world.git("checkout", "--quiet", "main")
@@ -148,7 +147,7 @@ def test_an_edit_while_a_stage_runs_fails_it_and_is_recorded_nowhere(world: Worl
         (world.root / name).write_bytes(content)
     log = world.dvc("repro", "--single-item", "base")
 
-    assert f"from its checkpoint at step {STEPS}" in log
+    assert f"from its checkpoint at step {STEPS['base']}" in log
     recorded = locked(world)["params"]["params.yaml"]["base"]["embedded"]
     assert recorded["optimiser"]["lr"] == 0.005
     assert false_entries(world.root) == []
@@ -174,21 +173,10 @@ def test_an_edit_that_concerns_other_stages_does_no_harm(world: World):
 
 
 def test_a_stage_started_without_dvc_fails_in_the_same_way(world: World):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.base"],
-        cwd=world.root,
-        env=world.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not list(world.root.glob(".work/base/*/step-*")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    set_lr(world, 0.03)
-    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    code, said = run_and_edit(world, lambda world: set_lr(world, 0.03), "tasks.base")
 
-    assert process.returncode == 2
-    assert "params.yaml: base.embedded.optimiser.lr (0.005, now 0.03)" in err
+    assert code == 2, said
+    assert "params.yaml: base.embedded.optimiser.lr (0.005, now 0.03)" in said
     assert not (world.root / "models/base").exists()
 
 

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,9 @@ from ruamel.yaml import YAML
 from tasks.workspace.held import is_held
 from tests import stage_world
 from tests.integration.tiny_checkout import World
+from tests.paused import paused
 from tests.several import processes_in
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.long
 
@@ -43,13 +44,15 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @contextmanager
-def stage(root: Path, gpus: str) -> Iterator["subprocess.Popen[str]"]:
+def stage(root: Path, gpus: str, **more: str) -> Iterator["subprocess.Popen[str]"]:
+    path = filter(None, [more.pop("PYTHONPATH", None), str(stage_world.ROOT)])
     environment = stage_world.environment(
         root,
-        PYTHONPATH=str(stage_world.ROOT),
+        PYTHONPATH=os.pathsep.join(path),
         TMPDIR=str(root.parent),
         CUDA_VISIBLE_DEVICES=gpus,
         RLHF_EXECUTION="tiny",
+        **more,
     )
     command = [sys.executable, "-m", f"tasks.{STAGE}"]
     process = subprocess.Popen(
@@ -66,15 +69,12 @@ def stage(root: Path, gpus: str) -> Iterator["subprocess.Popen[str]"]:
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, World]:
     """Two checkouts of the repository, made tiny, in which `base` is next."""
     folder = tmp_path_factory.mktemp("clones")
-    environment = stage_world.environment(
-        folder, TMPDIR=str(folder), CUDA_VISIBLE_DEVICES="0,1", RLHF_CHECKPOINT_STEPS="1"
-    )
+    environment = stage_world.environment(folder, TMPDIR=str(folder), CUDA_VISIBLE_DEVICES="0,1")
     first = World(folder / "first", environment)
     stage_world.copy_tiny_repository(first.root, rounds=1)
     yaml = YAML()
     params = yaml.load(first.root / "params.yaml")
     params["run"]["device"] = "auto"
-    params["base"]["embedded"]["steps"] = 60  # Time enough to be stopped.
     yaml.dump(params, first.root / "params.yaml")
     first.git("init", "--quiet", "--initial-branch=main")
     first.dvc("repro", "prepare")
@@ -85,68 +85,58 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, World]:
 
 
 @contextmanager
-def stopped_repro(world: World) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """A plain `dvc repro` of `base`, and its stage's process, stopped in its tracks."""
+def repro(world: World, paused: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """A plain `dvc repro` of `base`, which stands still in the middle of its training."""
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", "base"]
+    environment = world.environment | paused
     process = subprocess.Popen(
-        command, cwd=world.root, env=world.environment, stderr=subprocess.PIPE, text=True
+        command, cwd=world.root, env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
         eventually(lambda: any(world.root.glob(".work/base/*/step-*")))
-        pid = world.json(".work/base/running.json")["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        yield process, pid
+        yield process
     finally:
         for each in processes_in(world.root):
             os.kill(each, signal.SIGKILL)
         process.communicate()
 
 
-def test_a_stage_waits_for_its_gpu_and_another_one_beside_it_runs(worlds: dict[str, Path]):
-    begun = {name: root / ".work" / STAGE for name, root in worlds.items()}
-    with (
-        stage(worlds["holds"], "0") as holds,
-        stopped(holds, once=begun["holds"].is_dir),
-        stage(worlds["waits"], "0") as waits,
-        stage(worlds["has_another"], "0,1") as has_another,
-    ):
-        _, said = has_another.communicate(timeout=120)
-        assert (has_another.returncode, "for GPU" in said) == (0, False)
-        # It began before that one, and has computed nothing.
-        time.sleep(2)
-        assert waits.poll() is None
-        assert not begun["waits"].exists()
-
-        holds.send_signal(signal.SIGCONT)
-        _, said = waits.communicate(timeout=120)
+def test_a_stage_waits_for_its_gpu_and_another_one_beside_it_runs(
+    worlds: dict[str, Path], tmp_path: Path
+):
+    with ExitStack() as running:
+        with paused(tmp_path / "paused") as still:
+            holds = running.enter_context(stage(worlds["holds"], "0", **still))
+            eventually(lambda: any(worlds["holds"].glob(f".work/{STAGE}/*/step-*")))
+            waits = running.enter_context(stage(worlds["waits"], "0"))
+            has_another = running.enter_context(stage(worlds["has_another"], "0,1"))
+            _, said = has_another.communicate(timeout=PATIENCE_SECONDS)
+            assert (has_another.returncode, "for GPU" in said) == (0, False)
+            # It began before that one, and has computed nothing.
+            time.sleep(2)
+            assert waits.poll() is None
+            assert not (worlds["waits"] / ".work" / STAGE).exists()
+        _, said = waits.communicate(timeout=PATIENCE_SECONDS)
         assert waits.returncode == 0
         assert re.search(r"^waited \d+ s for GPU 0$", said, re.MULTILINE)
-        assert holds.wait(120) == 0
+        assert holds.wait(PATIENCE_SECONDS) == 0
     assert len({stage_world.digest(root, STAGE) for root in worlds.values()}) == 1
 
 
-def test_two_checkouts_run_dvc_repro_side_by_side_on_two_gpus(clones: tuple[World, World]):
+def test_two_checkouts_run_dvc_repro_side_by_side_on_two_gpus(
+    clones: tuple[World, World], tmp_path: Path
+):
     locks = [
         Path(clones[0].environment["TMPDIR"], f"rlhf-rounds-{os.getuid()}/gpu-{number}.lock")
         for number in (0, 1)
     ]
-    with stopped_repro(clones[0]) as first, stopped_repro(clones[1]) as second:
-        assert all(process.poll() is None for process, _ in (first, second))
-        assert all(is_held(lock) for lock in locks)
-
-        for _, pid in (first, second):
-            os.kill(pid, signal.SIGCONT)
-        for process, _ in (first, second):
-            _, said = process.communicate(timeout=120)
+    with ExitStack() as running:
+        with paused(tmp_path / "paused") as still:
+            both = [running.enter_context(repro(world, still)) for world in clones]
+            assert all(process.poll() is None for process in both)
+            assert all(is_held(lock) for lock in locks)
+        for process in both:
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
             assert process.returncode == 0, said
     entries = [YAML().load(world.root / "dvc.lock")["stages"]["base"] for world in clones]
     assert entries[0] == entries[1]
-
-
-@contextmanager
-def stopped(process: "subprocess.Popen[str]", *, once: Callable[[], bool]) -> Iterator[None]:
-    """Stop a process in its tracks as soon as it has begun."""
-    eventually(once)
-    os.kill(process.pid, signal.SIGSTOP)
-    assert process.poll() is None
-    yield

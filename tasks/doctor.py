@@ -42,7 +42,7 @@ from tasks.workspace.dvc_cache import (
 )
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.withdrawn import outputs_withdrawn
+from tasks.workspace.withdrawn import LOG, objects_back, outputs_withdrawn
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 from tasks.workspace.worktrees import Place, workspaces
 
@@ -107,6 +107,12 @@ def notes(place: Place) -> Iterator[str]:
         yield (
             f"something was withdrawn from {_first(left)}: {again} makes that anew "
             "(a dvc pull before may bring back what was withdrawn)"
+        )
+    # The others share the cache of the checkout.
+    if not place.name and (back := objects_back(root)):
+        yield (
+            f"DVC's cache has {len(back)} objects that {LOG} names as removed, here or in another "
+            "clone: the same python -m tasks.forget removes them here"
         )
     missing = [out.path for out in differing if out.found is None and out.path not in left]
     if missing:

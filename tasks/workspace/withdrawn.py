@@ -22,6 +22,7 @@ from preferences.withdrawals import (
     WithdrawalsError,
     load_withdrawals,
 )
+from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.worktrees import WorkspaceError, checkout_of, worktree_git
 
 WITHDRAWN = (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS)
@@ -88,6 +89,17 @@ def outputs_withdrawn(root: Path) -> set[str]:
         WithdrawalsError: a line of the log is damaged.
     """
     return _logged(root, "objects", "outputs")
+
+
+def objects_back(root: Path) -> list[Path]:
+    """Objects in DVC's cache that the log names as removed: by another clone, or pulled again.
+
+    Raises:
+        WithdrawalsError: a line of the log is damaged.
+    """
+    cache = cache_folder(root)
+    named = (cache / one[:2] / one[2:] for one in sorted(_logged(root, "objects")))
+    return [path for path in named if path.is_file()]
 
 
 def withdrawn_files(folder: Path) -> list[Path]:

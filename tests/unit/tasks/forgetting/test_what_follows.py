@@ -82,6 +82,23 @@ def test_another_clone_knows_it_by_the_log_alone(
     assert any(f"withdrawn from {PREPARED} and " in line for line in notes(capsys))
 
 
+def test_what_a_pull_has_brought_back_is_named_until_it_is_forgotten_again(
+    whole: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a clone that had the data before it got the log by git."""
+    judgments = object_path(whole.root, whole.now["data/rounds/r1/judgments.jsonl"][0])
+    content = judgments.read_bytes()
+    assert main(["--annotator", "ann", "--yes"]) == 0
+    assert not any("names as removed" in line for line in notes(capsys))
+    judgments.write_bytes(content)
+
+    (back,) = [line for line in notes(capsys) if "names as removed" in line]
+    assert back.startswith(f"note   DVC's cache has 1 objects that {LOG} names as removed, ")
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+    assert not any("names as removed" in line for line in notes(capsys))
+
+
 def test_a_damaged_log_is_a_problem_of_one_line(
     whole: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,10 @@ from transformers import (
 )
 
 from rlhf.chat import Prompt, TokenizerError
+from rlhf.compute import outside_autocast
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.models import load_tokenizer, load_weights
+from rlhf.replaced_forwards import Forward, replaced_forwards
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
@@ -73,9 +75,22 @@ class Classifier(RewardModel):
         if not has_score_head(self):
             ids = torch.where(mask, ids, 0)
             types = self._types(ids)
-            output = self.classifier(input_ids=ids, attention_mask=mask.long(), **types)
+            with replaced_forwards(self.classifier, self._in_float32):
+                output = self.classifier(input_ids=ids, attention_mask=mask.long(), **types)
             return cast(Tensor, output.logits)
         return self.head_outputs(self.last_hidden(ids, mask, packing=packing))
+
+    def _in_float32(self, part: nn.Module) -> Forward | None:
+        """The forward pass of a part that lies on the trunk, in float32 whatever that has."""
+        own, trunk = part.forward, self.classifier.base_model
+        if trunk in (part, self.classifier) or part not in self.classifier.children():
+            return None
+
+        def forward(*inputs: Any, **named: Any) -> Any:
+            with outside_autocast(self.classifier.device):
+                return own(*(_wider(each) for each in inputs), **named)
+
+        return forward
 
     def _types(self, ids: TokenIds) -> dict[str, Tensor]:
         """0 in the first text and its separator, 1 behind it; nothing where texts are not told."""
@@ -83,6 +98,11 @@ class Classifier(RewardModel):
             return {}
         separators = ids.eq(self.separator).long()
         return {"token_type_ids": (separators.cumsum(dim=1) - separators).clamp(max=1)}
+
+
+def _wider(value: Any) -> Any:
+    """A tensor in float32; anything else as it is."""
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 class TextEncoder(Encoder):

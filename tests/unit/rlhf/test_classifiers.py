@@ -16,6 +16,7 @@ from transformers import (
 
 from rlhf.chat import TokenizerError
 from rlhf.classifiers import (
+    Classifier,
     TextEncoder,
     how_it_reads,
     load_classifier,
@@ -23,7 +24,9 @@ from rlhf.classifiers import (
     longest_of,
     same_tokens,
 )
+from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
+from rlhf.frozen import freeze
 from rlhf.model_folders import ModelFolderError
 from rlhf.pretrain import train_tokenizer
 from rlhf.scoring import score_rows
@@ -177,6 +180,28 @@ def test_what_an_encoder_can_read_is_what_it_has_positions_for(kind: str):
     model(torch.tensor([[5] * longest]))
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.tensor([[5] * (longest + 1)]))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "deberta-v2"])
+@torch.no_grad()
+def test_the_head_of_an_encoder_is_float32_below_bfloat16(kind: str):
+    """As it is of a decoder: what it makes of the trunk's states is the same without autocast."""
+    compute = Compute(torch.device("cpu"), "bfloat16")
+    classifier = freeze(encoder(kind), compute)
+    heads = [part for part in classifier.children() if part is not classifier.base_model]
+    read: list[torch.Tensor] = []
+    hook = heads[0].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(0))
+    with compute.autocast():
+        found = Classifier(classifier).raw_scores(ids, torch.ones_like(ids, dtype=torch.bool))
+    hook.remove()
+    expected = read[0].float()
+    for part in heads:
+        expected = part(expected)
+        if kind == "distilbert" and part is classifier.pre_classifier:
+            expected = expected.relu()
+    assert (found.to(torch.bfloat16) != found).all()
+    assert torch.equal(found, expected.squeeze(-1))
 
 
 def test_relative_positions_have_no_end(tmp_path: Path):

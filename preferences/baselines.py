@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array, vstack
 
+from preferences.grouped_shares import grouped_share
 from preferences.records import Preference
-from preferences.statistics import Share, share
+from preferences.statistics import Share
 
 BUCKETS = 1 << 15
 """Words are hashed into this many weights."""
@@ -32,7 +33,8 @@ def bag_of_words(train: Sequence[Preference], heldout: Sequence[Preference]) -> 
         return None
     weights = _fitted(_differences(train))
     scores = _differences(heldout) @ weights
-    return share(float((scores > 0).sum() + (scores == 0).sum() / 2), len(heldout))
+    hits = (scores > 0) + (scores == 0) / 2
+    return grouped_share(hits, [row.prompt_id for row in heldout])
 
 
 def _differences(rows: Sequence[Preference]) -> csr_array:

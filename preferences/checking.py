@@ -17,6 +17,7 @@ from preferences.allowing import Allowed
 from preferences.baselines import bag_of_words
 from preferences.data_docs import add_places
 from preferences.gate import Round, Undecided, decide
+from preferences.grouped_shares import longer_wins
 from preferences.measures import Measured, digest
 from preferences.overview import longer_share
 from preferences.params import ValidateParams
@@ -25,7 +26,7 @@ from preferences.records import Preference, compact_json
 from preferences.report import DOCS, FILES, Quarantined, Verdict, escaped, write
 from preferences.schemas import shown
 from preferences.settling import Settled
-from preferences.statistics import first_votes, fleiss_kappa, krippendorff_alpha, longer_wins
+from preferences.statistics import first_votes, fleiss_kappa, krippendorff_alpha
 from preferences.statistics import weak_annotators as weak
 
 BASELINE_ROWS = 50_000

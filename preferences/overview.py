@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from preferences.drift import Distance, ks_distance, share_distance
+from preferences.grouped_shares import grouped_share
 from preferences.languages import LANGUAGES
 from preferences.measures import Measured
 from preferences.params import Bound, Bounds
@@ -129,7 +130,9 @@ def longer_share(table: pd.DataFrame) -> Share | None:
     """How often the longer response was chosen; ties and equal lengths are left out."""
     decided = table[~table["tie"]]
     more = (decided["chosen_characters"] - decided["rejected_characters"]).to_numpy()
-    return share(int((more > 0).sum()), int((more != 0).sum()))
+    unequal = more != 0
+    prompts = decided["prompt"].to_numpy(dtype=np.int64)
+    return grouped_share((more > 0)[unequal].astype(np.float64), prompts[unequal])
 
 
 def _agreement(votes: Votes) -> _Given:

@@ -8,9 +8,10 @@ from math import exp, fsum, lgamma, log, sqrt
 from typing import TypeVar
 
 from preferences.judging import standing
-from preferences.records import Comparison, Judgment, Preference, oriented
+from preferences.records import Comparison, Judgment, oriented
 
-_Z95 = 1.959964
+Z95 = 1.959964
+"""97.5 % quantile of the standard normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,16 @@ def share(hits: float, n: int) -> Share | None:
     """
     if n == 0:
         return None
-    mean, spread = hits / n, _Z95**2 / n
+    mean = hits / n
+    return Share(mean, *wilson(mean, n), n)
+
+
+def wilson(mean: float, n: float) -> tuple[float, float]:
+    """The ends of Wilson's interval for a share of n cases, more than 0."""
+    spread = Z95**2 / n
     centre = (mean + spread / 2) / (1 + spread)
-    half = _Z95 * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
-    return Share(mean, max(0.0, centre - half), min(1.0, centre + half), n)
-
-
-def longer_wins(preferences: Iterable[Preference]) -> Share | None:
-    """How often the longer response (in characters) was chosen; equal lengths are left out."""
-    differences = [len(row.chosen) - len(row.rejected) for row in preferences]
-    return share(sum(d > 0 for d in differences), sum(d != 0 for d in differences))
+    half = Z95 * sqrt(mean * (1 - mean) / n + spread / (4 * n)) / (1 + spread)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 Units = Sequence[Mapping[str, str]]

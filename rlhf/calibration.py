@@ -18,22 +18,31 @@ def reliability(gaps: Sequence[float], bins: int = 10) -> list[tuple[float, floa
 
     Confidence is the probability of the side the model prefers; empty bins are left out.
     """
-    members: list[list[tuple[float, float]]] = [[] for _ in range(bins)]
-    for gap in gaps:
-        confidence = 1 / (1 + math.exp(-min(abs(gap), 700.0)))
-        hit = 1.0 if gap > 0 else 0.5 if gap == 0 else 0.0
-        members[min(int((confidence - 0.5) * 2 * bins), bins - 1)].append((confidence, hit))
-    return [
-        (sum(c for c, _ in rows) / len(rows), sum(h for _, h in rows) / len(rows), len(rows))
-        for rows in members
-        if rows
-    ]
+    sure = [_confidence(gap) for gap in gaps]
+    hits = [1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps]
+    table = []
+    for pairs in confidence_bins(gaps, bins):
+        n = len(pairs)
+        table.append((sum(sure[at] for at in pairs) / n, sum(hits[at] for at in pairs) / n, n))
+    return table
+
+
+def confidence_bins(gaps: Sequence[float], bins: int = 10) -> list[list[int]]:
+    """The places of the pairs in each bin of `reliability`."""
+    members: list[list[int]] = [[] for _ in range(bins)]
+    for place, gap in enumerate(gaps):
+        members[min(int((_confidence(gap) - 0.5) * 2 * bins), bins - 1)].append(place)
+    return [pairs for pairs in members if pairs]
 
 
 def expected_calibration_error(gaps: Sequence[float], bins: int = 10) -> float:
     """Mean distance of accuracy from confidence over the bins, by pairs (Guo et al. 2017)."""
     table = reliability(gaps, bins)
     return sum(abs(hits - sure) * count for sure, hits, count in table) / len(gaps)
+
+
+def _confidence(gap: float) -> float:
+    return 1 / (1 + math.exp(-min(abs(gap), 700.0)))
 
 
 def _softplus(x: float) -> float:

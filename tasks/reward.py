@@ -100,7 +100,7 @@ def run(stage: Stage) -> None:
     key = stage.round_key
     results = stage.staging.directory(f"results/reward/{key}")
     write_metrics(results, metrics)
-    write_reliability(results / "reliability.csv", gaps)
+    write_reliability(results / "reliability.csv", gaps, heldout)
     guards.write(results)
     stage.write_history(results)
     stage.final(metrics)
@@ -189,7 +189,7 @@ def _publish_none(stage: Stage) -> None:
     results = stage.staging.directory(f"results/reward/{stage.round_key}")
     metrics = {"round": stage.round_key, "pairs": 0}
     write_metrics(results, metrics)
-    write_reliability(results / "reliability.csv", [])
+    write_reliability(results / "reliability.csv", [], [])
     stage.write_history(results)
     stage.final(metrics)
 

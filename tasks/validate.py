@@ -6,10 +6,11 @@ from pathlib import Path
 from preferences.allowing import load_allowed
 from preferences.baselines import bag_of_words
 from preferences.gate import GateResult, Round, run_gate
+from preferences.grouped_shares import longer_wins
 from preferences.judging import judge
 from preferences.loading import load_comparisons, load_judgments, load_preferences, load_prompts
 from preferences.records import JudgmentMismatchError
-from preferences.statistics import longer_wins, votes_of
+from preferences.statistics import votes_of
 from preferences.tokens import TokenLimit
 from tasks.running.metrics_file import write_metrics
 from tasks.running.outcome import StageEnd

@@ -21,7 +21,7 @@ from experiments.real_text.worlds import FILES, WORLDS, Pair, World
 from feedback.judgments import Pair as Judged
 from preferences.baselines import bag_of_words
 from preferences.records import pair_id
-from preferences.statistics import longer_wins
+from preferences.grouped_shares import longer_wins
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
 from rlhf.intervals import proportion_interval

@@ -14,11 +14,16 @@ from typing import Any
 from data.support_desk.requests import parse_request
 from data.support_desk.rubric import score_response
 from preferences.records import Preference
-from rlhf.calibration import expected_calibration_error, negative_log_likelihood, reliability
+from rlhf.calibration import (
+    confidence_bins,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
 from rlhf.compute import Compute
 from rlhf.ensembles import members_of
 from rlhf.grouped_intervals import grouped_proportion
-from rlhf.intervals import Interval, proportion_interval
+from rlhf.intervals import Interval
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 from tasks.running.progress import Progress
@@ -126,13 +131,22 @@ def _disagreement(
     return statistics.fmean(statistics.pstdev(row) for row in zip(*scores, strict=True))
 
 
-def write_reliability(path: Path, gaps: Sequence[float]) -> None:
-    """The reliability plot as CSV: accuracy, with its interval, by the model's confidence."""
+def write_reliability(path: Path, gaps: Sequence[float], heldout: Sequence[Preference]) -> None:
+    """The reliability plot as CSV: accuracy, with its interval, by the model's confidence.
+
+    Args:
+        path: where to write.
+        gaps: of the held-out pairs without ties, from `measure`.
+        heldout: all held-out pairs.
+    """
+    right, decided = hits(gaps), [row for row in heldout if not row.is_tie]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["confidence", "accuracy", "low", "high", "pairs"])
-        for confidence, accuracy, pairs in reliability(gaps):
-            interval = proportion_interval(accuracy * pairs, pairs)
+        bins = zip(reliability(gaps), confidence_bins(gaps), strict=True)
+        for (confidence, accuracy, pairs), places in bins:
+            prompts = [decided[place].prompt_id for place in places]
+            interval = grouped_proportion([right[place] for place in places], prompts)
             row = (confidence, accuracy, interval.low, interval.high)
             writer.writerow([*(f"{value:.6f}" for value in row), pairs])
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from preferences.records import Comparison, Judgment, Preference, text_hash
+from preferences.records import Comparison, Judgment, text_hash
 from preferences.statistics import (
     Votes,
     agreement_with_others,
@@ -9,7 +9,6 @@ from preferences.statistics import (
     first_votes,
     fleiss_kappa,
     krippendorff_alpha,
-    longer_wins,
     share,
     votes_of,
     weak_annotators,
@@ -135,16 +134,6 @@ def test_wilsons_interval_is_that_of_the_tables():
         pytest.approx(0.4902, abs=1e-4),
         pytest.approx(0.9433, abs=1e-4),
     )
-
-
-def test_longer_wins_leaves_equal_lengths_out():
-    rows = [("aaa", "b"), ("a", "bbb"), ("aaaa", "b"), ("a", "b")]
-    found = longer_wins(
-        Preference(pair_id="", prompt_id="", prompt="", chosen=chosen, rejected=rejected)
-        for chosen, rejected in rows
-    )
-    assert found is not None
-    assert (found.mean, found.n) == (pytest.approx(2 / 3), 3)
 
 
 COMPARISON = Comparison(

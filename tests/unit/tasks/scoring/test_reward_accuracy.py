@@ -98,7 +98,10 @@ def test_s48_accuracy_by_how_sure_the_annotators_were(scorer):
 
 
 def test_s48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path):
-    write_reliability(tmp_path / "r.csv", [math.log(19), -math.log(19), math.log(3)])
+    rows = [replace(preference("a", "b"), prompt_id=name) for name in "pqr"]
+    tie = preference("a", "b", label=0.5)
+    gaps = [math.log(19), -math.log(19), math.log(3)]
+    write_reliability(tmp_path / "r.csv", gaps, [tie, *rows])
     with (tmp_path / "r.csv").open() as file:
         sure, surer = list(csv.DictReader(file))
     assert (float(sure["confidence"]), sure["accuracy"], sure["pairs"]) == (0.75, "1.000000", "1")
@@ -159,3 +162,19 @@ def test_pairs_of_one_prompt_tell_less_than_as_many_prompts(scorer):
     ]
     # 19 independent cases less Student's t, for 120: 2.5 times as wide, a little less by Wilson.
     assert 2.2 < widths[0] / widths[1] < 2.7
+
+
+def test_a_point_of_the_reliability_plot_knows_that_pairs_share_prompts(tmp_path):
+    """Five prompts of twenty in the wrong order, six pairs each, all in one bin."""
+
+    def written(prompts: list[str]) -> float:
+        gaps = [math.log(3) if number // 6 % 4 else -math.log(3) for number in range(120)]
+        rows = [replace(preference("a", "b"), prompt_id=prompt) for prompt in prompts]
+        write_reliability(tmp_path / "r.csv", gaps, rows)
+        with (tmp_path / "r.csv").open() as file:
+            (found,) = csv.DictReader(file)
+        assert (found["accuracy"], found["pairs"]) == ("0.750000", "120")
+        return float(found["high"]) - float(found["low"])
+
+    ranked = written([str(number // 6) for number in range(120)])
+    assert 2.2 < ranked / written([str(number) for number in range(120)]) < 2.7

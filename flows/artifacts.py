@@ -13,6 +13,7 @@ import httpx
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from flows.reach import is_absence
 from tasks.params.redaction import redact
 from tasks.reporting.caveats import caveats
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
@@ -165,7 +166,9 @@ def left_out_while_away(what: str) -> Iterator[None]:
     """Skip what Prefect's server should show if the server cannot be reached."""
     try:
         yield
-    except httpx.TransportError as error:
+    except httpx.HTTPError as error:
+        if not is_absence(error):
+            raise
         get_run_logger().warning("Prefect's server is away; left out: %s (%s)", what, error)
 
 

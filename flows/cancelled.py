@@ -4,12 +4,14 @@ A worker ends the process of an ordered run. These have none of their own, and P
 them as `Cancelling` for ever: a run that is being cancelled can end as `Cancelled` alone.
 """
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
 from flows.artifacts import left_out_while_away
@@ -17,9 +19,12 @@ from flows.artifacts import left_out_while_away
 
 def unless_cancelled(state: State[Any]) -> State[Any]:
     """How a stage of this flow run has ended; `Cancelled` if somebody has cancelled the run."""
-    with left_out_while_away("whether somebody has cancelled this run"):
-        with get_client(sync_client=True) as client:
-            now = client.read_flow_run(UUID(str(runtime.flow_run.id))).state
+    with (
+        left_out_while_away("whether somebody has cancelled this run"),
+        suppress(ObjectNotFound),
+        get_client(sync_client=True) as client,
+    ):
+        now = client.read_flow_run(UUID(str(runtime.flow_run.id))).state
         if now is not None and now.is_cancelling():
             return Cancelled(message="somebody has cancelled the run, which ends after this stage")
     return state

@@ -60,6 +60,13 @@ def require_prefect() -> None:
         raise _absence(address, str(error.__cause__ or error)) from None
 
 
+def is_absence(error: httpx.HTTPError) -> bool:
+    """Whether a request has failed because the server is away, or says so: a proxy answers 502."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.is_server_error
+    return isinstance(error, httpx.TransportError)
+
+
 def _absence(address: str, reason: str) -> ReachError:
     words = " ".join(redact(reason).split())
     hint = (

@@ -30,6 +30,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Cancelling, Failed
 from prefect.types.entrypoint import EntrypointType
 
+from flows.reach import is_absence
 from flows.remote_stage import serve_order
 from flows.stages import Ending
 from flows.states import ending_of, task_state
@@ -203,7 +204,9 @@ def _end(
                 _remind(client, pool, logger)
         except ObjectNotFound:
             return None
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
+            if not is_absence(error):
+                raise
             logger.warning("Prefect's server is away; still waiting (%s)", error)
         time.sleep(LOOK_SECONDS)
 

@@ -2,6 +2,9 @@
 
 import json
 import socket
+import threading
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -144,3 +147,37 @@ def test_a_run_continues_without_its_pages_while_prefect_cannot_be_reached(tmp_p
             publish_gate(tmp_path, "validate@r1", "r1", "")
             results = {"policies": [policy("r1", 4.5)], "reward_models": [], "test": None}
             publish_results(results, "r1")
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """In front of a server that is away."""
+
+    status = 502
+
+    def do_POST(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:Artifact creation outside")
+@pytest.mark.parametrize(("status", "goes_on"), [(502, True), (504, True), (403, False)])
+def test_a_proxy_that_says_that_prefect_is_away_is_told_from_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, status: int, goes_on: bool
+):
+    monkeypatch.setattr(Proxy, "status", status)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{proxy.server_port}/api"
+        away = temporary_settings({PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0})
+        with (
+            away,
+            disable_run_logger(),
+            nullcontext() if goes_on else pytest.raises(httpx.HTTPStatusError),
+        ):
+            publish_waiting("round r1 waits")
+        proxy.shutdown()

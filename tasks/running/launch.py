@@ -45,10 +45,15 @@ def is_launched(run: RunParams) -> bool:
     """Whether this process is one of them: its launcher has given it a number.
 
     Raises:
-        ParamsError: the launcher has started another number of them.
+        ParamsError: the launcher has started another number of them, or gives none.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return False
+    for name in ("RANK", "WORLD_SIZE"):
+        if not os.environ[name].isdecimal():
+            raise ParamsError(
+                f"{name}: expected a number from the launcher, found {os.environ[name]!r}"
+            )
     if (found := int(os.environ["WORLD_SIZE"])) != run.processes:
         raise ParamsError(
             f"run.processes is {run.processes}, but WORLD_SIZE is {found}: the launcher has "
@@ -66,18 +71,14 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
     """Run the stage of this process's command line as several processes; the exit code.
 
     Raises:
-        ParamsError: there are too few GPUs.
+        ParamsError: there are too few GPUs, or RLHF_LAUNCH is no command.
     """
     outcome = Path(".work") / stage_name / "outcome.json"
     with several_accelerators(run.device, 1 if LAUNCHER in os.environ else run.processes):
         before = _version(outcome)
         adopt_orphans()
-        process = subprocess.Popen(
-            [*_launcher(run.processes), "-m", f"tasks.{section_name}", *sys.argv[1:]],
-            env=_environment(run),
-            # A Ctrl-C comes through us.
-            start_new_session=True,
-            preexec_fn=die_with(os.getpid()),
+        process = _start(
+            [*_launcher(run.processes), "-m", f"tasks.{section_name}", *sys.argv[1:]], run
         )
         with _passing_on(process) as signalled:
             _wait(process, outcome, before)
@@ -91,8 +92,27 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
     return int(json.loads(outcome.read_text(encoding="utf-8"))["code"])
 
 
+def _start(command: Sequence[str], run: RunParams) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            env=_environment(run),
+            # A Ctrl-C comes through us.
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+    except OSError as error:
+        if LAUNCHER not in os.environ or error.filename is None:
+            raise
+        raise ParamsError(f"{LAUNCHER}: {error.filename!r}: {error.strerror}") from None
+
+
 def _launcher(processes: int) -> Sequence[str]:
-    if command := shlex.split(os.environ.get(LAUNCHER, "")):
+    try:
+        command = shlex.split(os.environ.get(LAUNCHER, ""))
+    except ValueError as error:
+        raise ParamsError(f"{LAUNCHER}: not a command: {error}") from None
+    if command:
         return command
     # If it handled SIGTERM, it would not let the stage finish its checkpoint.
     alone = ["--standalone", "--signals-to-handle", "SIGQUIT", "--local-addr", "127.0.0.1"]

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tasks.params.loading import ParamsError, RunParams
-from tasks.running.launch import is_first, is_launched, wants_several
+from tasks.running.launch import is_first, is_launched, launch, wants_several
 from tasks.workspace.processes import children
 
 TWO = RunParams(processes=2)
@@ -46,6 +47,37 @@ def test_a_process_is_one_of_them_where_its_launcher_says_so(
     assert not is_first()
     with pytest.raises(ParamsError, match=r"run\.processes is 3, but WORLD_SIZE is 2"):
         is_launched(RunParams(processes=3))
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+@pytest.mark.parametrize("found", ["", "-1", "one"])
+def test_a_launcher_that_gives_no_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, found: str
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, found)
+    with pytest.raises(
+        ParamsError, match=f"^{name}: expected a number from the launcher, found '{found}'$"
+    ):
+        is_launched(TWO)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("srunn --ntasks 2", "'srunn': No such file or directory"),
+        ("bash 'launch.sh", "No closing quotation"),
+        (str(Path(__file__).parent), "Permission denied"),
+    ],
+)
+def test_a_launcher_that_cannot_be_started_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_LAUNCH", command)
+    with pytest.raises(ParamsError, match=f"^RLHF_LAUNCH: .*{reason}"):
+        launch("sft", "sft", RunParams(processes=2, device="cpu"))
 
 
 def test_children_are_those_of_one_process() -> None:

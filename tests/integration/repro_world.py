@@ -43,12 +43,13 @@ def end(status, code, message):
     (work / "outcome.json").write_text(json.dumps(outcome))
     sys.exit(code)
 def interrupted(*_):
-    time.sleep(4 if wanted == "slow" else 0.5)  # the step at hand and a checkpoint take a while
+    # The step at hand and a checkpoint take a while.
+    time.sleep({"slow": 4, "slower": 600}.get(wanted, 0.5))
     end("interrupted", 143, "checkpoint kept")
 signal.signal(signal.SIGTERM, interrupted)
 signal.signal(signal.SIGINT, interrupted)
 assert os.environ["RLHF_SHIPPER"] == "driver"
-if wanted in ("hang", "slow"):
+if wanted in ("hang", "slow", "slower"):
     (work / "pid").write_text(str(os.getpid()))
     while True:  # one long sleep could begin just after a signal, and sleep on
         time.sleep(0.1)

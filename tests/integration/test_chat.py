@@ -16,6 +16,7 @@ from rlhf.model_folders import save_model
 from tasks import chat
 from tests import chat_world, tiny
 from tests.chat_world import asked, chosen
+from tests.waiting import eventually, is_waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300
@@ -226,7 +227,7 @@ def test_in_a_terminal_one_types_before_the_models_are_there_and_leaves_cleanly(
         terminal.until("> ", times=3)
     if leaving == "Ctrl-C":
         # readline shows the prompt a moment before it waits, and what comes in between is lost.
-        time.sleep(1)
+        eventually(lambda: is_waiting(terminal.process.pid))
         os.killpg(terminal.process.pid, signal.SIGINT)
     else:
         terminal.type(leaving)

@@ -48,7 +48,7 @@ SHORT_GRACE = (
 def test_only_a_ctrl_c_waits_for_a_long_step(
     root: Path, number: signal.Signals, kept: bool
 ) -> None:
-    (root / "wanted").write_text("slow")
+    (root / "wanted").write_text("slow" if kept else "slower")
     driver = subprocess.Popen(
         [sys.executable, "-c", SHORT_GRACE],
         cwd=root,

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 import tasks
 from tests.stage_world import environment
 
-SECONDS = 60
+SECONDS = 300
 """Time for all of them; one that hangs is killed."""
 
 Prepare = Callable[[int], None]

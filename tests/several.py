@@ -10,7 +10,7 @@ from typing import Any
 from tests import stage_world
 
 SFT = "sft"
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 300
 """For what takes at most ten on a machine with nothing else to do."""
 
 

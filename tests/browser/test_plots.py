@@ -12,7 +12,7 @@ import pytest
 from tests.git_command import git
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 300
 PIPELINE = """\
 plots:
   - loss: {x: step, y_label: nats, y: {r1.csv: loss, r2.csv: loss}}

@@ -104,7 +104,7 @@ def test_without_a_server_nothing_starts(
     done = subprocess.run(
         [sys.executable, "-m", "flows.deployment", *arguments],
         env=kept | {"HOME": str(home)} | ({"PREFECT_API_URL": address} if address else {}),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == code
     assert words in done.stdout + done.stderr

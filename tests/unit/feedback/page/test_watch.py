@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from feedback.page.notify import announce
 from feedback.page.watch import Watch
 from feedback.quality.annotators import QualityParams
+from tests.waiting import eventually
 
 PAGE = "http://127.0.0.1:8765"
 FULL = """CREATE TRIGGER full BEFORE INSERT ON events WHEN NEW.kind = 'announce'
@@ -106,21 +106,12 @@ def test_the_watch_lives_through_a_full_disk(complete: Any, prefect: Prefect) ->
     watch.start()
     try:
         # Told again, so it has lived through not being able to note that it had told.
-        assert _soon(lambda: len(prefect.rounds) > 1)
+        eventually(lambda: len(prefect.rounds) > 1)
         complete.sql("DROP TRIGGER full")
-        assert _soon(lambda: complete.sql("SELECT 1 FROM rounds WHERE notified_ms IS NOT NULL"))
+        eventually(lambda: complete.sql("SELECT 1 FROM rounds WHERE notified_ms IS NOT NULL"))
         assert complete.sql("SELECT count(*) FROM events WHERE kind = 'announce'") == [(1,)]
     finally:
         watch.stop()
-
-
-def _soon(happened: Callable[[], object]) -> bool:
-    """Whether it happens within ten seconds."""
-    for _ in range(200):
-        if happened():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("address", ["http://[nowhere/api", "ftp://127.0.0.1/api"])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.integration.flow_world import (  # noqa: F401
     start_driver,
     workspace_fixture,
 )
-from tests.waiting import eventually, is_alive
+from tests.waiting import eventually, is_alive, written
 
 
 class Lines(logging.Handler):
@@ -78,7 +77,7 @@ def test_what_the_stage_says_of_its_end_is_believed_once_only(workspace: Path, l
 DRIVER = """
 run_stage("sft", Path.cwd(), execution="e1", logger=logging.getLogger())
 """
-SHORT_GRACE = f"import flows.stages\nflows.stages.GRACE_SECONDS = 1.0\n{DRIVER}"
+SHORT_GRACE = f"import flows.stages\nflows.stages.GRACE_SECONDS = 3.0\n{DRIVER}"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,8 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
         tree = dvc_and_stage(workspace)
         for number in signals:
             driver.send_signal(number)
-            assert eventually((workspace / "asked").exists)
+            # Its text, too: a second signal between the two would end the stage without it.
+            written(workspace / "asked")
         driver.communicate()
     assert eventually(lambda: not any(map(is_alive, tree)))
     assert (workspace / "asked").read_text() == signals[0].name
@@ -128,7 +128,8 @@ def test_a_second_ctrl_c_counts_while_the_first_one_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     code = "import signal, sys, time\nheard = []\n"
-    code += "signal.signal(signal.SIGINT, lambda *_: sys.exit() if heard else heard.append(1))\n"
+    code += "def hear(*_): sys.exit() if heard else heard.append(1) or open('heard', 'w')\n"
+    code += "signal.signal(signal.SIGINT, hear)\n"
     code += "print('ready', flush=True)\nwhile True: time.sleep(0.1)"
     command = [sys.executable, "-c", code]
     process = processes.start(command, cwd=tmp_path, env=dict(os.environ), output=subprocess.PIPE)
@@ -139,7 +140,7 @@ def test_a_second_ctrl_c_counts_while_the_first_one_is_passed_on(
         killpg(group, number)
         passed.append(number)
         if len(passed) == 1:
-            time.sleep(0.5)
+            eventually((tmp_path / "heard").exists)  # Two at once would be one.
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "killpg", interrupted)

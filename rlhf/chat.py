@@ -107,8 +107,41 @@ def encode_response(
 
     The end token (`end_id`) is trained and scored like any other.
     """
-    ids = list(tokenizer(response, add_special_tokens=False)["input_ids"])
+    ids = _plain_ids(tokenizer, response)
+    if lead := _lead(tokenizer, str(tokenizer.chat_template)):
+        before, together = _plain_ids(tokenizer, lead), _plain_ids(tokenizer, lead + response)
+        # Not where its beginning becomes one token with the text before it.
+        if together[: len(before)] == before:
+            ids = together[len(before) :]
     return [*ids, end_id(tokenizer)] if finished else ids
+
+
+@functools.lru_cache(maxsize=4)
+def _lead(tokenizer: PreTrainedTokenizerBase, _template: str) -> str:
+    """Text behind which a response has the tokens that it has in a conversation; mostly none.
+
+    SentencePiece puts a blank before the first word of a text. Where a template ends in text for
+    the response to follow (`<|assistant|>`, new line), the response is no such beginning.
+    """
+    if tokenizer.chat_template is None:
+        return ""
+    asked = [{"role": "user", "content": "a"}]
+    answered = [*asked, {"role": "assistant", "content": _SAID}]
+    try:
+        before, whole = render(tokenizer, asked), render(tokenizer, answered, for_response=False)
+    except TemplateError:
+        return ""
+    if not whole.startswith(before + _SAID):
+        return ""  # It writes a blank of its own, or the turn in another way.
+    of_before, alone = _plain_ids(tokenizer, before), _plain_ids(tokenizer, _SAID)
+    together = _plain_ids(tokenizer, before + _SAID)
+    if together == of_before + alone or together[: len(of_before)] != of_before:
+        return ""
+    return before
+
+
+def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

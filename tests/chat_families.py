@@ -7,6 +7,7 @@ turns that are set off by plain text and spaces (Mistral), and a template that w
 in another way than earlier ones (thinking).
 """
 
+import copy
 from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -35,6 +36,10 @@ GEMMA = (
     "<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}"
     "{{ '\n' + m['content'] | trim }}<end_of_turn>{{ '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model{{ '\n' }}{% endif %}"
+)
+ZEPHYR = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + eos_token + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' }}"
@@ -92,6 +97,14 @@ def mistral() -> PreTrainedTokenizerFast:
     names = {"unk_token": special[0], "bos_token": special[1], "eos_token": special[2]}
     made = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=MISTRAL, **names)
     _begin_with(made, special[1])
+    return made
+
+
+@cache
+def zephyr() -> PreTrainedTokenizerFast:
+    """Mistral's words in turns that are set off by plain text, and no blank before an answer."""
+    made = copy.deepcopy(mistral())
+    made.chat_template = ZEPHYR
     return made
 
 

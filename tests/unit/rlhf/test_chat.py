@@ -154,3 +154,24 @@ def test_the_whole_sequence_of_training_begins_with_it_once():
     ((example,), _) = encode_examples(words, [("hi", "hi hi")], 10)
     assert [*example.prompt, *example.response] == [0, 4, 4, 4, 1]
     assert Encoder(words).encode("hi", "hi hi", finished=False) == [0, 4, 4, 4]
+
+
+@pytest.mark.parametrize("family", [*chat_families.FAMILIES, chat_families.zephyr, tokenizer])
+@pytest.mark.parametrize("response", ["good day", "Okay.", "two  blanks", "- 1\n- 2"])
+def test_a_response_is_the_tokens_that_it_has_within_the_whole_conversation(family, response):
+    """Behind text, SentencePiece puts a blank before a word only where it stands alone."""
+    chat = family()
+    asked = [{"role": "user", "content": "hello"}]
+    answered = [*asked, {"role": "assistant", "content": response}]
+    ids = [*encode_prompt(chat, asked), *encode_response(chat, response, finished=True)]
+    whole = chat.apply_chat_template(answered, tokenize=False)
+    assert ids == chat(whole, add_special_tokens=False)["input_ids"][: len(ids)]
+    assert decode_response(chat, encode_response(chat, response, finished=True)) == response
+
+
+def test_a_response_that_the_text_before_it_would_swallow_stays_as_it_is_alone():
+    """Of this tokenizer, a new line and "a" are one token, which no response can begin with."""
+    chat = chat_families.zephyr()
+    assert chat.convert_ids_to_tokens(chat("x\na")["input_ids"])[-1].endswith("\na")
+    ids = encode_response(chat, "a", finished=False)
+    assert ids == chat("a", add_special_tokens=False)["input_ids"]

@@ -144,8 +144,10 @@ def _wait(process: subprocess.Popen[bytes], outcome: Path, before: object) -> No
         ended = process.returncode is not None
         started = _end_after_its_last(process, started)
         if deadline is None and (ended or _version(outcome) != before):
-            recorded = _version(outcome) != before
-            deadline = time.monotonic() + (SECONDS if recorded else PATIENCE_SECONDS)
+            # One that could not start its processes leaves none with something to save.
+            refused = process.returncode == EXIT_CODES["bad_input"]
+            over = refused or _version(outcome) != before
+            deadline = time.monotonic() + (SECONDS if over else PATIENCE_SECONDS)
         if deadline is not None and time.monotonic() > deadline:
             for pid in children(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):

@@ -42,7 +42,7 @@ from tasks.workspace.dvc_cache import (
 )
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.withdrawn import LOG, objects_back, outputs_withdrawn
+from tasks.workspace.withdrawn import LOG, commit_that_knows_more, objects_back, outputs_withdrawn
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 from tasks.workspace.worktrees import Place, workspaces
 
@@ -103,6 +103,8 @@ def notes(place: Place) -> Iterator[str]:
     left = [out.path for out in differing if out.expected in withdrawn]
     # A bare `dvc repro` in a workspace does not bring the tombstones there.
     again = "the next run" if place.name else place.run
+    if left and not place.name and (commit := commit_that_knows_more(root)):
+        again = f"git checkout {commit} -- data/withdrawn, then {again}"
     if left:
         yield (
             f"something was withdrawn from {_first(left)}: {again} makes that anew "

@@ -8,7 +8,7 @@ before a stage starts.
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from preferences.withdrawals import (
     load_withdrawals,
 )
 from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.git import GitError, git
 from tasks.workspace.worktrees import WorkspaceError, checkout_of, worktree_git
 
 WITHDRAWN = (WITHDRAWN_TEXTS, WITHDRAWN_JUDGMENTS)
@@ -81,7 +82,7 @@ def models_withdrawn(root: Path) -> set[str]:
 
 
 def outputs_withdrawn(root: Path) -> set[str]:
-    """Hashes of outputs that had what was withdrawn here, as the log of the checkout says.
+    """Hashes of outputs that had what was withdrawn, as the log of the checkout says.
 
     A DVC remote may have them still.
 
@@ -89,6 +90,19 @@ def outputs_withdrawn(root: Path) -> set[str]:
         WithdrawalsError: a line of the log is damaged.
     """
     return _logged(root, "objects", "outputs")
+
+
+def commit_that_knows_more(root: Path) -> str:
+    """The newest commit whose log has what that of the checkout lacks, shortened; empty for none.
+
+    Its tombstones keep away what those of the checkout let back.
+    """
+    path = checkout_of(root) / LOG
+    here = path.read_bytes().decode(errors="replace").splitlines() if path.is_file() else []
+    more = (
+        commit[:9] for commit, lines in _committed_logs(checkout_of(root)) if set(lines) - set(here)
+    )
+    return next(more, "")
 
 
 def objects_back(root: Path) -> list[Path]:
@@ -131,7 +145,7 @@ def set_aside(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _logged(root: Path, *keys: str) -> set[str]:
-    """What the entries of the log have under these keys; the first versions wrote fewer."""
+    """What the log has under these keys, in any commit; the first versions wrote fewer."""
     path, found = checkout_of(root) / LOG, set[str]()
     text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -145,7 +159,24 @@ def _logged(root: Path, *keys: str) -> set[str]:
                 f"{path}:{number}: expected what `python -m tasks.forget` writes, "
                 f"found {line[:80]!r}"
             ) from None
+    for _, entries in _committed_logs(checkout_of(root)):
+        for line in entries:
+            with suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                found.update(one for key in keys for one in entry[key])
     return found
+
+
+def _committed_logs(checkout: Path) -> Iterator[tuple[str, list[str]]]:
+    """The log as the commits of all branches have it, newest first: hash of the commit, lines.
+
+    The one that is checked out may be older than a withdrawal.
+    """
+    with suppress(GitError, ValueError):
+        commits = git(checkout, "log", "--all", "--format=%H", "--", LOG).split()
+        for commit in commits:
+            with suppress(GitError, ValueError):  # It deleted the file, or it is no UTF-8 there.
+                yield commit, git(checkout, "show", f"{commit}:{LOG}").splitlines()
 
 
 def _require_reader(workspace: Path, name: str) -> None:

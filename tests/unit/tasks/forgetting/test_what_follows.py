@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS
 from tasks import doctor, lineage
 from tasks.forget import main
 from tasks.workspace.withdrawn import LOG
+from tests.git_command import git
 from tests.traced_world import World, object_path
 from tests.unit.tasks.forgetting.conftest import workspace
 
@@ -97,6 +99,29 @@ def test_what_a_pull_has_brought_back_is_named_until_it_is_forgotten_again(
 
     assert main(["--annotator", "ann", "--yes"]) == 0
     assert not any("names as removed" in line for line in notes(capsys))
+
+
+def test_an_older_commit_knows_what_was_withdrawn_since_on_any_branch(
+    whole: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its own tombstones the next run would make again what was withdrawn."""
+    older = whole.commit_hash()
+    whole.switch("withdrawing")
+    assert main(["--annotator", "ann", "--yes"]) == 0
+    for name in (LOG, WITHDRAWN_JUDGMENTS):
+        git(whole.root, "add", "--force", name)
+    git(whole.root, "commit", "--quiet", "-m", "Withdraw")
+    commit = git(whole.root, "rev-parse", "--short=9", "HEAD")
+    whole.switch(older)
+    assert not (whole.root / LOG).exists()
+
+    (note,) = notes(capsys)
+    assert note.startswith("note   something was withdrawn from data/rounds/r1/judgments.jsonl and")
+    assert f": git checkout {commit} -- data/withdrawn, then make repro makes that anew (" in note
+
+    git(whole.root, "checkout", commit, "--", "data/withdrawn")
+    (note,) = notes(capsys)
+    assert "1 more: make repro makes that anew (" in note
 
 
 def test_a_damaged_log_is_a_problem_of_one_line(

@@ -27,6 +27,9 @@ _BY_KEY = select(schema.labels).where(
 _TIMES_CONTAINED = select(func.count()).where(
     schema.round_pairs.c.pair_id == bindparam("pair"), schema.round_pairs.c.active == 1
 )
+_CONTAINED = select(schema.round_pairs.c.pair_id).where(
+    schema.round_pairs.c.active == 1, schema.round_pairs.c.pair_id == schema.assignments.c.pair_id
+)
 _ADD_LABEL = insert(schema.labels)
 _CLOSE = (
     update(schema.assignments)
@@ -99,12 +102,12 @@ def stored_choice(shown: str, *, swap: bool) -> Choice:
 def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) -> Task | None:
     """Undoes the person's last standing answer and gives them its pair again.
 
-    None if there is nothing (more) to undo. A key that has undone an answer undoes no other one:
-    its pair is returned again.
+    Pairs that have left their round are stepped over: nobody can judge them again. None if there is
+    nothing (more) to undo. A key that has undone an answer undoes no other one: its pair is
+    returned again.
 
     Raises:
-        RefusedError: the person is paused, the round no longer contains the pair, or the key was
-            used for an answer.
+        RefusedError: the person is paused, or the key was used for an answer.
     """
     refuse_if_paused(connection, annotator_id)
     before = _key_row(connection, annotator_id, key)
@@ -117,8 +120,6 @@ def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) 
         return None
     task = find_task(connection, last.assignment_id)
     assert task is not None
-    if not _contained(connection, task):
-        raise RefusedError(f"round {task.round} no longer contains this pair")
     table = schema.assignments
     mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
     connection.execute(update(table).where(*mine).values(state="free"))
@@ -139,7 +140,7 @@ def undo(connection: Connection, annotator_id: str, *, key: str, lease_ms: int) 
 
 
 def _last_answer(connection: Connection, annotator_id: str) -> Row[Any] | None:
-    """The newest standing answer to one of the ten pairs that were answered last.
+    """The newest standing answer to one of the ten pairs answered last that can be judged again.
 
     Counted by their first answers: whoever undoes, answers and undoes again reaches no older ones.
     """
@@ -152,6 +153,7 @@ def _last_answer(connection: Connection, annotator_id: str) -> Row[Any] | None:
         .join(table, table.c.assignment_id == labels.c.assignment_id)
         .where(labels.c.assignment_id.in_(within_reach), table.c.state == "done")
         .where(labels.c.revision == table.c.revision)
+        .where((table.c.purpose == "gold") | table.c.pair_id.in_(_CONTAINED))
         .order_by(labels.c.label_id.desc())
     )
     return connection.execute(query.limit(1)).first()

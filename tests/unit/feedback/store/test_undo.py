@@ -95,3 +95,17 @@ def test_an_undone_third_vote_does_not_open_a_fourth(desk: Any, make_pairs: Any)
     assert desk.serve("dan") is None
     desk.answer("ana", "b")
     assert desk.sql("SELECT count(*) FROM assignments WHERE state = 'done'") == [(3,)]
+
+
+def test_undo_steps_over_a_pair_that_has_left_its_round(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana")
+    pairs = make_pairs(4)
+    desk.publish(pairs)
+    first, second = desk.answer("ana"), desk.answer("ana")
+    desk.publish([pair for pair in pairs if pair.pair_id != second.pair.pair_id])
+    assert desk.undo("ana").pair == first.pair
+    desk.answer("ana")
+    desk.publish(
+        [pair for pair in pairs if pair.pair_id not in (first.pair.pair_id, second.pair.pair_id)]
+    )
+    assert desk.undo("ana") is None

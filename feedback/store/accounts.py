@@ -8,6 +8,7 @@ follow from session ids and are not stored.
 import hashlib
 import hmac
 import secrets
+import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,9 @@ _BY_TOKEN = select(schema.annotators).where(schema.annotators.c.token_hash == bi
 _BY_NAME = select(schema.annotators).where(
     schema.annotators.c.annotator_id == bindparam("mine"),
     schema.annotators.c.role.in_(("annotator", "lead")),
+)
+_SPELLED = select(schema.annotators.c.annotator_id).where(
+    schema.annotators.c.annotator_id.in_(bindparam("spellings", expanding=True))
 )
 _PAUSED = select(schema.annotators.c.paused_reason).where(
     schema.annotators.c.annotator_id == bindparam("mine")
@@ -77,6 +81,18 @@ class Person:
     send."""
 
 
+def known_as(connection: Connection, name: str) -> str:
+    """This name as the store spells it; in composed form (NFC) if the store does not have it.
+
+    Unicode spells é as one character or as two, which nobody can tell apart: one person has both.
+    """
+    spellings = [name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))]
+    if "\x00" in name:  # PostgreSQL cannot even look for it.
+        return name
+    known = set(connection.execute(_SPELLED, {"spellings": spellings}).scalars())
+    return next((spelling for spelling in spellings if spelling in known), spellings[1])
+
+
 def new_token(
     connection: Connection,
     annotator_id: str,
@@ -94,6 +110,7 @@ def new_token(
         ValueError: the name is none that everybody can see (`feedback.store.names`) or that of a
             source of imported judgments, or a right or the number of days is none.
     """
+    annotator_id = known_as(connection, annotator_id)
     check_name(annotator_id)
     for right in rights:
         if right not in RIGHTS:
@@ -148,7 +165,8 @@ def by_name(connection: Connection, annotator_id: str, csrf: str) -> Person | No
     """
     if "\x00" in annotator_id:  # PostgreSQL cannot even look for it.
         return None
-    row = connection.execute(_BY_NAME, {"mine": annotator_id}).first()
+    mine = {"mine": known_as(connection, annotator_id)}
+    row = connection.execute(_BY_NAME, mine).first()
     if row is None:
         return None
     _refuse_expired(row)
@@ -200,6 +218,7 @@ def pause(connection: Connection, annotator_id: str, reason: str, *, by: str | N
     Raises:
         UnknownAnnotatorError: there is no such annotator.
     """
+    annotator_id = known_as(connection, annotator_id)
     _set_paused(connection, annotator_id, paused_reason=reason)
     table = schema.assignments
     mine = (table.c.annotator_id == annotator_id, table.c.state == "open")
@@ -215,6 +234,7 @@ def resume(connection: Connection, annotator_id: str, *, by: str | None = None) 
     Raises:
         UnknownAnnotatorError: there is no such annotator.
     """
+    annotator_id = known_as(connection, annotator_id)
     labels = schema.labels
     newest = select(labels.c.label_id).order_by(labels.c.label_id.desc()).limit(1)
     last = connection.execute(newest).scalar() or 0

@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from feedback.judgments import Refusal, consistent
 from feedback.store import schema
+from feedback.store.accounts import known_as
 from feedback.store.database import now_ms
 from feedback.store.events import record
 from feedback.store.names import check_name
@@ -35,7 +36,7 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
     pairs = {pair.pair_id: pair for pair in held}
     taken: list[str] = []
     known = 0
-    standing, refused = consistent(judgments, pairs)
+    standing, refused = consistent(_as_known(connection, judgments), pairs)
     for judgment in standing:
         pair = pairs.get(judgment.pair_id)
         try:
@@ -57,6 +58,13 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
     if taken:
         record(connection, "import", round_key=round_key, taken=len(taken), refused=len(refused))
     return Imported(taken=len(taken), known=known, refused=refused)
+
+
+def _as_known(connection: Connection, judgments: Sequence[Judgment]) -> list[Judgment]:
+    """The judgments with the names that the store has for their annotators."""
+    given = {judgment.annotator_id for judgment in judgments}
+    names = {name: known_as(connection, name) for name in given}
+    return [replace(one, annotator_id=names[one.annotator_id]) for one in judgments]
 
 
 def _take_one(connection: Connection, judgment: Judgment) -> bool:

@@ -262,3 +262,20 @@ def test_a_table_holds_no_formula(run: Command, desk: Any, make_pairs: Any, tmp_
     assert "'=HYPERLINK" in table
     assert ",'@ana," in table
     assert ",=HYPERLINK" not in table
+
+
+def test_a_name_in_the_other_spelling_of_unicode_is_the_person_whom_the_store_knows(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    composed, decomposed = "Jos\u00e9", "Jose\u0301"
+    desk.hire(composed)
+    desk.publish(make_pairs(2), overlap=2)
+    desk.answer(composed, "a")
+    pairs = make_pairs(2)
+    rows = [a_judgment(pair, choice="a", strength=None) for pair in pairs]
+    file = tmp_path / "j.jsonl"
+    lines = [replace(row, annotator_id=decomposed).to_row() for row in rows]
+    file.write_text(to_lines(lines), encoding="utf-8")
+    said = run("import", file, "--round", "r1")
+    assert said[:2] == (0, "1 judgments imported, 1 already known, 0 refused\n")
+    assert desk.sql("SELECT annotator_id FROM annotators") == [(composed,)]

@@ -81,3 +81,27 @@ def test_a_source_of_imported_judgments_gets_no_token(desk: Any) -> None:
         with pytest.raises(ValueError, match=r"ana is known as a source of kind import, .*another"):
             accounts.new_token(connection, "ana")
     assert desk.sql("SELECT role, token_hash FROM annotators") == [("source", "none")]
+
+
+COMPOSED, DECOMPOSED = "Jos\u00e9", "Jose\u0301"
+
+
+@pytest.mark.parametrize("first", [COMPOSED, DECOMPOSED])
+def test_one_name_in_two_spellings_of_unicode_is_one_person(desk: Any, first: str) -> None:
+    """A keyboard gives é as one character, a file name of macOS as e and its accent."""
+    other = DECOMPOSED if first == COMPOSED else COMPOSED
+    desk.hire(first, other)
+    assert desk.sql("SELECT annotator_id FROM annotators") == [(COMPOSED,)]
+    with desk.database.writing() as connection:
+        accounts.pause(connection, DECOMPOSED, "tired")
+        assert accounts.paused_reason(connection, COMPOSED) == "tired"
+        accounts.resume(connection, DECOMPOSED)
+        assert accounts.paused_reason(connection, COMPOSED) is None
+        assert accounts.by_name(connection, DECOMPOSED, "csrf").annotator_id == COMPOSED
+
+
+def test_a_store_that_has_the_other_spelling_keeps_it(desk: Any) -> None:
+    desk.hire("Jose")
+    desk.sql(f"UPDATE annotators SET annotator_id = '{DECOMPOSED}'")
+    desk.hire(COMPOSED, DECOMPOSED)
+    assert desk.sql("SELECT annotator_id FROM annotators") == [(DECOMPOSED,)]

@@ -14,6 +14,7 @@ from tasks.params.changed import ChangedParam
 from tasks.reporting import best_of_n
 from tasks.reporting.against_kl import gold_against_kl
 from tasks.reporting.annotators import AnnotatorRow, FormedRow
+from tasks.reporting.calibration import error_by_chance
 from tasks.reporting.caveats import caveats, contradiction, rounds_without_gain
 from tasks.reporting.charts import (
     SMALL,
@@ -122,6 +123,7 @@ def render_page(data: ReportData) -> str:
         rewards=_reward_drawing(data.results["reward_models"]),
         reliability=_reliability(data),
         reward_models=data.results["reward_models"],
+        chance={key: error_by_chance(bins) for key, bins in data.reliability.items()},
         policies=data.results["policies"],
         lineage=lineage_drawing(data.lineage, data.labels) if data.lineage else None,
         lineage_rows=lineage_rows(data.lineage),

@@ -4,8 +4,9 @@
     {"prompt_id", "messages"}               a conversation, in which an assistant speaks repeatedly
 
 Read are these, `prompt` with `completion` (text or messages), and `messages` of any number of
-turns; one without a `prompt_id` gets that of its content. `messages` goes before the rest, as in
-data sets that have a conversation and its first question side by side.
+turns (ShareGPT's `conversations`, too); one without a `prompt_id` gets that of its content.
+`messages` goes before the rest, as in data sets that have a conversation and its first question
+side by side.
 """
 
 from collections.abc import Callable, Iterator
@@ -93,6 +94,8 @@ def text_of(demonstration: Row) -> str:
 
 def _in_our_words(row: Row) -> tuple[Schema, Row]:
     """The schema for a row, and the row with turns spelt as ours and a completion as text."""
+    if "messages" not in row and "prompt" not in row and "conversations" in row:
+        row = {**row, "messages": row["conversations"]}
     if row.get("messages") is not None:
         return _CONVERSATIONS, {**row, "messages": as_messages(row["messages"])}
     if "completion" in row and "response" not in row:

@@ -32,6 +32,7 @@ _COLUMNS = Schema(
         Field(name="response"),
         Field(name="completion", kind="prompt"),
         Field(name="messages", kind="prompt"),
+        Field(name="conversations", kind="prompt"),
         Field(name="text"),
     ),
 )

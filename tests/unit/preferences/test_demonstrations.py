@@ -52,6 +52,9 @@ SHORT = {"prompt_id": id_of("Kim?"), "prompt": "Kim?", "response": "Sam."}
         ({"messages": [USER, REPLY, USER]}, SHORT),
         ({"messages": [{"from": "human", "value": "Kim?"}, {"from": "gpt", "value": "Sam."}]},
          SHORT),
+        # As in ShareGPT.
+        ({"id": "1", "conversations": [{"from": "human", "value": "Kim?"},
+                                       {"from": "gpt", "value": "Sam."}]}, SHORT),
         ({"messages": [{**USER, "name": None}, {**REPLY, "tool_calls": None}]}, SHORT),
         (
             {"messages": [SYSTEM, USER, REPLY]},

@@ -10,7 +10,7 @@ from typing import Self
 
 from prefect._internal.observers import FlowRunCancellingObserver
 from prefect.cli import app
-from prefect.runner import _flow_run_executor
+from prefect.runner import _flow_run_executor, runner
 from prefect.workers import base
 
 
@@ -25,7 +25,7 @@ class PatientObserver(FlowRunCancellingObserver):
 
 
 if __name__ == "__main__":
-    base.FlowRunCancellingObserver = PatientObserver  # type: ignore[attr-defined]
-    _flow_run_executor.FlowRunCancellingObserver = PatientObserver  # type: ignore[attr-defined]
+    for module in (base, runner, _flow_run_executor):
+        module.FlowRunCancellingObserver = PatientObserver  # type: ignore[attr-defined]
     sys.argv[1:1] = ["worker", "start"]
     app()

@@ -18,6 +18,8 @@ SMALL = (240.0, 130.0)
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 22.0, 20.0
 DIGIT = 6.4
 """Widest digit of an axis label, in pixels."""
+GAP = 4.0
+"""Least distance of two labels side by side, in pixels."""
 NICE_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -158,17 +160,27 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def _bands(curves: Curves, x: Scale, y: Scale) -> list[str]:
+    """The rounds as bands; of names and steps those that do not touch the one before."""
     parts = []
+    name_from = step_from = 0.0
     for number, (key, first, end) in enumerate(curves.spans):
         left, right = x(first), x(end)
         shade = "band" if number % 2 == 0 else "band odd"
         parts.append(
             f'<rect class="{shade}" x="{left:.1f}" y="{TOP - 14:.1f}" '
             f'width="{right - left:.1f}" height="{y.start - TOP + 14:.1f}"/>'
-            f'<text class="tick middle" x="{(left + right) / 2:.1f}" y="{TOP - 4:.1f}">'
-            f"{escape(key)}</text>"
-            f'<text class="tick" x="{left:.1f}" y="{y.start + BOTTOM - 6:.1f}">{first:.0f}</text>'
         )
+        middle, half = (left + right) / 2, DIGIT * len(key) / 2
+        if number == 0 or middle - half >= name_from:
+            name_from = middle + half + GAP
+            parts.append(
+                f'<text class="tick middle" x="{middle:.1f}" y="{TOP - 4:.1f}">{escape(key)}</text>'
+            )
+        if left >= step_from:
+            step = f"{first:.0f}"
+            step_from = left + DIGIT * len(step) + GAP
+            place = f'x="{left:.1f}" y="{y.start + BOTTOM - 6:.1f}"'
+            parts.append(f'<text class="tick" {place}>{step}</text>')
     return parts
 
 

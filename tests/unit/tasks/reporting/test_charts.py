@@ -8,7 +8,7 @@ import pytest
 from tasks.reporting.charts import nice_ticks
 from tasks.reporting.data import read_curves
 from tests.unit.tasks.reporting.conftest import ROUNDS, report
-from tests.unit.tasks.reporting.report_world import write_world
+from tests.unit.tasks.reporting.report_world import chained, write_world
 
 
 def test_a_new_column_of_history_appears_among_the_folded_curves(tmp_path: Path) -> None:
@@ -105,3 +105,20 @@ def test_ticks_are_round_numbers_that_cover_the_range(
     low: float, high: float, expected: list[float]
 ) -> None:
     assert nice_ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", [3, 24])
+def test_names_and_first_steps_of_rounds_do_not_run_into_each_other(
+    tmp_path: Path, count: int
+) -> None:
+    """A digit is at most 6.4 wide at the 10.5 pixels of these labels."""
+    rounds = tuple(f"r{number}" for number in range(1, count + 1))
+    write_world(tmp_path, rounds)
+    text = report(tmp_path, rounds, params=chained(rounds))
+    drawing = text.partition("<b>Entropy</b>")[2].partition("</svg>")[0]
+    for style, place in (("tick middle", 0.5), ("tick", 0.0)):
+        found = re.findall(rf'<text class="{style}" x="([\d.]+)"[^>]*>([^<]+)', drawing)
+        starts = [float(x) - place * 6.4 * len(label) for x, label in found]
+        ends = [float(x) + (1 - place) * 6.4 * len(label) for x, label in found]
+        assert len(found) == 3 if count == 3 else len(found) >= 6
+        assert all(end < start for end, start in zip(ends, starts[1:], strict=False)), found

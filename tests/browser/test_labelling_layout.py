@@ -56,6 +56,23 @@ def on_a_phone(browser: Any) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
+def test_the_overview_fits_a_phone(browser: Any, site: Any, pair_of: Any) -> None:
+    """Tables scroll in their boxes; the names of numbers leave room for the numbers."""
+    site.publish([pair_of("Where is it?", "Here.", "There.", "a-round-with-a-long-name")])
+    sign_in(browser, site, "lea", "lead")
+    browser.get(f"{site.address}/lead")
+    on_a_phone(browser)
+    try:
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+        places = "return [...document.querySelectorAll('dd')].map(d => d.getBoundingClientRect().x)"
+        values = browser.execute_script(places)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert wide <= 390
+    assert len(values) == 4
+    assert max(values) <= 390 - 60, "no room for a number of six digits"
+
+
 def test_a_phone_shows_every_line_of_a_text_and_the_guidelines_over_it(
     browser: Any, site: Any, pair_of: Any, picture: Callable[[str], None]
 ) -> None:

@@ -34,10 +34,11 @@ from preferences.baselines import bag_of_words
 from preferences.formats.reading import open_source
 from preferences.formats.writing import Unsettled
 from preferences.gate import run_gate
-from preferences.grouped_shares import longer_wins, share
+from preferences.grouped_shares import longer_wins
 from preferences.judging import Judged
 from preferences.params import ValidateParams
 from preferences.records import Comparison, Preference, Split, prompt_text
+from preferences.statistics import share
 from rlhf.params.base import EmbeddedModelParams
 from rlhf.pretrain import build_model, train_tokenizer
 from rlhf.seeding import Seeds

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from feedback.annotators import MissingJudgmentsError
 from feedback.formats.exchange import from_trl
 from feedback.formats.label_studio import CONFIG, read_export
-from feedback.judgments import Pair, json_rows, read_judgments, read_pairs
+from feedback.judgments import json_rows, read_judgments, read_pairs
 from feedback.page.lead import lead_view
 from feedback.page.notify import local_prefect
 from feedback.page.proxies import Proxies
@@ -26,11 +26,11 @@ from feedback.people import how_to_open
 from feedback.quality.annotators import QualityParams
 from feedback.store import accounts, backup, exporting, rounds, schema
 from feedback.store.assignments import ServeParams
-from feedback.store.database import Database
+from feedback.store.database import Database, sqlite_file
 from feedback.store.events import record
-from feedback.store.gold import publish_gold
+from feedback.store.gold import publish_gold, read_gold
 from feedback.store.importing import take
-from preferences.records import Judgment, JudgmentError, pair_id
+from preferences.records import Judgment
 
 _LONGEST_LEASE = 7 * 24 * 60
 """Minutes for which a pair may wait for one person."""
@@ -135,7 +135,7 @@ def publish(given: argparse.Namespace) -> int:
     """Publishes a round, or adds gold items."""
     with _opened(given.store) as database:
         if given.gold is not None:
-            items = _read_gold(given.gold)
+            items = read_gold(given.gold)
             with database.writing() as connection:
                 gold = publish_gold(connection, given.gold, items)
             _say(f"gold items: {gold.added} added, {gold.changed} changed, {gold.kept} kept")
@@ -180,6 +180,7 @@ def token(given: argparse.Namespace) -> int:
 
 def status(given: argparse.Namespace) -> int:
     """Prints rounds and people."""
+    _require_store(given.store)
     with _opened(given.store) as database:
         with database.writing() as connection:
             # A token may have expired while no page was open.
@@ -190,6 +191,8 @@ def status(given: argparse.Namespace) -> int:
     shown = [one for one in view["rounds"] if given.round_key in (None, one.round)]
     if given.round_key is not None and not shown:
         raise ValueError(f"round {given.round_key} has not been published")
+    if not shown:
+        _say("no round has been published")
     for one in shown:
         state = "complete" if one.complete else f"waits for {one.missing} of {one.wanted} judgments"
         _say(f"round {one.round}: {one.settled} of {one.pairs} pairs settled, {state}")
@@ -206,6 +209,7 @@ def status(given: argparse.Namespace) -> int:
 def export(given: argparse.Namespace) -> int:
     """Writes the judgments of a round."""
     who = {"file": given.out.name, "by": _user()}
+    _require_store(given.store)
     with _opened(given.store) as database, database.writing() as connection:
         done = exporting.export(connection, given.round_key, given.form, **who)
         _write_atomically(given.out, done.text)
@@ -252,20 +256,6 @@ def _read(form: str, path: Path, round_key: str) -> list[Judgment]:
     return read_judgments(path) if form == "judgments" else read_export(path, round_key)
 
 
-def _read_gold(path: Path) -> list[tuple[Pair, str]]:
-    gold = []
-    for where, row in json_rows(path):
-        if row.get("gold") not in ("a", "b"):
-            raise JudgmentError(f"{where}: gold is {row.get('gold')!r}, expected a or b")
-        content = {name: row.get(name) for name in ("prompt", "response_a", "response_b")}
-        prompt, *responses = content.values()
-        key = pair_id(prompt if isinstance(prompt, list) else str(prompt), *map(str, responses))
-        content |= {name: row[name] for name in ("finished_a", "finished_b") if name in row}
-        pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
-        gold.append((pair, str(row["gold"])))
-    return gold
-
-
 def _write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -276,6 +266,12 @@ def _write_atomically(path: Path, text: str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _require_store(store: str) -> None:
+    """Refuse to make a store where one is only read: its name may be misspelt."""
+    if (file := sqlite_file(store)) is not None and not file.exists():
+        raise ValueError(f"{file}: no such store; `publish` and `serve` make one")
 
 
 @contextmanager

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select, update
 
-from feedback.judgments import Pair
+from feedback.judgments import Pair, json_rows
 from feedback.store import schema
 from feedback.store.rounds import add_pairs
 from feedback.store.standing import chunks, pairs_of
-from preferences.records import JudgmentError
+from preferences.records import JudgmentError, pair_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,25 @@ class PublishedGold:
     changed: int
     """Known items whose right choice is another one now."""
     kept: int
+
+
+def read_gold(path: Path) -> list[tuple[Pair, str]]:
+    """The pairs of a JSON Lines file, each with its right choice, `a` or `b`.
+
+    Raises:
+        JudgmentError: a row is no pair, or has no right choice.
+    """
+    gold = []
+    for where, row in json_rows(path):
+        if row.get("gold") not in ("a", "b"):
+            raise JudgmentError(f"{where}: gold is {row.get('gold')!r}, expected a or b")
+        content = {name: row.get(name) for name in ("prompt", "response_a", "response_b")}
+        prompt, *responses = content.values()
+        key = pair_id(prompt if isinstance(prompt, list) else str(prompt), *map(str, responses))
+        content |= {name: row[name] for name in ("finished_a", "finished_b") if name in row}
+        pair = Pair.from_json({"pair_id": key, "round": "gold", **content}, where=where)
+        gold.append((pair, str(row["gold"])))
+    return gold
 
 
 def publish_gold(

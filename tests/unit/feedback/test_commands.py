@@ -174,6 +174,28 @@ def test_a_store_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("export", "--round", "r1", "--out", "x")], ids=["status", "export"]
+)
+def test_a_store_that_is_not_there_is_named_and_not_made(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "misspelt.db"
+    assert main([*arguments, "--store", str(path)]) == 2
+    assert capsys.readouterr() == ("", f"{path}: no such store; `publish` and `serve` make one\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_a_round_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new.db"
+    assert main(["token", "ana", "--store", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["status", "--store", str(path)]) == 0
+    assert "no round has been published" in capsys.readouterr().out
+
+
 def test_a_store_that_does_not_answer_is_named_without_its_password(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

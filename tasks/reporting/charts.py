@@ -160,9 +160,10 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def _bands(curves: Curves, x: Scale, y: Scale) -> list[str]:
-    """The rounds as bands; of names and steps those that do not touch the one before."""
+    """The rounds as bands, and all steps; of names and steps those that do not touch others."""
     parts = []
     name_from = step_from = 0.0
+    line = f"{y.start + BOTTOM - 6:.1f}"
     for number, (key, first, end) in enumerate(curves.spans):
         left, right = x(first), x(end)
         shade = "band" if number % 2 == 0 else "band odd"
@@ -179,8 +180,10 @@ def _bands(curves: Curves, x: Scale, y: Scale) -> list[str]:
         if left >= step_from:
             step = f"{first:.0f}"
             step_from = left + DIGIT * len(step) + GAP
-            place = f'x="{left:.1f}" y="{y.start + BOTTOM - 6:.1f}"'
-            parts.append(f'<text class="tick" {place}>{step}</text>')
+            parts.append(f'<text class="tick" x="{left:.1f}" y="{line}">{step}</text>')
+    steps = f"{curves.spans[-1][2]:.0f}"
+    if x.end - DIGIT * len(steps) >= step_from:
+        parts.append(f'<text class="tick end" x="{x.end:.1f}" y="{line}">{steps}</text>')
     return parts
 
 

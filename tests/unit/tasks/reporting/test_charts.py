@@ -122,3 +122,10 @@ def test_names_and_first_steps_of_rounds_do_not_run_into_each_other(
         ends = [float(x) + (1 - place) * 6.4 * len(label) for x, label in found]
         assert len(found) == 3 if count == 3 else len(found) >= 6
         assert all(end < start for end, start in zip(ends, starts[1:], strict=False)), found
+    # How many steps there are, at the right edge, where the last round's first leaves room.
+    last = re.search(r'<text class="tick end" x="332.0"[^>]*>(\d+)', drawing)
+    if count == 3:
+        assert last is not None
+        steps = re.findall(r'class="tick" [^>]*>(\d+)', drawing)
+        assert int(last[1]) == 3 * (int(steps[1]) - int(steps[0]))
+    assert last is None or ends[-1] < 332.0 - 6.4 * len(last[1])

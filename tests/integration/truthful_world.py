@@ -207,7 +207,7 @@ class World(Checkout):
         """These ends have been told of a run, each once; waits a while for more."""
         eventually(lambda: len(self.receiver.states(run)) >= len(states))
         time.sleep(2)
-        assert self.receiver.states(run) == list(states)
+        assert self.receiver.states(run) == list(states), self.receiver.told
 
 
 def process_of(flow_run: str) -> int:

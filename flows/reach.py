@@ -63,7 +63,7 @@ def require_prefect() -> None:
 def is_absence(error: httpx.HTTPError) -> bool:
     """Whether a request has failed because the server is away, or says so: a proxy answers 502."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.is_server_error
+        return error.response.status_code in (502, 503, 504)
     return isinstance(error, httpx.TransportError)
 
 

@@ -85,16 +85,13 @@ def collect_rollout(
         # The last wait for the device until all is scored.
         masks = HostMasks(prompt=mask, response=responses.response_mask.cpu())
         together = micro_batches.of(masks.lengths())
-        parts = [
-            _score(
-                models,
-                [tensor[sent(rows, compute.device)] for tensor in (*padded, *responses)],
-                masks.select(rows),
-                sampling,
-                packing=micro_batches.packing,
-            )
-            for rows in together
-        ]
+        parts = []
+        for rows in together:
+            there = sent(rows, compute.device)
+            chosen = Responses(*(tensor[there] for tensor in responses))
+            asked = padded[0][there], padded[1][there]
+            of_rows, packing = masks.select(rows), micro_batches.packing
+            parts.append(_score(models, asked, chosen, of_rows, sampling, packing=packing))
     order = sent(gather(torch.cat(together)).argsort(), compute.device)
     rollout = Rollout.concat(parts).of_all_processes().select(order)
     if told is None:
@@ -141,7 +138,8 @@ def _of_all(responses: Responses, count: int, pad_id: int) -> Responses:
 
 def _score(
     models: PPOModels,
-    on_device: Sequence[torch.Tensor],
+    prompts: tuple[PromptIds, PromptMask],
+    responses: Responses,
     masks: HostMasks,
     sampling: SamplingParams,
     *,
@@ -149,14 +147,13 @@ def _score(
 ) -> Rollout:
     """All models' outputs for a micro-batch; columns that are padding in every row are left out.
 
-    `on_device` has the prompts with their mask and the responses with theirs, and which have ended.
-    Whatever asks where a mask is True asks the host's.
+    Whatever asks where a mask is True asks `masks`, which are the same on the host.
     """
-    prompt_ids, prompt_mask, response_ids, response_mask, ended = on_device
+    prompt_ids, prompt_mask = prompts
+    response_ids, response_mask, ended = responses
     first, width = masks.columns()
     trimmed, ids = masks.trimmed(), response_ids[:, :width]
     batch = (prompt_ids[:, first:], trimmed.prompt, ids, trimmed.response)
-
     only = trimmed.response if packing else None
 
     def logprobs_of(lm: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,8 @@ from experiments.real_text.judge import preferences_of
 from experiments.real_text.worlds import FILES, WORLDS, Pair, World
 from feedback.judgments import Pair as Judged
 from preferences.baselines import bag_of_words
-from preferences.records import pair_id
 from preferences.grouped_shares import longer_wins
+from preferences.records import pair_id
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
 from rlhf.intervals import proportion_interval

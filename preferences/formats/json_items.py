@@ -120,7 +120,10 @@ def _are_lines(path: Path, limits: Limits) -> bool:
     """
     with open_binary(path, limits) as stream:
         text = _Text(stream)
-        return text.next() == "{" and text.value(limits) is not None and text.next() != ""
+        if text.next() != "{":
+            return False
+        text.value(limits)
+        return text.next() != ""
 
 
 def _list_items(path: Path, problems: Problems) -> Iterator[tuple[str, Row]]:

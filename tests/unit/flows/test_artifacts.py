@@ -165,7 +165,9 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 @pytest.mark.filterwarnings("ignore:Artifact creation outside")
-@pytest.mark.parametrize(("status", "goes_on"), [(502, True), (504, True), (403, False)])
+@pytest.mark.parametrize(
+    ("status", "goes_on"), [(502, True), (504, True), (500, False), (403, False)]
+)
 def test_a_proxy_that_says_that_prefect_is_away_is_told_from_a_refusal(
     monkeypatch: pytest.MonkeyPatch, status: int, goes_on: bool
 ):

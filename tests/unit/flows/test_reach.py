@@ -108,6 +108,8 @@ def test_what_is_no_address_is_named_in_one_line(clone: Path, command: str):
         ("http://ada:hunter2@host:port/api", "http://***@host:port/api"),
         ("127.0.0.1:4200/api", "127.0.0.1:4200/api"),
         ("http:///api", "http:///api"),
+        ("ftp://127.0.0.1:4200/api", "ftp://127.0.0.1:4200/api"),
+        ("http://127.0.0.1:0/api", "http://127.0.0.1:0/api"),
     ],
 )
 def test_no_address_is_shown_with_its_password(

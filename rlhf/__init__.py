@@ -43,6 +43,7 @@ Mathematics
 Models
     models               policies and tokenizers from folders
     logits               hidden states and logits of whole sequences, where they are read
+    tile_products        large products with factors in bfloat16, on a CPU that has tiles for it
     token_chunks         what is read off logits, without the logits of a batch ever existing
     recomputed_layers    layers whose activations are computed again in the backward pass
     reward_models        a trunk, a head with one label, and a normaliser of its scores

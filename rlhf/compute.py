@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlhf import head_products, thread_order
+from rlhf import head_products, thread_order, tile_products
 from rlhf.bits import require_kernels
 
 Precision = Literal["float32", "bfloat16"]
@@ -41,9 +41,22 @@ class Compute:
     device: torch.device
     precision: Precision
 
+    @property
+    def in_tiles(self) -> bool:
+        """Whether bfloat16 is that of the factors alone: all tensors are float32 then, too."""
+        lower = self.precision == "bfloat16" and self.device.type == "cpu"
+        return lower and tile_products.exist()
+
+    @property
+    def casts(self) -> bool:
+        """Whether tensors of a lower precision exist: weights are cast, results are rounded."""
+        return self.precision == "bfloat16" and not self.in_tiles
+
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Forward passes below run in the chosen precision (no-op for float32)."""
-        if self.precision == "float32":
+        if self.in_tiles:
+            return tile_products.tile_products()
+        if not self.casts:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
@@ -55,12 +68,20 @@ class Compute:
         nothing in a lower precision, backward passes above all: torch drops the casts when the
         outermost of its contexts is left, and this is one that is switched off.
         """
-        if self.precision == "float32":
+        if not self.casts:
             yield
             return
         lower = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=False)
         with head_products.keeping_casts(), lower:
             yield
+
+
+def precision_at_hand(device: torch.device) -> torch.dtype:
+    """Of the factors of a product in the context that surrounds this call."""
+    kind = device.type
+    if kind == "cpu" and tile_products.are_on():
+        return torch.bfloat16
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 
 
 def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -34,7 +34,7 @@ def freeze(model: Model, compute: Compute) -> Model:
     What is not cast stays as it is, `requires_grad` too: torch asks for it when it chooses how to
     multiply, so it may change a result's last digits.
     """
-    if compute.precision != "float32":
+    if compute.casts:
         for _, layer in linear_layers(model):
             layer.requires_grad_(False).to(torch.bfloat16)
     return model.to(compute.device)
@@ -47,7 +47,7 @@ def load_frozen_policy(folder: Path, compute: Compute) -> PreTrainedModel:
 
 def cast_frozen(model: nn.Module, compute: Compute) -> None:
     """Cast what an adapter leaves untrained below the heads; in float32 nothing changes."""
-    if compute.precision == "float32":
+    if not compute.casts:
         return
     for _, layer in linear_layers(model):
         if not any(weight.requires_grad for weight in layer.parameters(recurse=False)):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from rlhf import tile_products
 from rlhf.replaced_forwards import replaced_forwards
 
 SMALLEST = 2**18
@@ -70,20 +71,22 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         # Not saved with it: where activations are computed again, that would give a copy back.
-        ctx.weight = weight
-        return functional.linear(x, weight, bias)
+        ctx.weight, ctx.in_tiles = weight, tile_products.are_on()
+        with tile_products.multiplying(ctx.in_tiles):
+            return functional.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         (x,), weight = ctx.saved_tensors, ctx.weight
         rows, inputs = _rows(gradient), _rows(x)
-        if weight.grad is None:
-            weight.grad = rows.t() @ inputs
-        else:
-            torch.addmm(weight.grad, rows.t(), inputs, out=weight.grad)
         of_bias = rows.sum(dim=0) if ctx.needs_input_grad[1] else None
-        return None, of_bias, gradient @ weight if ctx.needs_input_grad[2] else None
+        with tile_products.multiplying(ctx.in_tiles):
+            if weight.grad is None:
+                weight.grad = rows.t() @ inputs
+            else:
+                torch.addmm(weight.grad, rows.t(), inputs, out=weight.grad)
+            return None, of_bias, gradient @ weight if ctx.needs_input_grad[2] else None
 
 
 class _Embedding(torch.autograd.Function):

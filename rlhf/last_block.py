@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlhf import tile_products
 from rlhf.compute import sent
 from rlhf.shapes import AttentionMask
 
@@ -44,11 +45,13 @@ def computed_only_at(trunk: nn.Module, read: AttentionMask) -> Iterator[None]:
     parts = position_wise_parts(trunk)
     device = next(trunk.parameters()).device
     chosen = sent(read.flatten().nonzero().squeeze(1), device)
+    step = tile_products.ROWS_STEP if tile_products.are_on() else 1
 
     def gather(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
         del part
         rows = inputs[0].flatten(0, 1)[chosen]
-        return (functional.pad(rows, (0, 0, 0, max(0, LEAST_ROWS - len(rows))))[None],)
+        wanted = max(LEAST_ROWS, len(rows) + -len(rows) % step)
+        return (functional.pad(rows, (0, 0, 0, wanted - len(rows)))[None],)
 
     def scatter(part: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         del part, inputs

@@ -15,7 +15,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from rlhf import tile_products
 from rlhf.attention_masks import can_attend_within, mask_from_host
 from rlhf.compute import sent
 from rlhf.padding import pad_right
@@ -116,11 +118,18 @@ def packed_hidden(
 ) -> Tensor:
     """Hidden states (rows, sequence, hidden) of packed rows; ids under padding must be legal.
 
-    The positions lie on the host, and so should what is `read` (all, where it is not said).
+    The positions lie on the host, and so should what is `read` (all, where it is not said). Where
+    products are made in tiles a single row gets one more sequence, of padding, up to a length that
+    comes again.
     """
     read = torch.ones(positions.shape, dtype=torch.bool) if read is None else read
+    tokens = ids.shape[1]
+    if len(ids) == 1 and ids.device.type == "cpu" and tile_products.are_on():
+        more = -tokens % tile_products.ROWS_STEP
+        ids, read = (functional.pad(each, (0, more)) for each in (ids, read))
+        positions = torch.cat([positions, torch.arange(more)[None]], dim=1)
     with mask_from_host(trunk, None, positions, ids.device) as visible:
-        return hidden_states(trunk, ids, visible, positions, read=read)
+        return hidden_states(trunk, ids, visible, positions, read=read)[:, :tokens]
 
 
 def hidden_from_packed_rows(

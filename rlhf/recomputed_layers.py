@@ -10,7 +10,7 @@ begins, and `rlhf.last_block` changes it for the forward pass only.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf.attention_masks import attending_as
+from rlhf.tile_products import AsNow, now_and_again
 
 
 def recompute_layers(*models: nn.Module) -> None:
@@ -74,18 +75,22 @@ def _contexts(
     for part in layer.modules():
         if isinstance(config := getattr(part, "config", None), PreTrainedConfig):
             return nullcontext(), _AsThen(config, config._attn_implementation)
-    return nullcontext(), nullcontext()
+    return now_and_again()
 
 
 class _AsThen(AbstractContextManager[None]):
-    """`attending_as`, as often as it is entered: a graph that is retained is gone through again."""
+    """`attending_as`, as often as it is entered: a graph that is retained is gone through again.
+
+    Products are made as they were, too.
+    """
 
     def __init__(self, config: PreTrainedConfig, name: str):
-        self._config, self._name = config, name
+        self._config, self._name, self._products = config, name, AsNow()
 
     def __enter__(self) -> None:
-        self._inside = attending_as(self._config, self._name)
-        self._inside.__enter__()
+        self._inside = ExitStack()
+        self._inside.enter_context(self._products)
+        self._inside.enter_context(attending_as(self._config, self._name))
 
     def __exit__(self, *error: Any) -> None:
         self._inside.__exit__(*error)

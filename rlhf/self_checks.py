@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from rlhf.compute import precision_at_hand
 from rlhf.ensembles import members_of
 from rlhf.logits import response_logits
 from rlhf.lora import MARK, adapter_off
@@ -80,8 +81,7 @@ def rounding(model: RewardModel, ids: TokenIds, mask: AttentionMask) -> float:
     blocks, the largest difference was 2.1 u sqrt(2 L) s. A model that reads padding differs by
     about s itself.
     """
-    kind = ids.device.type
-    used = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    used = precision_at_hand(ids.device)
     blocks = model.classifier.config.get_text_config().num_hidden_layers
     terms = model.head.weight[0] * model.last_hidden(ids, mask)
     unit = torch.finfo(used).eps / 2

@@ -89,7 +89,7 @@ class Held:
         if self._root is not None:
             yield
             return
-        in_place = added_in_place if compute.precision == "float32" else added_in_float32
+        in_place = added_in_float32 if compute.casts else added_in_place
         with compute.keeping_casts(), in_place(self.model), shorter_backward(self.model):
             yield
 
@@ -100,7 +100,7 @@ class Held:
         """
         if self._root is None:
             return self.model
-        lower = compute is not None and compute.precision != "float32"
+        lower = compute is not None and compute.casts
         cast_down = {
             weight
             for _, layer in (linear_layers(self._without_weights) if lower else ())

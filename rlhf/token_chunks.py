@@ -21,6 +21,7 @@ from rlhf.compute import sent
 from rlhf.logits import language_model_head
 from rlhf.logprobs import TokenLogprobs, token_logprobs, token_logprobs_and_entropy
 from rlhf.shapes import HiddenStates, PerToken, ResponseIds, ResponseMask
+from rlhf.tile_products import now_and_again
 
 MOST_LOGITS = 2**26
 """Logits at a time: 256 MiB in float32, five times that while their gradient is computed. Every
@@ -48,7 +49,14 @@ def each_chunk(
     rows = (each.flatten(0, 1)[None].tensor_split(count, dim=1) for each in per_token)
     chunks = zip(*rows, strict=True)
     return [
-        checkpoint(read, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks
+        checkpoint(
+            read,
+            *chunk,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=now_and_again,
+        )
+        for chunk in chunks
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from rlhf.compute import Compute
 from tasks import evaluate
 from tests import stage_world
 from tests.stage_world import run, set_params
@@ -95,8 +96,10 @@ def test_the_embedded_model_is_pre_trained_and_goes_through_every_stage(
     single = weights(world, "models/base")
     run_all(world, monkeypatch)
     check_weights_and_numbers(world)
+    # Of products in tiles nothing is rounded but the factors, and of so small a model none is made.
+    rounded = not Compute(torch.device("cpu"), "bfloat16").in_tiles
     for name, half in weights(world, "models/base").items():
-        assert not torch.equal(half, single[name])
+        assert torch.equal(half, single[name]) != rounded
         assert not torch.equal(half, half.bfloat16().float())
 
 

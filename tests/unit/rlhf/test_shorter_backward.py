@@ -14,7 +14,6 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
 from rlhf import bits
-from rlhf.compute import Compute
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.sft import Example, response_loss
 from rlhf.sharding import Held
@@ -182,8 +181,7 @@ def test_portable_bits_and_lower_precision_keep_autograds(monkeypatch: pytest.Mo
     with shorter_backward(lm), counted(used):
         gradients(lm)
     monkeypatch.setattr(bits, "_in_effect", "native")
-    lower = Compute(CPU, "bfloat16")
-    with shorter_backward(lm), counted(used), lower.autocast():
+    with shorter_backward(lm), counted(used), torch.autocast("cpu", dtype=torch.bfloat16):
         gradients(lm)
     with shorter_backward(lm), counted(used), torch.no_grad():
         lm(input_ids=torch.tensor([[3, 4]]))

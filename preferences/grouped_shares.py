@@ -3,7 +3,7 @@
 Pairs of one prompt tell less than as many pairs of different prompts. As in
 `rlhf.grouped_intervals`, whose formulas these are, Wilson's interval takes the number of
 independent cases that have the variance of the prompts' sums (Liang and Zeger 1986, Korn and
-Graubard 1998).
+Graubard 1998). What counts as half leaves the interval on the wide side.
 """
 
 from collections.abc import Iterable, Sequence

@@ -36,7 +36,7 @@ class Share:
 def share(hits: float, n: int) -> Share | None:
     """`hits` of `n` with Wilson's score interval (1927) of 95 %; None if `n` is 0.
 
-    What is undecided may count as half.
+    What is undecided may count as half, which leaves the interval on the wide side.
     """
     if n == 0:
         return None

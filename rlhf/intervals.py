@@ -57,28 +57,87 @@ def proportion_interval(successes: float, n: int) -> Interval:
 
         (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)
 
-    It stays within [0, 1] and keeps a width at 0 and n successes. A tie may count as half a
-    success: the variance is then below p(1 - p), and the interval errs on the wide side.
+    It stays within [0, 1] and keeps a width at 0 and n successes. Every trial is a success or none;
+    where there are ties, `win_interval` is narrower.
     """
     if n < 1:
         raise TooFewValuesError(f"expected 1 trial or more for a proportion, found {n}")
     if not 0 <= successes <= n:
         raise ValueError(f"successes: expected a number from 0 to {n}, found {successes}")
-    p = successes / n
+    mean = successes / n
+    low, high = score_ends(mean, float(n))
+    return Interval(mean=mean, low=low, high=high, n=n)
+
+
+def win_interval(wins: float, ties: float, n: int) -> Interval:
+    """Share of wins, a tie counting as half of one, with the score interval of Tango 1998.
+
+    It is his interval of the difference of paired proportions, (1 + δ) / 2 for its δ. Without ties
+    it is Wilson's. Counts may have fractions, as expected ones do.
+
+    Args:
+        wins: trials that were won.
+        ties: trials that were neither won nor lost.
+        n: all trials.
+    """
+    if n < 1:
+        raise TooFewValuesError(f"expected 1 case or more for a win rate, found {n}")
+    if not (wins >= 0 and ties >= 0 and wins + ties <= n):
+        raise ValueError(f"expected at most {n} wins and ties, none below 0; found {wins}, {ties}")
+    mean = (wins + ties / 2) / n
+    low, high = score_ends(mean, float(n), tied=ties / n)
+    return Interval(mean=mean, low=low, high=high, n=n)
+
+
+def hits_interval(hits: Sequence[float]) -> Interval:
+    """Mean of hits, each 0, ½ (a tie) or 1, with the interval of `win_interval`."""
+    if others := set(hits) - {0.0, 0.5, 1.0}:
+        raise ValueError(f"hits: expected 0, 0.5 and 1, found {min(others)}")
+    return win_interval(float(hits.count(1.0)), float(hits.count(0.5)), len(hits))
+
+
+def score_ends(mean: float, n: float, *, tied: float = 0.0) -> tuple[float, float]:
+    """The ends of the score interval for a mean of n hits, of which the share `tied` is ½.
+
+    A hit has the variance p (1-p) - d/4, with a tie's probability d. The interval holds
+    each p that the score test does not reject with the d that is likeliest there (Tango 1998):
+
+        n (mean - p)² <= z² (p (1-p) - d/4)
+        d² - 2 (tied + (1-p) won + p lost) d + 4 p (1-p) tied = 0, the lesser root
+
+    Without ties it is Wilson's interval, whose ends have a closed form.
+    """
+    if tied == 0:
+        return _wilson(mean, n)
+    return _end_with_ties(0.0, mean, n, tied), _end_with_ties(1.0, mean, n, tied)
+
+
+def _end_with_ties(outside: float, mean: float, n: float, tied: float) -> float:
+    """The end between `outside` and the mean, by bisection to the last bit."""
+    inside, won, lost = mean, mean - tied / 2, 1 - mean - tied / 2
+    while (p := (outside + inside) / 2) not in (outside, inside):
+        half, product = tied + (1 - p) * won + p * lost, 4 * p * (1 - p) * tied
+        likeliest = product / (half + math.sqrt(max(0.0, half * half - product)))
+        if n * (mean - p) ** 2 > NORMAL_QUANTILE**2 * (p * (1 - p) - likeliest / 4):
+            outside = p
+        else:
+            inside = p
+    return inside
+
+
+def _wilson(mean: float, n: float) -> tuple[float, float]:
     z_squared = NORMAL_QUANTILE**2
-    centre = p + z_squared / (2 * n)
-    half = NORMAL_QUANTILE * math.sqrt(p * (1 - p) / n + z_squared / (4 * n * n))
+    centre = mean + z_squared / (2 * n)
+    half = NORMAL_QUANTILE * math.sqrt(mean * (1 - mean) / n + z_squared / (4 * n * n))
     scale = 1 + z_squared / n
-    return Interval(
-        mean=p, low=max(0.0, (centre - half) / scale), high=min(1.0, (centre + half) / scale), n=n
-    )
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def win_rate(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
     """Share of prompts on which the candidate's score is the higher one; a tie counts as half.
 
-    The two sequences hold scores of the same prompts in the same order. The interval is Wilson's
-    over the prompts with their outcomes 0, ½ and 1.
+    The two sequences hold scores of the same prompts in the same order. The interval is that of
+    `win_interval` over the prompts.
     """
     if len(candidate) != len(baseline):
         raise ValueError(
@@ -87,9 +146,12 @@ def win_rate(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
         )
     _refuse_non_finite(candidate)
     _refuse_non_finite(baseline)
-    pairs = zip(candidate, baseline, strict=True)
-    wins = math.fsum(1.0 if ours > theirs else 0.5 * (ours == theirs) for ours, theirs in pairs)
-    return proportion_interval(wins, len(candidate))
+    return hits_interval([hit(*pair) for pair in zip(candidate, baseline, strict=True)])
+
+
+def hit(ours: float, theirs: float) -> float:
+    """1 where our score is the higher one, ½ for equal scores, else 0."""
+    return 1.0 if ours > theirs else 0.5 if ours == theirs else 0.0
 
 
 def student_quantile(degrees: int) -> float:

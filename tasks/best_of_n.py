@@ -17,7 +17,7 @@ from rlhf.best_of_n import best_of_n, kl_bound
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
 from rlhf.frozen import load_frozen_policy
-from rlhf.intervals import mean_interval, proportion_interval
+from rlhf.intervals import hit, hits_interval, mean_interval, win_interval
 from rlhf.models import load_tokenizer
 from rlhf.params.best_of_n import BestOfNParams
 from rlhf.params.sampling import SamplingParams
@@ -169,7 +169,7 @@ def compare(
     if gold is not None:
         ours, policy = gold, [row["gold"] for row in theirs]
         wins = [
-            [_wins(value, row["gold_sft"]) for value in values]
+            [hit(value, row["gold_sft"]) for value in values]
             for values, row in zip(gold, theirs, strict=True)
         ]
     samples = len(scores[0])
@@ -183,7 +183,7 @@ def compare(
             "gold": None if gold is None else mean_interval(policy).as_dict(),
             "win_rate_vs_sft": None
             if gold is None
-            else _share([_wins(row["gold"], row["gold_sft"]) for row in theirs]),
+            else hits_interval([hit(row["gold"], row["gold_sft"]) for row in theirs]).as_dict(),
             "proxy": mean_interval(proxies).as_dict(),
         },
         "curve": [_point(n, scores, gold, wins) for n in sizes(samples)],
@@ -208,18 +208,24 @@ def _point(
         "n": n,
         "kl_bound": kl_bound(n),
         "gold": None if gold is None else mean_interval(best(gold)).as_dict(),
-        "win_rate_vs_sft": None if wins is None else _share(best(wins)),
+        "win_rate_vs_sft": None if wins is None else _win_rate(n, scores, wins),
         "proxy": mean_interval(best(scores)).as_dict(),
     }
 
 
-def _wins(ours: float, theirs: float) -> float:
-    return 1.0 if ours > theirs else 0.5 * (ours == theirs)
-
-
-def _share(wins: Sequence[float]) -> dict[str, float | int]:
-    # Means of ones and zeros, whose sum may be above the number of prompts by a rounding.
-    return proportion_interval(min(math.fsum(wins), len(wins)), len(wins)).as_dict()
+def _win_rate(
+    n: int, scores: Sequence[Sequence[float]], wins: Sequence[Sequence[float]]
+) -> dict[str, float | int]:
+    """The interval is that of one draw of n for each prompt, from which a mean varies no more."""
+    won, tied = (
+        math.fsum(
+            best_of_n(s, [float(each == which) for each in own], n=n)
+            for s, own in zip(scores, wins, strict=True)
+        )
+        for which in (1.0, 0.5)
+    )
+    # Sums of expectations may be above the number of prompts by a rounding.
+    return win_interval(min(won, len(scores) - tied), tied, len(scores)).as_dict()
 
 
 def _picks(

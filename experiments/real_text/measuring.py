@@ -24,7 +24,7 @@ from preferences.grouped_shares import longer_wins
 from preferences.records import pair_id
 from rlhf.chat import decode_response, encode_prompt
 from rlhf.compute import Compute
-from rlhf.intervals import proportion_interval
+from rlhf.intervals import hits_interval
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.responses import respond
 from rlhf.seeding import Seeds
@@ -80,7 +80,7 @@ def measured(run: Path, world: World) -> dict[str, Any]:
 
 
 def _on_unseen(run: Path, params: Params, world: World) -> dict[str, Any]:
-    """Share of the unseen pairs that each orders as labelled, with Wilson's interval."""
+    """Share of the unseen pairs that each orders as labelled, with its interval."""
     train, unseen = preferences_of(world.pairs), preferences_of(world.unseen)
     reward_model = run / f"models/rounds/{params.final}/reward"
     found = {"bag_of_words": bag_of_words(train, unseen), "longer_wins": longer_wins(unseen)}
@@ -103,8 +103,8 @@ def _accuracy(model: Path, pairs: Sequence[Pair], run: RunParams) -> Mapping[str
         for pair in pairs
     ]
     judgments = ask_reward_model(model, asked, run)
-    right = sum(1.0 if each.choice == "a" else 0.5 * (each.choice == "tie") for each in judgments)
-    return proportion_interval(right, len(judgments)).as_dict()
+    hits = {"a": 1.0, "tie": 0.5}
+    return hits_interval([hits.get(each.choice, 0.0) for each in judgments]).as_dict()
 
 
 def _responses(folder: Path, params: Params, prompts: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preferences.records import Comparison, Preference
-from rlhf.intervals import Interval, proportion_interval
+from rlhf.intervals import Interval, hits_interval
 from tasks.scoring.reward_accuracy import hits
 from tasks.scoring.reward_probes import drawn
 
@@ -59,7 +59,7 @@ def read_signals(
         comparisons: of the round, which tell who wrote what.
         sft: the SFT policy's hash in them.
     """
-    accuracy = proportion_interval(sum(hits(gaps)), len(gaps)) if gaps else None
+    accuracy = hits_interval(hits(gaps)) if gaps else None
     by_id = {row.pair_id: row for row in comparisons}
     won = []
     for row in fresh:
@@ -68,7 +68,7 @@ def read_signals(
             continue
         ours = pair.response_b if pair.policy_a == sft else pair.response_a
         won.append(0.5 if row.is_tie else float(row.chosen == ours))
-    return Signals(accuracy, proportion_interval(sum(won), len(won)) if won else None)
+    return Signals(accuracy, hits_interval(won) if won else None)
 
 
 def alarms(signals: Signals, *, min_accuracy: float, of_sft: bool) -> list[str]:

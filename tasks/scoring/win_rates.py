@@ -8,7 +8,7 @@ from typing import Any, Literal
 from feedback.annotators import LabelParams
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt, pair_id
-from rlhf.intervals import proportion_interval
+from rlhf.intervals import hits_interval
 from tasks.params.loading import RunParams
 from tasks.running.outcome import StageEnd
 from tasks.scoring.language_annotator import ask_language_model
@@ -65,7 +65,7 @@ def judged_win_rate(
     points += [POINTS["tie"]] * equal
     if not points:
         raise StageEnd("failed", f"evaluate.judge: {judge} gave no verdict on any prompt")
-    share = proportion_interval(sum(points), len(points))
+    share = hits_interval(points)
     return {**share.as_dict(), "skipped": len(prompts) - len(points)}
 
 

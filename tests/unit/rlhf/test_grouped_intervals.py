@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from rlhf.grouped_intervals import grouped_proportion
-from rlhf.intervals import TooFewValuesError, proportion_interval
+from rlhf.intervals import TooFewValuesError, hits_interval, proportion_interval
 
 
-def test_one_case_in_each_group_gives_wilsons_interval_to_the_bit() -> None:
+def test_one_case_in_each_group_gives_the_interval_of_as_many_cases_to_the_bit() -> None:
     hits = [1.0, 0.0, 0.5, 1.0, 1.0, 0.0, 1.0]
-    assert grouped_proportion(hits, range(7)) == proportion_interval(4.5, 7)
+    assert grouped_proportion(hits, range(7)) == hits_interval(hits)
+    assert grouped_proportion([1.0, 0.0, 1.0], range(3)) == proportion_interval(2.0, 3)
 
 
 def test_groups_that_agree_within_count_once_each() -> None:
@@ -21,6 +22,39 @@ def test_groups_that_agree_within_count_once_each() -> None:
     half = z * np.sqrt(0.75 * 0.25 / n + z**2 / (4 * n * n)) / (1 + z**2 / n)
     assert (found.mean, found.n) == (0.75, 200)
     assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
+
+
+def test_groups_that_agree_within_count_their_ties_once_each() -> None:
+    """Forty groups of five equal cases, half of them tied: the interval is that of 39 (z / t_39)²
+    cases by Pearson's statistic, with chances p - d/2, d and 1 - p - d/2 found by search."""
+    hits = [(1.0, 0.5, 0.0, 0.5)[group % 4] for group in range(40) for _ in range(5)]
+    found = grouped_proportion(hits, [group for group in range(40) for _ in range(5)])
+    n = 39 * (1.959963984540054 / 2.0226909200367595) ** 2
+    d = np.linspace(1e-6, 2 * found.low - 1e-6, 200_001)
+    chances = np.array([found.low - d / 2, d, 1 - found.low - d / 2])
+    shares = np.array([[0.25], [0.5], [0.25]])
+    likeliest = (shares * np.log(chances)).sum(axis=0).argmax()
+    statistic = n * ((shares - chances) ** 2 / chances).sum(axis=0)[likeliest]
+    assert statistic == pytest.approx(1.959963984540054**2, rel=1e-4)
+    assert (found.mean, found.n) == (0.5, 200)
+    assert found.high == pytest.approx(1 - found.low)
+
+
+@pytest.mark.parametrize("prompts", [12, 60])
+def test_with_ties_it_covers_in_95_of_100(prompts: int) -> None:
+    """Three pairs of each prompt, whose difference varies by prompt; four in ten are ties."""
+    draws = np.random.default_rng(0)
+
+    def judged(count: int) -> tuple[list[float], list[int]]:
+        better = draws.normal(0.6, 1.0, size=(count, 1)) + draws.normal(size=(count, 3))
+        hits = np.where(abs(better) < 0.8, 0.5, better > 0).ravel()
+        return hits.tolist(), np.repeat(range(count), 3).tolist()
+
+    truth = np.mean(judged(100_000)[0])
+    found = [grouped_proportion(*judged(prompts)) for _ in range(400)]
+    covered = sum(each.low <= truth <= each.high for each in found)
+    # Three standard errors of a share of 400.
+    assert 0.95 - 0.033 < covered / 400 < 0.95 + 0.033
 
 
 @pytest.mark.parametrize("prompts", [12, 60])

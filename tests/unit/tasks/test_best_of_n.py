@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from rlhf.intervals import win_interval
 from tasks.best_of_n import compare, sizes
 
 SCORES = [[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]
@@ -35,6 +36,16 @@ def test_the_curve_has_means_over_all_choices_of_n(assert_close) -> None:
     assert_close(proxies, [1.0, 5 / 3, 2.0], rtol=0, atol=1e-12)
     bounds = [point["kl_bound"] for point in curve]
     assert_close(bounds, [0, math.log(2) - 1 / 2, math.log(3) - 2 / 3], rtol=0, atol=1e-12)
+
+
+def test_the_best_of_all_and_the_policy_have_the_intervals_of_their_wins_and_ties() -> None:
+    found = compare(GOLD, SCORES, THEIRS)
+    # The best of three ties with 6, and wins against 4; the policy wins twice.
+    assert found["curve"][-1]["win_rate_vs_sft"] == win_interval(1.0, 1.0, 2).as_dict()
+    assert found["policy"]["win_rate_vs_sft"] == win_interval(2.0, 0.0, 2).as_dict()
+    # One of three is drawn: a win and a tie of three, two wins of three.
+    one = found["curve"][0]["win_rate_vs_sft"]
+    assert one == pytest.approx(win_interval(1.0, 1 / 3, 2).as_dict())
 
 
 def test_the_gain_is_of_the_policy_over_the_best_of_all_paired_by_prompt() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from preferences.records import Comparison, Preference
-from rlhf.intervals import proportion_interval
+from rlhf.intervals import hits_interval, proportion_interval
 from tasks.scoring.over_optimisation import LEAST, Signals, alarms, read_signals
 
 SFT, OURS = "sft's hash", "the policy's hash"
@@ -34,8 +34,8 @@ def test_the_policys_wins_are_over_pairs_with_sft_whichever_side_it_is_on():
     ]  # fmt: skip
     found = read_signals([1.0, -1.0, 0.0], labels, comparisons, SFT)
     # Won, won, lost, a tie.
-    assert found.policy_wins == proportion_interval(2.5, 4)
-    assert found.fresh_accuracy == proportion_interval(1.5, 3)
+    assert found.policy_wins == hits_interval([1.0, 1.0, 0.0, 0.5])
+    assert found.fresh_accuracy == hits_interval([1.0, 0.0, 0.5])
 
 
 def test_where_the_rounds_policy_is_sft_there_is_nothing_to_over_optimise():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from feedback.annotators import LabelParams
-from rlhf.intervals import proportion_interval
+from rlhf.intervals import hits_interval
 from tasks.params.loading import RunParams
 from tasks.scoring.win_rates import Answers, judged_win_rate
 from tests import tiny
@@ -34,6 +34,6 @@ def test_a_classifier_judges_each_prompt_once_and_equal_texts_are_ties(tmp_path:
     ][:3]
     params = LabelParams(annotators="none", reward_model=str(tmp_path))
     found = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=ours, sft=sft)
-    assert found == {**proportion_interval(sum(wins) + 0.5, 4).as_dict(), "skipped": 0}
+    assert found == {**hits_interval([*map(float, wins), 0.5]).as_dict(), "skipped": 0}
     turned = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=sft, sft=ours)
     assert turned["mean"] == pytest.approx(1 - found["mean"])

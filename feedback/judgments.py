@@ -82,7 +82,7 @@ class Refusal:
 
 
 def judgment_from_row(row: Mapping[str, Any], *, where: str = "judgment") -> Judgment:
-    """Reads a row of judgments.jsonl strictly; fills in the id where the writer left it out.
+    """Reads a row of judgments.jsonl strictly, the name composed; fills in the id if left out.
 
     Raises:
         JudgmentError: an unknown or missing key, or an invalid value.
@@ -92,7 +92,7 @@ def judgment_from_row(row: Mapping[str, Any], *, where: str = "judgment") -> Jud
     if unknown:
         raise JudgmentError(f"{where}: unknown key {unknown[0]!r}, expected {', '.join(names)}")
     _check_values(row, where)
-    judgment = Judgment(**({"judgment_id": "", "strength": None, "revision": 1} | dict(row)))
+    judgment = Judgment.from_row({"judgment_id": "", "strength": None, "revision": 1} | dict(row))
     return replace(judgment, judgment_id=judgment.judgment_id or content_id(judgment))
 
 

@@ -12,6 +12,7 @@ does not tell, so a flag does; a file that leaves the flag out has finished resp
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol, Self, get_args
@@ -53,6 +54,19 @@ def text_hash(text: str) -> str:
 def pair_id(prompt: Prompt, response_a: str, response_b: str) -> str:
     """The id of a pair, from its content alone; the same when the two responses trade places."""
     return text_hash(compact_json([prompt, *sorted((response_a, response_b))]))
+
+
+def spellings(name: str) -> list[str]:
+    """The name as it is, in Unicode's composed form (NFC) and in its decomposed one (NFD).
+
+    Unicode spells é as one character or as two, which nobody can tell apart: one person has both.
+    """
+    return [name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))]
+
+
+def composed(name: str) -> str:
+    """The name in Unicode's composed form, in which names of one person are equal."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def prompt_text(prompt: Prompt) -> str:
@@ -210,6 +224,11 @@ class Judgment(_Rowed):
         content = {"revision": 1, "strength": None} | content
         judgment = cls(judgment_id="", pair_id=pair.pair_id, round=pair.round, **content)
         return replace(judgment, judgment_id=content_id(judgment))
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Builds one from a row that its schema has checked; names are composed."""
+        return super(Judgment, cls).from_row({**row, "annotator_id": composed(row["annotator_id"])})
 
     def to_row(self) -> Row:
         """The row for the file; absent extras are left out, a strength of null is not."""

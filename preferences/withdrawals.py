@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from preferences.records import Judgment, prompt_text
+from preferences.records import Judgment, prompt_text, spellings
 
 WITHDRAWN_TEXTS = "data/withdrawn/texts.jsonl"
 """Read by `prepare`."""
@@ -85,7 +85,7 @@ class Withdrawals:
             for one in judgments
             if not self.tombstones
             or not (
-                self.holds("annotator", one.annotator_id)
+                any(self.holds("annotator", name) for name in set(spellings(one.annotator_id)))
                 or self.holds("source", one.kind)
                 or (one.reason is not None and self.holds("text", one.reason))
             )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from preferences.records import compact_json
+from preferences.records import compact_json, composed
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.items import Item
@@ -21,7 +21,7 @@ from tasks.tracing.records import RecordError
 from tasks.workspace.git import GitError
 
 BACK: dict[str, Callable[[Item, str], bool]] = {
-    "annotator": lambda item, name: item.annotator == name,
+    "annotator": lambda item, name: composed(item.annotator or "") == composed(name),
     "source": lambda item, name: item.source == name,
     "prompt": lambda item, prompt: item.prompt_id == prompt,
     "judgment": lambda item, name: item.kind == "judgment" and item.id == name,

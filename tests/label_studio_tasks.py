@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def studio_task(*answers: tuple[int, str | None]) -> dict[str, Any]:
+def studio_task(*answers: tuple[int | str, str | None]) -> dict[str, Any]:
     """A task whose annotations are (who, "left", "right", or None for a cancelled one)."""
     annotations = [
         {

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feedback.judgments import Pair
-from preferences.records import TIE, Choice, Judgment, JudgmentError, pair_id, text_hash
+from preferences.records import (
+    TIE,
+    Choice,
+    Judgment,
+    JudgmentError,
+    composed,
+    pair_id,
+    text_hash,
+)
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets treat a cell that begins like this as a formula."""
@@ -76,7 +84,7 @@ def _from_trl_row(where: str, row: Mapping[str, Any], round_key: str, source: st
     strength, name = row.get("strength"), row.get("annotator_id")
     return Judgment.of(
         pair,
-        annotator_id=source if name is None else str(name),
+        annotator_id=composed(source if name is None else str(name)),
         kind="import",
         annotator_version="trl",
         choice=choice,

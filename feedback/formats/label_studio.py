@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from feedback.judgments import LONGEST_MS, Pair, decoded, text_of
-from preferences.records import Choice, Judgment, JudgmentError, pair_id, text_hash
+from preferences.records import Choice, Judgment, JudgmentError, composed, pair_id, text_hash
 
 CONFIG = """<View>
   <Header value="Which response is better?"/>
@@ -212,5 +212,5 @@ def _name(completed_by: object) -> str:
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
     if isinstance(completed_by, str):
-        return completed_by
+        return composed(completed_by)
     return "label-studio" if completed_by is None else f"label-studio-{completed_by}"

@@ -8,7 +8,6 @@ follow from session ids and are not stored.
 import hashlib
 import hmac
 import secrets
-import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from feedback.store.database import now_ms
 from feedback.store.events import record
 from feedback.store.names import check_name
 from feedback.store.rounds import settle_without
+from preferences.records import composed, spellings
 
 RIGHTS = ("export", "pause", "publish")
 """What a lead may do, unless a token gives them less."""
@@ -82,15 +82,12 @@ class Person:
 
 
 def known_as(connection: Connection, name: str) -> str:
-    """This name as the store spells it; in composed form (NFC) if the store does not have it.
-
-    Unicode spells é as one character or as two, which nobody can tell apart: one person has both.
-    """
-    spellings = [name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))]
+    """This name as the store spells it; in composed form (NFC) if the store does not have it."""
+    same = spellings(name)
     if "\x00" in name:  # PostgreSQL cannot even look for it.
         return name
-    known = set(connection.execute(_SPELLED, {"spellings": spellings}).scalars())
-    return next((spelling for spelling in spellings if spelling in known), spellings[1])
+    known = set(connection.execute(_SPELLED, {"spellings": same}).scalars())
+    return next((spelling for spelling in same if spelling in known), composed(name))
 
 
 def new_token(

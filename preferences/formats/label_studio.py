@@ -9,7 +9,7 @@ from typing import Any
 from preferences.formats.sampling import check_votes
 from preferences.formats.votes import FINISHED, VOTES, voted
 from preferences.opening import USUAL_LIMITS, Limits
-from preferences.records import Choice, Judgment, Row, Voted
+from preferences.records import Choice, Judgment, Row, Voted, composed
 from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, shown
 
@@ -56,7 +56,7 @@ def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
     # A number, or an object with one, depending on the export's settings.
     who = entry.get("completed_by")
     who = who.get("id") if isinstance(who, dict) else who
-    worker = f"annotator {number}" if who is None else str(who)
+    worker = f"annotator {number}" if who is None else composed(str(who))
     if entry.get("was_cancelled"):
         return worker, "skip"
     for result in entry["result"]:

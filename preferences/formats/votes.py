@@ -24,6 +24,7 @@ from preferences.records import (
     ShownOrder,
     Voted,
     compact_json,
+    composed,
     pair_id,
     prompt_text,
     text_hash,
@@ -138,7 +139,7 @@ def _name(worker: object) -> str:
         return str(worker)
     if not isinstance(worker, str) or not worker.strip():
         raise RowError('field "workers": expected a list of names')
-    return worker
+    return composed(worker)
 
 
 def votes_to_row(item: Voted) -> Row:

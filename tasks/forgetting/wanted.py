@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from preferences.records import compact_json, prompt_text
+from preferences.records import compact_json, composed, prompt_text
 from preferences.withdrawals import Tombstone, sources_of, texts_of, tombstone
 
 WantedKind = Literal["annotator", "source", "prompt", "matching"]
@@ -57,7 +57,7 @@ class Wanted:
 
     def person(self, name: str, kind: str) -> bool:
         """Whether an annotator of the labelling store is meant."""
-        return (self.kind == "annotator" and name == self.value) or (
+        return (self.kind == "annotator" and composed(name) == self._name) or (
             self.kind == "source" and kind == self.value
         )
 
@@ -76,7 +76,7 @@ class Wanted:
             judged = "judgment_id" in row and row.get("kind") == self.value
             return judged or self.value in (*sources_of(row), row.get("path"))
         if self.kind == "annotator":
-            return any(text == self.value for text in strings(row))
+            return any(composed(text) == self._name for text in strings(row))
         return any(self.said(text) for text in strings(row)) or self.said(
             prompt_text(row["prompt"]) if "prompt" in row else ""
         )
@@ -86,7 +86,7 @@ class Wanted:
         if self.kind == "source":
             return False
         if self.kind == "annotator":
-            return self._token.search(text) is not None
+            return self._token.search(composed(text)) is not None
         return self.said(text) or any(one in text for one in self._needles)
 
     def possible(self, content: str) -> bool:
@@ -96,6 +96,9 @@ class Wanted:
         if self.kind == "matching":
             # A backslash may hide what an escape stands for.
             return "\\" in content or self._pattern.search(content) is not None
+        if self.kind == "annotator" and not self._name.isascii():
+            # As the name may be spelt, or escaped, in more ways than one.
+            return "\\u" in content or self._name in composed(content)
         return any(one in content for one in self._needles)
 
     def tombstones(self, row: Mapping[str, Any] | None, salt: str) -> Iterator[Tombstone]:
@@ -106,7 +109,8 @@ class Wanted:
         """
         judged = row is not None and "judgment_id" in row
         if self.kind in ("annotator", "source"):
-            yield tombstone("annotator" if self.kind == "annotator" else "source", self.value, salt)
+            name = self._name if self.kind == "annotator" else self.value
+            yield tombstone(self.kind, name, salt)
         if self.kind == "prompt" and not judged:
             yield tombstone("prompt", self.value, salt)
         if row is None or self.by_people:
@@ -122,12 +126,16 @@ class Wanted:
             yield tombstone("text", reason, salt)
 
     @cached_property
+    def _name(self) -> str:
+        return composed(self.value)
+
+    @cached_property
     def _pattern(self) -> re.Pattern[str]:
         return re.compile(self.value)
 
     @cached_property
     def _token(self) -> re.Pattern[str]:
-        return re.compile(rf"(?<![\w.-]){re.escape(self.value)}(?![\w-])")
+        return re.compile(rf"(?<![\w.-]){re.escape(self._name)}(?![\w-])")
 
     @cached_property
     def _needles(self) -> tuple[str, ...]:

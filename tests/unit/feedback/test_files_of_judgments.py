@@ -211,3 +211,29 @@ def test_what_is_no_export_is_refused_with_file_and_task(
         FileAnnotator(path, LabelParams(annotators="file", file=str(path))).judge(
             pairs_with(1.0, 1)
         )
+
+
+COMPOSED, DECOMPOSED = "Jos\u00e9", "Jose\u0301"
+
+
+@pytest.mark.parametrize("first", [COMPOSED, DECOMPOSED])
+def test_one_name_in_two_spellings_of_unicode_is_one_person(tmp_path: Path, first: str) -> None:
+    """As on the labelling page: who saved the file from two machines has one vote."""
+    (pair,) = pairs_with(1.0, 1)
+    other = DECOMPOSED if first == COMPOSED else COMPOSED
+    rows = [judgment(pair, first), judgment(pair, other, choice="b", revision=2)]
+    source = from_file(tmp_path / "j.jsonl", rows)
+    assert [(one.annotator_id, one.choice) for one in source.judge([pair])] == [(COMPOSED, "b")]
+    with pytest.raises(MissingJudgmentsError, match="waits for 1 of 2 judgments"):
+        from_file(tmp_path / "j.jsonl", rows, overlap=2).judge([pair])
+
+
+def test_label_studio_has_one_person_of_a_name_too(tmp_path: Path) -> None:
+    pairs = pairs_with(1.0, 1)
+    result = [result_of("pref", "pairwise", selected="left")]
+    entries = [
+        {"completed_by": {"email": f"{name}@b.c"}, "result": result}
+        for name in (COMPOSED, DECOMPOSED)
+    ]
+    (found,) = studio(tmp_path / "l.json", pairs, *entries).judge(pairs)
+    assert found.annotator_id == f"{COMPOSED}@b.c"

@@ -250,3 +250,15 @@ def test_real_data_come_back_from_every_format_for_pairs(tmp_path, name):
             for each in open_source(tmp_path / file)
         ]  # fmt: skip
         assert [(each.prompt, each.chosen) for each in back] == texts, to
+
+
+def test_one_name_in_two_spellings_of_unicode_is_one_worker(tmp_path):
+    composed, decomposed = "Jos\u00e9", "Jose\u0301"
+    votes = VOTES | {"votes": ["a", "b", "a"]}
+    path = tmp_path / "v.jsonl"
+    path.write_text(json.dumps(votes | {"workers": [decomposed, "ana", "bo"]}))
+    (item,) = open_source(path)
+    assert [each.annotator_id for each in item.judgments] == [composed, "ana", "bo"]
+    path.write_text(json.dumps(votes | {"workers": [composed, decomposed, "bo"]}))
+    with pytest.raises(MalformedDataError, match="a worker occurs twice"):
+        list(open_source(path))

@@ -71,3 +71,14 @@ def test_annotations_of_nobody_are_of_different_annotators(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps([{"data": data, "annotations": entries}]))
     (item,) = open_source(tmp_path / "x.json")
     assert [each.annotator_id for each in item.judgments] == ["annotator 1", "annotator 2", "7"]
+
+
+def test_one_name_in_two_spellings_of_unicode_is_one_annotator(tmp_path):
+    task = studio_task(("Jos\u00e9", "left"), ("Jose\u0301", "left"))
+    (tmp_path / "x.json").write_text(json.dumps([task]))
+    (item,) = open_source(tmp_path / "x.json")
+    assert [each.annotator_id for each in item.judgments] == ["Jos\u00e9"]
+    task = studio_task(("Jos\u00e9", "left"), ("Jose\u0301", "right"))
+    (tmp_path / "x.json").write_text(json.dumps([task]))
+    with pytest.raises(MalformedDataError, match="says b, and said a"):
+        list(open_source(tmp_path / "x.json"))

@@ -109,3 +109,10 @@ def test_a_file_in_another_encoding_is_refused_too(tmp_path: Path) -> None:
 
     with pytest.raises(WithdrawalsError, match=r"w.jsonl: expected UTF-8, found byte 0xff at 1$"):
         load_withdrawals(path)
+
+
+@pytest.mark.parametrize("forgotten", ["Jos\u00e9", "Jose\u0301"])
+def test_a_name_goes_in_either_spelling_of_unicode(forgotten: str) -> None:
+    given = [judgment("Jos\u00e9"), judgment("Jose\u0301"), judgment("Jose")]
+    gone = withdrawn(("annotator", forgotten))
+    assert [one.annotator_id for one in gone.kept_judgments(given)] == ["Jose"]

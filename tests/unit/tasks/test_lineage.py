@@ -158,3 +158,14 @@ def test_the_way_back_outside_of_git_says_what_git_says(
     assert capsys.readouterr().err.startswith(
         "git for-each-ref --format=%(refname): fatal: not a git"
     )
+
+
+@pytest.mark.parametrize("asked", ["Jos\u00e9", "Jose\u0301"])
+def test_an_annotator_is_found_in_either_spelling_of_unicode(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(one_round(tmp_path / "other", "Jos\u00e9", "Jose\u0301").root)
+    assert main(["--annotator", asked]) == 0
+    model, *_ = capsys.readouterr().out.splitlines()
+    assert model.startswith("models/rounds/r1/reward")
+    assert "4" in model.rsplit(":", 1)[1]

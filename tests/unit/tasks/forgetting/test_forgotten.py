@@ -105,6 +105,21 @@ def test_the_labelling_store_is_searched_and_emptied(
     assert b"ann-louise" not in store.read_bytes()
 
 
+@pytest.mark.parametrize("asked", ["Jos\u00e9", "Jose\u0301"])
+def test_the_store_has_a_name_in_either_spelling_of_unicode(world: World, asked: str) -> None:
+    from feedback.store import accounts
+
+    store = world.root / ".work/feedback/feedback.db"
+    database = Database(store)
+    with database.writing() as connection:
+        accounts.new_token(connection, "Jos\u00e9")
+    database.close()
+
+    assert main(["--annotator", asked, "--yes"]) == 0
+
+    assert "Jos\u00e9".encode() not in store.read_bytes()
+
+
 def test_registered_versions_that_contain_it_are_marked(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

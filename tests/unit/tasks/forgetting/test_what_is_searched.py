@@ -109,3 +109,19 @@ def test_weights_without_an_ending_are_not_read_as_a_whole(tmp_path: Path) -> No
     assert count(path, Wanted("matching", "Kim"), lambda _: None) == 0
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("asked", ["Jos\u00e9", "Jose\u0301"])
+def test_a_name_is_found_in_either_spelling_of_unicode(world: World, asked: str) -> None:
+    """As the labelling page has them: one person, however a keyboard or a file system writes it."""
+    row = {"judgment_id": "1", "pair_id": "p", "annotator_id": ""}
+    (own, escaped), (page, other) = (
+        write(world.root / ".work/own", {
+            "composed.jsonl": json.dumps(row | {"annotator_id": "Jos\u00e9"}, ensure_ascii=False),
+            "escaped.jsonl": json.dumps(row | {"annotator_id": "Jose\u0301"}),
+        }),
+        write(world.root / ".work/pages", {"a.log": "by Jose\u0301.\n", "b.log": "by Josefa.\n"}),
+    )  # fmt: skip
+    found = {path: count(path, Wanted("annotator", asked), print) for path in (own, escaped, page)}
+    assert found == {own: 1, escaped: 1, page: 1}
+    assert count(other, Wanted("annotator", asked), print) == 0

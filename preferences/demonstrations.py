@@ -6,7 +6,7 @@
 Read are these, `prompt` with `completion` (text or messages), and `messages` of any number of
 turns (ShareGPT's `conversations`, too); one without a `prompt_id` gets that of its content.
 `messages` goes before the rest, as in data sets that have a conversation and its first question
-side by side.
+side by side. Rows of several forms may stand in one file; in a table they leave columns empty.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +34,9 @@ _COMPLETIONS = Schema(
 _CONVERSATIONS = Schema(
     "demonstrations", (_ID, Field(name="messages", kind="prompt")), unknown="leave out"
 )
+
+
+_SAID, _TALKS = ("prompt", "response", "completion"), ("messages", "conversations")
 
 
 def read_demonstrations(path: Path, objects: Objects = stream_objects) -> list[Row]:
@@ -94,6 +97,7 @@ def text_of(demonstration: Row) -> str:
 
 def _in_our_words(row: Row) -> tuple[Schema, Row]:
     """The schema for a row, and the row with turns spelt as ours and a completion as text."""
+    row = _of_one_form(row)
     if "messages" not in row and "prompt" not in row and "conversations" in row:
         row = {**row, "messages": row["conversations"]}
     if row.get("messages") is not None:
@@ -106,6 +110,14 @@ def _in_our_words(row: Row) -> tuple[Schema, Row]:
         prompt: dict[str, Any] = {"prompt": as_messages(row["prompt"])} if "prompt" in row else {}
         return _COMPLETIONS, {**row, **prompt, "completion": completion}
     return _RESPONSES, row
+
+
+def _of_one_form(row: Row) -> Row:
+    """The row without what it leaves empty: a table has the columns of all forms in each row."""
+    blank = [name for name in (*_SAID, *_TALKS) if name in row and row[name] in (None, "")]
+    asks, talks = (any(row.get(name) for name in names) for names in (("prompt",), _TALKS))
+    empty = {n for n in blank if row[n] is None or (asks if n in _TALKS else talks)}
+    return {name: value for name, value in row.items() if name not in empty}
 
 
 def _demonstration(row: Row) -> Row:

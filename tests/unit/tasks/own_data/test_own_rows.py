@@ -25,6 +25,12 @@ def in_json(folder: Path, rows: Rows) -> Path:
     return path
 
 
+def in_lines(folder: Path, rows: Rows) -> Path:
+    path = folder / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def in_packed_json(folder: Path, rows: Rows) -> Path:
     path = folder / "mine.json.gz"
     path.write_bytes(gzip.compress(json.dumps(rows).encode()))
@@ -82,6 +88,45 @@ def test_prompts_of_every_kind_are_read(tmp_path: Path, write: Write):
 def test_demonstrations_of_every_kind_are_read(tmp_path: Path, write: Write, rows: Rows):
     (found,) = own_demonstrations(write(tmp_path, rows))
     assert (found["prompt"], found["response"]) == ("Kim?", "Sam.")
+
+
+@pytest.mark.parametrize("write", [*KINDS, in_lines])
+@pytest.mark.parametrize("conversation", ["messages", "conversations"])
+@pytest.mark.parametrize("reply", ["response", "completion"])
+def test_rows_of_two_forms_may_stand_in_one_table(
+    tmp_path: Path, write: Write, conversation: str, reply: str
+):
+    """As in JSON Lines; a table has the columns of both, and an empty cell for what a row lacks."""
+    rows: Rows = [
+        {conversation: [USER, REPLY], "prompt": None, reply: None},
+        {conversation: None, "prompt": "Who?", reply: "Kim."},
+    ]
+    if write is in_csv:
+        rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    found = own_demonstrations(write(tmp_path, rows))
+    assert [(row["prompt"], row["response"]) for row in found] == [
+        ("Kim?", "Sam."),
+        ("Who?", "Kim."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (in_csv, r'mine\.csv:3: field "messages": expected messages, got ""'),
+        (in_parquet, r'mine\.parquet row 2: field "prompt": missing'),
+        (in_lines, r'mine\.jsonl:2: field "prompt": missing'),
+    ],
+)
+def test_a_row_of_neither_form_is_named(tmp_path: Path, write: Write, said: str):
+    rows: Rows = [
+        {"messages": [USER, REPLY], "prompt": None, "completion": None},
+        {"messages": None, "prompt": None, "completion": "Sam."},
+    ]
+    if write is in_csv:
+        rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    with pytest.raises(MalformedDataError, match=said):
+        own_demonstrations(write(tmp_path, rows))
 
 
 @pytest.mark.parametrize("write", KINDS)

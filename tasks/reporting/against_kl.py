@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from tasks.reporting.charts import (
     BOTTOM,
+    GAP,
     HEIGHT,
     RIGHT,
     TOP,
@@ -21,6 +22,14 @@ from tasks.reporting.charts import (
 )
 
 TITLE = "Gold against KL"
+ABOVE, BESIDE, BELOW = -6.0, 4.0, 14.0
+"""From a point down to the baseline of its name, in pixels."""
+LETTER = 7.0
+"""Width of a letter of a name, in pixels."""
+UP, DOWN = 9.0, 3.0
+"""How far a name reaches above and below its baseline, in pixels."""
+RADIUS = 4.0
+"""Of a dot, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,30 @@ class Reached:
     name: str
     kl: Mapping[str, float]
     value: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a name stands: a place on its baseline, and the class that aligns it there."""
+
+    x: float
+    y: float
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What a name or a dot takes up, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def touches(self, other: "Box") -> bool:
+        """Whether the two have a place in common."""
+        beside = self.right <= other.left or other.right <= self.left
+        return not (beside or self.bottom <= other.top or other.bottom <= self.top)
 
 
 def gold_against_kl(policies: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -47,6 +80,8 @@ def against_kl(
 ) -> Markup:
     """Policies as dots, joined in order; each curve as a line that is named at its end.
 
+    A name that would touch another one, or a dot, is left to the text that appears on pointing.
+
     Args:
         title: what screen readers read out.
         measure: what the vertical axis shows.
@@ -61,8 +96,10 @@ def against_kl(
     y = Scale(upwards[0], upwards[-1], HEIGHT - BOTTOM, TOP)
     parts = [*grid_lines(upwards, x, y), *_labels_below(across, x)]
     parts.append(f'<polyline class="path" points="{_line(policies, x, y)}"/>')
-    parts += [part for curve in curves for part in _curve(curve, measure, x, y)]
-    parts += [_dot(policy, measure, x, y) for policy in policies]
+    dots, best = _places(policies, [curve[-1] for curve in curves], x, y)
+    for curve, place in zip(curves, best, strict=True):
+        parts += _curve(curve, measure, place, x, y)
+    parts += [_dot(one, measure, at, x, y) for one, at in zip(policies, dots, strict=True)]
     return svg(WIDTH, HEIGHT, title, parts)
 
 
@@ -79,41 +116,79 @@ def _labels_below(ticks: Sequence[float], x: Scale) -> list[str]:
     ]
 
 
-def _curve(curve: Sequence[Reached], measure: str, x: Scale, y: Scale) -> list[str]:
+def _curve(
+    curve: Sequence[Reached], measure: str, place: Place | None, x: Scale, y: Scale
+) -> list[str]:
     """The line, and at its last point the interval and the name."""
     last = curve[-1]
     px, (bottom, top) = x(last.kl["mean"]), _bounds(last.value)
-    side, anchor = _free_side(px, x)
     reached = f"{measure} {last.value['mean']:.2f}, KL at most {last.kl['mean']:.2f}"
     return [
         f'<polyline class="line" points="{_line(curve, x, y)}"/>',
         f'<g class="best"><title>best of n, {escape(last.name)}: {reached}</title>'
         f'<line class="whisker" x1="{px:.1f}" x2="{px:.1f}" '
-        f'y1="{y(bottom):.1f}" y2="{y(top):.1f}"/>'
-        f'<text class="dot-name {anchor}" x="{px + side:.1f}" y="{y(last.value["mean"]) + 4:.1f}">'
-        f"{escape(last.name)}</text></g>",
+        f'y1="{y(bottom):.1f}" y2="{y(top):.1f}"/>{_name(last.name, place)}</g>',
     ]
 
 
-def _dot(point: Reached, measure: str, x: Scale, y: Scale) -> str:
+def _dot(point: Reached, measure: str, place: Place | None, x: Scale, y: Scale) -> str:
     value, kl, name = point.value, point.kl, escape(point.name)
     px, py = x(kl["mean"]), y(value["mean"])
     (bottom, top), (left, right) = _bounds(value), _bounds(kl)
-    side, anchor = _free_side(px, x)
     return (
         f'<g class="held"><title>{name}: {measure} {value["mean"]:.2f}, KL {kl["mean"]:.2f}</title>'
         f'<line class="whisker" x1="{px:.1f}" x2="{px:.1f}" '
         f'y1="{y(bottom):.1f}" y2="{y(top):.1f}"/>'
         f'<line class="whisker" x1="{x(max(left, 0.0)):.1f}" x2="{x(right):.1f}" '
         f'y1="{py:.1f}" y2="{py:.1f}"/>'
-        f'<circle class="dot" cx="{px:.1f}" cy="{py:.1f}" r="4"/>'
-        f'<text class="dot-name {anchor}" x="{px + side:.1f}" y="{py - 6:.1f}">{name}</text></g>'
+        f'<circle class="dot" cx="{px:.1f}" cy="{py:.1f}" r="{RADIUS:.0f}"/>'
+        f"{_name(point.name, place)}</g>"
     )
 
 
-def _free_side(px: float, x: Scale) -> tuple[int, str]:
-    """Where a name beside a point has room: its distance, and the class that aligns it."""
-    return (-8, "end") if px > (x.start + x.end) / 2 else (8, "begin")
+def _name(name: str, place: Place | None) -> str:
+    if place is None:
+        return ""
+    return (
+        f'<text class="dot-name {place.anchor}" x="{place.x:.1f}" y="{place.y:.1f}">'
+        f"{escape(name)}</text>"
+    )
+
+
+def _places(
+    policies: Sequence[Reached], curves: Sequence[Reached], x: Scale, y: Scale
+) -> tuple[list[Place | None], list[Place | None]]:
+    """Places of the names, those of the newest and SFT first; None where all are taken."""
+    taken = []
+    for one in policies:
+        px, py = x(one.kl["mean"]), y(one.value["mean"])
+        taken.append(Box(px - RADIUS, py - RADIUS, px + RADIUS, py + RADIUS))
+    points, last = [*policies, *curves], len(policies) - 1
+    order = [last, 0, len(points) - 1, *range(last, 0, -1), *range(len(points) - 1, last, -1)]
+    found: list[Place | None] = [None] * len(points)
+    for number in dict.fromkeys(order):
+        heights = (ABOVE, BELOW) if number <= last else (BESIDE, ABOVE, BELOW)
+        found[number] = _free_place(points[number], heights, taken, x, y)
+    return found[: last + 1], found[last + 1 :]
+
+
+def _free_place(
+    point: Reached, heights: Sequence[float], taken: list[Box], x: Scale, y: Scale
+) -> Place | None:
+    """The first place beside the point that touches nothing taken; from then on it is taken."""
+    px, py = x(point.kl["mean"]), y(point.value["mean"])
+    right, left = (8.0, "begin"), (-8.0, "end")
+    sides = (left, right) if px > (x.start + x.end) / 2 else (right, left)
+    places = [Place(px + far, py + down, anchor) for down in heights for far, anchor in sides]
+    for number, place in enumerate(places):
+        width = LETTER * len(point.name)
+        from_left = place.x - width * (place.anchor == "end")
+        box = Box(from_left, place.y - UP, from_left + width, place.y + DOWN)
+        inside = x.start <= box.left and box.right <= WIDTH - GAP and box.bottom <= y.start
+        if (number == 0 or inside) and not any(map(box.touches, taken)):
+            taken.append(box)
+            return place
+    return None
 
 
 def _bounds(estimate: Mapping[str, float]) -> tuple[float, float]:

@@ -1,0 +1,70 @@
+"""The names in the charts against KL: which are drawn, and that none touches another."""
+
+import math
+import re
+from itertools import combinations
+
+import pytest
+
+from tasks.reporting.against_kl import Reached, against_kl
+
+
+def rounds(count: int) -> tuple[list[Reached], list[list[Reached]]]:
+    """Policies that come close to each other, as gold and KL level off, and best of n for each."""
+    names = ["SFT", *(f"r{number}" for number in range(1, count + 1))]
+    policies = [
+        Reached(
+            name,
+            {"mean": 2.4 * math.log1p(number), "low": 2.3 * number**0.5, "high": 2.6 * number**0.5},
+            {"mean": 9 - 4 / (1 + number), "low": 8.8 - 4 / (1 + number), "high": 9.2},
+        )
+        for number, name in enumerate(names)
+    ]
+    curves = [
+        [
+            Reached(f"{name}, n = {n}", {"mean": kl}, {"mean": 5 + kl * (1 + number / 90)})
+            for n, kl in ((1, 0.0), (64, 3.17))
+        ]
+        for number, name in enumerate(names[1:])
+    ]
+    return policies, curves
+
+
+def boxes(drawing: str) -> dict[str, tuple[float, float, float, float]]:
+    """Name -> left, top, right and bottom, with 6.5 pixels for a letter and 8 for its height."""
+    found = {}
+    text = r'<text class="dot-name (begin|end)" x="([^"]*)" y="([^"]*)">([^<]*)<'
+    for anchor, x, y, name in re.findall(text, drawing):
+        left = float(x) - 6.5 * len(name) * (anchor == "end")
+        found[name] = (left, float(y) - 8, left + 6.5 * len(name), float(y))
+    return found
+
+
+def apart(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+
+
+@pytest.mark.parametrize("count", [1, 3, 12, 40])
+@pytest.mark.parametrize("best", [True, False])
+def test_no_name_touches_another_or_a_dot(count: int, best: bool) -> None:
+    policies, curves = rounds(count)
+    drawing = against_kl("Gold against KL", "gold", policies, curves if best else ())
+    found = boxes(drawing)
+    assert all(apart(*two) for two in combinations(found.values(), 2))
+    dots = [
+        (x - 3, y - 3, x + 3, y + 3)
+        for x, y in (map(float, at) for at in re.findall(r'cx="([^"]*)" cy="([^"]*)"', drawing))
+    ]
+    assert len(dots) == count + 1
+    assert all(apart(name, dot) for name in found.values() for dot in dots)
+
+
+def test_sft_and_the_newest_are_named_and_whatever_has_room() -> None:
+    policies, curves = rounds(12)
+    drawing = against_kl("Gold against KL", "gold", policies, curves)
+    found = boxes(drawing)
+    assert {"SFT", "r1", "r2", "r12", "r12, n = 64"} <= set(found)
+    # Who points at one without a name reads it.
+    assert all(f"<title>r{number}: gold" in drawing for number in range(1, 13))
+    few = boxes(against_kl("Gold against KL", "gold", *rounds(3)))
+    assert {"SFT", "r1", "r2", "r3", "r3, n = 64"} <= set(few)

@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from preferences.withdrawals import WithdrawalsError
 from tasks.comparing import differences
 from tasks.comparing.differences import Differing, UnknownCodeError
 from tasks.comparing.plots import PictureError, draw, require_format
-from tasks.comparing.sides import Side, SideError, measured, side
+from tasks.comparing.sides import Side, SideError, measured, side, withdrawn
 from tasks.reporting.summary import MetricsError, build_results
 from tasks.tracing.records import RecordError
 from tasks.workspace.files import relative_to
+from tasks.workspace.withdrawn import NOTE
 
 PICTURE = Path(".work") / "comparison.png"
 MOST_NAMED = 6
@@ -33,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         require_format(given.out)
         sides = (side(root, given.first), side(root, given.second))
         _compare(root, sides, given)
-    except (PictureError, SideError, RecordError, MetricsError, OSError) as error:
+    except (PictureError, SideError, RecordError, MetricsError, WithdrawalsError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
@@ -70,6 +72,9 @@ def _lines(
         yield f"{letter}: {one.name} ({one.kind}, commit {one.commit[:9]})"
     yield from _section("params", differences.params(first, second))
     yield from _section("data", differences.data(first, second))
+    for letter, one in zip("AB", sides, strict=True):
+        if paths := withdrawn(root, one):
+            yield f"{letter} {NOTE}: {_few(paths)}"
     try:
         code = differences.code(root, first, second)
         yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"

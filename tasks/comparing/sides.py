@@ -14,6 +14,7 @@ from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import git_commit
 from tasks.workspace.git import GitError, git
+from tasks.workspace.withdrawn import models_withdrawn, outputs_withdrawn
 from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
 HERE = "."
@@ -82,6 +83,17 @@ def measured(one: Side, folder: Path) -> list[str]:
             except ContentError:
                 missing.append(path)
     return missing
+
+
+def withdrawn(root: Path, one: Side) -> list[str]:
+    """What the side read or made that had something that `tasks.forget` has withdrawn since.
+
+    Raises:
+        WithdrawalsError: a line of the log is damaged.
+    """
+    gone = outputs_withdrawn(root) | models_withdrawn(root)
+    named = [item for ran in one.runs for item in (*ran.deps.items(), *ran.outs.items())]
+    return list(dict.fromkeys(path for path, digest in named if digest in gone))
 
 
 def _copy(contents: Contents, path: str, digest: str, folder: Path) -> None:

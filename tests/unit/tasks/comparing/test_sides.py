@@ -7,6 +7,7 @@ import pytest
 
 from tasks.compare import main
 from tasks.comparing.sides import SideError, side
+from tasks.forget import main as forget
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.workspace.variants import prepare_workspace
@@ -96,6 +97,26 @@ def test_what_only_one_side_has_is_named(world: World, capsys: pytest.CaptureFix
     assert judged[1] == "-"
     assert judged[3:] == ["4", "rows"]
     assert ["r2", "gold", "-", "7.000", "(6.000", "to", "8.000)"] in lines
+
+
+def test_a_side_that_used_data_withdrawn_since_is_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ann judged the round of the first commit, and bob that of the last."""
+    world.round("r1", START, ["bob"], "third")
+    world.measure("r1", {"metrics.json": metrics(7.0)})
+    world.commit("third")
+    assert main(["first", "third"]) == 0
+    assert "withdrawn" not in capsys.readouterr().out
+    assert forget(["--annotator", "ann", "--yes"]) == 0
+    capsys.readouterr()
+
+    assert main(["first", "third"]) == 0
+
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "log.jsonl" in line]
+    note, _, paths = said.partition("log.jsonl: ")
+    assert note == "A contains withdrawn data, see data/withdrawn/"
+    assert {"data/rounds/r1/judgments.jsonl", "models/rounds/r1/reward"} <= set(paths.split(", "))
 
 
 def test_files_of_code_that_only_one_side_has_are_named(

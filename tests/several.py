@@ -1,6 +1,7 @@
 """Stages of `stage_world` as several processes: their start, what they say, what is left."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -8,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tests import stage_world
+from tests.waiting import eventually, is_alive, signals
 
 SFT = "sft"
 DEADLINE_SECONDS = 300
 """For what takes at most ten on a machine with nothing else to do."""
+TORCHS_SECONDS = 25
+"""Less than torch's launcher leaves who hears nothing, and three times what ours does."""
 
 
 def start(root: Path, stage: str = SFT, **environment: str) -> subprocess.Popen[str]:
@@ -57,6 +61,17 @@ def wait_for_checkpoint(root: Path, process: subprocess.Popen[str]) -> None:
     while not stage_world.checkpoint_paths(root, SFT):
         assert process.poll() is None
         time.sleep(0.02)
+
+
+def time_to_hear(pid: int) -> float:
+    """Seconds from the SIGTERM that a stopped process cannot hear to its end.
+
+    How soon somebody sends it depends on the machine; how long it may take then does not.
+    """
+    eventually(lambda: signal.SIGTERM in signals(pid, "ShdPnd"))
+    asked = time.monotonic()
+    eventually(lambda: not is_alive(pid))
+    return time.monotonic() - asked
 
 
 def losses(root: Path) -> list[float]:

@@ -42,9 +42,17 @@ CLOSE_ASSISTANT = """
     localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
 """
 """A panel of MLflow's that a browser opens by itself once."""
-DRAWN = """
-    return document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length;
+RUNS = """
+    const rows = [...document.querySelectorAll('.ag-row')];
+    return new Set(rows.map((row) => row.getAttribute('row-index'))).size;
 """
+"""How many runs the table has; a row has an element for each group of columns."""
+DRAWN = """
+    const charts = [...document.querySelectorAll('.js-plotly-plot')];
+    const lines = charts.map((one) => one.querySelectorAll('.scatterlayer path.js-line').length);
+    return Math.max(0, ...lines);
+"""
+"""The lines of the chart that has most."""
 
 
 def main(checkout: Path, folder: Path) -> None:
@@ -66,7 +74,8 @@ def take(pictures: Camera, page: str, folder: Path) -> None:
     """Take both, cut to what is below MLflow's own menus."""
     browser = pictures.browser
     open_runs(pictures, page)
-    pictures.wait(lambda: pictures.sees("win_rate_vs_sft"))
+    pictures.wait(lambda: pictures.sees("win_rate_vs_sft") and browser.execute_script(RUNS))
+    runs = browser.execute_script(RUNS)
     left, top, bottom = browser.execute_script(BOX)
     pictures.keep(TABLE)
     cut(folder / f"{TABLE}.png", left, top, bottom + MARGIN)
@@ -75,7 +84,7 @@ def take(pictures: Camera, page: str, folder: Path) -> None:
     pictures.wait(lambda: browser.find_elements("css selector", search))
     browser.find_element("css selector", search).send_keys(SHOWN)
     # A line for each execution in the charts that fit on the page.
-    pictures.wait(lambda: browser.execute_script(DRAWN) > 1)
+    pictures.wait(lambda: browser.execute_script(DRAWN) >= runs)
     left, top, _ = browser.execute_script(BOX)
     pictures.keep(CURVES)
     cut(folder / f"{CURVES}.png", left, top)

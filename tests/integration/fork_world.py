@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from tasks.workspace.processes import children
-from tests.waiting import eventually, is_alive, is_waiting, signals
+from tests.waiting import PATIENCE_SECONDS, eventually, is_alive, is_waiting, signals
 
 REPOSITORY = Path(__file__).parents[2]
 ADDRESS = f"rlhf-test-{os.getpid()}"
@@ -202,7 +202,7 @@ def kill_one(world: Path, driver: "subprocess.Popen[Any]", killed: str) -> None:
     """Nobody is left, and who is not killed itself has had time for a checkpoint."""
     everybody = members(world, driver)
     os.kill(everybody[killed], signal.SIGKILL)
-    driver.wait(60)
-    eventually(lambda: not any(map(is_alive, everybody.values())), 10)
+    driver.wait(PATIENCE_SECONDS)
+    eventually(lambda: not any(map(is_alive, everybody.values())))
     # What is killed itself, or with the process that DVC knows, has no time for one.
     assert (world / "saved").exists() == (killed in ("driver", "dvc", "server"))

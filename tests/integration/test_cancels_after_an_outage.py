@@ -14,11 +14,11 @@ from prefect.states import Cancelling, Running
 from flows import servers
 from flows.environment import environment
 from flows.pool_worker import PatientObserver
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
 
 AWAY_SECONDS = 20
-PATIENCE_SECONDS = 120
 
 
 @flow

@@ -21,7 +21,7 @@ from tests.integration.fork_world import (
     waits_for_its_fork,
     world_fixture,  # noqa: F401
 )
-from tests.waiting import eventually, is_alive, signals, written
+from tests.waiting import PATIENCE_SECONDS, eventually, is_alive, signals, written
 
 SIGNALS = pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
@@ -61,9 +61,9 @@ def test_each_ctrl_c_is_passed_on_to_a_stage_of_another_session(world: Path) -> 
         process.send_signal(signal.SIGINT)
         assert written(world / "asked") == "2 "
         process.send_signal(signal.SIGINT)
-        eventually(lambda: (world / "asked").read_text() == "2 2 ", 60)
+        eventually(lambda: (world / "asked").read_text() == "2 2 ")
         (world / "slow").unlink()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 7
 
 
@@ -115,7 +115,7 @@ def test_it_ends_with_dvc_and_the_last_stage(world: Path) -> None:
         process.terminate()
         process.communicate()
         assert process.returncode == 7
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_server_that_is_killed_while_others_wait_leaves_these_to_themselves(world: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_sigterm_is_not_lost_before_a_fork_has_its_own_handlers(world: Path) -
         fork = int(written(world / "forked"))
         eventually(lambda: waits_for_its_fork(process))
         process.terminate()
-        eventually(lambda: signal.SIGTERM in signals(fork, "ShdPnd"), 60)
+        eventually(lambda: signal.SIGTERM in signals(fork, "ShdPnd"))
         (world / "pending").touch()
         process.communicate()
     assert process.returncode == -signal.SIGTERM

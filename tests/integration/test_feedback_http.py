@@ -18,6 +18,7 @@ from feedback.judgments import read_judgments, read_pairs, to_lines
 from feedback.people import PeopleAnnotator
 from preferences.records import pair_id
 from tests.background import hear_signals
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,7 +140,7 @@ def test_a_round_is_published_labelled_announced_and_given_to_the_pipeline(
     # The refused event, or one cut off by the kill, comes with the next start.
     server, _ = start(store, f"http://127.0.0.1:{prefect.server_port}/api")
     try:
-        assert prefect.arrived.wait(60)
+        assert prefect.arrived.wait(PATIENCE_SECONDS)
     finally:
         server.kill()
         server.wait()

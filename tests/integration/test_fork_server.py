@@ -21,7 +21,7 @@ from tests.integration.fork_world import (
     start,
     world_fixture,  # noqa: F401
 )
-from tests.waiting import eventually, is_alive
+from tests.waiting import PATIENCE_SECONDS, eventually, is_alive
 
 
 @pytest.mark.long
@@ -193,7 +193,7 @@ def test_packages_that_are_installed_meanwhile_are_not_the_servers(world: Path) 
 def test_there_is_no_server_beside_a_gpu(world: Path) -> None:
     edit(world, AFTER_LIBRARIES, AFTER_LIBRARIES.replace("()", "(Path('/proc'),)", 1))
     with serving(world) as server:
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
         process = start(world, "0")
         process.communicate()
     assert said(world, "0")["pid"] == process.pid

@@ -20,7 +20,7 @@ from tests.integration.fork_world import (
     said,
     world_fixture,  # noqa: F401
 )
-from tests.waiting import is_alive
+from tests.waiting import PATIENCE_SECONDS, is_alive
 
 FLOW = """
 from flows.forking import forks
@@ -112,7 +112,7 @@ def test_a_signal_to_the_flow_run_reaches_its_stage(
     flow_run = flow(flow_world)
     everybody = members(flow_world, flow_run)
     flow_run.send_signal(number)
-    flow_run.communicate(timeout=60)
+    flow_run.communicate(timeout=PATIENCE_SECONDS)
     assert (flow_world / "asked").read_text() == f"{int(number)} "
     assert (flow_world / "saved").exists()
     assert not any(map(is_alive, everybody.values()))

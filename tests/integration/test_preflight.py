@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,11 +41,10 @@ def test_a_judgments_file_may_still_come(place: Place):
 REPRO = [sys.executable, "-m", "tasks.repro"]
 
 
-def repro(place: Place, **environment: str) -> tuple[int, list[str], float]:
-    """Exit code, stderr without the file's name, seconds."""
+def repro(place: Place, **environment: str) -> tuple[int, list[str]]:
+    """Exit code, and stderr without the file's name."""
     path = place.save()
     (place.root / "dvc.yaml").write_text("stages: {}\n")
-    started = time.monotonic()
     done = subprocess.run(
         REPRO,
         cwd=place.root,
@@ -56,7 +54,7 @@ def repro(place: Place, **environment: str) -> tuple[int, list[str], float]:
         check=False,
     )
     lines = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
-    return done.returncode, lines, time.monotonic() - started
+    return done.returncode, lines
 
 
 def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
@@ -65,7 +63,7 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     place.values["label"] = {"annotators": "rubric"}
     place.values["prepare"]["sources"] = [{"path": "own/bad.jsonl", "format": "trl"}]
 
-    code, lines, seconds = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
+    code, lines = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
 
     assert code == 2
     demonstrations, prompts, *problems = lines
@@ -76,7 +74,6 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     ]  # fmt: skip
     assert "not in Hugging Face's cache" in problems[1]
     assert "hf download org/model --revision 000" in problems[1]
-    assert seconds < 15
     assert place.made() == ["dvc.yaml"]
 
 
@@ -84,7 +81,7 @@ def test_repro_names_the_folder_that_a_misspelt_one_may_mean(place: Place):
     write_chat_model(place.root / "model")
     place.values["base"]["model"] = "modle"
 
-    code, lines, _ = repro(place)
+    code, lines = repro(place)
 
     assert code == 2
     assert lines == [

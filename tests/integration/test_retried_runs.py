@@ -5,7 +5,6 @@ the same flow run once more: it goes on in the run's workspace from what is done
 """
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 STEPS = 3000
 """Of a base model that somebody cancels meanwhile."""
-AT_MOST_SECONDS = 10.0
-"""From a cancel to the end of the stage's process: a promise, not a measure of speed."""
+AT_MOST_STEPS = 500
+"""Of those, from the cancel to the end: ten seconds and more, on a slow machine many more. Prefect
+by itself would let the stage go on to its end, or kill it after 30 s, some thousand steps later."""
 BREAKABLE = """def run_test(stage: Stage) -> None:
     if __import__("pathlib").Path({file!r}).exists():
         raise RuntimeError("broken by the test")
@@ -156,14 +156,13 @@ def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tri
     workspace = world.workspace(name)
     assert len(stages_in(workspace)) == 1
     state = {"type": "CANCELLING", "name": "Cancelling"}
-    asked = time.monotonic()
+    before = lines.read_text().count("\n")
     orders.ask("POST", f"/flow_runs/{flow_run}/set_state", {"state": state}).raise_for_status()
     eventually(lambda: not stages_in(workspace))
-    assert time.monotonic() - asked < AT_MOST_SECONDS
     assert orders.ended(flow_run)["type"] == "CANCELLED"
     assert stages_in(workspace) == []
     kept = [int(path.name.removeprefix("step-")) for path in work.glob("base/*/step-*")]
-    assert 0 < max(kept) < STEPS
+    assert 0 < max(kept) < before + AT_MOST_STEPS
     assert not (world.workspace(name) / "models/base").exists()
 
     try_again(orders, flow_run, force=force)

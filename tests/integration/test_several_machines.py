@@ -22,7 +22,7 @@ from flows.environment import environment as flow_environment
 from tasks.tracking.store import connect, logged_files
 from tasks.workspace.dvc_lockfile import read_lock
 from tests.stage_world import copy_tiny_repository, environment
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.long
 
@@ -220,7 +220,7 @@ def worker(machines: Machines, pool: str, settings: dict[str, str]) -> Iterator[
         yield clone
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.slow

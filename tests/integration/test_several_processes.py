@@ -17,12 +17,14 @@ from tests import stage_world
 from tests.several import (
     DEADLINE_SECONDS,
     SFT,
+    TORCHS_SECONDS,
     finish,
     losses,
     outcome,
     processes_in,
     ranks,
     start,
+    time_to_hear,
     wait_for_checkpoint,
 )
 
@@ -131,10 +133,12 @@ def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str
     process = start(world, RLHF_CHECKPOINT_STEPS="5")
     wait_for_checkpoint(world, process)
     found = ranks(world)
-    os.kill(found["0" if rank == "1" else "1"], signal.SIGSTOP)
+    deaf = found["0" if rank == "1" else "1"]
+    os.kill(deaf, signal.SIGSTOP)
 
     os.kill(found[rank], signal.SIGKILL)
-    _, said = process.communicate(timeout=25)  # torch would take thirty.
+    assert time_to_hear(deaf) < TORCHS_SECONDS
+    _, said = process.communicate(timeout=DEADLINE_SECONDS)
 
     assert process.returncode == 1, said
     assert "sft: its first process died; run it again to resume" in said

@@ -19,7 +19,7 @@ from tests.integration.flow_world import (  # noqa: F401
     start_driver,
     workspace_fixture,
 )
-from tests.waiting import eventually, is_alive, written
+from tests.waiting import PATIENCE_SECONDS, eventually, is_alive, written
 
 
 class Lines(logging.Handler):
@@ -147,7 +147,7 @@ def test_a_second_ctrl_c_counts_while_the_first_one_is_passed_on(
     with pytest.raises(KeyboardInterrupt):
         _finish_step(process, logging.getLogger("test_flow_stages"))
     assert passed[:2] == [signal.SIGINT] * 2
-    assert process.wait(timeout=30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.long

@@ -20,6 +20,7 @@ from tests.integration.test_feedback_http import (
     start,
     write_comparisons,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 
 def published(folder: Path, pairs: int) -> tuple[Path, str]:
@@ -57,7 +58,7 @@ def test_a_stopped_server_leaves_every_label_in_one_file(
         given = label_everything(address, token)
         assert given >= 30
         server.send_signal(number)
-        assert server.wait(30) == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
     finally:
         server.kill()
         server.wait()
@@ -74,7 +75,7 @@ def test_a_stop_is_complete_even_while_somebody_else_has_the_store_open(tmp_path
         try:
             given = label_everything(address, token)
             server.terminate()
-            assert server.wait(30) == 0
+            assert server.wait(PATIENCE_SECONDS) == 0
         finally:
             server.kill()
             server.wait()
@@ -118,7 +119,7 @@ def test_a_backup_of_the_open_page_is_restored_with_every_confirmed_answer(tmp_p
         label_everything(address, token, keys="resumed")
     finally:
         server.terminate()
-        assert server.wait(30) == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
     assert "60 of 60 pairs settled, complete" in feedback(again, "status").stdout
     kinds = "SELECT kind FROM events WHERE kind IN ('backup', 'restore')"
     for file, expected in ((store, ["backup"]), (again, ["restore"])):

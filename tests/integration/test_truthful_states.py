@@ -21,9 +21,6 @@ from tests.waiting import eventually, is_alive
 
 pytestmark = pytest.mark.long
 
-AT_MOST_SECONDS = 180
-"""Until a run that is gone is called so: a promise, not a measure of speed."""
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
@@ -170,9 +167,7 @@ def test_where_the_server_is_killed_too_it_says_so_when_it_is_back(tmp_path: Pat
         flow, before = process_of(flow_run), world.runs_of_all()
         kill_together(flow, worker.pid, world.server.child.process.pid)
     with world.served():
-        began = time.monotonic()
         state = world.orders.ended(flow_run)
-        assert time.monotonic() - began < AT_MOST_SECONDS
         assert (state["name"], state["message"]) == (
             "Crashed",
             silent.MESSAGE.format(seconds=SILENT_SECONDS),
@@ -184,10 +179,8 @@ def test_where_the_server_is_killed_too_it_says_so_when_it_is_back(tmp_path: Pat
             flow_run, stage = world.started("killed-with-the-server")
             kill_together(worker.pid, world.server.child.process.pid)
     with world.served():
-        began = time.monotonic()
         # `worker` makes the automation anew, which would know of no heartbeat.
         assert world.orders.ended(flow_run)["name"] == "Crashed"
-        assert time.monotonic() - began < AT_MOST_SECONDS
         assert not is_alive(stage)
         with world.worker():
             eventually(lambda: world.tasks(flow_run) == ["Crashed"])
@@ -209,6 +202,6 @@ def test_a_run_can_be_cancelled_after_the_server_was_away(world: World):
         server.start_again()
         world.server.wait()
         world.set_state(flow_run, "CANCELLING")
-        assert world.orders.ended(flow_run, AT_MOST_SECONDS)["name"] == "Cancelled"
+        assert world.orders.ended(flow_run)["name"] == "Cancelled"
         assert not is_alive(stage)
         world.told("killed-after-a-restart", "Cancelled")

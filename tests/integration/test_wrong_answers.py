@@ -24,6 +24,7 @@ from tests.integration.served_world import (  # noqa: F401
     root_fixture,
     served_fixture,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_a_policy_is_not_taken_for_another_ones_responses(
@@ -87,7 +88,11 @@ client = Client(f"http://127.0.0.1:{server.server_port}", "m")
 client.complete([[1]] * 3, SamplingParams(), stop_ids=[0], seeds=range(3))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert "StageEnd: run.generation: http://127.0.0.1:" in done.stderr
     assert "/completions failed; found 400" in done.stderr

@@ -12,6 +12,7 @@ from feedback.page.notify import EVENT, event_of
 from flows import on_feedback, promotion, runner, runs
 from flows.runner import LABELLED, deployments
 from flows.serve import DEPLOYMENT
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_worker_ends_after_a_sigterm_though_a_task_of_its_loop_does_not():
         assert worker.stdout.readline() == b"ready\n"
         worker.send_signal(signal.SIGTERM)
         try:
-            assert worker.wait(60) == 0
+            assert worker.wait(PATIENCE_SECONDS) == 0
         finally:
             worker.kill()
 
@@ -104,7 +105,7 @@ def test_without_a_server_nothing_starts(
     done = subprocess.run(
         [sys.executable, "-m", "flows.deployment", *arguments],
         env=kept | {"HOME": str(home)} | ({"PREFECT_API_URL": address} if address else {}),
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == code
     assert words in done.stdout + done.stderr

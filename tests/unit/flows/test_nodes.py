@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "deploy/nodes"
 NAMES = {"NODES", "NODE", "FIRST", "PROCESSES", "RUN"}
@@ -39,8 +41,8 @@ def test_a_node_that_comes_before_the_first_one_waits_for_it(tmp_path: Path):
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(1.5)  # It has looked for orders twice.
 
-        assert node(0).wait(30) == 0
-        assert second.wait(30) == 0
+        assert node(0).wait(PATIENCE_SECONDS) == 0
+        assert second.wait(PATIENCE_SECONDS) == 0
     finally:
         second.kill()
 

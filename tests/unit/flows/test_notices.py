@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from prefect.states import Cancelling, Completed, Crashed, Failed
 
 from flows import notices, servers
+from tests.waiting import PATIENCE_SECONDS
 
 STATE = Completed(name="Waiting", message='sample@r1: "labels" < wanted')
 
@@ -33,7 +34,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.told.append((self.headers["Content-Type"], json.loads(body)))
                 receiver.heard.set()
-                receiver.may_answer.wait(30)
+                receiver.may_answer.wait(PATIENCE_SECONDS)
                 self.send_response(204)
                 self.end_headers()
 
@@ -164,7 +165,7 @@ def test_a_slow_receiver_is_left_alone_and_named_without_its_secret_path(
 ):
     monkeypatch.setattr(notices, "PATIENCE_SECONDS", 0.5)
     problem = notices.tell("default", Failed(message="x"))
-    assert receiver.heard.wait(30)
+    assert receiver.heard.wait(PATIENCE_SECONDS)
     assert not receiver.may_answer.is_set()
     assert problem.startswith("RLHF_NOTIFY_URL (127.0.0.1) was not told how the run ended: ")
     assert "s3cret" not in problem

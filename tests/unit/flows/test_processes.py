@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows import processes
-from tests.waiting import eventually, is_alive
+from tests.waiting import PATIENCE_SECONDS, eventually, is_alive
 
 HERE = Path.cwd()
 
@@ -82,7 +82,7 @@ except Cancelled:
 def test_a_signal_during_a_fork_is_heard_and_ends_the_child(number: int, starter: str):
     """Python ignores what a handler raises in the hooks of a fork."""
     command = [sys.executable, "-c", FORKING, starter, str(int(number))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE_SECONDS)
     assert done.returncode == 7
     left = json.loads(done.stdout.splitlines()[-1])
     assert starter == "dvc" or left == []

@@ -13,6 +13,7 @@ from flows import servers
 from flows.environment import environment as flow_environment
 from flows.reach import ReachError, require_address
 from tests.stage_world import copy_tiny_repository, environment
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +54,7 @@ def said(clone: Path, command: str, **settings: str) -> tuple[int, str]:
         env={**environment(clone.parent), "PREFECT_HOME": str(clone.parent / "home"), **settings},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return done.returncode, done.stderr

@@ -1,7 +1,5 @@
 """A reward function of the user's own: what it gets, what it may return, and every way to fail."""
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from rlhf.reward_functions import CALL, RewardFunction, RewardFunctionError
 from rlhf.rule_rewards import build_rule_rewards
 from tests import tiny
 from tests.forked import run_together
+from tests.waiting import eventually, is_alive
 
 
 def function(tmp_path: Path, body: str, *, seconds: float = 60.0) -> RewardFunction:
@@ -68,20 +67,14 @@ def test_every_bad_return_is_one_line_with_file_function_and_what_was_found(
 
 def test_one_that_takes_too_long_is_ended_with_everything_it_started(tmp_path: Path):
     body = (
-        "import subprocess, time, pathlib; p = subprocess.Popen(['sleep', '600']); "
-        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(p.pid)); time.sleep(600)"
+        "import subprocess, time, pathlib; p = subprocess.Popen(['sleep', '3600']); "
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(p.pid)); time.sleep(3600)"
     )
     own = function(tmp_path, body, seconds=3.0)
     with pytest.raises(RewardFunctionError, match=r"no answer within 3 s \(ppo\.rewards\."):
         own.scores(["p"], ["a"])
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.1)
-    os.kill(pid, 9)
-    pytest.fail("the process that the function had started lives on")
+    eventually(lambda: not is_alive(pid))
 
 
 def test_a_file_that_cannot_be_used_is_said_before_anything_is_scored(tmp_path: Path):

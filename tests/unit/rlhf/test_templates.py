@@ -14,6 +14,7 @@ from rlhf import templates
 from rlhf.chat import encode_prompt
 from rlhf.templates import EMBEDDED_TEMPLATE, TemplateError, render
 from tests.tiny import LINES, tokenizer
+from tests.waiting import PATIENCE_SECONDS
 
 MESSAGES = [
     {"role": "user", "content": "Grüße, 東京 🙂"},
@@ -116,7 +117,7 @@ def test_no_child_is_left_when_its_tokenizer_goes():
     render(with_template("ok"), MESSAGES)
     templates._renderer.cache_clear()
     for child in multiprocessing.active_children():
-        child.join(60)
+        child.join(PATIENCE_SECONDS)
     assert multiprocessing.active_children() == []
 
 

@@ -34,7 +34,7 @@ def test_a_stage_that_still_imports_ends_with_its_dvc():
     try:
         dvc.kill()
         dvc.wait()
-        eventually(lambda: not is_alive(stage), seconds=20)
+        eventually(lambda: not is_alive(stage))
     finally:
         dvc.stdout.close()
         if is_alive(stage):

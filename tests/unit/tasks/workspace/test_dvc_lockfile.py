@@ -44,7 +44,7 @@ def test_a_lock_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_one_that_was_just_written_to_may_be_a_part(tmp_path: Path) -> None:
-    written(tmp_path, LOCK, seconds_ago=0)
+    written(tmp_path, LOCK, seconds_ago=-60)  # However long we take until we read it.
     assert read_settled_lock(tmp_path) is None
 
 

@@ -1,5 +1,6 @@
 """The servers that people look at, on 127.0.0.1, as children of this process."""
 
+import fcntl
 import http.client
 import json
 import os
@@ -13,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flows import processes
 from flows.access import auth_string, authorization, make_private
-from tasks.workspace.held import is_held, take
+from tasks.workspace.held import held, is_held
 
 HOST = "127.0.0.1"
 PREFECT_PORT = 4200
@@ -118,18 +119,27 @@ def prefect_server(port: int, env: Mapping[str, str]) -> Iterator[Server]:
     make_private(home)
     address = url(port)
     path = home / "server.lock"
-    if (lock := take(path)) is None:
-        raise _second(path.read_text(encoding="utf-8").partition("\n")[0])
+    with held(home / "server.starting"):
+        refuse_a_second(env)
+        lock = _hold(path, f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
     with lock:
-        lock.truncate(0)
-        lock.write(f"{address}\n{env.get('RLHF_MLFLOW_UI', '')}\n")
-        lock.flush()
         # Made here, under the lock; the server and whoever talks to it read it from the file.
         auth_string(home)
         command = [sys.executable, "-m", "flows.guarded", "prefect", "--port", str(port)]
         log = home / "server.log"
         with running("Prefect's server", command, env=env, log=log) as child:
             yield Server(child, address, PREFECT_HEALTH)
+
+
+def _hold(path: Path, text: str) -> IO[str]:
+    """A file of this text, held until it is closed; nobody sees it before at its place."""
+    draft = path.with_name(f".{path.name}.draft")
+    lock = draft.open("w", encoding="utf-8")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock.write(text)
+    lock.flush()
+    draft.replace(path)
+    return lock
 
 
 def running_servers(env: Mapping[str, str]) -> tuple[str, str] | None:

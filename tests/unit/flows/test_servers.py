@@ -2,15 +2,19 @@
 
 import fcntl
 import http.server
+import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from feedback.page.notify import local_prefect
 from flows import servers
 from flows.access import auth_string
 from flows.serve import addresses, choose_port, deployment_page
@@ -158,6 +162,29 @@ def test_a_second_server_over_one_history_is_refused_with_the_address_of_the_fir
             pytest.fail("two servers")
         assert servers.running_servers(env) == ("http://127.0.0.1:4200", "http://127.0.0.1:5000")
     assert servers.running_servers(env) is None, "the address of a server that has gone"
+
+
+def test_whoever_looks_while_a_server_starts_finds_none_or_its_address(tmp_path, monkeypatch):
+    env = {**os.environ, "PREFECT_HOME": str(tmp_path), "RLHF_MLFLOW_UI": "http://127.0.0.1:5000"}
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    (tmp_path / "server.lock").write_text("http://127.0.0.1:1\nof a server that was killed\n")
+    found = set()
+
+    def look(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and frame.f_code.co_filename == servers.__file__:
+            found.add((servers.running_servers(env), local_prefect()))
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        with servers.prefect_server(4201, env):
+            pass
+    finally:
+        sys.settrace(before)
+    both = ("http://127.0.0.1:4201", "http://127.0.0.1:5000")
+    assert found == {(None, None), (both, f"{both[0]}/api")}
+    assert servers.running_servers(env) is None
 
 
 def test_no_server_has_ever_run(tmp_path):

@@ -2,7 +2,8 @@
 
 Covers this workspace and its variants: metrics, artifacts, models, and the DVC hashes of the
 outputs. Safe to repeat. Exits 0 when everything has arrived, 1 when MLflow did not accept it or its
-database is damaged, 2 where a dvc.lock is damaged; metrics and models are sent all the same.
+database is damaged, 2 where a dvc.lock is damaged (metrics and models are sent all the same), or
+where nothing of ours is.
 """
 
 import argparse
@@ -45,6 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.sync", description=__doc__)
     parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    if not any((Path.cwd() / name).exists() for name in ("dvc.yaml", ".work")):
+        sys.stderr.write(f"{Path.cwd()}: no dvc.yaml here; run this from the repository root\n")
+        return 2
     # What sent.json says has arrived there need not be there any more.
     if problem := damage(tracking_uri(Path.cwd())):
         sys.stderr.write(f"{problem}; nothing was sent, `make doctor` says what to do\n")

@@ -8,6 +8,7 @@ With `--nnodes` one of these runs on each host. torch's do not hear of a death o
 would leave the deaf ones there for ever; ours ask the store that all of them share.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from torch.distributed import run
 from torch.distributed.elastic import multiprocessing
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api
 
 from rlhf.silent_hosts import end_connections_to_silent_hosts
@@ -95,4 +97,10 @@ if __name__ == "__main__":
         sys.exit(EXIT_CODES["bad_input"])
     multiprocessing.SubprocessContext = Processes  # type: ignore[misc]
     api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
-    run.main()
+    multiprocessing.api.logger.setLevel(logging.CRITICAL)  # Each signal that it sends, for one.
+    try:
+        run.main()
+    except ChildFailedError as error:
+        if error.get_first_failure()[1].exitcode == EXIT_CODES["interrupted"]:
+            sys.exit(EXIT_CODES["interrupted"])
+        raise

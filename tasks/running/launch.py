@@ -19,7 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from tasks.params.loading import ParamsError, RunParams
-from tasks.running.outcome import EXIT_CODES
+from tasks.running.outcome import EXIT_CODES, StageEnd
+from tasks.running.signals import INTERRUPTED
 from tasks.workspace.accelerators import several_accelerators
 from tasks.workspace.processes import STARTED_BY, adopt_orphans, children, die_with, started_by
 
@@ -72,6 +73,7 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
 
     Raises:
         ParamsError: there are too few GPUs, or RLHF_LAUNCH is no command.
+        StageEnd: it was interrupted before the first of them could record an end.
     """
     outcome = Path(".work") / stage_name / "outcome.json"
     with several_accelerators(run.device, 1 if LAUNCHER in os.environ else run.processes):
@@ -84,7 +86,7 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
             _wait(process, outcome, before)
     if _version(outcome) == before:
         if signalled:
-            return EXIT_CODES["interrupted"]
+            raise StageEnd("interrupted", f"{stage_name}: {INTERRUPTED}")
         if process.returncode == EXIT_CODES["bad_input"]:
             return process.returncode  # It could not start them, and has said why.
         sys.stderr.write(f"{stage_name}: its first process died; run it again to resume\n")

@@ -37,7 +37,7 @@ from tasks.running.outcome import (
     write_outcome,
 )
 from tasks.running.provenance import FalseEntryError
-from tasks.running.signals import die_with_parent, sigterm_restored
+from tasks.running.signals import INTERRUPTED, die_with_parent, interruptible, sigterm_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
@@ -59,6 +59,7 @@ BAD_INPUT: Mapping[type[Exception], Status] = {
 """Errors in any stage that the user has to fix."""
 
 
+@interruptible
 def run_stage(
     section_name: str,
     body: Callable[[Stage], None],
@@ -123,12 +124,7 @@ def run_stage(
 
 @contextlib.contextmanager
 def _holding_the_machine(stage: str, device: str) -> Iterator[None]:
-    with contextlib.ExitStack() as holding:
-        try:
-            holding.enter_context(alone(stage))
-            holding.enter_context(sole_accelerator(device))
-        except KeyboardInterrupt:
-            raise StageEnd("interrupted", f"{stage}: interrupted while it waited") from None
+    with alone(stage), sole_accelerator(device):
         # Earlier stages' outputs, since nobody else can replace them now.
         share_outputs(Path.cwd())
         yield
@@ -249,7 +245,7 @@ def _run(
     except StageEnd as end:
         return end.status, str(end)
     except KeyboardInterrupt:
-        return "interrupted", "interrupted; run it again to resume"
+        return "interrupted", INTERRUPTED
     except tuple(known) as error:
         kind = next(kind for kind in known if isinstance(error, kind))
         if kind is ChangedMeanwhileError:

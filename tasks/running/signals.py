@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM: a stage leaves at once, or, while it trains, at the next step."""
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import ParamSpec
 
+from tasks.running.outcome import EXIT_CODES
 from tasks.workspace.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
@@ -15,10 +18,34 @@ PATIENCE_SECONDS = 8
 longer step is abandoned, and the next run resumes from the newest checkpoint. After a Ctrl-C a step
 takes as long as it needs: whoever pressed it can see that and press it again."""
 
+INTERRUPTED = "interrupted; run it again to resume"
+
 WAITING = (
     "will end after the current step and write a checkpoint; a second Ctrl-C ends it at once and "
     "loses its work since the newest checkpoint\n"
 )
+
+
+P = ParamSpec("P")
+
+
+def interruptible(run: Callable[P, int]) -> Callable[P, int]:
+    """A stage that a Ctrl-C ends in one line also where no end is recorded: it starts, or waits.
+
+    One of several processes leaves the line to whoever has started them.
+    """
+
+    @functools.wraps(run)
+    def said(*arguments: P.args, **named: P.kwargs) -> int:
+        try:
+            return run(*arguments, **named)
+        except KeyboardInterrupt:
+            if "RANK" not in os.environ:
+                stage = os.environ.get("DVC_STAGE") or named.get("name") or arguments[0]
+                sys.stderr.write(f"{stage}: {INTERRUPTED}\n")
+            return EXIT_CODES["interrupted"]
+
+    return said
 
 
 class Signals:

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tasks.workspace.held import is_held
+from tasks.workspace.held import held, is_held
 from tests import stage_world
 from tests.integration.tiny_checkout import World
 from tests.paused import paused
 from tests.several import processes_in
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, eventually, waits_for_a_lock
 
 pytestmark = pytest.mark.long
 
@@ -32,14 +32,15 @@ STAGE = "sft"
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three folders with the same inputs, in which the stage has not run yet."""
+    """Folders with the same inputs, in which the stage has not run yet; in one as two processes."""
     folder = tmp_path_factory.mktemp("gpus")
     first = folder / "holds"
     stage_world.build(first)
     stage_world.set_params(first, "run", {"device": "auto"})
     stage_world.forget(first, STAGE)
-    for name in ("waits", "has_another"):
+    for name in ("waits", "has_another", "several"):
         shutil.copytree(first, folder / name, symlinks=True)
+    stage_world.set_params(folder / "several", "run", {"processes": 2})
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -120,7 +121,46 @@ def test_a_stage_waits_for_its_gpu_and_another_one_beside_it_runs(
         assert waits.returncode == 0
         assert re.search(r"^waited \d+ s for GPU 0$", said, re.MULTILINE)
         assert holds.wait(PATIENCE_SECONDS) == 0
-    assert len({stage_world.digest(root, STAGE) for root in worlds.values()}) == 1
+    ran = [root for name, root in worlds.items() if name != "several"]
+    assert len({stage_world.digest(root, STAGE) for root in ran}) == 1
+
+
+LOOKS = """
+import os, sys
+looks = []
+def heard(event, found):
+    if event == "open" and str(found[0]).endswith("/gpu-0.lock"):
+        looks.append(event)
+        if len(looks) == 2:
+            os.mkdir(os.environ["LOOKED"])
+sys.addaudithook(heard)
+"""
+"""Makes a folder when a process looks once more whether the first GPU is free."""
+
+
+@pytest.mark.parametrize("lock", ["several.lock", "gpu-0.lock", "stage.lock"])
+def test_a_ctrl_c_ends_the_wait_of_several_processes_in_one_line(
+    worlds: dict[str, Path], tmp_path: Path, lock: str
+):
+    """Before they start, for a GPU of one of them, and for another stage."""
+    root, looked = worlds["several"], tmp_path / "looked"
+    (tmp_path / "sitecustomize.py").write_text(LOOKS)
+    (root / ".work").mkdir(exist_ok=True)
+    shared = root.parent / f"rlhf-rounds-{os.getuid()}"
+    shared.mkdir(exist_ok=True)
+    more = {"PYTHONPATH": str(tmp_path), "LOOKED": str(looked)}
+    with held((root / ".work" if lock == "stage.lock" else shared) / lock):
+        with stage(root, "0,1", **more) as process:
+            if lock == "gpu-0.lock":
+                eventually(looked.exists)
+            elif lock == "stage.lock":
+                eventually(lambda: any(map(waits_for_a_lock, processes_in(root))))
+            else:
+                eventually(lambda: waits_for_a_lock(process.pid))
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert processes_in(root) == []
+    assert (process.returncode, said) == (143, "sft: interrupted; run it again to resume\n")
 
 
 def test_two_checkouts_run_dvc_repro_side_by_side_on_two_gpus(

@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_wait_for_another_stage(place: Workplace):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert (process.returncode, err) == (143, "other: interrupted while it waited\n")
+    assert (process.returncode, err) == (143, "other: interrupted; run it again to resume\n")
     assert other.poll() is None
 
 

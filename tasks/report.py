@@ -80,6 +80,7 @@ def build_report(  # noqa: PLR0913 - what the page is made from
         changed: the parameters that differ from the defaults of the code.
 
     Raises:
+        ParamsError: `final` is not one of the rounds.
         MetricsError: a metrics file is not a JSON object.
     """
     keys, formed_by = list(rounds), formed_in(rounds, final)

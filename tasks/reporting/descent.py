@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tasks.params.loading import RoundParams
+from tasks.params.loading import ParamsError, RoundParams
 
 SFT = "models/sft"
 
@@ -19,7 +19,14 @@ def formed_in(rounds: Mapping[str, RoundParams], final: str) -> list[str]:
     """The rounds whose judgments formed the final policy, also by way of other models; in order.
 
     What sampled its comparisons counts, as it does for `tasks.lineage`.
+
+    Raises:
+        ParamsError: `final` is not one of the rounds.
     """
+    if final not in rounds:
+        raise ParamsError(
+            f"final: {final!r} is not one of the rounds: {', '.join(rounds) or 'there are none'}"
+        )
     found, todo = {final}, [final]
     while todo:
         one = rounds[todo.pop()]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.params.changed import ChangedParam
+from tasks.params.loading import ParamsError
 from tasks.report import build_report
 from tasks.reporting.data import read_lineage, read_samples
 from tasks.reporting.lineage import lineage_rows
@@ -23,6 +24,17 @@ def test_the_same_files_give_the_same_bytes(world: Path, tmp_path: Path) -> None
     names = ("index.html", "results.json")
     here = [(world / "reports" / name).read_bytes() for name in names]
     assert here == [(tmp_path / "reports" / name).read_bytes() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "found"), [((), "there are none"), (("r1", "r2"), "r1, r2")], ids=["none", "others"]
+)
+def test_a_report_without_its_final_round_says_what_there_is(
+    tmp_path: Path, rounds: tuple[str, ...], found: str
+) -> None:
+    with pytest.raises(ParamsError, match=f"^final: 'sft' is not one of the rounds: {found}$"):
+        build_report(tmp_path, chained(rounds), "sft", tmp_path, seed=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_fetches_nothing_and_runs_nothing(world: Path) -> None:

@@ -120,12 +120,12 @@ def packed_hidden(
 
     The positions lie on the host, and so should what is `read` (all, where it is not said). Where
     products are made in tiles a single row gets one more sequence, of padding, up to a length that
-    comes again.
+    comes again; but not where the model has no positions for it.
     """
     read = torch.ones(positions.shape, dtype=torch.bool) if read is None else read
     tokens = ids.shape[1]
     if len(ids) == 1 and ids.device.type == "cpu" and tile_products.are_on():
-        more = -tokens % tile_products.ROWS_STEP
+        more = _padding(trunk, tokens)
         ids, read = (functional.pad(each, (0, more)) for each in (ids, read))
         positions = torch.cat([positions, torch.arange(more)[None]], dim=1)
     with mask_from_host(trunk, None, positions, ids.device) as visible:
@@ -156,6 +156,14 @@ def hidden_from_packed_rows(
     everywhere = hidden.new_zeros(ids.numel(), hidden.shape[-1])
     found = everywhere.index_copy(0, there(source[chosen]), hidden[row, column])
     return found.view(*ids.shape, -1)
+
+
+def _padding(trunk: nn.Module, tokens: int) -> int:
+    """Tokens behind a single row on the CPU, where products are made in tiles."""
+    more, most = -tokens % tile_products.ROWS_STEP, _positions(trunk)
+    # GPT-Neo cannot read a row of more tokens than it has positions.
+    read = more if can_attend_within(trunk, torch.device("cpu")) else tokens + more
+    return more if most is None or read <= most else 0
 
 
 def _positions(trunk: nn.Module) -> int | None:

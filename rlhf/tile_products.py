@@ -123,7 +123,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-        ctx.save_for_backward(weight, x)
+        of_weight, _, of_x = ctx.needs_input_grad
+        ctx.save_for_backward(weight if of_x else None, x if of_weight else None)
         with multiplying(in_tiles=True):
             return functional.linear(x, weight, bias)
 

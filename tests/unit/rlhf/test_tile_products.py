@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf import gradient_sums, tile_products
 from rlhf.compute import Compute, precision_at_hand
@@ -24,7 +25,7 @@ from rlhf.params.lora import LoraParams
 from rlhf.recomputed_layers import recompute_layers
 from rlhf.sft import Example, packed_response_loss, response_loss
 from rlhf.sharding import Held
-from tests.families import policy
+from tests.families import SIZES, policy
 from tests.tiny import EOS, PAD, PROMPTS
 
 CPU = torch.device("cpu")
@@ -154,6 +155,43 @@ def test_packed_rows_get_lengths_that_come_again(assert_close) -> None:
     require_close(gradients(policy("llama"), **packed), expected(policy("llama"), **packed))
 
 
+@pytest.mark.parametrize("family", ["gpt_neo", "opt"])
+def test_packed_rows_get_no_more_tokens_than_there_are_positions(family: str) -> None:
+    """GPT-Neo reads no longer row, OPT no longer sequence."""
+    lengths, most = [14, 13, 13], 40 if family == "gpt_neo" else 16
+    sizes = SIZES | {"max_position_embeddings": most}
+    own = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "opt": {"ffn_dim": 48}}
+    config = AutoConfig.for_model(family, **sizes | own[family])
+    trunk = AutoModelForCausalLM.from_config(config).eval().base_model
+    ids = torch.tensor([[3 + place % 11 for place in range(sum(lengths))]])
+    positions = packed_positions([lengths])
+    alone = packed_hidden(trunk, ids, positions)
+    with LOWER.autocast():
+        found = packed_hidden(trunk, ids, positions)
+    assert found.shape == alone.shape
+    assert (found - alone).norm() <= 0.02 * alone.norm()
+
+
+def test_a_layer_that_is_not_trained_keeps_no_activations() -> None:
+    """As in autograd: below an adapter they would be most of what a step keeps."""
+    layer, kept = nn.Linear(10, 9).requires_grad_(False), []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    x = drawn(2, 10).requires_grad_()
+    with LOWER.autocast(), torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        y = layer(x)
+    assert [tensor.shape for tensor in kept] == [layer.weight.shape]
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert (found - layer.weight.sum(dim=0)).norm() <= 0.01 * found.norm()
+    kept.clear()
+    with LOWER.autocast(), torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        layer.requires_grad_()(x.detach())
+    assert [tensor.shape for tensor in kept] == [x.shape]
+
+
 def test_which_tensors_are_cast() -> None:
     """None: weights that are not trained stay float32, so that they multiply like the others."""
     assert (LOWER.in_tiles, LOWER.casts) == (True, False)
@@ -225,7 +263,7 @@ whole = x.detach().double() @ w.detach().double().T
 assert (y.detach().double() - whole).norm() / whole.norm() > 1e-4, "not rounded"
 
 from rlhf.packed_weights import packed_weights
-from tests.families import policy
+from tests.families import SIZES, policy
 tile_products.SMALLEST = 1
 lm = policy("qwen2")  # Its query, key and value have biases.
 prompt = torch.tensor([[8, 9, 10, 11, 12]])

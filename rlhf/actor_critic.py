@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlhf.compute import outside_autocast
+from rlhf.compute import in_float32
 from rlhf.logits import before_response, language_model_head
 from rlhf.model_folders import ModelFolderError
 from rlhf.reward_models import RewardModel
@@ -125,7 +125,7 @@ class ActorCritic(nn.Module):
 
     def _read_values(self, hidden: HiddenStates) -> PerToken:
         assert self.value_head is not None
-        with outside_autocast(hidden.device):
+        with in_float32(hidden.device):
             values: PerToken = self.value_head(hidden.float()).squeeze(-1)
         return values
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from rlhf.chat import Prompt, TokenizerError
-from rlhf.compute import outside_autocast
+from rlhf.compute import in_float32
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
 from rlhf.models import load_tokenizer, load_weights
 from rlhf.replaced_forwards import Forward, replaced_forwards
@@ -87,7 +87,7 @@ class Classifier(RewardModel):
             return None
 
         def forward(*inputs: Any, **named: Any) -> Any:
-            with outside_autocast(self.classifier.device):
+            with in_float32(self.classifier.device):
                 return own(*(_wider(each) for each in inputs), **named)
 
         return forward

@@ -84,10 +84,17 @@ def precision_at_hand(device: torch.device) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 
 
+@contextlib.contextmanager
+def in_float32(device: torch.device) -> Iterator[None]:
+    """Inside it products of float32 tensors have float32 factors: of values, scores and rewards."""
+    with outside_autocast(device), tile_products.no_tiles():
+        yield
+
+
 def outside_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Inside it products of float32 tensors are float32, whatever the precision around it.
 
-    For heads: bfloat16 has 8 bits, so a logit of 62 would be a multiple of 0.25.
+    For logits: bfloat16 has 8 bits, so a logit of 62 would be a multiple of 0.25.
     """
     if not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
-from rlhf.compute import outside_autocast, sent
+from rlhf.compute import in_float32, sent
 from rlhf.logits import sequence_hidden
 from rlhf.masked import last_token_index
 from rlhf.model_folders import ModelFolderError, loading, require_model_folder
@@ -76,7 +76,7 @@ class RewardModel(nn.Module):
 
     def head_outputs(self, hidden: Tensor) -> Tensor:
         """What the head gives in float32 for hidden states (..., hidden)."""
-        with outside_autocast(hidden.device):
+        with in_float32(hidden.device):
             return cast(Tensor, self.head(hidden.float()))
 
     def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:

@@ -28,6 +28,8 @@ SMALLEST = 2**16
 ROWS_STEP = 32
 """Packed rows have a multiple of so many tokens: few shapes are new then."""
 
+_PLAIN = nn.Linear.forward
+
 _on = False
 
 
@@ -65,6 +67,22 @@ def tile_products() -> Iterator[None]:
     finally:
         nn.Linear.forward = plain  # type: ignore[method-assign]
         _on = False
+
+
+@contextlib.contextmanager
+def no_tiles() -> Iterator[None]:
+    """Inside it linear layers compute as ever, in the middle of `tile_products` too."""
+    global _on
+    if not _on:
+        yield
+        return
+    _on, inside = False, nn.Linear.forward
+    try:
+        nn.Linear.forward = _PLAIN  # type: ignore[method-assign]
+        yield
+    finally:
+        nn.Linear.forward = inside  # type: ignore[method-assign]
+        _on = True
 
 
 class AsNow(AbstractContextManager[None]):

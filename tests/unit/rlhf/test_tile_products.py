@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf import gradient_sums, tile_products
-from rlhf.compute import Compute, precision_at_hand
+from rlhf.compute import Compute, in_float32, outside_autocast, precision_at_hand
 from rlhf.frozen import cast_frozen, freeze
 from rlhf.lora import add_adapter
 from rlhf.packing import packed_hidden, packed_positions
@@ -223,6 +223,20 @@ def test_layers_of_little_weight_and_of_other_types_stay_as_they_are(
     with tile_products.tile_products(), Seen() as seen:
         large(drawn(2, 10))
     assert seen.of(*PRODUCTS) == {"bf16"}
+
+
+def test_scores_and_values_have_float32_factors() -> None:
+    """So have heads of encoders, whose layers are large; logits have those of the trunk."""
+    layer, x = nn.Linear(10, 10), drawn(2, 10)
+    with LOWER.autocast(), Seen() as seen:
+        with in_float32(CPU):
+            assert precision_at_hand(CPU) == torch.float32
+            layer(x)
+        with outside_autocast(CPU):
+            layer(x)
+        layer(x)
+    assert [how for _, how in seen.made] == ["none", "bf16", "bf16"]
+    assert nn.Linear.forward is PLAIN
 
 
 def test_an_error_leaves_everything_as_it_was() -> None:

@@ -11,7 +11,7 @@ first product of each shape takes about 5 ms more, in which oneDNN writes its co
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -30,8 +30,6 @@ ROWS_STEP = 32
 
 _PLAIN = nn.Linear.forward
 
-_on = False
-
 
 def exist() -> bool:
     """Whether this process may use them: the processor has them, and its bits are native."""
@@ -41,48 +39,39 @@ def exist() -> bool:
 
 def are_on() -> bool:
     """Whether linear layers compute with them now."""
-    return _on
+    return nn.Linear.forward is _forward
 
 
-@contextlib.contextmanager
-def tile_products() -> Iterator[None]:
+def tile_products() -> AbstractContextManager[None]:
     """Inside it larger linear layers on the CPU multiply so, and so will their backward passes.
 
     Of all models of the process; one thread at a time.
     """
-    global _on
-    if _on:
-        yield
-        return
-    _on, plain = True, nn.Linear.forward
+    return _linear_layers_by(_forward)
 
-    def forward(self: nn.Linear, input: Tensor) -> Tensor:
-        if not _is_worth_it(self.weight, input):
-            return plain(self, input)
-        return linear(input, self.weight, self.bias)
 
-    try:
-        nn.Linear.forward = forward  # type: ignore[method-assign]
-        yield
-    finally:
-        nn.Linear.forward = plain  # type: ignore[method-assign]
-        _on = False
+def no_tiles() -> AbstractContextManager[None]:
+    """Inside it linear layers compute as ever, in the middle of `tile_products` too."""
+    return _linear_layers_by(_PLAIN) if are_on() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def no_tiles() -> Iterator[None]:
-    """Inside it linear layers compute as ever, in the middle of `tile_products` too."""
-    global _on
-    if not _on:
+def _linear_layers_by(forward: Callable[[nn.Linear, Tensor], Tensor]) -> Iterator[None]:
+    before = nn.Linear.forward
+    if before is forward:
         yield
         return
-    _on, inside = False, nn.Linear.forward
+    nn.Linear.forward = forward  # type: ignore[method-assign, assignment]
     try:
-        nn.Linear.forward = _PLAIN  # type: ignore[method-assign]
         yield
     finally:
-        nn.Linear.forward = inside  # type: ignore[method-assign]
-        _on = True
+        nn.Linear.forward = before  # type: ignore[method-assign]
+
+
+def _forward(layer: nn.Linear, x: Tensor) -> Tensor:
+    if not _is_worth_it(layer.weight, x):
+        return _PLAIN(layer, x)
+    return linear(x, layer.weight, layer.bias)
 
 
 class AsNow(AbstractContextManager[None]):
@@ -94,7 +83,7 @@ class AsNow(AbstractContextManager[None]):
 
     def __init__(self) -> None:
         """Remember how they multiply now."""
-        self._in_tiles = _on
+        self._in_tiles = are_on()
 
     def __enter__(self) -> None:
         self._inside = tile_products() if self._in_tiles else contextlib.nullcontext()

@@ -42,6 +42,7 @@ from tasks.workspace.dvc_cache import (
 )
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.files import outside_repository
 from tasks.workspace.withdrawn import LOG, commit_that_knows_more, objects_back, outputs_withdrawn
 from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
 from tasks.workspace.worktrees import Place, workspaces
@@ -132,8 +133,8 @@ def main(argv: list[str] | None = None) -> int:
     fix: bool = parser.parse_args(argv).fix
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
     root = Path.cwd()
-    if not (root / "dvc.yaml").exists():
-        sys.stderr.write(f"{root}: no dvc.yaml here; run this from the repository root\n")
+    if problem := outside_repository(root):
+        sys.stderr.write(f"{problem}\n")
         return 2
     # Variants have folders of their own, but share the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)

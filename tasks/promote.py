@@ -24,6 +24,7 @@ from tasks.running.machine_errors import in_one_line
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Decision, PromotionError
 from tasks.workspace.dvc_lockfile import DamagedLockError
+from tasks.workspace.files import outside_repository
 
 REFUSED = 4
 SHOWN = ("rlhf.round", "dvc.md5", "decision", "decided_by", "decided_at", "override")
@@ -37,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         if problem := _problem(given):
             raise PromotionError(problem)
         root = Path.cwd()
+        if problem := outside_repository(root):
+            raise PromotionError(problem)
         if given.rollback:
             return _roll_back(root, given)
         return _promote(root, given) if given.round else _show(root)

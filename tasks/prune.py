@@ -38,6 +38,7 @@ from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refuse_if_busy
 from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.files import outside_repository
 from tasks.workspace.git import GitError
 from tasks.workspace.worktrees import workspaces
 
@@ -48,6 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     root = Path.cwd()
     try:
+        if problem := outside_repository(root):
+            raise PruneError(problem)
         # Also before looking: what a run has written and not yet recorded looks like a leftover.
         for place in (root, *workspaces(root)):
             refuse_if_busy(place)

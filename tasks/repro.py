@@ -62,7 +62,7 @@ from tasks.workspace.execution import (
     lock_digest,
     save_execution,
 )
-from tasks.workspace.files import git_commit, now_ms, write_json
+from tasks.workspace.files import git_commit, now_ms, outside_repository, write_json
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
@@ -172,8 +172,8 @@ def _check_entries(workspace: Path) -> Ended:
 
 
 def _workspace(root: Path, variant: str | None) -> Path:
-    if not (root / "dvc.yaml").exists():
-        raise WorkspaceError(f"{root}: no dvc.yaml here; run this from the repository root")
+    if problem := outside_repository(root):
+        raise WorkspaceError(problem)
     return root if variant is None else prepare_workspace(root, variant)
 
 

@@ -17,6 +17,7 @@ from tasks.running.machine_errors import in_one_line
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.dvc_lockfile import DamagedLockError
+from tasks.workspace.files import outside_repository
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.worktrees import workspaces
 
@@ -46,8 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.sync", description=__doc__)
     parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    if not any((Path.cwd() / name).exists() for name in ("dvc.yaml", ".work")):
-        sys.stderr.write(f"{Path.cwd()}: no dvc.yaml here; run this from the repository root\n")
+    if problem := outside_repository(Path.cwd()):
+        sys.stderr.write(f"{problem}\n")
         return 2
     # What sent.json says has arrived there need not be there any more.
     if problem := damage(tracking_uri(Path.cwd())):

@@ -38,7 +38,7 @@ from tasks.tracing.records import RecordError, Records
 from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError
 from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, read_entries
 from tasks.workspace.dvc_process import DvcProcess, dvc_environment
-from tasks.workspace.files import now_ms
+from tasks.workspace.files import now_ms, outside_repository
 from tasks.workspace.fresh_clone import clone_commit, size, sole_clone, uncommitted
 from tasks.workspace.git import GitError, git
 from tasks.workspace.stage_order import ordered
@@ -111,8 +111,8 @@ def _check_outputs(root: Path) -> int:
 
 
 def _head(root: Path) -> str:
-    if not (root / "dvc.yaml").exists():
-        raise VerifyError(f"{root}: no dvc.yaml here; run this from the repository root")
+    if problem := outside_repository(root):
+        raise VerifyError(problem)
     if edited := uncommitted(root):
         named = _named(edited)
         sys.stdout.write(f"The commit is verified, without the uncommitted changes: {named}\n")

@@ -21,6 +21,13 @@ def git_branch(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def outside_repository(root: Path) -> str | None:
+    """What to say of a folder in which no pipeline is defined; None where one is."""
+    if (root / "dvc.yaml").exists():
+        return None
+    return f"{root}: no dvc.yaml here; run this from the repository root"
+
+
 def relative_to(path: Path, root: Path) -> str:
     """`path` below `root` with forward slashes, or absolute where it lies elsewhere."""
     absolute, base = path.absolute(), root.absolute()

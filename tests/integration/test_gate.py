@@ -117,6 +117,7 @@ def write_lock(root: Path, more: dict[str, list[str]] | None = None) -> None:
 def root(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = Path(shutil.copytree(world, tmp_path / "root"))
+    (folder / "dvc.yaml").touch()
     monkeypatch.chdir(folder)
     return folder
 

@@ -21,7 +21,10 @@ from tasks.tracking.store import connect
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    return tmp_path / "checkout"
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "dvc.yaml").touch()
+    return checkout
 
 
 def finish_stages(root: Path) -> None:

@@ -36,6 +36,7 @@ APPROVE = Decision(choice="approve", who="Lea", why="better on all counts")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A workspace whose dvc.lock names the policies of three rounds; MLflow has two of them."""
     folder = tmp_path_factory.mktemp("promotion")
+    (folder / "dvc.yaml").touch()
     lock = "".join(
         f"  ppo@{key}:\n    outs:\n    - path: models/rounds/{key}/policy\n      md5: {key}00.dir\n"
         for key in ("r1", "r2", "r3")

@@ -167,6 +167,7 @@ def test_a_server_that_is_away_stalls_nothing_and_loses_nothing(
     assert ship(spool.folder).state == "unreachable"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", here)
     monkeypatch.chdir(root)
+    (root / "dvc.yaml").touch()
     assert sync_main([]) == 0
     assert sync_main([]) == 0
     run = run_of(root, "ppo@r1")
@@ -180,6 +181,7 @@ def test_sync_exits_1_and_names_the_stage_while_the_server_is_away(
     open_spool(root, start()).finish("FINISHED", {}, [])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", CLOSED_PORT)
     monkeypatch.chdir(root)
+    (root / "dvc.yaml").touch()
     assert sync_main([]) == 1
     assert capsys.readouterr().err.startswith("ppo@r1: ")
 

@@ -64,11 +64,11 @@ def wait_for_checkpoint(root: Path, process: subprocess.Popen[str]) -> None:
 
 
 def time_to_hear(pid: int) -> float:
-    """Seconds from the SIGTERM that a stopped process cannot hear to its end.
+    """Seconds from the signal that a stopped process cannot hear to its end.
 
     How soon somebody sends it depends on the machine; how long it may take then does not.
     """
-    eventually(lambda: signal.SIGTERM in signals(pid, "ShdPnd"))
+    eventually(lambda: signal.SIGUSR2 in signals(pid, "ShdPnd"))
     asked = time.monotonic()
     eventually(lambda: not is_alive(pid))
     return time.monotonic() - asked

@@ -28,6 +28,7 @@ from tasks.params.loading import ParamsError
 from tasks.running import launch
 from tasks.running.meeting import require_free, require_resolved
 from tasks.running.outcome import EXIT_CODES
+from tasks.running.signals import DEATH_OF_ANOTHER, LAUNCHED_BY
 
 SECONDS = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launch.SECONDS))
 """From SIGTERM to SIGKILL."""
@@ -39,8 +40,13 @@ DEATH = "death"
 class Processes(multiprocessing.SubprocessContext):
     """torch's own, with the timeout that was asked for wherever torch asks for another."""
 
+    died_elsewhere = False
+    """One on another host has ended with an error."""
+
     def close(self, death_sig: Signals | None = None, timeout: int = SECONDS) -> None:
-        """End those that still run."""
+        """End those that still run; from the signal they know whether that is for a death."""
+        if self.died_elsewhere or self.has_a_death():
+            death_sig = DEATH_OF_ANOTHER
         super().close(death_sig, min(timeout, SECONDS))
 
     def has_a_death(self) -> bool:
@@ -59,6 +65,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if (worker_group.group_world_size or 1) > 1 and self._has_a_death_elsewhere():
+            cast(Processes, self._pcontext).died_elsewhere = True
             sys.exit(1)  # On its way out it ends its processes.
         found: RunResult = super()._monitor_workers(worker_group)
         return found
@@ -95,6 +102,7 @@ if __name__ == "__main__":
     except ParamsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_CODES["bad_input"])
+    os.environ[LAUNCHED_BY] = str(os.getpid())
     multiprocessing.SubprocessContext = Processes  # type: ignore[misc]
     api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
     multiprocessing.api.logger.setLevel(logging.CRITICAL)  # Each signal that it sends, for one.

@@ -37,7 +37,7 @@ from tasks.running.outcome import (
     write_outcome,
 )
 from tasks.running.provenance import FalseEntryError
-from tasks.running.signals import INTERRUPTED, die_with_parent, interruptible, sigterm_restored
+from tasks.running.signals import die_with_parent, interruptible, sigterm_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
@@ -245,7 +245,7 @@ def _run(
     except StageEnd as end:
         return end.status, str(end)
     except KeyboardInterrupt:
-        return "interrupted", INTERRUPTED
+        return stage.signals.end
     except tuple(known) as error:
         kind = next(kind for kind in known if isinstance(error, kind))
         if kind is ChangedMeanwhileError:

@@ -10,13 +10,26 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec
 
-from tasks.running.outcome import EXIT_CODES
+from tasks.running.outcome import EXIT_CODES, Status
 from tasks.workspace.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
 """How long a training step may continue after a SIGTERM, whose sender kills what does not end. A
 longer step is abandoned, and the next run resumes from the newest checkpoint. After a Ctrl-C a step
 takes as long as it needs: whoever pressed it can see that and press it again."""
+
+DEATH_OF_ANOTHER = signal.SIGUSR2
+"""What our own launcher sends where another of a stage's processes has died.
+
+Not SIGUSR1: that is how Slurm's (deploy/slurm/launch.sh) asks them to end.
+"""
+
+FROM_A_LAUNCHER = (signal.SIGTERM, DEATH_OF_ANOTHER)
+
+LOST = "another of the stage's processes has ended; run it again to resume"
+
+LAUNCHED_BY = "RLHF_LAUNCHED_BY"
+"""Tells each of a stage's several processes the number of the launcher that is its parent."""
 
 INTERRUPTED = "interrupted; run it again to resume"
 
@@ -56,26 +69,34 @@ class Signals:
         self._name = name
         self.asked = False
         """A signal has arrived; work inside `patient` should end soon."""
+        self._lost = False
         self._patient = False
         self._alarmed = False
         self._ending = False
         """Something has set the end in motion, and a SIGTERM would only interrupt that."""
 
+    @property
+    def end(self) -> tuple[Status, str]:
+        """How a stage ends that was interrupted, and what people are told."""
+        return ("failed", LOST) if self._lost else ("interrupted", INTERRUPTED)
+
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Handle SIGINT, SIGTERM and our own alarm; Ctrl-C stays ignored where it was (nohup).
+        """Handle what asks a stage to end; Ctrl-C stays ignored where it was (nohup).
 
-        An interrupt leaves SIGTERM ignored, for the end is recorded next, and so does an error, at
-        which a launcher may end all processes. `sigterm_restored` undoes it.
+        An interrupt leaves what a launcher sends ignored, for the end is recorded next, and so does
+        an error, at which a launcher may end all processes. `sigterm_restored` undoes it.
         """
         numbers = [signal.SIGTERM, signal.SIGALRM]
+        if LAUNCHED_BY in os.environ:
+            numbers.append(DEATH_OF_ANOTHER)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             numbers.append(signal.SIGINT)
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
         except BaseException:
-            before[signal.SIGTERM] = signal.SIG_IGN
+            before |= dict.fromkeys(FROM_A_LAUNCHER, signal.SIG_IGN)
             raise
         finally:
             signal.alarm(0)
@@ -86,6 +107,7 @@ class Signals:
     def patient(self) -> Iterator[None]:
         """Inside, a first signal only sets `asked`; a second Ctrl-C or the alarm interrupts.
 
+        DEATH_OF_ANOTHER does nothing: the next exchange with the others fails, and says so.
         A second SIGTERM does not: DVC, its driver, the kernel and `tasks.running.forked` may each
         send one for one cause.
         """
@@ -99,8 +121,11 @@ class Signals:
             self._patient = False
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if self._ending and number == signal.SIGTERM:
+        if number == DEATH_OF_ANOTHER and self._patient:
             return
+        if number in FROM_A_LAUNCHER and self._ending:
+            return
+        self._lost = number == DEATH_OF_ANOTHER
         again = self.asked and number == signal.SIGINT
         if not self._patient or again or number == signal.SIGALRM:
             self._ending = True
@@ -115,26 +140,32 @@ class Signals:
 
 @contextmanager
 def sigterm_restored() -> Iterator[None]:
-    """Afterwards SIGTERM does what it did before, whatever was interrupted inside."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Afterwards what a launcher sends does what it did before, whatever was interrupted inside."""
+    before = {number: signal.getsignal(number) for number in FROM_A_LAUNCHER}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def die_with_parent() -> None:
     """Get SIGTERM when the parent dies, so that no stage lives on unattended (Linux).
 
     Raises:
-        SystemExit: DVC started this process and died before it could ask for that.
+        SystemExit: DVC, or the launcher of several processes, died before we could ask for that.
     """
     if sys.platform != "linux":
         return
     hear_of_the_parents_death()
-    if os.environ.get("DVC_STAGE") and _left_to_init():
-        sys.stderr.write("dvc died while this stage was starting, so the stage ends too\n")
-        raise SystemExit(143)
+    if os.environ.get(LAUNCHED_BY, str(os.getppid())) != str(os.getppid()):
+        died = "the launcher of its processes"
+    elif os.environ.get("DVC_STAGE") and _left_to_init():
+        died = "dvc"
+    else:
+        return
+    sys.stderr.write(f"{died} died while this stage was starting, so the stage ends too\n")
+    raise SystemExit(EXIT_CODES["interrupted"])
 
 
 def _left_to_init() -> bool:

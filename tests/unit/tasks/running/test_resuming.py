@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
 from tasks.running import environment, resuming
-from tasks.running.signals import Signals, sigterm_restored
+from tasks.running.signals import LAUNCHED_BY, Signals, sigterm_restored
 from tasks.running.stage import Stage
 from tests import stage_world
 from tests.stage_world import STAGES, checkpoint_paths, digest, forget, interrupt_at, run
@@ -304,6 +304,28 @@ def test_once_its_training_has_failed_a_stage_hears_no_sigterm_until_that_is_rec
         send(signal.SIGTERM)  # while its outcome is written
         assert unwound
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_death_of_another_process_ends_all_but_training_and_is_no_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(LAUNCHED_BY, str(os.getppid()))
+    signals = Signals()
+
+    def work() -> None:
+        with signals.heard():
+            with signals.patient():
+                send(signal.SIGUSR2)
+            assert not signals.asked
+            send(signal.SIGUSR2)
+
+    with sigterm_restored():
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        send(signal.SIGUSR2)  # while its outcome is written
+    assert signals.end == (
+        "failed", "another of the stage's processes has ended; run it again to resume"
+    )  # fmt: skip
 
 
 def test_handlers_and_alarm_are_as_before_afterwards():

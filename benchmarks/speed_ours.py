@@ -177,13 +177,13 @@ def ppo_iterations(
     folder: Path, rows: list[Any], size: str, compute: Compute, work: str
 ) -> Iterator[ppo.Iteration]:
     """Iterations of PPO, each of the same work."""
-    shared = work.startswith("ppo-shared")
+    shared, device = work.startswith("ppo-shared"), compute.device.type
     settings = PPOParams(
         iterations=1000,
         rollout_size=world.responses_of(size),
         epochs=world.PASSES,
         minibatches=world.MINIBATCHES,
-        micro_batch_size=world.micro_batch_of(size, compute.device.type, rows),
+        micro_batch_size=world.micro_batch_of(size, device, compute.precision, rows),
         packing=work not in world.PADDED_WORKS,
         sampling=SamplingParams(temperature=1.0, max_new_tokens=rows[0]["most"]),
         optimiser=OPTIMISER,

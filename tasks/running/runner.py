@@ -37,7 +37,7 @@ from tasks.running.outcome import (
     write_outcome,
 )
 from tasks.running.provenance import FalseEntryError
-from tasks.running.signals import die_with_parent, interruptible, sigterm_restored
+from tasks.running.signals import die_with_parent, interruptible, launchers_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
@@ -204,7 +204,7 @@ def _round_key(params: Params, key: str) -> str:
     return key
 
 
-@sigterm_restored()
+@launchers_signals_restored()
 def _run_and_record(
     stage: Stage,
     body: Callable[[Stage], None],

@@ -25,6 +25,7 @@ Not SIGUSR1: that is how Slurm's (deploy/slurm/launch.sh) asks them to end.
 """
 
 FROM_A_LAUNCHER = (signal.SIGTERM, DEATH_OF_ANOTHER)
+"""Once a stage ends, these would only interrupt what is left to be written."""
 
 LOST = "another of the stage's processes has ended; run it again to resume"
 
@@ -85,7 +86,7 @@ class Signals:
         """Handle what asks a stage to end; Ctrl-C stays ignored where it was (nohup).
 
         An interrupt leaves what a launcher sends ignored, for the end is recorded next, and so does
-        an error, at which a launcher may end all processes. `sigterm_restored` undoes it.
+        an error, at which a launcher may end all processes. `launchers_signals_restored` undoes it.
         """
         numbers = [signal.SIGTERM, signal.SIGALRM]
         if LAUNCHED_BY in os.environ:
@@ -139,7 +140,7 @@ class Signals:
 
 
 @contextmanager
-def sigterm_restored() -> Iterator[None]:
+def launchers_signals_restored() -> Iterator[None]:
     """Afterwards what a launcher sends does what it did before, whatever was interrupted inside."""
     before = {number: signal.getsignal(number) for number in FROM_A_LAUNCHER}
     try:

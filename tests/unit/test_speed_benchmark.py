@@ -117,6 +117,8 @@ def test_long_responses_are_of_ppo_alone_and_count_what_a_step_reads(tmp_path: P
     assert {len(row["prompt"]) for row in rows} == {256}
     assert speed.tokens_asked(rows, "tiny") == 16 * 512
     assert speed_world.micro_batch_of("1B", "cuda", "bfloat16", rows) == 8
+    assert speed_world.micro_batch_of("135M", "cpu", "float32", rows) == 4
+    assert speed_world.micro_batch_of("135M", "cpu", "bfloat16", rows) == 16
     read = speed_ours.read_by_rollout(tmp_path, COMPUTE, rows[:16])
     # Two layers, two heads of 16, keys and values of 4 bytes; tokens 257 to 767 before a step.
     assert read["cached"] == 16 * sum(range(257, 768)) * 2 * 2 * 2 * 16 * 4

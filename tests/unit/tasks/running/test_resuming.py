@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
 from tasks.running import environment, resuming
-from tasks.running.signals import LAUNCHED_BY, Signals, sigterm_restored
+from tasks.running.signals import LAUNCHED_BY, Signals, launchers_signals_restored
 from tasks.running.stage import Stage
 from tests import stage_world
 from tests.stage_world import STAGES, checkpoint_paths, digest, forget, interrupt_at, run
@@ -275,7 +275,7 @@ def test_once_interrupted_a_stage_hears_no_further_sigterm_until_its_end_is_reco
                 send(signal.SIGTERM)
                 unwound.append(True)
 
-    with sigterm_restored():
+    with launchers_signals_restored():
         with pytest.raises(KeyboardInterrupt):
             work()
         send(signal.SIGTERM)  # while its outcome is written
@@ -297,7 +297,7 @@ def test_once_its_training_has_failed_a_stage_hears_no_sigterm_until_that_is_rec
                 send(signal.SIGTERM)
                 unwound.append(True)
 
-    with sigterm_restored():
+    with launchers_signals_restored():
         with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
             work()
         assert raised.type is RuntimeError
@@ -319,7 +319,7 @@ def test_the_death_of_another_process_ends_all_but_training_and_is_no_interrupt(
             assert not signals.asked
             send(signal.SIGUSR2)
 
-    with sigterm_restored():
+    with launchers_signals_restored():
         with pytest.raises(KeyboardInterrupt):
             work()
         send(signal.SIGUSR2)  # while its outcome is written

@@ -8,8 +8,14 @@ from pathlib import Path
 STARTED_NS = time.time_ns()
 """Taken before any other import: code edited after this time may not be the code that runs."""
 
+if "DVC_STAGE" in os.environ or "RANK" in os.environ:
+    # Before the stage's own imports: they take seconds.
+    from tasks.running.signals import interruptible_import
+
+    interruptible_import()
+
 if "DVC_STAGE" in os.environ:
-    # Before the stage's own imports: they take seconds, in which DVC's death would go unnoticed.
+    # DVC's death would go unnoticed meanwhile.
     from tasks.running.signals import die_with_parent
 
     die_with_parent()

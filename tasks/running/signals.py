@@ -52,14 +52,33 @@ def interruptible(run: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(run)
     def said(*arguments: P.args, **named: P.kwargs) -> int:
         try:
+            if signal.getsignal(signal.SIGINT) is _end_import:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             return run(*arguments, **named)
         except KeyboardInterrupt:
-            if "RANK" not in os.environ:
-                stage = os.environ.get("DVC_STAGE") or named.get("name") or arguments[0]
-                sys.stderr.write(f"{stage}: {INTERRUPTED}\n")
+            _say_interrupted(os.environ.get("DVC_STAGE") or named.get("name") or arguments[0])
             return EXIT_CODES["interrupted"]
 
     return said
+
+
+def interruptible_import() -> None:
+    """Until `interruptible` takes over, a Ctrl-C ends the process in one line, too.
+
+    A KeyboardInterrupt would end it in a traceback of whichever library is being imported.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_import)
+
+
+def _end_import(_number: int, _frame: FrameType | None) -> None:
+    _say_interrupted(os.environ.get("DVC_STAGE"))
+    os._exit(EXIT_CODES["interrupted"])
+
+
+def _say_interrupted(stage: object) -> None:
+    if "RANK" not in os.environ:
+        os.write(2, f"{stage}: {INTERRUPTED}\n".encode())
 
 
 class Signals:

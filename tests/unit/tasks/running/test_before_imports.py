@@ -41,6 +41,63 @@ def test_a_stage_that_still_imports_ends_with_its_dvc():
             os.kill(stage, signal.SIGKILL)
 
 
+IMPORTS = "import tasks, time; print('importing', flush=True); time.sleep(60)"
+BEGINS = """
+import tasks, time
+from tasks.running.signals import interruptible
+@interruptible
+def stage(name):
+    try:
+        print('running', flush=True)
+        time.sleep(60)
+    finally:
+        print('cleared up', flush=True)
+raise SystemExit(stage('sft'))
+"""
+"""A stage that begins, and has something to clear up."""
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "expected"),
+    [
+        (IMPORTS, {"DVC_STAGE": "sft"}, ("", "sft: interrupted; run it again to resume\n")),
+        (IMPORTS, {"DVC_STAGE": "sft", "RANK": "1"}, ("", "")),
+        (IMPORTS, {"RANK": "0"}, ("", "")),
+        (
+            BEGINS,
+            {"DVC_STAGE": "sft"},
+            ("cleared up\n", "sft: interrupted; run it again to resume\n"),
+        ),
+        (BEGINS, {"RANK": "0"}, ("cleared up\n", "")),
+    ],
+)
+def test_a_ctrl_c_ends_a_stage_that_imports_or_begins_in_one_line(
+    tmp_path: Path, code: str, environment: dict[str, str], expected: tuple[str, str]
+):
+    stage = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert stage.stdout is not None
+    assert stage.stdout.readline()
+    stage.send_signal(signal.SIGINT)
+
+    assert (stage.communicate(), stage.returncode) == (expected, 143)
+
+
+def test_a_ctrl_c_that_was_ignored_stays_so_while_a_stage_imports(tmp_path: Path):
+    """As nohup has it."""
+    code = (
+        "import signal; signal.signal(2, signal.SIG_IGN); import tasks; print(signal.getsignal(2))"
+    )
+
+    assert said(code, tmp_path, {**os.environ, "DVC_STAGE": "sft"}) == "1"
+
+
 SETTINGS = """
 import gc, os, tasks
 importing = gc.isenabled()

@@ -10,6 +10,7 @@ The pipeline's flow orders a run after each new policy (`flows.promotion_request
 deployment is served.
 """
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,9 +108,7 @@ def promote(
             description=question(round_key, rows[-2:], verdict, run=run_in(root))
         ),
         timeout=PATIENCE_SECONDS,
-        # If either policy changes while people think, the run asks again instead of taking their
-        # word for another one.
-        key=f"verdict-{candidate.digest.removesuffix('.dir')}-{verdict.before_version or 'sft'}",
+        key=key_of(verdict),
     )
     decision = promotion.Decision(choice=answer.decision, who=answer.who, why=answer.why)
     try:
@@ -117,6 +116,17 @@ def promote(
     except PromotionError as error:
         return Failed(name="NotPromoted", message=str(error))
     return outcome(round_key, decision, version.version, version.tags.get("override", ""))
+
+
+def key_of(verdict: Verdict) -> str:
+    """The name of the question, under which Prefect keeps the answer.
+
+    If either policy or what the gate refuses changes while people think, the run asks again instead
+    of taking their word for something that they have not seen.
+    """
+    policies = (verdict.digest.removesuffix(".dir"), verdict.before_version or "sft")
+    failed = hashlib.sha256("\n".join(verdict.failed).encode()).hexdigest()[:16]
+    return "-".join(["verdict", *policies, failed])
 
 
 def before_and_after(

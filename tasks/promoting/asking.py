@@ -75,8 +75,8 @@ def conclude(
     """Record what a person decided, and promote the candidate if it may be.
 
     Raises:
-        PromotionError: it failed and nobody overrides that, or something else has gone into
-            production since it was compared.
+        PromotionError: it failed and nobody overrides that, or since it was compared something
+            else has gone into production, or something that it learnt from was withdrawn.
     """
     if decision.choice == "approve":
         now = promotion.in_production(root)
@@ -84,6 +84,12 @@ def conclude(
             raise PromotionError(
                 f"round {verdict.round_key} was compared with {verdict.before}, and something else "
                 "has gone into production since; ask again"
+            )
+        note = promotion.withdrawn(root, chosen)
+        if note is not None and not verdict.tells_of_withdrawn_data:
+            raise PromotionError(
+                f"something that round {verdict.round_key} learnt from was withdrawn since it was "
+                f"compared ({note}); ask again"
             )
         if verdict.failed and not override:
             raise PromotionError(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rlhf.intervals import Interval
 from rlhf.params.ranges import Fraction, NonNegative, Positive
 
+WITHDRAWN = "withdrawn data"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -112,7 +114,7 @@ def checks(
         ),
         _of_guards(guard, probed=probed),
         Check(
-            name="withdrawn data",
+            name=WITHDRAWN,
             passed=withdrawn is None,
             found=withdrawn or "none",
             expected="none",
@@ -183,6 +185,11 @@ class Verdict:
     def failed(self) -> tuple[str, ...]:
         """Every check that the candidate did not pass, in words; none: it may be promoted."""
         return tuple(check.words for check in self.checks if check.passed is False)
+
+    @property
+    def tells_of_withdrawn_data(self) -> bool:
+        """Whether whoever has read this knows that the candidate learnt from such."""
+        return any(check.name == WITHDRAWN and check.passed is False for check in self.checks)
 
     def table(self) -> str:
         """In Markdown."""

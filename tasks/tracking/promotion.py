@@ -100,12 +100,13 @@ def candidate(root: Path, round_key: str) -> Candidate:
 
 
 def withdrawn(root: Path, chosen: Candidate) -> str | None:
-    """The note on data that the policy learnt from and that was withdrawn since.
+    """The note on data that the policy learnt from and that was withdrawn since, as of now.
 
     Raises:
         PromotionError: the log of withdrawals is damaged.
     """
-    return _withdrawn(root, chosen.model.tags, chosen.digest)
+    model = _store(root).client.get_logged_model(chosen.model.model_id)
+    return _withdrawn(root, model.tags, chosen.digest)
 
 
 def note_of(root: Path, version: ModelVersion) -> str | None:

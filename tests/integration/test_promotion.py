@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from rlhf.intervals import Interval
 from tasks import promote
+from tasks.promoting.asking import conclude
+from tasks.promoting.gate import Compared, Limits, Verdict, checks
 from tasks.tracking.promotion import (
     MODEL,
     Candidate,
@@ -185,6 +188,48 @@ def test_a_promotion_that_was_cut_off_before_the_alias_moved_does_not_confuse_th
     before = f"{one.version} {two.version}"
     client(root).set_registered_model_tag(MODEL, "production.before", before)
     assert rollback(root, who="Max", why="it is rude")[1].version == one.version
+
+
+def verdict_on(chosen: Candidate, note: str | None) -> Verdict:
+    """Passes all but, where there is a note, that of withdrawn data."""
+    wins = Interval(mean=0.8, low=0.7, high=0.9, n=60)
+    kl = Interval(mean=1.0, low=0.9, high=1.1, n=60)
+    heldout = Compared(
+        split="heldout", judge="gold", wins=wins, skipped=0, kl=kl,
+        length=9.0, length_before=9.0, diversity=0.2, diversity_before=0.2,
+    )  # fmt: skip
+    return Verdict(
+        round_key=chosen.round_key, digest=chosen.digest, before="SFT", before_version=None,
+        limits=Limits(), checks=tuple(checks(heldout, [], note, Limits())), heldout=heldout,
+        test=None,
+    )  # fmt: skip
+
+
+def test_an_approval_from_before_a_withdrawal_promotes_nothing(root: Path) -> None:
+    chosen = candidate(root, "r1")
+    before = verdict_on(chosen, None)
+    assert before.failed == ()
+    mark(connect(tracking_uri(root)), {"r100.dir"}, "withdrawn on 3 May")
+    for override in (False, True):
+        with pytest.raises(PromotionError) as refused:
+            conclude(root, chosen, before, APPROVE, override=override)
+        assert str(refused.value) == (
+            "something that round r1 learnt from was withdrawn since it was compared (withdrawn on "
+            "3 May); ask again"
+        )
+    assert in_production(root) is None
+
+    told = verdict_on(chosen, "withdrawn on 3 May")
+    version = conclude(root, chosen, told, APPROVE, override=True)
+    assert version.tags["override"] == "withdrawn data: withdrawn on 3 May, expected none"
+
+
+def test_a_rejection_from_before_a_withdrawal_is_recorded(root: Path) -> None:
+    chosen = candidate(root, "r1")
+    mark(connect(tracking_uri(root)), {"r100.dir"}, "withdrawn on 3 May")
+    decision = Decision(choice="reject", who="Max", why="too long")
+    version = conclude(root, chosen, verdict_on(chosen, None), decision, override=False)
+    assert version.tags["decision"] == "rejected"
 
 
 def test_a_policy_with_withdrawn_data_is_not_restored(root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
-from flows.promotion import before_and_after, outcome, production_name, question, run_in
+from flows.promotion import before_and_after, key_of, outcome, production_name, question, run_in
 from rlhf.intervals import Interval
 from tasks.promoting.gate import Check, Compared, Limits, Verdict
 from tasks.tracking.promotion import Candidate, Decision, PromotionError
@@ -114,6 +114,19 @@ def test_the_form_says_whether_the_gate_lets_the_policy_pass_and_why_not():
     granted = question("r2", rows, verdict(passed=True))
     assert "It passes the gate." in granted
     assert "| KL to SFT | 12.00 nats | at most 10 | yes |" in granted
+
+
+def test_an_answer_holds_for_what_the_gate_said_when_it_was_given():
+    refused = verdict(passed=False)
+    withdrawn = Check(name="withdrawn data", passed=False, found="since 3 May", expected="none")
+    others = [
+        replace(refused, checks=(*refused.checks, withdrawn)),
+        replace(refused, digest="0b.dir"),
+        replace(refused, before_version="2"),
+    ]
+    keys = {key_of(each) for each in (refused, verdict(passed=True), *others)}
+    assert len(keys) == 2 + len(others)
+    assert key_of(refused) == key_of(verdict(passed=False))
 
 
 def test_the_question_says_whose_policy_it_is_about():

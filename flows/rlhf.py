@@ -282,7 +282,8 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
             execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
             execution.seconds, execution.lock = time.monotonic() - started, lock_digest(root)
             save_execution(root, execution)
-        done = all(state.name == "Completed" for state in states)
+        # None has begun where it was interrupted before.
+        done = bool(states) and all(state.name == "Completed" for state in states)
         summary = write_summary(root, params, whole=done)
     if arrived:
         tag_and_register(root)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from flows import processes
 from flows.environment import stage_environment
+from tasks.running.provenance import drop_recorded_checkpoints
 from tasks.workspace.dvc_process import DVC
 
 GRACE_SECONDS = 8.0
@@ -85,6 +86,7 @@ def run_stage(
             said.append(line)
             logger.log(_level(line), "%s", line)
         code = process.wait()
+        drop_recorded_checkpoints(root)
     except KeyboardInterrupt:
         _finish_step(process, logger)
         raise
@@ -188,7 +190,11 @@ def _stop(
     logger: logging.Logger | logging.LoggerAdapter[Any],
     number: signal.Signals,
 ) -> None:
-    """End DVC and the stage by this signal, or after a grace period, and leave nobody behind."""
+    """End DVC and the stage by this signal, or after a grace period, and leave nobody behind.
+
+    A SIGTERM meanwhile changes nothing: several may come for one cause.
+    """
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     processes.signal_group(process, number)
     patience = threading.Timer(GRACE_SECONDS, processes.signal_group, (process, signal.SIGKILL))
     patience.start()
@@ -198,6 +204,7 @@ def _stop(
     finally:
         patience.cancel()
         processes.signal_group(process, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, before)
         process.wait()
 
 

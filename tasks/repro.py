@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from tasks.reporting.summary import (
 )
 from tasks.running.machine_errors import in_one_line
 from tasks.running.outcome import seconds_of_stages
-from tasks.running.provenance import wrong_entries
+from tasks.running.provenance import drop_recorded_checkpoints, wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipper import Shipper
@@ -130,15 +131,13 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
     # A variant has folders of its own, but shares the MLflow of the main checkout.
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
     environment = dvc_environment(os.environ)
-    if _up_to_date(workspace, environment):
+    if up_to_date := _up_to_date(workspace, environment):
         ended = _check_entries(workspace)
         if ended.code == 0:
             sys.stdout.write("Nothing to do: all stages are up to date.\n\n")
-        if not is_of_last_execution(workspace):
-            # Fetched by git and DVC, from elsewhere or of an older commit. The last execution here
-            # made other results; these get one of their own, with a row in MLflow.
-            ended = _run(workspace, environment, variant, params)
-    else:
+    # Results that were fetched by git and DVC, from elsewhere or of an older commit, get an
+    # execution of their own, with a row in MLflow: the last one here made others.
+    if not (up_to_date and is_of_last_execution(workspace)):
         ended = _run(workspace, environment, variant, params)
         if ended.code == 0:
             ended = _check_still_current(workspace)
@@ -199,6 +198,7 @@ def _run(
     )
     shipper = Shipper(workspace)
     code = dvc.wait()
+    drop_recorded_checkpoints(workspace)
     ended = how_it_ended(workspace, execution.id, code, dvc.signalled, started_ms)
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
@@ -217,7 +217,10 @@ def _run(
         seconds=execution.seconds,
         results=results,
     )
-    if shipper.close(SHIPPING_DEADLINE_SECONDS):
+    arrived = False
+    with suppress(KeyboardInterrupt):  # All that is left can be sent later.
+        arrived = shipper.close(SHIPPING_DEADLINE_SECONDS)
+    if arrived:
         tag_and_register(workspace)
     else:
         sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")

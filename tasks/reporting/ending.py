@@ -38,7 +38,7 @@ def how_it_ended(
         execution: the id that its stages were given.
         code: dvc's exit code.
         signalled: the signal that was passed on to it, None if there was none.
-        since_ms: when it was started; an outcome from before is another run's.
+        since_ms: when it was started; an outcome from before is another run's, and so is a kill.
     """
     outcomes = [
         outcome
@@ -56,6 +56,6 @@ def how_it_ended(
     if signalled is not None:
         return Ended(128 + signalled, "Interrupted; run again to resume.")
     for running in read_running(workspace):
-        if running.execution == execution and not running.alive:
+        if running.execution == execution and running.since_ms >= since_ms and not running.alive:
             return Ended(137, f"{running.stage} {KILLED}")
     return Ended(1, "dvc repro failed; its message is above.")

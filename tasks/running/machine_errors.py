@@ -3,6 +3,7 @@
 import errno
 import functools
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,7 @@ def explain(error: BaseException, folder: Path) -> str | None:
 
 
 def in_one_line(main: Callable[P, int]) -> Callable[P, int]:
-    """A command that says in one line, with exit code 1, what the machine keeps it from."""
+    """A command that says in one line what the machine keeps it from (exit code 1), or a Ctrl-C."""
 
     @functools.wraps(main)
     def said(*arguments: P.args, **named: P.kwargs) -> int:
@@ -62,6 +63,9 @@ def in_one_line(main: Callable[P, int]) -> Callable[P, int]:
                 raise
             sys.stderr.write(f"{trouble}\n")
             return 1
+        except KeyboardInterrupt:
+            sys.stderr.write("Interrupted.\n")
+            return 128 + signal.SIGINT
 
     return said
 

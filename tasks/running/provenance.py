@@ -8,6 +8,7 @@ for the same outputs. A note that agrees is deleted.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,10 @@ from ruamel.yaml import YAML
 from tasks.params.loading import flatten
 from tasks.running.snapshot import PARAMS, Snapshot, same
 from tasks.workspace.dvc_cache import cache_folder, output_hash
-from tasks.workspace.dvc_lockfile import hashes, read_entries
+from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, read_entries
 from tasks.workspace.dvc_rwlock import dvc_processes
 from tasks.workspace.files import write_json
+from tasks.workspace.work_folder import checkpoint_folders
 
 RECORD = "made_from.json"
 REMEDY = (
@@ -91,6 +93,23 @@ def note_made_from(root: Path, snapshot: Snapshot, entry_before: str) -> dict[st
 def forget_note(root: Path, stage: str) -> None:
     """Delete the note of an earlier run, whose outputs no longer exist."""
     _record(root, stage).unlink(missing_ok=True)
+
+
+def drop_recorded_checkpoints(root: Path) -> None:
+    """Delete the checkpoints of finished stages whose outputs `dvc.lock` has by now.
+
+    Until then they are needed: DVC removes outputs that it could not record before it runs the
+    stage again, say because it was killed while it hashed them, or had no space to copy them.
+    """
+    try:
+        entries = read_entries(root)
+    except DamagedLockError:
+        return  # Whoever builds on it says so.
+    for path in (root / ".work").glob(f"*/{RECORD}"):
+        note, entry = json.loads(path.read_text(encoding="utf-8")), entries.get(path.parent.name)
+        if entry is not None and hashes(entry.get("outs")) == note["outs"]:
+            for folder in checkpoint_folders(path.parent):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def false_entries(root: Path) -> list[FalseEntry]:

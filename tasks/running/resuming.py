@@ -106,6 +106,8 @@ class Checkpoints:
                 self._steps += 1
                 due = self._due(time.monotonic() - began)
                 asked, due = _any_asked_and_due_to_the_first(self._stage.signals.asked, due)
+                if asked:
+                    self._stage.signals.step_has_ended()
                 if asked or due:
                     self._save()
                 began = time.monotonic()

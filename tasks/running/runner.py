@@ -36,7 +36,7 @@ from tasks.running.outcome import (
     seconds_of_stages,
     write_outcome,
 )
-from tasks.running.provenance import FalseEntryError
+from tasks.running.provenance import FalseEntryError, drop_recorded_checkpoints
 from tasks.running.signals import die_with_parent, interruptible, launchers_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
@@ -104,6 +104,7 @@ def run_stage(
             return _compute(section_name, stage_name, round_key, inputs, body, errors or {})
         with _holding_the_machine(stage_name, params.run.device):
             # Before anything is read; params again, since we may have waited for another stage.
+            drop_recorded_checkpoints(Path.cwd())
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
             kind = _first_of_several(params) if several else Stage
@@ -213,22 +214,25 @@ def _run_and_record(
 ) -> int:
     """Run a stage that holds the machine; the exit code."""
     note_running(stage.work, stage.name, stage.execution)
-    with _shipping(stage, started):
-        status, message = _run(stage, body, {**errors, **BAD_INPUT, **stage.own_errors})
-        message = redact(message + advice(stage.root, stage.name, status))
-        stage.close_spool(status, message)
-    if status == "done":
-        status, message = _look_once_more(stage)
-    write_outcome(
-        stage.root,
-        stage.name,
-        status,
-        message,
-        started=started,
-        setting=Setting(stage.execution, stage.environment),
-        cost=stage.checkpoint_cost,
-    )
-    (stage.work / RUNNING).unlink()
+    try:
+        with _shipping(stage, started):
+            status, message = _run(stage, body, {**errors, **BAD_INPUT, **stage.own_errors})
+            message = redact(message + advice(stage.root, stage.name, status))
+            stage.close_spool(status, message)
+        if status == "done":
+            status, message = _look_once_more(stage)
+        write_outcome(
+            stage.root,
+            stage.name,
+            status,
+            message,
+            started=started,
+            setting=Setting(stage.execution, stage.environment),
+            cost=stage.checkpoint_cost,
+        )
+    finally:
+        # Where it stays, a stage was killed: not where the disk has no room for the outcome.
+        (stage.work / RUNNING).unlink()
     if status != "done":
         sys.stderr.write(f"{stage.name}: {message}\n")
     return EXIT_CODES[status]
@@ -269,7 +273,6 @@ def _look_once_more(stage: Stage) -> tuple[Status, str]:
         message = redact(f"{error}{advice(stage.root, stage.name, 'bad_input')}")
         stage.close_spool("bad_input", message)
         return "bad_input", message
-    stage.drop_checkpoints()
     return "done", ""
 
 

@@ -140,6 +140,11 @@ class Signals:
         finally:
             self._patient = False
 
+    def step_has_ended(self) -> None:
+        """Leave time for the checkpoint: only a step may be abandoned for being long."""
+        self._alarmed = True
+        signal.alarm(0)
+
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         if number == DEATH_OF_ANOTHER and self._patient:
             return

@@ -29,7 +29,6 @@ from tasks.tracking.execution_record import RESULTS, record_start
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
 from tasks.workspace.execution import default_execution
 from tasks.workspace.files import git_commit
-from tasks.workspace.work_folder import checkpoint_folders
 
 MODELS = "models/"
 """Stages write everything below it, with manifests; so a missing manifest is damage."""
@@ -198,11 +197,6 @@ class Stage:
         """Remove what an earlier attempt left below the stage's working folder."""
         for name in names:
             shutil.rmtree(self.work / name, ignore_errors=True)
-
-    def drop_checkpoints(self) -> None:
-        """Delete the checkpoints, which a finished stage no longer needs."""
-        for folder in checkpoint_folders(self.work):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def close_spool(self, status: Status, message: str) -> None:
         """Record how it ended, and why."""

@@ -44,14 +44,16 @@ class DvcProcess:
                 preexec_fn=die_with(os.getpid()),
             )
         self.signalled: int | None = None
-        """The signal that we passed on, None if there was none."""
+        """The first signal that we passed on, None if there was none."""
+        self._patience: threading.Timer | None = None
 
     def wait(self) -> int:
         """The exit code of dvc, once it and all stages have gone; passes signals on meanwhile.
 
         SIGINT and SIGTERM go to every process of the session, so that a stage writes its
-        checkpoint; a second one kills. So do `GRACE_SECONDS` after a SIGTERM; after a Ctrl-C a
-        stage may take a step of any length to its end.
+        checkpoint. A Ctrl-C after another signal kills, and so do `GRACE_SECONDS` after a SIGTERM;
+        after a Ctrl-C a stage may take a step of any length to its end. A second SIGTERM does
+        nothing: `timeout`, make and a service manager may each send one for one cause.
         """
         with _handlers(self._pass_on):
             code = self._process.wait()
@@ -59,13 +61,14 @@ class DvcProcess:
         return code
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        again = self.signalled is not None
-        self.signalled = number
-        self._send(signal.SIGKILL if again else number)
-        if not again and number == signal.SIGTERM:
-            timer = threading.Timer(GRACE_SECONDS, self._send, [signal.SIGKILL])
-            timer.daemon = True
-            timer.start()
+        again, self.signalled = self.signalled is not None, self.signalled or number
+        if number == signal.SIGINT:
+            self._send(signal.SIGKILL if again else number)
+        elif self._patience is None:
+            self._send(number)
+            self._patience = threading.Timer(GRACE_SECONDS, self._send, [signal.SIGKILL])
+            self._patience.daemon = True
+            self._patience.start()
 
     def _send(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -100,7 +103,9 @@ def dvc_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _handlers(handler: object) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # As the shell has it for a job in &.
+        numbers.append(signal.SIGINT)
     before = [signal.signal(number, handler) for number in numbers]  # type: ignore[arg-type]
     try:
         yield

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.workspace.files import write_json
+from tasks.workspace.files import now_ms, write_json
 from tasks.workspace.held import held
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class Running:
     ticks: int
     """Start of the process in clock ticks since the machine booted."""
     boot: str
+    since_ms: int = 0
+    """When the stage noted this."""
 
     @property
     def alive(self) -> bool:
@@ -67,7 +69,8 @@ def note_running(work: Path, stage: str, execution: str) -> None:
     """Write `running.json` for this process."""
     ticks = _start_ticks(os.getpid()) or 0
     work.mkdir(parents=True, exist_ok=True)
-    write_json(work / RUNNING, asdict(Running(stage, execution, os.getpid(), ticks, _boot())))
+    running = Running(stage, execution, os.getpid(), ticks, _boot(), now_ms())
+    write_json(work / RUNNING, asdict(running))
 
 
 def read_running(root: Path) -> list[Running]:

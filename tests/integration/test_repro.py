@@ -86,6 +86,33 @@ def test_a_failure_has_the_stages_exit_code_and_its_reason_as_the_last_line(
     assert "gold" not in out
 
 
+def test_an_earlier_kill_is_not_the_reason_of_a_later_failure(root: Path) -> None:
+    (root / "wanted").write_text("kill")
+    assert drive(root)[0] == 137
+    assert (root / ".work/baseline/running.json").exists()
+    (root / "wanted").write_text("crash")
+    code, _, err = drive(root)
+    assert (code, err.splitlines()[-1]) == (1, "dvc repro failed; its message is above.")
+
+
+def test_a_wrong_entry_that_a_bare_dvc_made_is_found_by_the_run_that_takes_it_over(
+    root: Path,
+) -> None:
+    (root / "wanted").write_text("note")
+    assert drive(root)[0] == 0
+    (root / "wanted").write_text("note ")  # Other bytes, the same stage.
+    bare = environment() | {"RLHF_EXECUTION": "bare", "RLHF_SHIPPER": "driver"}
+    subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=root, env=bare, check=True)
+    path = root / ".work/baseline/made_from.json"
+    made_from = json.loads(path.read_text())
+    made_from["deps"]["wanted"] = "0" * 32
+    path.write_text(json.dumps(made_from))
+
+    code, _, err = drive(root)
+
+    assert (code, "baseline: dvc.lock is wrong about its result" in err) == (6, True)
+
+
 def test_what_changes_during_the_run_is_named_and_ends_with_6(root: Path) -> None:
     (root / "wanted").write_text("edit")
 

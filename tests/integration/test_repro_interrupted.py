@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,70 @@ def test_a_signal_reaches_the_stage_and_nobody_is_left_behind(
     assert err.splitlines()[-1] == SAID
     assert not is_alive(pid)
 
+
+@pytest.mark.parametrize(
+    ("numbers", "kept", "code"),
+    [
+        ([signal.SIGTERM, signal.SIGTERM], True, 143),
+        ([signal.SIGINT, signal.SIGINT], False, 130),
+        ([signal.SIGTERM, signal.SIGINT], False, 143),
+    ],
+)
+def test_a_second_ctrl_c_kills_and_a_second_sigterm_is_the_same_request(
+    root: Path, numbers: list[signal.Signals], kept: bool, code: int
+) -> None:
+    (root / "wanted").write_text("slow" if kept else "slower")
+    driver = start_driver(root)
+    pid = int(written(root / ".work" / "baseline" / "pid"))
+    for number in numbers:
+        driver.send_signal(number)
+        time.sleep(0.5)  # Sent together they would be one.
+    _, err = driver.communicate(timeout=PATIENCE_SECONDS)
+    assert driver.returncode == code
+    assert (err.splitlines()[-1] == SAID) == kept
+    assert not is_alive(pid)
+
+
+def test_a_job_in_the_background_of_a_script_is_not_told_of_a_ctrl_c(root: Path) -> None:
+    """A shell has such a job ignore it, and so do its stages."""
+    (root / "wanted").write_text("hang")
+    command = f"trap '' INT; exec {sys.executable} -m tasks.repro"
+    driver = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd=root, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pid = int(written(root / ".work" / "baseline" / "pid"))
+    driver.send_signal(signal.SIGINT)
+    time.sleep(2)  # Four times what the stage takes to end.
+    assert is_alive(pid)
+    driver.send_signal(signal.SIGTERM)
+    _, err = driver.communicate(timeout=PATIENCE_SECONDS)
+    assert (driver.returncode, err.splitlines()[-1]) == (143, SAID)
+
+
+def test_a_ctrl_c_while_dvc_looks_what_is_to_do_is_one_line(root: Path) -> None:
+    """It asks `dvc status`, in a process of its own."""
+    (root / "sitecustomize.py").write_text(STATUS_WAITS)
+    environment_of_both = environment() | {"LOOKS": str(root / "looks")}
+    environment_of_both["PYTHONPATH"] = f"{root}{os.pathsep}{environment_of_both['PYTHONPATH']}"
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tasks.repro"],
+        cwd=root, env=environment_of_both, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    written(root / "looks")
+    os.killpg(driver.pid, signal.SIGINT)
+    _, err = driver.communicate(timeout=PATIENCE_SECONDS)
+    assert (driver.returncode, err) == (130, "Interrupted.\n")
+
+
+STATUS_WAITS = """
+import os, sys, time
+if "status" in sys.argv or "status" in getattr(sys, "orig_argv", []):
+    with open(os.environ["LOOKS"], "w") as looks:
+        looks.write("here")
+    time.sleep(600)
+"""
 
 SHORT_GRACE = (
     "import sys, tasks.workspace.dvc_process as process, tasks.repro as repro; "

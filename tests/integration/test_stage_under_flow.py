@@ -104,6 +104,19 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     assert (workspace / "checkpoint").exists() == kept
 
 
+@pytest.mark.long
+def test_a_second_sigterm_for_one_cause_leaves_the_stage_its_time(workspace: Path):
+    ask(workspace, sft={"sleeps": True, "step": 3})
+    with start_driver(workspace, DRIVER) as driver:
+        tree = dvc_and_stage(workspace)
+        driver.send_signal(signal.SIGTERM)
+        written(workspace / "asked")
+        driver.send_signal(signal.SIGTERM)
+        driver.communicate()
+    assert eventually(lambda: not any(map(is_alive, tree)))
+    assert (workspace / "checkpoint").exists()
+
+
 def dvc_and_stage(workspace: Path) -> list[int]:
     """Their process ids, once both are there."""
     pids = workspace / "pids"

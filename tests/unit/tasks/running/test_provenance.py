@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from tasks.doctor import main
 from tasks.running.provenance import (
     FalseEntryError,
+    drop_recorded_checkpoints,
     entry_digest,
     false_entries,
     note_made_from,
@@ -77,6 +78,26 @@ def note(root: Path) -> None:
     """Run the stage, as far as its note is concerned."""
     snapshot = take_snapshot(root, "sft", ("run", "sft"))
     note_made_from(root, snapshot, entry_digest(root, "sft"))
+
+
+def test_checkpoints_of_a_finished_stage_stay_until_dvc_has_recorded_its_outputs(root: Path):
+    kept = root / ".work/sft/0123456789abcdef/step-00000007"
+    kept.mkdir(parents=True)
+    drop_recorded_checkpoints(root)  # It has not finished.
+    note(root)
+    for entry in (None, {"weights": "0" * 32}):  # DVC was killed; it has an earlier result.
+        if entry:
+            write_lock(root, **entry)
+        drop_recorded_checkpoints(root)
+        assert kept.is_dir()
+    (root / "dvc.lock").write_text("<<<<<<< HEAD")
+    drop_recorded_checkpoints(root)
+    assert kept.is_dir()
+
+    write_lock(root)
+    drop_recorded_checkpoints(root)
+    assert not kept.parent.exists()
+    assert (root / ".work/sft/made_from.json").exists()
 
 
 def test_an_entry_that_agrees_is_true_and_the_note_has_done_its_work(root: Path):

@@ -61,8 +61,25 @@ def test_an_interrupted_stage_resumes_at_its_step_and_ends_with_the_same_bytes(
     assert run(world, stage) == 0
     assert f"{stage} resumes from its checkpoint at step 2" in caplog.messages
     assert digest(world, stage) == whole
-    assert checkpoint_paths(world, stage) == []
     assert not list((world / ".work" / stage).glob("*/.staging"))
+
+
+def test_a_checkpoint_after_a_sigterm_may_take_as_long_as_it_needs(
+    world: Path, interrupt: Callable[[int], None], monkeypatch
+):
+    """What may be given up after eight seconds is the step before it."""
+    left: list[float] = []
+    save = resuming.save_checkpoint
+
+    def watched(*arguments: Any) -> None:
+        left.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        save(*arguments)
+
+    monkeypatch.setattr(resuming, "save_checkpoint", watched)
+    forget(world, "sft")
+    interrupt(2)
+    assert run(world, "sft") == 143
+    assert left == [0.0]
 
 
 def test_a_resumed_run_logs_every_step_once(world: Path, interrupt, monkeypatch):
@@ -156,7 +173,6 @@ def test_a_run_that_is_defined_otherwise_starts_afresh_and_says_what_differs(
     assert line.startswith("sft: the checkpoint of step 2 belongs to a run with other inputs")
     assert line.endswith(f"Differences: {difference}")
     resumed = digest(root, "sft")
-    assert checkpoint_paths(root, "sft") == []
     forget(root, "sft")
     run(root, "sft")
     assert digest(root, "sft") == resumed
@@ -262,6 +278,16 @@ def test_a_step_that_takes_too_long_is_given_up():
         assert 0 < signal.alarm(0) <= 8
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGALRM)
+
+
+def test_only_a_step_is_given_up_and_no_checkpoint():
+    signals = Signals()
+    with signals.heard(), signals.patient():
+        send(signal.SIGTERM)
+        signals.step_has_ended()
+        assert signal.alarm(0) == 0
+        send(signal.SIGTERM)
+        assert signal.alarm(0) == 0
 
 
 def test_once_interrupted_a_stage_hears_no_further_sigterm_until_its_end_is_recorded():

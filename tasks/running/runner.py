@@ -104,7 +104,6 @@ def run_stage(
             return _compute(section_name, stage_name, round_key, inputs, body, errors or {})
         with _holding_the_machine(stage_name, params.run.device):
             # Before anything is read; params again, since we may have waited for another stage.
-            drop_recorded_checkpoints(Path.cwd())
             snapshot = take_snapshot(Path.cwd(), stage_name, ("run", section_name))
             params = load_params(Path("params.yaml"))
             kind = _first_of_several(params) if several else Stage
@@ -126,7 +125,8 @@ def run_stage(
 @contextlib.contextmanager
 def _holding_the_machine(stage: str, device: str) -> Iterator[None]:
     with alone(stage), sole_accelerator(device):
-        # Earlier stages' outputs, since nobody else can replace them now.
+        # Of earlier stages, since nobody else can replace their outputs now.
+        drop_recorded_checkpoints(Path.cwd())
         share_outputs(Path.cwd())
         yield
 

@@ -35,7 +35,6 @@ _CONVERSATIONS = Schema(
     "demonstrations", (_ID, Field(name="messages", kind="prompt")), unknown="leave out"
 )
 
-
 _SAID, _TALKS = ("prompt", "response", "completion"), ("messages", "conversations")
 
 
@@ -114,9 +113,13 @@ def _in_our_words(row: Row) -> tuple[Schema, Row]:
 
 def _of_one_form(row: Row) -> Row:
     """The row without what it leaves empty: a table has the columns of all forms in each row."""
-    blank = [name for name in (*_SAID, *_TALKS) if name in row and row[name] in (None, "")]
-    asks, talks = (any(row.get(name) for name in names) for names in (("prompt",), _TALKS))
-    empty = {n for n in blank if row[n] is None or (asks if n in _TALKS else talks)}
+    asks, talks = bool(row.get("prompt")), any(row.get(name) for name in _TALKS)
+    of_other_form = dict.fromkeys(_SAID, talks) | dict.fromkeys(_TALKS, asks)
+    empty = {
+        name
+        for name, other in of_other_form.items()
+        if row.get(name) is None or (other and row[name] == "")
+    }
     return {name: value for name, value in row.items() if name not in empty}
 
 

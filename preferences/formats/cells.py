@@ -1,8 +1,8 @@
 """How the cells of a CSV file are interpreted: by the format's schema, not by their appearance.
 
 - Text is text: `42`, `true` and `"quoted"` are kept as they are. Where text or messages are
-  allowed, a JSON list of messages is read as messages; a text that would be mistaken for messages
-  is written as JSON text.
+  allowed, a JSON list of turns in any spelling is what it is in a line of JSON; a text that would
+  be mistaken for one is written as JSON text.
 - Numbers, truth values, lists and objects are JSON; `True` and `False`, as pandas writes them, are
   accepted too.
 - An empty cell is null where null is allowed, and so is `null` where text is not allowed.
@@ -10,6 +10,7 @@
 
 from typing import Any
 
+from preferences.formats.turns import is_turn
 from preferences.reader import parse_value
 from preferences.records import Row, compact_json
 from preferences.row_values import RowError
@@ -60,9 +61,7 @@ def _is_special(text: str) -> bool:
 def _messages(cell: str) -> list[Any] | None:
     """The list in a cell, if its items look like messages."""
     found = _json(cell) if cell.startswith("[") else None
-    if isinstance(found, list) and found:
-        return found if all(isinstance(item, dict) and "role" in item for item in found) else None
-    return None
+    return found if isinstance(found, list) and found and all(map(is_turn, found)) else None
 
 
 def _json(cell: str) -> Any:

@@ -26,6 +26,15 @@ def as_messages(value: Any) -> Any:
     return value if any(turn is None for turn in turns) else turns
 
 
+def is_turn(item: Any) -> bool:
+    """Whether this looks like a turn in any spelling, right or wrong."""
+    if not isinstance(item, dict):
+        return False
+    return "role" in item or not (
+        item.keys().isdisjoint(_SPEAKERS) or item.keys().isdisjoint(_WORDS)
+    )
+
+
 def _turn(turn: dict[str, Any]) -> dict[str, str] | None:
     speaker = next((turn[name] for name in _SPEAKERS if isinstance(turn.get(name), str)), None)
     words = next((turn[name] for name in _WORDS if isinstance(turn.get(name), str)), None)

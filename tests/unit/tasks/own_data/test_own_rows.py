@@ -129,6 +129,48 @@ def test_a_row_of_neither_form_is_named(tmp_path: Path, write: Write, said: str)
         own_demonstrations(write(tmp_path, rows))
 
 
+HUMAN, GPT = {"from": "human", "value": "Kim?"}, {"from": "gpt", "value": "Sam."}
+
+
+@pytest.mark.parametrize("write", [in_csv, in_lines])
+@pytest.mark.parametrize("conversation", ["messages", "conversations"])
+@pytest.mark.parametrize("turns", [[HUMAN, GPT], [{"speaker": "user", "text": "Kim?"}, REPLY]])
+def test_turns_in_the_spellings_of_others_are_read_from_a_cell_as_from_a_line(
+    tmp_path: Path, write: Write, conversation: str, turns: Rows
+):
+    (found,) = own_demonstrations(write(tmp_path, [{conversation: turns, "n": "1"}]))
+    assert (found["prompt"], found["response"]) == ("Kim?", "Sam.")
+
+
+@pytest.mark.parametrize(("write", "where"), [(in_csv, "csv:2"), (in_lines, "jsonl:1")])
+@pytest.mark.parametrize(
+    ("read", "row", "said"),
+    [
+        (own_demonstrations, {"conversations": [HUMAN, {"from": "gpt", "value": 1}]},
+         'field "messages": message 1: expected {"role", "content"}, got an object'),
+        (own_demonstrations, {"conversations": [HUMAN]},
+         'field "messages": expected an assistant\'s turn behind others, got no assistant\'s turn'),
+        (own_demonstrations, {"prompt": "Kim?", "completion": [HUMAN, GPT]},
+         'field "completion": expected a single assistant message as response, got 2 turns'),
+        (own_prompts, {"prompt": [HUMAN]},
+         'field "prompt": message 1: expected {"role", "content"}, got an object'),
+    ],
+)  # fmt: skip
+def test_of_wrong_turns_a_cell_is_told_what_a_line_is(
+    tmp_path: Path, write: Write, where: str, read: Callable[[Path], Rows], row: Any, said: str
+):
+    with pytest.raises(MalformedDataError) as error:
+        read(write(tmp_path, [row]))
+    assert str(error.value).splitlines()[0] == f"{tmp_path}/mine.{where}: {said}"
+
+
+def test_a_cell_with_a_list_of_anything_else_is_text(tmp_path: Path):
+    """A question about JSON, such as: what is wrong here?"""
+    cells = ['[{"from": "Rome", "to": "Oslo"}]', "[1]", '[{"text": "Kim?"}]']
+    path = in_csv(tmp_path, [{"prompt": cell} for cell in cells])
+    assert [row["prompt"] for row in own_prompts(path)] == cells
+
+
 @pytest.mark.parametrize("write", KINDS)
 def test_messages_as_prompt_and_those_that_tables_give_empty_keys(tmp_path: Path, write: Write):
     asked = [SYSTEM, {**USER, "name": None}]

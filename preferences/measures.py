@@ -254,9 +254,16 @@ class _PromptSides:
         place = table["prompt"].map(self._place).to_numpy(dtype=np.int64)
         heldout = table["heldout"].to_numpy(dtype=np.bool_)
         trained = np.unique(place[~heldout])
-        outside = np.setdiff1d(place[heldout], trained)
-        # Identical prompts fall under another rule.
-        texts = [asked(each) for each in evaluation if prompt_digest(each) not in self._place]
+        digests = [prompt_digest(each) for each in evaluation]
+        # Of prompts of the data those are enough that are evaluated on; others that train, and are
+        # held out as well, are another rule's.
+        known = [self._place[digest] for digest in digests if digest in self._place]
+        outside = np.union1d(np.setdiff1d(place[heldout], trained), known).astype(np.int64)
+        texts = [
+            asked(each)
+            for each, digest in zip(evaluation, digests, strict=True)
+            if digest not in self._place
+        ]
         for text in texts:
             self._prompts.append([text])
         signatures = self._prompts.all()
@@ -265,7 +272,8 @@ class _PromptSides:
         near = np.zeros(len(signatures), dtype=np.bool_)
         for row, other in near_pairs(signatures[trained], signatures[others], alike=alike):
             prompt = trained[row]
-            if not near[prompt]:
+            # Identical prompts fall under another rule.
+            if not near[prompt] and prompt != others[other]:
                 sets = self._prompts.shingles(prompt), self._prompts.shingles(others[other])
                 near[prompt] = jaccard(*sets) >= alike
         leaks: NDArray[np.bool_] = near[place] & ~heldout

@@ -1,8 +1,9 @@
 """Renders untrusted text as harmless HTML.
 
-Three layers of defence: Markdown without HTML, links or images; an allow-list of tags without
-attributes; and the page's Content-Security-Policy (`feedback.page.security`). Before that,
-characters that hide or reorder text are made visible.
+Three layers of defence: Markdown without HTML, links or images; an allow-list of tags, with no
+attribute but the number at which a list starts; and the page's Content-Security-Policy
+(`feedback.page.security`). Before that, characters that hide or reorder text are made visible.
+Entities stay as they are written.
 """
 
 import html
@@ -35,7 +36,7 @@ _MARKS_IN_A_ROW = 6
 _markdown = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["table", "strikethrough"])
-    .disable(["image", "link", "autolink", "reference", "html_block", "html_inline"])
+    .disable(["image", "link", "autolink", "reference", "html_block", "html_inline", "entity"])
 )
 
 
@@ -106,5 +107,9 @@ def _stacks(character: str) -> bool:
 
 def _safe_markdown(text: str) -> str:
     return nh3.clean(
-        _markdown.render(text), tags=_TAGS, attributes={}, url_schemes=set(), link_rel=None
+        _markdown.render(text),
+        tags=_TAGS,
+        attributes={"ol": {"start"}},
+        url_schemes=set(),
+        link_rel=None,
     )

@@ -35,6 +35,7 @@ _PROLONG = (
     .where(_table.c.assignment_id == bindparam("assignment"))
     .values(lease_until_ms=bindparam("until"))
 )
+_FREE = update(_table).where(_table.c.assignment_id == bindparam("assignment")).values(state="free")
 _FREE_EXPIRED = (
     update(_table)
     .where(_table.c.state == "open", _table.c.lease_until_ms < bindparam("now"))
@@ -67,12 +68,10 @@ _at_it = (
 )
 _room = _rows.c.needed > _at_it
 """Condition on `round_pairs`: fewer people hold the pair than it needs answers."""
-_HAS_ROOM = select(_rows.c.pair_id).where(
-    _rows.c.round == bindparam("round"),
-    _rows.c.pair_id == bindparam("pair"),
-    schema.WANTED,
-    _room,
+_IS_WANTED = select(_rows.c.pair_id).where(
+    _rows.c.round == bindparam("round"), _rows.c.pair_id == bindparam("pair"), schema.WANTED
 )
+_HAS_ROOM = _IS_WANTED.where(_room)
 _answered = exists().where(
     _table.c.pair_id == _rows.c.pair_id,
     _mine,
@@ -122,10 +121,13 @@ class Task:
 def next_task(connection: Connection, annotator_id: str, params: ServeParams) -> Task | None:
     """The pair that this person is to judge now; the same one until it is answered.
 
-    None if nothing is left for them.
+    Or until it needs no answer: an import may have settled it. None if nothing is left for them.
     """
     free_expired(connection)
     held = _task(connection.execute(_HELD, {"mine": annotator_id}).first())
+    if held is not None and not is_open_to_answers(connection, held):
+        connection.execute(_FREE, {"assignment": held.assignment_id})
+        held = None
     if held is not None:
         lease = {"assignment": held.assignment_id, "until": steady_ms(connection) + params.lease_ms}
         connection.execute(_PROLONG, lease)
@@ -154,6 +156,12 @@ def free_expired(connection: Connection) -> None:
 def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
     """Whether the pair needs more answers than have been given or are being worked on."""
     return connection.execute(_HAS_ROOM, {"round": round_key, "pair": pair_id}).first() is not None
+
+
+def is_open_to_answers(connection: Connection, task: Task) -> bool:
+    """Whether its pair needs more answers than have been given; a check is always open."""
+    where = {"round": task.round, "pair": task.pair.pair_id}
+    return task.purpose != "label" or connection.execute(_IS_WANTED, where).first() is not None
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:

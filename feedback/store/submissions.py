@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from feedback.store import schema
 from feedback.store.accounts import paused_reason
-from feedback.store.assignments import Task, find_task, free_expired, has_room
+from feedback.store.assignments import Task, find_task, free_expired, has_room, is_open_to_answers
 from feedback.store.database import now_ms, steady_ms
 from feedback.store.events import record
 from feedback.store.rounds import settle
@@ -192,6 +192,8 @@ def _refuse_if_closed(connection: Connection, task: Task) -> None:
         raise RefusedError(
             f"round {task.round} no longer contains this pair: its samples have changed"
         )
+    if task.state == "open" and not is_open_to_answers(connection, task):
+        raise RefusedError("this pair has been judged meanwhile and needs no further answer")
     if task.state == "open" or task.purpose != "label":
         return
     if not has_room(connection, task.pair.pair_id, task.round):

@@ -25,6 +25,26 @@ def test_a_double_click_judges_one_pair(browser: Any, site: Any, pair_of: Any, c
     assert [row[1] for row in site.labels()] == [choice]
 
 
+def test_a_double_click_on_undo_takes_one_answer_back(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    for _ in range(3):
+        wait_for(browser, ready)
+        before = shown(browser)
+        by_id(browser, "work").find_element("css selector", '[data-choice="tie"]').click()
+        wait_for(browser, lambda b, before=before: shown(b) not in ("", before))
+    wait_for(browser, ready)
+    before, button = shown(browser), by_id(browser, "undo")
+    double = chains.ActionChains(browser, duration=0)
+    double.move_to_element(button).click().pause(0.15).click().perform()
+    wait_for(browser, lambda b: shown(b) not in ("", before))
+    time.sleep(0.5)
+    wait_for(browser, ready)
+    assert [row[1] for row in site.labels()] == ["tie", "tie", "tie", "withdrawn"]
+
+
 def test_who_could_not_be_signed_out_is_told_so(browser: Any, site: Any, pair_of: Any) -> None:
     site.publish(twelve(pair_of))
     sign_in(browser, site)

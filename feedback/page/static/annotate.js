@@ -217,7 +217,8 @@ $("skip-cancel").addEventListener("click", () => $("skip-dialog").close());
 for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", (event) => { if (event.detail < 2) pick(button.dataset.choice); });
 for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength)));
 for (const button of document.querySelectorAll("[data-reason]")) button.addEventListener("click", () => skip(button.dataset.reason));
-$("undo").addEventListener("click", undo);
+// Nor may it take back a second answer.
+$("undo").addEventListener("click", (event) => { if (event.detail < 2) undo(); });
 $("again").addEventListener("click", load);
 $("show-guidelines").addEventListener("click", toggleGuidelines);
 $("close-guidelines").addEventListener("click", () => { toggleGuidelines(); $("show-guidelines").focus(); });

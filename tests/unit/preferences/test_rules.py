@@ -248,6 +248,9 @@ def test_a_training_prompt_nearly_held_out_or_evaluated_on_is_a_near_leak():
     assert broken("near_leaks", *rows) == [0]
     assert broken("near_leaks", rows[0], rows[2], evaluation=[near]) == [0]
     assert broken("near_leaks", rows[0], evaluation=[LONG]) == []
+    # Near copies are found beside an exact one, wherever that stands.
+    assert broken("near_leaks", rows[0], (near, "a", "b"), evaluation=[near]) == [0]
+    assert broken("near_leaks", (near, "a", "b"), rows[0], rows[2], evaluation=[near]) == [1]
 
 
 def test_prompts_that_only_begin_alike_are_no_near_leak():

@@ -1,5 +1,6 @@
 """Text of others becomes HTML that can do nothing, in bounded time."""
 
+import html
 import time
 from html.parser import HTMLParser
 
@@ -53,6 +54,17 @@ def test_links_images_and_html_stay_text(text: str) -> None:
     tags = Tags(text_html(text))
     assert tags.names == {"p"}
     assert tags.attributes == []
+
+
+def test_a_list_begins_at_the_number_that_the_model_wrote() -> None:
+    for text, number in [("1986. It was seen.", "1986"), ("42.", "42"), ("a\n\n3) b", "3")]:
+        assert Tags(text_html(text)).attributes == [("start", number)]
+    assert Tags(text_html("1. one\n2. two")).attributes == []
+
+
+@pytest.mark.parametrize("text", ["&#x202E;", "&#8203;", "&rlm;", "&#x0301;" * 30, "&lt;b&gt;"])
+def test_an_entity_stays_as_it_is_written(text: str) -> None:
+    assert text_html(text) == f"<p>{html.escape(text)}</p>\n"
 
 
 def test_right_to_left_override_is_spelt_out() -> None:

@@ -12,7 +12,9 @@ import sqlalchemy.exc
 from feedback.page import notify
 from feedback.store import accounts, database, rounds, schema
 from feedback.store.assignments import ServeParams
+from feedback.store.importing import take
 from feedback.store.submissions import RefusedError
+from preferences.records import Judgment
 from tests.unit.feedback.conftest import Desk
 
 
@@ -138,6 +140,24 @@ def test_a_late_answer_is_taken_when_nobody_else_has_the_pair(desk: Any, make_pa
     late = desk.serve("ana", ServeParams(lease_ms=-1, gold_rate=0, repeat_rate=0))
     assert desk.submit(late)
     assert desk.serve("ben") is None
+
+
+def test_an_answer_to_a_pair_that_an_import_has_settled_makes_no_second_vote(
+    desk: Any, make_pairs: Any
+) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(2))
+    task = desk.serve("ana")
+    judged = Judgment.of(
+        task.pair, annotator_id="zoe", kind="import", annotator_version="x", choice="a",
+        created_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    with desk.database.writing() as connection:
+        assert take(connection, [judged], "r1").taken == 1
+    with pytest.raises(RefusedError, match="judged meanwhile and needs no further answer"):
+        desk.submit(task, "right")
+    assert desk.sql("SELECT count(*) FROM labels") == [(1,)]
+    assert desk.serve("ana").pair != task.pair
 
 
 def test_the_same_submission_twice_is_written_once(desk: Any, make_pairs: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.running.provenance import RECORD
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
@@ -124,7 +125,9 @@ def forget_worktrees(root: Path) -> None:
 def checkpoints(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
     """Checkpoints of checkout and workspaces that no stage resumes from.
 
-    A stage that has finished needs none; one that was interrupted, its newest.
+    A stage that has finished needs none, unless it may have to run again: as long as it keeps the
+    note of what it was made from, DVC may not have recorded it. One that was interrupted needs its
+    newest.
     """
     for place in places:
         running = {one.stage for one in read_running(place) if one.alive}
@@ -133,7 +136,8 @@ def checkpoints(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
             if work.name in running or not folders:
                 continue
             outcome = read_json(work / "outcome.json") or {}
-            idle = folders if outcome.get("status") == "done" else folders[:-1]
+            recorded = outcome.get("status") == "done" and not (work / RECORD).exists()
+            idle = folders if recorded else folders[:-1]
             if idle:
                 yield Leftover("checkpoints", work.relative_to(root).as_posix(), tuple(idle))
 

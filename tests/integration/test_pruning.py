@@ -164,6 +164,9 @@ def checkpoint(root: Path, stage: str, name: str, *, minute: int) -> Path:
 def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path) -> None:
     done = checkpoint(root, "sft", "a", minute=1)
     (root / ".work/sft/outcome.json").write_text(json.dumps({"status": "done"}))
+    unrecorded = checkpoint(root, "reward@r1", "d", minute=1)
+    (root / ".work/reward@r1/outcome.json").write_text(json.dumps({"status": "done"}))
+    (root / ".work/reward@r1/made_from.json").write_text("{}")
     older = checkpoint(root, "ppo@r1", "b", minute=1)
     newest = checkpoint(root, "ppo@r1", "c", minute=2)
     (root / ".work/verify").mkdir()
@@ -191,6 +194,7 @@ def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path
     assert "checkpoints: .work/sft, 1.0 MB" in shown
     assert "checkpoints: .work/ppo@r1, 1.0 MB" in shown
     assert (done.exists(), older.exists(), newest.exists()) == (False, False, True)
+    assert unrecorded.exists()  # DVC was killed before it wrote dvc.lock.
     assert not (root / ".work/verify").exists()
     assert sorted(path.name for path in (root / ".work/variants").iterdir()) == ["kept"]
     assert "gone" not in call(root, "git", "worktree", "list")

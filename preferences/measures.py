@@ -255,8 +255,8 @@ class _PromptSides:
         heldout = table["heldout"].to_numpy(dtype=np.bool_)
         trained = np.unique(place[~heldout])
         digests = [prompt_digest(each) for each in evaluation]
-        # Of prompts of the data those are enough that are evaluated on; others that train, and are
-        # held out as well, are another rule's.
+        # A prompt of the data that is evaluated on is outside wherever it stands; of the others,
+        # one that stands on both sides is another rule's.
         known = [self._place[digest] for digest in digests if digest in self._place]
         outside = np.union1d(np.setdiff1d(place[heldout], trained), known).astype(np.int64)
         texts = [

@@ -232,7 +232,7 @@ def _run_and_record(
         )
     finally:
         # Where it stays, a stage was killed: not where the disk has no room for the outcome.
-        (stage.work / RUNNING).unlink()
+        (stage.work / RUNNING).unlink(missing_ok=True)
     if status != "done":
         sys.stderr.write(f"{stage.name}: {message}\n")
     return EXIT_CODES[status]

@@ -1,8 +1,10 @@
 """The real training stages, interrupted and started again: the same bytes, and said in one line."""
 
+import errno
 import functools
 import json
 import math
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rlhf.optimisers import Optimiser
-from tasks.running import environment, resuming
+from tasks.running import environment, resuming, runner
 from tasks.running.stage import Stage
 from tests import stage_world
 from tests.stage_world import STAGES, checkpoint_paths, digest, forget, interrupt_at, run
@@ -229,3 +231,18 @@ def test_a_weight_that_is_no_number_ends_training_at_that_step_and_no_checkpoint
     assert "step-00000001" in said
     assert digest(world, stage) == ""
     assert [path.name for path in checkpoint_paths(world, stage)] == ["step-00000001"]
+
+
+def test_a_disk_without_room_for_the_outcome_leaves_no_note_of_a_kill(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Whoever finds such a note says that the memory ran out."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(world))
+
+    monkeypatch.setattr(runner, "write_outcome", full)
+    forget(world, "sft")
+    assert run(world, "sft") == 1
+    assert f"sft: {world}: the disk is full" in capfd.readouterr().err
+    assert not (world / ".work/sft/running.json").exists()

@@ -64,8 +64,8 @@ def is_launched(run: RunParams) -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes, by what its launcher says."""
-    return os.environ["RANK"] == "0"
+    """Whether this process is the one that writes: its launcher says so, or has no part in it."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def launch(section_name: str, stage_name: str, run: RunParams) -> int:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.workspace.execution import current_execution
 from tasks.workspace.files import now_ms, read_json, write_json
 
 Status = Literal["done", "bad_input", "stopped", "blocked", "waiting", "failed", "interrupted"]
@@ -96,6 +97,12 @@ def write_outcome(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "outcome.json", asdict(outcome))
     return outcome
+
+
+def write_refusal(root: Path, stage: str, message: str, *, started: float) -> None:
+    """Record bad input that was found before the stage's body began."""
+    setting = Setting(current_execution(root), {})
+    write_outcome(root, stage, "bad_input", message, started=started, setting=setting, cost=Cost())
 
 
 def seconds_of_stages(root: Path, execution: str) -> float:

@@ -9,7 +9,6 @@ recorded for whoever started it.
 import argparse
 import contextlib
 import gc
-import logging
 import os
 import shutil
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from preferences.reader import MalformedDataError
-from rlhf.bits import BitsError, obstacle
+from rlhf.bits import BitsError
 from rlhf.manifests import DamagedError
 from tasks.own_data.files import require_followed
 from tasks.params.loading import Params, ParamsError, load_params
@@ -35,8 +34,10 @@ from tasks.running.outcome import (
     process_age,
     seconds_of_stages,
     write_outcome,
+    write_refusal,
 )
 from tasks.running.provenance import FalseEntryError, drop_recorded_checkpoints
+from tasks.running.screen import log_to_screen, say_if_not_portable
 from tasks.running.signals import die_with_parent, interruptible, launchers_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
@@ -45,8 +46,6 @@ from tasks.workspace.accelerators import sole_accelerator
 from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.work_folder import RUNNING, alone, note_running
-
-log = logging.getLogger(__name__)
 
 BAD_INPUT: Mapping[type[Exception], Status] = {
     MalformedDataError: "bad_input",
@@ -85,12 +84,10 @@ def run_stage(
     # Without this, Python would spend a second at exit on collecting the imported modules.
     gc.freeze()
     gc.enable()
-    _log_to_screen()
-    asked = _asked_round(section_name, body, arguments, per_round=per_round)
+    log_to_screen()
+    round_key = _asked_round(section_name, body, arguments, per_round=per_round)
     try:
-        params = load_params(Path("params.yaml"))
-        require_followed(Path.cwd(), params)
-        round_key = None if asked is None else _round_key(params, asked)
+        params = _checked_params(round_key)
     except ParamsError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CODES["bad_input"]
@@ -108,18 +105,29 @@ def run_stage(
             params = load_params(Path("params.yaml"))
             kind = _first_of_several(params) if several else Stage
             stage = kind(snapshot, section_name, round_key, params, inputs)
-            _say_if_not_portable(stage)
+            say_if_not_portable(stage)
             code = _run_and_record(stage, body, errors or {}, started)
             # A launcher would end all for another code; ours reads the outcome.
             return 0 if several else code
     except (ParamsError, DefinitionError, BitsError, StageEnd) as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_CODES[error.status if isinstance(error, StageEnd) else "bad_input"]
+        status = error.status if isinstance(error, StageEnd) else "bad_input"
+        records = launch.is_first() or not several
+        return _refused(stage_name, status, redact(str(error)), started, records=records)
     except OSError as error:  # Not even the outcome could be recorded.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
         sys.stderr.write(f"{stage_name}: {trouble}\n")
         return EXIT_CODES["failed"]
+
+
+def _refused(
+    stage_name: str, status: Status, message: str, started: float, *, records: bool
+) -> int:
+    """Record bad input that was found before the body began, for the driver; the exit code."""
+    if status == "bad_input" and records:
+        write_refusal(Path.cwd(), stage_name, message, started=started)
+    return EXIT_CODES[status]
 
 
 @contextlib.contextmanager
@@ -129,12 +137,6 @@ def _holding_the_machine(stage: str, device: str) -> Iterator[None]:
         drop_recorded_checkpoints(Path.cwd())
         share_outputs(Path.cwd())
         yield
-
-
-def _log_to_screen() -> None:
-    screen = logging.StreamHandler(sys.stderr)
-    screen.addFilter(_concerns_people)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
 
 
 def _asked_round(
@@ -152,6 +154,19 @@ def _asked_round(
         parser.add_argument("--round", required=True, help="key of the round in params.yaml")
     options = parser.parse_args(arguments)
     return str(options.round) if per_round else None
+
+
+def _checked_params(round_key: str | None) -> Params:
+    """The params, which have this round.
+
+    Raises:
+        ParamsError: they have not, or something is wrong with them.
+    """
+    params = load_params(Path("params.yaml"))
+    require_followed(Path.cwd(), params)
+    if round_key not in (None, *params.rounds):
+        raise ParamsError(f"--round: {round_key!r} is not one of {', '.join(params.rounds)}")
+    return params
 
 
 def _first_of_several(params: Params) -> type[Stage]:
@@ -181,28 +196,6 @@ def _compute(
 
     work = ranks.Work(section_name, stage_name, round_key, inputs, body)
     return ranks.compute(work, {**errors, **BAD_INPUT})
-
-
-def _say_if_not_portable(stage: Stage) -> None:
-    if stage.params.run.bits == "portable" and stage.bits != "portable":
-        log.warning(
-            "%s: run.bits is portable, but this is %s: the results are its own, and other machines "
-            "give others",
-            stage.name,
-            obstacle(),
-        )
-
-
-def _concerns_people(record: logging.LogRecord) -> bool:
-    """What stages log, and warnings of the libraries; those set their own levels."""
-    ours = record.name.partition(".")[0] in ("tasks", "__main__")
-    return ours or record.levelno >= logging.WARNING
-
-
-def _round_key(params: Params, key: str) -> str:
-    if key not in params.rounds:
-        raise ParamsError(f"--round: {key!r} is not one of {', '.join(params.rounds)}")
-    return key
 
 
 @launchers_signals_restored()

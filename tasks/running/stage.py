@@ -3,7 +3,6 @@
 A stage module gives `run_stage` (`tasks.running.runner`) its body: a function of a `Stage`.
 """
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from tasks.running.snapshot import Snapshot, require_as_started
 from tasks.running.staging import Staging, verify_model, write_history
 from tasks.tracking.execution_record import RESULTS, record_start
 from tasks.tracking.spool import Output, RunStart, Spool, open_spool
-from tasks.workspace.execution import default_execution
+from tasks.workspace.execution import current_execution
 from tasks.workspace.files import git_commit
 
 MODELS = "models/"
@@ -67,7 +66,7 @@ class Stage:
         named = own_files(self.root, params, section_name)
         self.input_paths = [*fill_paths(inputs, params, round_key), *named]
         self.inputs = input_hashes(self.root, self.input_paths)
-        self.execution = os.environ.get("RLHF_EXECUTION") or default_execution(self.root)
+        self.execution = current_execution(self.root)
         self.work = self.root / ".work" / self.name
         self._staging: Staging | None = None
         self.signals = Signals(self.name)

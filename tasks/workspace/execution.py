@@ -7,6 +7,7 @@ the interrupted stage resumes its MLflow run.
 
 import hashlib
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -79,9 +80,12 @@ def _new_id(variant: str | None) -> str:
     return f"{made}-{variant}" if variant else made
 
 
-def default_execution(root: Path) -> str:
-    """The execution id of a bare `dvc repro`: the same commit and params.yaml are one execution."""
-    return f"dvc-{execution_key(root)[:12]}"
+def current_execution(root: Path) -> str:
+    """The id of the execution that this stage belongs to: whoever started it has named it.
+
+    A bare `dvc repro` does not: the same commit and params.yaml are one execution then.
+    """
+    return os.environ.get("RLHF_EXECUTION") or f"dvc-{execution_key(root)[:12]}"
 
 
 def execution_key(root: Path) -> str:

@@ -43,9 +43,9 @@ def run(stage):
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("report", run, {arguments}, errors={{Hopeless: "stopped"}}))
+    sys.exit(run_stage({section!r}, run, {arguments}, errors={{Hopeless: "stopped"}}))
 '''
-"""A stage of section `report` that writes half of its output, does `body`, writes the rest."""
+"""A stage that writes half of its output, does `body`, writes the rest."""
 
 
 def hear_ctrl_c() -> None:
@@ -61,15 +61,17 @@ class Workplace:
         shutil.copy(ROOT / "params.yaml", root)
         self.processes: list[subprocess.Popen[str]] = []
 
-    def script(self, body: str, arguments: str = "name='probe'") -> Path:
+    def script(self, body: str, arguments: str = "name='probe'", section: str = "report") -> Path:
         indented = "\n".join(f"    {line}" for line in body.splitlines())
         script = self.root.parent / f"probe{len(self.processes)}.py"
-        script.write_text(PROBE.format(body=indented, arguments=arguments))
+        script.write_text(PROBE.format(body=indented, arguments=arguments, section=section))
         return script
 
-    def start(self, body: str, *options: str, arguments: str = "name='probe'"):
+    def start(
+        self, body: str, *options: str, arguments: str = "name='probe'", section: str = "report"
+    ):
         process = subprocess.Popen(
-            [sys.executable, str(self.script(body, arguments)), *options],
+            [sys.executable, str(self.script(body, arguments, section)), *options],
             cwd=self.root,
             env={**self.environment(), "RLHF_EXECUTION": "run-7"},
             stdout=subprocess.PIPE,
@@ -80,9 +82,11 @@ class Workplace:
         self.processes.append(process)
         return process
 
-    def run(self, body: str, *options: str, arguments: str = "name='probe'"):
+    def run(
+        self, body: str, *options: str, arguments: str = "name='probe'", section: str = "report"
+    ):
         """Exit code and stderr of a probe that ends by itself."""
-        process = self.start(body, *options, arguments=arguments)
+        process = self.start(body, *options, arguments=arguments, section=section)
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, err
 

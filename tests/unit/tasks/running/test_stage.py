@@ -57,6 +57,34 @@ def test_every_other_end_has_its_code_and_publishes_nothing(
     assert place.finish()["outputs"] == []
 
 
+def test_bad_input_that_is_found_before_the_body_begins_is_recorded(place: Workplace):
+    (place.root / "dvc.yaml").write_text("stages: [")
+
+    code, err = place.run("")
+
+    assert code == 2
+    assert re.fullmatch(r"dvc.yaml: .+\n", err)
+    outcome = place.outcome()
+    assert (outcome["status"], outcome["code"]) == ("bad_input", 2)
+    assert outcome["message"] == err.rstrip()
+    assert outcome["execution"] == "run-7"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_several_processes_the_first_records_it(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, rank: str
+):
+    params = place.root / "params.yaml"
+    params.write_text(params.read_text().replace("run:", "run:\n  processes: 3", 1))
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    code, err = place.run("", section="sft")
+
+    assert (code, err.split(":")[0]) == (2, "run.processes is 3, but WORLD_SIZE is 2")
+    assert (place.root / ".work/probe/outcome.json").exists() == (rank == "0")
+
+
 def test_what_an_earlier_run_published_survives_a_failure(place: Workplace):
     place.run("")
     code, _ = place.run("(folder / 'new.txt').touch()\nraise RuntimeError('a bug')")

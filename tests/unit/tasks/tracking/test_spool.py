@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.tracking.spool import Output, RunStart, is_live, open_spool, read_finish
-from tasks.workspace.execution import default_execution
+from tasks.workspace.execution import current_execution
 
 START = RunStart("ppo@r1", "run-1", {"ppo.kl_coef": 0.05}, {"models/sft": "aa.dir"}, {})
 
@@ -165,13 +165,13 @@ def test_an_output_that_was_not_published_is_an_error(tmp_path: Path) -> None:
 def test_the_execution_of_a_bare_dvc_repro_changes_with_params_and_commit(tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("ppo: {kl_coef: 0.05}\n")
-    first = default_execution(tmp_path)
-    assert default_execution(tmp_path) == first
+    first = current_execution(tmp_path)
+    assert current_execution(tmp_path) == first
     params.write_text("ppo: {kl_coef: 0.0}\n")
-    second = default_execution(tmp_path)
+    second = current_execution(tmp_path)
     identity = {
         f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
     for command in (["init", "--quiet"], ["commit", "--allow-empty", "--quiet", "-m", "one"]):
         subprocess.run(["git", "-C", tmp_path, *command], env=os.environ | identity, check=True)
-    assert len({first, second, default_execution(tmp_path)}) == 3
+    assert len({first, second, current_execution(tmp_path)}) == 3

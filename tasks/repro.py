@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ from tasks.workspace.files import git_commit, now_ms, outside_repository, write_
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
-from tasks.workspace.variants import prepare_workspace
+from tasks.workspace.variants import variant_workspace
 from tasks.workspace.worktrees import WorkspaceError
 
 SHIPPING_DEADLINE_SECONDS = 60.0
@@ -82,18 +82,24 @@ def main(argv: list[str] | None = None) -> int:
     variant: str | None = options.variant
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     root = Path.cwd()
+    driver = Driver(name=f"`make repro VARIANT={variant}`" if variant else "`make repro`")
     try:
-        workspace = _workspace(root, variant)
-        read_entries(workspace)  # DVC would refuse a damaged one only after all preparations.
-        if options.preset is not None:
-            refuse_if_busy(workspace)
-            _require_model(workspace, options.model)
-            changes = take_preset(workspace, options.preset, options.model)
-            sys.stdout.write(describe(options.preset, changes))
-            sys.stdout.flush()
-        params = load_params(workspace / "params.yaml")
-        name = f"make repro VARIANT={variant}" if variant else "make repro"
-        with sole_use(workspace, Driver(name=f"`{name}`")):
+        if problem := outside_repository(root):
+            raise WorkspaceError(problem)
+        with ExitStack() as held:
+            workspace = root
+            if variant is not None:
+                workspace = held.enter_context(variant_workspace(root, variant, driver))
+            read_entries(workspace)  # DVC would refuse a damaged one only after all preparations.
+            if options.preset is not None:
+                refuse_if_busy(workspace)
+                _require_model(workspace, options.model)
+                changes = take_preset(workspace, options.preset, options.model)
+                sys.stdout.write(describe(options.preset, changes))
+                sys.stdout.flush()
+            params = load_params(workspace / "params.yaml")
+            if variant is None:  # Wrong params leave nothing in the folder.
+                held.enter_context(sole_use(workspace, driver))
             check_inputs(params, workspace)
             if former := put_away_former_rounds(workspace, params.rounds):
                 names = ", ".join(former)
@@ -168,12 +174,6 @@ def _check_entries(workspace: Path) -> Ended:
     """Success, unless DVC calls a stage up to date that was made from something else."""
     wrong = wrong_entries(workspace)
     return Ended(STALE_EXIT_CODE, f"All stages have run, but {wrong}.") if wrong else Ended(0, "")
-
-
-def _workspace(root: Path, variant: str | None) -> Path:
-    if problem := outside_repository(root):
-        raise WorkspaceError(problem)
-    return root if variant is None else prepare_workspace(root, variant)
 
 
 def _up_to_date(workspace: Path, environment: dict[str, str]) -> bool:

@@ -7,14 +7,15 @@ own `.work`, outputs and `dvc.lock` between calls. What was withdrawn in either 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from tasks.params.loading import ParamsError, read_yaml
 from tasks.params.overlays import lay_over
-from tasks.workspace.driver_lock import refuse_if_busy
+from tasks.workspace.driver_lock import Driver, refuse_if_busy, sole_use
 from tasks.workspace.held import held
 from tasks.workspace.withdrawn import bring_withdrawn, set_aside, withdrawn_files
 from tasks.workspace.worktrees import (
@@ -39,41 +40,55 @@ def variant_of(workspace: Path) -> str | None:
     return resolved.name if is_one else None
 
 
-def prepare_workspace(root: Path, name: str) -> Path:
-    """Make or refresh the workspace of variant `name`; its path.
+@contextmanager
+def variant_workspace(root: Path, name: str, driver: Driver) -> Iterator[Path]:
+    """Make or refresh the workspace of variant `name`, and hold it; yields its path.
 
     Raises:
         WorkspaceError: no such variant, its file cannot be read as a mapping, or git refuses.
         ParamsError: params.yaml cannot be read as a mapping.
         WorkspaceBusyError: something runs there.
     """
-    return prepare_overlaid(root, name, read_overlay(root, name))
+    with _overlaid_workspace(root, name, read_overlay(root, name), driver) as workspace:
+        yield workspace
 
 
 def prepare_overlaid(root: Path, name: str, overlay: Mapping[str, object]) -> Path:
-    """As `prepare_workspace`, with what is laid over params.yaml given.
+    """Make or refresh a workspace with what is laid over params.yaml given; its path.
 
     Raises:
         WorkspaceError: git refuses.
         ParamsError: params.yaml cannot be read as a mapping.
         WorkspaceBusyError: something runs there.
     """
+    driver = Driver(name="the preparation of a workspace")
+    with _overlaid_workspace(root, name, overlay, driver) as workspace:
+        return workspace
+
+
+@contextmanager
+def _overlaid_workspace(
+    root: Path, name: str, overlay: Mapping[str, object], driver: Driver
+) -> Iterator[Path]:
     workspace = root / VARIANTS_FOLDER / name
     workspace.parent.mkdir(parents=True, exist_ok=True)
-    # Two variants started at once: git's index takes one at a time, and says nothing to the other.
-    with held(workspace.parent / ".lock"):
-        if workspace.exists():
-            refuse_if_busy(workspace)
-        own = {path.relative_to(workspace).as_posix(): path.read_bytes()
-               for path in withdrawn_files(workspace)}  # fmt: skip
-        _check_out(root, workspace, _snapshot(root))
-    bring_withdrawn(root, workspace)
-    with set_aside(own) as before:
-        bring_withdrawn(before, workspace)
-    _write_params(workspace / "params.yaml", overlay)
-    link_own_files(root, workspace)
-    share_cache(root, workspace)
-    return workspace
+    with ExitStack() as stack:
+        # Two variants started at once: git's index takes one at a time, and says nothing to the
+        # other. Two of one variant must not meet before one of them holds it.
+        with held(workspace.parent / ".lock"):
+            if workspace.exists():
+                refuse_if_busy(workspace)
+            own = {path.relative_to(workspace).as_posix(): path.read_bytes()
+                   for path in withdrawn_files(workspace)}  # fmt: skip
+            _check_out(root, workspace, _snapshot(root))
+            stack.enter_context(sole_use(workspace, driver))
+        bring_withdrawn(root, workspace)
+        with set_aside(own) as before:
+            bring_withdrawn(before, workspace)
+        _write_params(workspace / "params.yaml", overlay)
+        link_own_files(root, workspace)
+        share_cache(root, workspace)
+        yield workspace
 
 
 def read_overlay(root: Path, name: str) -> Mapping[str, object]:

@@ -10,9 +10,9 @@ from tasks.comparing.sides import SideError, side
 from tasks.forget import main as forget
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
-from tasks.workspace.variants import prepare_workspace
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import START, World, after
+from tests.variant_workspaces import prepare_workspace
 
 ROOT = Path(__file__).resolve().parents[4]
 

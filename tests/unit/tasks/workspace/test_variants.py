@@ -5,14 +5,17 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from ruamel.yaml import YAML
 
 from tasks.params.overlays import lay_over
-from tasks.workspace.variants import prepare_workspace
+from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
+from tasks.workspace.variants import variant_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces
 from tests.git_command import git
+from tests.variant_workspaces import prepare_workspace
 
 PARAMS = """\
 run: {seed: 0, threads: 2}
@@ -263,7 +266,7 @@ def test_one_in_which_something_has_run_is_not_thrown_away_for_it(root: Path) ->
     """`git checkout --force` had completed it."""
     workspace = half_made(root)
     (root / ".git/worktrees/no_kl/index.lock").unlink()
-    (workspace / ".work").mkdir()
+    (workspace / ".work").mkdir(exist_ok=True)
     (workspace / ".work/checkpoint").write_text("dear")
 
     assert prepare_workspace(root, "no_kl") == workspace
@@ -281,3 +284,31 @@ def half_made(root: Path) -> Path:
     (half / "locked").write_text("initializing")
     (half / "index.lock").touch()
     return workspace
+
+
+def test_who_prepares_a_workspace_holds_it_and_a_second_changes_nothing(root: Path) -> None:
+    with variant_workspace(root, "no_kl", Driver(name="the first")) as workspace:
+        (root / "code.py").write_text("two\n")
+
+        with pytest.raises(WorkspaceBusyError, match="the first works here"):
+            prepare_workspace(root, "no_kl")
+
+        assert (workspace / "code.py").read_text() == "one\n"
+    assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "two\n"
+
+
+def test_nobody_else_gets_a_workspace_between_its_checkout_and_its_first_use(root: Path) -> None:
+    """The second of two would write the files anew while the first reads them."""
+    entered = Barrier(2, timeout=60)
+
+    def drive(name: str) -> str:
+        try:
+            with variant_workspace(root, "no_kl", Driver(name=name)):
+                entered.wait()
+        except WorkspaceBusyError:
+            entered.wait()
+            return "busy"
+        return "held"
+
+    with ThreadPoolExecutor() as pool:
+        assert sorted(pool.map(drive, ["one", "two"])) == ["busy", "held"]

@@ -28,11 +28,11 @@ from tasks.workspace.orders import (
     send_order,
 )
 from tasks.workspace.runs import commit_run
-from tasks.workspace.variants import prepare_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces, worktree_git
 from tests.git_command import git
 from tests.unit.tasks.workspace.test_runs import commit, of, prepare_run
 from tests.unit.tasks.workspace.test_runs import root as root
+from tests.variant_workspaces import prepare_workspace
 
 SALT = "0123456789abcdef" * 2
 OTHER_SALT = "fedcba9876543210" * 2

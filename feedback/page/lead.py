@@ -9,6 +9,7 @@ from feedback.quality.annotators import (
     QualityParams,
     agreement,
     binomial_two_sided,
+    counting,
     judge_annotators,
 )
 from feedback.quality.answers import load_answers
@@ -22,7 +23,7 @@ def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
     answers = load_answers(connection)
     people = {row.annotator_id: row for row in connection.execute(select(schema.annotators))}
     agreed = agreement(answers)
-    sides = [answer.left for answer in answers if answer.left is not None]
+    sides = [answer.left for answer in counting(answers) if answer.left is not None]
     rows = [_row(row) for row in judge_annotators(answers, params)]
     # Who was resumed has no answers that count; they too can be paused again.
     hired = {name for name, row in people.items() if row.role != "source"}

@@ -54,6 +54,8 @@ class Answer:
     characters: int
     """Length of the prompt and both responses together."""
     gold: str | None = None
+    counts: bool = True
+    """False for what somebody answered before being paused and resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +92,14 @@ class Agreement:
 _Units = dict[str, dict[str, Answer]]
 """pair -> annotator -> answer, without gold items, repeats and skips."""
 _First = list[dict[str, Answer]]
-"""Of each pair the answers that every pair has, as `first_votes` chooses them."""
+"""Of each pair the answers that every pair has, as `first_votes` chooses them, if they count."""
 
 
 def judge_annotators(answers: Sequence[Answer], params: QualityParams) -> list[Quality]:
-    """The quality of everybody who answered, sorted by name."""
+    """The quality of everybody with answers that count, sorted by name."""
+    first = _first(answers)
+    answers = counting(answers)
     units, noise = _units(answers), _evidence(answers)
-    first = first_votes(units.values())
     mine: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         mine[answer.annotator_id].append(answer)
@@ -112,16 +115,18 @@ def agreement(answers: Sequence[Answer]) -> Agreement:
     Args:
         answers: in the order in which they were given.
     """
-    units = [
-        {name: answer.choice for name, answer in unit.items()}
-        for unit in first_votes(_units(answers).values())
-    ]
+    units = [{name: answer.choice for name, answer in unit.items()} for unit in _first(answers)]
     both = [x == y for unit in units for x, y in [islice(unit.values(), 2)]]
     return Agreement(
         raw=share(sum(both), len(both)),
         alpha=krippendorff_alpha(units),
         kappa=_mean_kappa(units),
     )
+
+
+def counting(answers: Sequence[Answer]) -> list[Answer]:
+    """Those that count for quality."""
+    return [answer for answer in answers if answer.counts]
 
 
 def binomial_two_sided(hits: int, n: int) -> float:
@@ -146,6 +151,13 @@ def _units(answers: Sequence[Answer]) -> _Units:
         if answer.purpose == "label" and answer.choice != "skip":
             units[answer.pair_id][answer.annotator_id] = answer
     return units
+
+
+def _first(answers: Sequence[Answer]) -> _First:
+    """Chosen among all: a vote that was asked for in a dispute takes the place of no other one."""
+    chosen = first_votes(_units(answers).values())
+    left = ({name: found for name, found in unit.items() if found.counts} for unit in chosen)
+    return [unit for unit in left if len(unit) > 1]
 
 
 def _evidence(answers: Sequence[Answer]) -> dict[str, float]:

@@ -12,16 +12,16 @@ from preferences.statistics import Share, share
 
 
 def load_answers(connection: Connection) -> list[Answer]:
-    """All labels by people that count, except those from before an annotator was resumed."""
+    """All labels by people that stand, oldest first; which of them count is said of each."""
     labels, assignments = schema.labels, schema.assignments
     people, pairs = schema.annotators, schema.pairs
     query = (
         select(labels, assignments.c.pair_id, assignments.c.purpose, assignments.c.swap)
-        .add_columns(pairs.c.content, pairs.c.gold)
+        .add_columns(pairs.c.content, pairs.c.gold, _since_resumed().label("counts"))
         .join(assignments, assignments.c.assignment_id == labels.c.assignment_id)
         .join(people, people.c.annotator_id == labels.c.annotator_id)
         .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
-        .where(*_counts(), people.c.kind == "human")
+        .where(_stands(), people.c.kind == "human")
         .order_by(labels.c.label_id)
     )
     return [_answer(row) for row in connection.execute(query)]
@@ -57,7 +57,9 @@ def gold_shares(connection: Connection) -> dict[str, Share]:
         .join(labels, labels.c.assignment_id == assignments.c.assignment_id)
         .join(people, people.c.annotator_id == labels.c.annotator_id)
         .join(pairs, pairs.c.pair_id == assignments.c.pair_id)
-        .where(*_counts(), people.c.kind == "human", people.c.paused_reason.is_(None))
+        .where(
+            _stands(), _since_resumed(), people.c.kind == "human", people.c.paused_reason.is_(None)
+        )
         .where(assignments.c.purpose == "gold", labels.c.choice != "skip")
         .group_by(labels.c.annotator_id)
     )
@@ -68,21 +70,23 @@ def gold_shares(connection: Connection) -> dict[str, Share]:
     }
 
 
-def _counts() -> tuple[ColumnElement[bool], ...]:
-    """Conditions on a label with its assignment and annotator: it counts for quality.
+def _stands() -> ColumnElement[bool]:
+    """Condition on a label with its assignment: it is the one to look at.
 
-    Of a pair, the standing answer counts; of a known item or a repeat the first one, whatever was
+    Of a pair, that is the standing answer; of a known item or a repeat the first one, whatever was
     undone later, so that a second look at a check improves nothing.
     """
     labels, assignments = schema.labels, schema.assignments
     standing = and_(labels.c.revision == assignments.c.revision, assignments.c.state == "done")
-    return (
-        labels.c.label_id > schema.annotators.c.judged_from_label,
-        or_(
-            and_(assignments.c.purpose == "label", standing),
-            and_(assignments.c.purpose != "label", labels.c.revision == 1),
-        ),
+    return or_(
+        and_(assignments.c.purpose == "label", standing),
+        and_(assignments.c.purpose != "label", labels.c.revision == 1),
     )
+
+
+def _since_resumed() -> ColumnElement[bool]:
+    """Condition on a label with its annotator: it counts, being none from before a pause."""
+    return schema.labels.c.label_id > schema.annotators.c.judged_from_label
 
 
 def _answer(row: Row[Any]) -> Answer:
@@ -101,4 +105,5 @@ def _answer(row: Row[Any]) -> Answer:
         visible_ms=row.visible_ms,
         characters=characters,
         gold=row.gold if row.purpose == "gold" else None,
+        counts=bool(row.counts),
     )

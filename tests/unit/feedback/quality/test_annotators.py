@@ -128,6 +128,26 @@ def test_gold_repeats_and_peers_are_counted_each_for_itself() -> None:
     assert (row.peers.hits, row.peers.n) == (1, 1)
 
 
+def test_who_was_resumed_leaves_no_vote_of_a_dispute_in_the_place_of_a_first_one() -> None:
+    """x and y agree in 8 of 12; z was asked about the other 4 and is with y in each."""
+    resumed = []
+    for number in range(12):
+        dispute = number < 4
+        resumed.append(answer("x", f"p{number}", "b" if dispute else "a", counts=False))
+        resumed.append(answer("y", f"p{number}", "a"))
+        if dispute:
+            resumed.append(answer("z", f"p{number}", "a"))
+    assert agreement(resumed).raw is None
+    (y, z) = judge_annotators(resumed, QualityParams())
+    assert (y.annotator_id, y.answers, y.peers) == ("y", 12, None)
+    assert (z.annotator_id, z.answers, z.peers) == ("z", 4, None)
+
+    afterwards = [*resumed, answer("x", "q", "a"), answer("y", "q", "b")]
+    found = agreement(afterwards).raw
+    assert found is not None
+    assert (found.hits, found.n) == (0, 1)
+
+
 def test_who_fails_the_known_answers_is_paused_and_judged_afresh_when_resumed(
     desk: Any, make_pairs: Any
 ) -> None:
@@ -156,4 +176,7 @@ def test_who_fails_the_known_answers_is_paused_and_judged_afresh_when_resumed(
         accounts.resume(connection, "ana")
     assert pause_inaccurate(desk.database, QualityParams()) == {}
     with desk.database.reading() as connection:
-        assert {one.annotator_id for one in load_answers(connection)} == {"ben"}
+        counted = [one.annotator_id for one in load_answers(connection) if one.counts]
+        assert set(counted) == {"ben"}
+        people = lead_view(connection, QualityParams())["people"]
+    assert {row["name"]: row["answers"] for row in people} == {"ana": 0, "ben": len(counted)}

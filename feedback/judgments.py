@@ -257,10 +257,10 @@ def _check_values(row: Mapping[str, Any], where: str) -> None:
     for name, allowed in (
         ("choice", CHOICES),
         ("kind", KINDS),
-        ("shown_order", SHOWN_ORDERS),
+        ("shown_order", (*SHOWN_ORDERS, None)),
     ):
-        if row.get(name) not in allowed:
-            expected = ", ".join(allowed)
+        if row.get(name, "") not in allowed:
+            expected = ", ".join(map(str, allowed)).replace("None", "null")
             raise JudgmentError(f"{where}: {name} is {row.get(name)!r}, expected one of {expected}")
     strength = row.get("strength")
     if strength is not None and (isinstance(strength, bool) or strength not in STRENGTHS):

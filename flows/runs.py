@@ -27,7 +27,9 @@ from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError
+from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.files import read_json, write_json
+from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.held import is_held
 from tasks.workspace.runs import NAMES, run_workspace
 from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
@@ -130,7 +132,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
             state = _work(workspace, choices.until)
         continue_if_labelled(workspace)  # Now that it is free.
         return state
-    except (ParamsError, WorkspaceError, GraphError) as error:
+    except (ParamsError, WorkspaceError, GraphError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))
@@ -243,6 +245,8 @@ def _work(workspace: Path, until: str | None) -> State[None]:
     write_json(workspace / NOTE, {**note, "waits": bool(before and before["waits"])})
     try:
         params = load_params(workspace / "params.yaml")
+        # A run that is continued may have had more of them.
+        put_away_former_rounds(workspace, params.rounds)
         branch = RunBranch(workspace, flow_run)
         branch.start()
         end = bring_up_to_date(workspace, flow_run, params, until=until, branch=branch)

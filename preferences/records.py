@@ -231,9 +231,10 @@ class Judgment(_Rowed):
         return super(Judgment, cls).from_row({**row, "annotator_id": composed(row["annotator_id"])})
 
     def to_row(self) -> Row:
-        """The row for the file; absent extras are left out, a strength of null is not."""
+        """The row for the file; absent extras are left out, no strength or shown order is null."""
         row = super(Judgment, self).to_row()
-        return {name: row[name] for name in row if row[name] is not None or name == "strength"}
+        said = ("strength", "shown_order")
+        return {name: row[name] for name in row if row[name] is not None or name in said}
 
 
 def content_id(judgment: Judgment) -> str:

@@ -89,7 +89,7 @@ def _from_trl_row(where: str, row: Mapping[str, Any], round_key: str, source: st
         annotator_version="trl",
         choice=choice,
         strength=strength if choice == "a" and strength in (1, 2, 3, 4) else None,
-        shown_order="AB",
+        shown_order=None,
         answer_a=text_hash(chosen),
     )
 

@@ -90,9 +90,9 @@ def _since_resumed() -> ColumnElement[bool]:
 
 
 def _answer(row: Row[Any]) -> Answer:
-    left = None
-    if row.choice in ("a", "b"):
-        left = (row.choice == "a") != bool(row.swap)
+    left, order = None, schema.SWAPS[row.swap]
+    if row.choice in ("a", "b") and order is not None:
+        left = (row.choice == "a") == (order == "AB")
     prompt, response_a, response_b, *_ = json.loads(row.content)
     characters = len(response_a) + len(response_b) + len(str(prompt))
     return Answer(

@@ -245,7 +245,7 @@ def _repeatable(connection: Connection, annotator_id: str, gap: int) -> tuple[st
         .limit(1)
     )
     row = connection.execute(query).first()
-    return None if row is None else (row.pair_id, "repeat", 1 - row.swap)
+    return None if row is None else (row.pair_id, "repeat", int(row.swap != 1))
 
 
 def _lease(

@@ -112,8 +112,8 @@ def _close(
     The pair may be, or may have been, on the annotator's screen: the table then has a `row`.
     """
     table = schema.assignments
-    values = {"round": judgment.round, "swap": int(judgment.shown_order == "BA"), "state": "done"}
-    values |= {"lease_until_ms": at, "served_ms": at}
+    values = {"round": judgment.round, "swap": schema.SWAPS.index(judgment.shown_order)}
+    values |= {"state": "done", "lease_until_ms": at, "served_ms": at}
     if row is not None:
         revision = row.revision + 1
         this = update(table).where(table.c.assignment_id == row.assignment_id)

@@ -24,6 +24,11 @@ from sqlalchemy import (
     text,
 )
 
+from preferences.records import ShownOrder
+
+SWAPS: tuple[ShownOrder | None, ...] = ("AB", "BA", None)
+"""By an assignment's `swap`: which response was shown first; of imported ones nobody may know."""
+
 metadata = MetaData()
 
 _Key = BigInteger().with_variant(Integer, "sqlite")
@@ -89,7 +94,9 @@ assignments = Table(
     Column("round", String(64), ForeignKey("rounds.round"), nullable=False),
     Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
     Column("purpose", String(8), nullable=False, comment="label, gold or repeat"),
-    Column("swap", Integer, nullable=False, comment="1: response_b is shown on the left"),
+    Column(
+        "swap", Integer, nullable=False, comment="1: response_b on the left; 2: unknown"
+    ),
     Column("state", String(8), nullable=False, comment="open, done or free"),
     Column("revision", Integer, nullable=False, comment="of its newest label, 0 = none yet"),
     Column("lease_until_ms", BigInteger, nullable=False),

@@ -104,7 +104,7 @@ def _judgment(row: Row[Any], stored: Pair) -> Judgment:
         annotator_version=row.guideline_hash,
         choice=row.choice,
         strength=row.strength,
-        shown_order="BA" if row.swap else "AB",
+        shown_order=schema.SWAPS[row.swap],
         revision=row.revision,
         answer_a=text_hash(stored.response_a),
         created_at=at.isoformat(timespec="milliseconds"),

@@ -287,6 +287,23 @@ def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):
         assert params["run"]["seed"] == seed
 
 
+def test_a_run_that_goes_on_with_fewer_rounds_has_the_others_put_away(
+    checkout: Checkout, orders: Orders
+):
+    assert orders.ended(orders.order(name="fewer", rounds=2))["name"] == "Completed"
+    workspace = checkout.root / ".work/runs/fewer"
+    assert (workspace / "results/evaluate/r2").is_dir()
+
+    state = orders.ended(orders.order(name="fewer", rounds=1))
+
+    assert state["name"] == "Completed", state["message"]
+    assert not [path for path in checkout.outputs(workspace) if "r2" in path]
+    assert "r2" not in (workspace / "dvc.lock").read_text()
+    # Nothing is lost: with the round they come back.
+    assert orders.ended(orders.order(name="fewer", rounds=2))["name"] == "Completed"
+    assert (workspace / "results/evaluate/r2/metrics.json").is_file()
+
+
 def test_a_cancel_ends_the_stage_which_keeps_its_checkpoint_and_the_run_can_go_on(
     checkout: Checkout, orders: Orders
 ):

@@ -11,8 +11,9 @@ import pytest
 from feedback.__main__ import main
 from feedback.judgments import read_judgments, to_lines
 from preferences.reader import read_rows
-from preferences.records import pair_id
+from preferences.records import Judgment, pair_id
 from preferences.schemas import JUDGMENTS
+from preferences.statistics import votes_of
 from tests.unit.feedback.conftest import Command, write_comparisons
 from tests.unit.feedback.judged_pairs import a_judgment
 
@@ -90,6 +91,27 @@ def test_a_second_import_of_a_file_changes_nothing(
     code, out, _ = run("import", file, "--round", "r1", "--format", "trl")
     assert (code, out) == (0, "0 judgments imported, 1 already known, 0 refused\n")
     assert desk.progress().judgments == 1
+
+
+def test_nobody_is_said_to_have_been_shown_the_better_response_first(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    """Rows of chosen and rejected do not say; every import was a vote for the left one."""
+    desk.publish(pairs := make_pairs(3))
+    file = tmp_path / "vendor.jsonl"
+    row = {"prompt": "prompt 1", "chosen": "answer 1 b", "rejected": "answer 1 a"}
+    file.write_text(to_lines([row]), encoding="utf-8")
+    run("import", file, "--round", "r1", "--format", "trl")
+    exported = tmp_path / "judgments.jsonl"
+    assert run("export", "--round", "r1", "--out", exported)[0] == 0
+
+    (row,) = read_rows(exported, JUDGMENTS)
+    assert (row["choice"], row["shown_order"]) == ("b", None)
+    judgment = Judgment.from_row(row)
+    assert votes_of(pairs, [judgment]).first_wins() is None
+    # Who has the export can take it: nothing changes.
+    code, out, _ = run("import", exported, "--round", "r1")
+    assert (code, out) == (0, "0 judgments imported, 1 already known, 0 refused\n")
 
 
 def vendor_file(path: Path, *changes: dict[str, Any]) -> Path:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -26,5 +27,13 @@ def unless_cancelled(state: State[Any]) -> State[Any]:
     ):
         now = client.read_flow_run(UUID(str(runtime.flow_run.id))).state
         if now is not None and now.is_cancelling():
-            return Cancelled(message="somebody has cancelled the run, which ends after this stage")
+            return Cancelled(message="somebody has cancelled the run")
     return state
+
+
+def is_cancelled(flow_run: UUID) -> bool:
+    """Whether somebody has cancelled a flow run; False where Prefect's server does not say."""
+    with suppress(ObjectNotFound, httpx.HTTPError), get_client(sync_client=True) as client:
+        now = client.read_flow_run(flow_run).state
+        return now is not None and now.is_cancelling()
+    return False

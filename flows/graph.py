@@ -56,3 +56,14 @@ def plan(root: Path, until: str | None = None) -> list[PlannedStage]:
 def _needed(name: str, needs: Mapping[str, AbstractSet[str]]) -> set[str]:
     """The stage and all that it depends on, however far away."""
     return {name}.union(*(_needed(need, needs) for need in needs[name]))
+
+
+def plan_line(stages: list[PlannedStage]) -> str:
+    """The plan for the log, with a star where a stage uses the accelerator."""
+    stale = [f"{planned.name}{'*' if planned.gpu else ''}" for planned in stages if planned.stale]
+    if not stale:
+        return f"All {len(stages)} stages are unchanged; nothing to run."
+    return (
+        f"{len(stale)} of {len(stages)} stages are stale or depend on one that is (* on the "
+        f"accelerator where there is one): {', '.join(stale)}"
+    )

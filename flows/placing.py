@@ -6,6 +6,7 @@ afterwards, and dvc.lock has the same entry.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import get_run_logger
@@ -42,7 +43,9 @@ def pool_of(planned: PlannedStage) -> str | None:
     return os.environ.get(GPU_POOL if planned.gpu else CPU_POOL) or None
 
 
-def run_in_pool(stage: str, root: Path, pool: str, *, execution: str) -> Ending:
+def run_in_pool(
+    stage: str, root: Path, pool: str, *, execution: str, is_cancelled: Callable[[], bool]
+) -> Ending:
     """Bring one DVC stage up to date in a work pool; what can only be done here is done here.
 
     Args:
@@ -50,9 +53,10 @@ def run_in_pool(stage: str, root: Path, pool: str, *, execution: str) -> Ending:
         root: the workspace; what the stage reads is there.
         pool: Prefect's name of it.
         execution: id of the pipeline execution.
+        is_cancelled: whether a stage that stays here is no longer wanted.
     """
     try:
-        return _bring_up_to_date(stage, root, pool, execution)
+        return _bring_up_to_date(stage, root, pool, execution, is_cancelled)
     except (ParamsError, DefinitionError, OrderError) as error:
         return Ending("bad_input", str(error))
     except (GraphError, DvcBusyError) as error:
@@ -62,7 +66,9 @@ def run_in_pool(stage: str, root: Path, pool: str, *, execution: str) -> Ending:
         return Ending("failed", str(error))
 
 
-def _bring_up_to_date(stage: str, root: Path, pool: str, execution: str) -> Ending:
+def _bring_up_to_date(
+    stage: str, root: Path, pool: str, execution: str, is_cancelled: Callable[[], bool]
+) -> Ending:
     logger = get_run_logger()
     inputs = stage_inputs(root, stage)
     wanted = need(root, stage)
@@ -72,7 +78,7 @@ def _bring_up_to_date(stage: str, root: Path, pool: str, execution: str) -> Endi
     if wanted == "restoring" or reason:
         if reason:
             logger.info("%s runs here and not in the pool %s: %s", stage, pool, reason)
-        return run_stage(stage, root, execution=execution, logger=logger)
+        return run_stage(stage, root, execution=execution, logger=logger, is_cancelled=is_cancelled)
     return _order(stage, root, pool, inputs, execution)
 
 

@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect import Task, flow, get_run_logger, runtime, task
 from prefect.cache_policies import NO_CACHE
@@ -21,10 +23,10 @@ from prefect.states import Completed, Failed
 
 from flows import promotion_request
 from flows.artifacts import left_out_while_away, publish_results, publish_runs, publish_stage
-from flows.cancelled import unless_cancelled
+from flows.cancelled import is_cancelled, unless_cancelled
 from flows.crashed import report_crash
 from flows.forking import forks
-from flows.graph import PlannedStage, plan
+from flows.graph import PlannedStage, plan, plan_line
 from flows.placing import pool_of, run_in_pool
 from flows.run_branch import RunBranch
 from flows.stages import Ending, run_stage
@@ -192,20 +194,11 @@ def as_it_is_now(state: State[None], root: Path, went_through: list[str]) -> Sta
     return State(type=state.type, name=state.name, message=message)
 
 
-def plan_line(stages: list[PlannedStage]) -> str:
-    """The plan for the log, with a star where a stage uses the accelerator."""
-    stale = [f"{planned.name}{'*' if planned.gpu else ''}" for planned in stages if planned.stale]
-    if not stale:
-        return f"All {len(stages)} stages are unchanged; nothing to run."
-    return (
-        f"{len(stale)} of {len(stages)} stages are stale or depend on one that is (* on the "
-        f"accelerator where there is one): {', '.join(stale)}"
-    )
-
-
-def second_try_can_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+def second_try_can_help(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether a stage that ended in `state` deserves its one retry."""
-    return state.name in WORTH_A_RETRY
+    if state.name not in WORTH_A_RETRY:
+        return False
+    return run.flow_run_id is None or not is_cancelled(run.flow_run_id)
 
 
 @task(
@@ -222,9 +215,13 @@ def stage(
     """One DVC stage, here or in a work pool; how it ended becomes the name of the state."""
     if not stale:
         return task_state(Ending("unchanged"))
+    cancelled = partial(is_cancelled, UUID(str(runtime.flow_run.id)))
     if pool is not None:
-        return task_state(run_in_pool(name, root, pool, execution=execution))
-    return task_state(run_stage(name, root, execution=execution, logger=get_run_logger()))
+        ending = run_in_pool(name, root, pool, execution=execution, is_cancelled=cancelled)
+    else:
+        logger = get_run_logger()
+        ending = run_stage(name, root, execution=execution, logger=logger, is_cancelled=cancelled)
+    return task_state(ending)
 
 
 def ask_for_promotion(root: Path, params: Params) -> None:

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,9 @@ from tasks.workspace.dvc_process import DVC
 GRACE_SECONDS = 8.0
 """For a stage to take its step to the end and write a checkpoint: ten seconds after a cancel it has
 gone. A step that takes longer is given up; the checkpoint before it is kept."""
+
+LOOK_SECONDS = 5.0
+"""So often a running stage's flow run is looked at: it may have been cancelled."""
 
 How = Literal[
     "ran", "unchanged", "cached", "waiting", "blocked", "stopped", "bad_input", "failed", "killed",
@@ -56,7 +60,12 @@ class Ending:
 
 
 def run_stage(
-    stage: str, root: Path, *, execution: str, logger: logging.Logger | logging.LoggerAdapter[Any]
+    stage: str,
+    root: Path,
+    *,
+    execution: str,
+    logger: logging.Logger | logging.LoggerAdapter[Any],
+    is_cancelled: Callable[[], bool] | None = None,
 ) -> Ending:
     """Bring one DVC stage up to date; call it in the main thread.
 
@@ -69,6 +78,8 @@ def run_stage(
         root: the workspace, with dvc.yaml.
         execution: id of the pipeline execution, the parent run in MLflow.
         logger: gets each line that DVC and the stage write.
+        is_cancelled: whether the stage is no longer wanted; asked in a thread. It then takes the
+            step at hand to its end and writes a checkpoint. None: who cancels ends this process.
     """
     outcome_file = root / ".work" / stage / "outcome.json"
     before = _read(outcome_file)
@@ -82,9 +93,10 @@ def run_stage(
     )
     said: deque[str] = deque(maxlen=200)
     try:
-        for line in _readable(process):
-            said.append(line)
-            logger.log(_level(line), "%s", line)
+        with _ended_if(is_cancelled, process):
+            for line in _readable(process):
+                said.append(line)
+                logger.log(_level(line), "%s", line)
         code = process.wait()
         drop_recorded_checkpoints(root)
     except KeyboardInterrupt:
@@ -97,6 +109,26 @@ def run_stage(
     # An outcome from an earlier run says nothing about this one.
     outcome = json.loads(after) if after and after != before else None
     return ending(stage, code, outcome, list(said))
+
+
+@contextmanager
+def _ended_if(
+    is_cancelled: Callable[[], bool] | None, process: "subprocess.Popen[bytes]"
+) -> Iterator[None]:
+    over = threading.Event()
+
+    def look() -> None:
+        while is_cancelled and not over.wait(LOOK_SECONDS):
+            if is_cancelled():
+                processes.signal_group(process, signal.SIGTERM)
+                return
+
+    watch = threading.Thread(target=look, daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def ending(stage: str, code: int, outcome: dict[str, Any] | None, said: list[str]) -> Ending:

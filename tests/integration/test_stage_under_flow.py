@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows import processes
+from flows import processes, stages
 from flows.stages import _finish_step, run_stage
 from tests.integration.flow_world import (  # noqa: F401
     ROOT,
@@ -102,6 +102,23 @@ def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(
     assert eventually(lambda: not any(map(is_alive, tree)))
     assert (workspace / "asked").read_text() == signals[0].name
     assert (workspace / "checkpoint").exists() == kept
+
+
+def test_a_stage_whose_run_is_cancelled_is_asked_to_end_and_keeps_its_checkpoint(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stages, "LOOK_SECONDS", 0.1)
+    ask(workspace, sft={"sleeps": True, "step": 1})
+
+    def is_cancelled() -> bool:
+        return (workspace / "pids").exists()
+
+    logger = logging.getLogger("test_flow_stages")
+    ending = run_stage("sft", workspace, execution="e1", logger=logger, is_cancelled=is_cancelled)
+
+    assert ending.how == "killed"
+    assert (workspace / "asked").read_text() == "SIGTERM"
+    assert (workspace / "checkpoint").exists()
 
 
 @pytest.mark.long

@@ -4,15 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.objects import TaskRun
 
 from flows import promotion_request
-from flows.graph import PlannedStage
-from flows.rlhf import ask_for_promotion, flow_links, plan_line, second_try_can_help, stage
+from flows.graph import PlannedStage, plan_line
+from flows.rlhf import ask_for_promotion, flow_links, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
 from flows.states import STATE_NAMES, task_state
 from tasks.params.loading import load_params
 from tasks.running.outcome import EXIT_CODES
 
+OUTSIDE = TaskRun(task_key="stage", dynamic_key="0")
+"""Of no flow run that somebody could have cancelled."""
 WELL = ["ran", "unchanged", "cached", "waiting"]
 
 
@@ -46,7 +49,7 @@ def test_only_a_crash_deserves_a_second_try():
     helped = {
         how
         for how in STATE_NAMES
-        if second_try_can_help(stage, None, task_state(Ending(how, "")))  # type: ignore[arg-type]
+        if second_try_can_help(stage, OUTSIDE, task_state(Ending(how, "")))
     }
     assert helped == {"failed", "killed"}
 
@@ -111,4 +114,4 @@ def test_a_round_that_its_fresh_labels_stop_shows_as_stopped_and_is_not_tried_ag
     code = EXIT_CODES["stopped"]
     state = task_state(Ending(HOW_BY_EXIT_CODE[code], "the reward model orders 0.5 of 500 pairs"))
     assert (state.name, state.is_failed()) == ("Stopped", True)
-    assert not second_try_can_help(stage, None, state)  # type: ignore[arg-type]
+    assert not second_try_can_help(stage, OUTSIDE, state)

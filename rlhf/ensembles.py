@@ -72,10 +72,8 @@ def load_members(folder: Path, device: torch.device) -> list[RewardModel]:
     Raises:
         ModelFolderError: the folder, or that of a member, holds no model.
     """
-    folders = [folder]
-    while (further := member_folder(folder, len(folders))).exists():
-        folders.append(further)
-    return [load_reward_model(place, device, torch.Generator()) for place in folders]
+    places = member_folders(folder)
+    return [load_reward_model(place, device, torch.Generator()) for place in places]
 
 
 def save_members(
@@ -87,6 +85,14 @@ def save_members(
     """Write the members after the first, as `save_model` does; `folder` is that of the first."""
     for number, member in enumerate(members_of(model)[1:], start=1):
         save_model(member.classifier, member_folder(folder, number), stored, changed)
+
+
+def member_folders(folder: Path) -> list[Path]:
+    """Where the members of a folder lie, in their order; the first in the folder itself."""
+    found = [folder]
+    while (further := member_folder(folder, len(found))).exists():
+        found.append(further)
+    return found
 
 
 def member_folder(folder: Path, number: int) -> Path:

@@ -68,7 +68,7 @@ def add_adapter(
     Raises:
         ModelFolderError: `check_targets` refuses what `targets` names, or `peft` does.
     """
-    check_targets(model, params.targets or ())
+    check_targets(model, params.targets or (), head=head)
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 (takes seconds)
 
     config = LoraConfig(
@@ -83,7 +83,8 @@ def add_adapter(
             warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
             inject_adapter_in_model(config, model, NAME)
     except ValueError as error:
-        raise ModelFolderError(f"lora.targets {params.targets}: {error}") from None
+        reason = str(error).partition("\n")[0]
+        raise ModelFolderError(f"lora.targets {params.targets}: {reason}") from None
     for name, weight in adapter_weights(model).items():
         # As nn.Linear draws its weights: uniform in ± 1 / sqrt(inputs). B stays at zero.
         if "lora_A" in name:

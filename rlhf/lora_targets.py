@@ -8,7 +8,11 @@ from rlhf.model_folders import ModelFolderError
 
 
 def check_targets(
-    model: nn.Module, targets: Sequence[str], *, setting: str = "lora.targets"
+    model: nn.Module,
+    targets: Sequence[str],
+    *,
+    head: nn.Module | None = None,
+    setting: str = "lora.targets",
 ) -> None:
     """Refuse names that are of no layer, and layers whose adapter could not be merged.
 
@@ -33,6 +37,10 @@ def check_targets(
                 f"{setting}: no layer is named {target}; expected some of {known}"
             )
         for name, layer in named:
+            if layer is head:
+                raise ModelFolderError(
+                    f"{setting}: {name} is the new head, which is trained whole; leave it out"
+                )
             if isinstance(layer, nn.Embedding):
                 raise ModelFolderError(
                     f"{setting}: {name} is an embedding; adapters go on linear layers"

@@ -252,10 +252,11 @@ def _train(
     ]
     kept = [pair for pair in pairs if len(pair) <= params.max_tokens and pair.weight > 0]
     if not kept:
+        newest = {"newest": " of this round (reward.preferences: newest)"}
         raise StageEnd(
             "bad_input",
-            f"none of {len(rows)} preferences has at most {params.max_tokens} tokens "
-            "(reward.max_tokens) and a weight above 0",
+            f"none of {len(rows)} preferences{newest.get(params.preferences, '')} has at most "
+            f"{params.max_tokens} tokens (reward.max_tokens) and a weight above 0",
         )
     limit = f"a side of more than {params.max_tokens} tokens (reward.max_tokens), or weight 0"
     say_left_out(len(pairs) - len(kept), len(pairs), "preferences", limit)

@@ -76,6 +76,8 @@ def run(stage: Stage) -> None:
     if data.heldout:
         after = sft.mean_loss(model, data.heldout, params, pad_id=pad, compute=compute)
         metrics["heldout"] = {"demonstrations": len(data.heldout), "base": before, "sft": after}
+    if data.heldout_too_long:
+        metrics["heldout_too_long"] = data.heldout_too_long
     changed = adapter.changed if adapter is not None else ()
     target = write_model(stage, model, tokenizer, "models/sft", changed)
     if adapter is not None:
@@ -108,6 +110,7 @@ class Data(NamedTuple):
     """Measured only."""
     too_long: int
     """How many were left out of `train`."""
+    heldout_too_long: int
 
 
 def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
@@ -123,7 +126,10 @@ def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
             row["messages"] if "messages" in row else (row["prompt"], row["response"])
         )
     train, too_long = sft.encode_examples(tokenizer, sides["train"], params.max_tokens)
-    heldout, _ = sft.encode_examples(tokenizer, sides["heldout"], params.max_tokens)
+    heldout, heldout_too_long = sft.encode_examples(tokenizer, sides["heldout"], params.max_tokens)
+    if not sides["train"]:
+        words = f"all {len(sides['heldout'])} demonstrations are held out (sft.heldout_fraction)"
+        raise StageEnd("bad_input", words)
     if not train:
         raise StageEnd(
             "bad_input",
@@ -132,7 +138,9 @@ def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
         )
     limit = f"more than {params.max_tokens} tokens (sft.max_tokens)"
     say_left_out(too_long, len(sides["train"]), "demonstrations", limit)
-    return Data(train, heldout, too_long)
+    held_out = "demonstrations that are held out"
+    say_left_out(heldout_too_long, len(sides["heldout"]), held_out, limit)
+    return Data(train, heldout, too_long, heldout_too_long)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class OptimiserParams:
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """The way from the peak to `final_fraction` of it."""
     final_fraction: Fraction = 0.1
-    """Learning rate at the last step, as a fraction of the peak (not for `constant`)."""
+    """Where the rate arrives one step after the last (in PPO one rollout), as a fraction of the
+    peak (not for `constant`)."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this global norm."""

@@ -165,6 +165,8 @@ class PPOParams:
                     "would hold nothing back"
                 ),
             )
+        if self.kl_adaptive is not None and self.kl_coef == 0:
+            yield "kl_adaptive", "multiplies kl_coef, which is 0 and stays so; start above 0"
         yield from self._update_problems()
         yield from self._advantage_problems()
         yield from self._value_problems() if self.has_value_function() else self._left_over()

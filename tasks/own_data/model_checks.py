@@ -28,6 +28,9 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
     for key, folder in _scorers(params, root).items():
         yield from ((key, text) for text in _scores_problems(folder))
+        if key == "reward.model" and (folder / "member_2").is_dir():
+            text = f"{_shown(folder, root)} is an ensemble, expected one model; name a member"
+            yield key, text
     yield from _start_problems(params, root)
     function = own_function(params.ppo.rewards)
     if function is not None:
@@ -51,7 +54,7 @@ def model_notes(params: Params, root: Path) -> Iterator[str]:
         most = longest_of(_config(folder))
         if longer := [keys for keys, tokens in allowed.items() if most and tokens > most]:
             yield (
-                f"{key}: {folder.relative_to(root)} reads at most {most} of its tokens, but "
+                f"{key}: {_shown(folder, root)} reads at most {most} of its tokens, but "
                 f"{', '.join(longer)} may be more of the policy's; a longer text ends the stage, "
                 "so lower them unless prompts and responses are short"
             )
@@ -68,6 +71,10 @@ def _scorers(params: Params, root: Path) -> dict[str, Path]:
         for key, name in named.items()
         if name is not None and name != NO_MODEL and (root / name).is_dir()
     }
+
+
+def _shown(folder: Path, root: Path) -> Path:
+    return folder.relative_to(root) if folder.is_relative_to(root) else folder
 
 
 def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:

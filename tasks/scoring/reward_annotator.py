@@ -10,10 +10,11 @@ from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
+from rlhf.ensembles import load_scorer, member_folders
 from rlhf.frozen import freeze
 from rlhf.model_folders import ModelFolderError, is_reward_model
 from rlhf.models import load_tokenizer
-from rlhf.reward_models import RewardModel, load_reward_model
+from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.params.loading import RunParams
 from tasks.running.models import start_compute
@@ -21,7 +22,7 @@ from tasks.running.outcome import StageEnd
 
 
 def ask_reward_model(folder: Path, pairs: Sequence[Pair], run: RunParams) -> list[Judgment]:
-    """One judgment of each pair by the scores of a model: of this pipeline, or any classifier.
+    """One judgment of each pair by the scores of a folder: ours, an ensemble, or any classifier.
 
     Raises:
         StageEnd: the folder is missing, or its model is no sequence classifier of one label or two.
@@ -45,14 +46,14 @@ def ask_reward_model(folder: Path, pairs: Sequence[Pair], run: RunParams) -> lis
 
 def _scorer(folder: Path, device: torch.device) -> tuple[RewardModel, Encoder]:
     if is_reward_model(folder) and not reads_text(folder):
-        model = load_reward_model(folder, device, torch.Generator())
-        return model, Encoder(load_tokenizer(folder))
+        return load_scorer(folder, device), Encoder(load_tokenizer(folder))
     return load_classifier(folder, device), load_text_encoder(folder)
 
 
 def _version(folder: Path) -> str:
-    """A hash of configuration and weights."""
+    """A hash of configuration and weights, of an ensemble's members in their order."""
     digest = hashlib.sha256()
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        digest.update(path.read_bytes())
+    for member in member_folders(folder):
+        for path in sorted([member / "config.json", *member.glob("*.safetensors")]):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

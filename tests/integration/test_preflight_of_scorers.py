@@ -143,6 +143,19 @@ def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
     assert "judge reads" not in caplog.text
 
 
+def test_an_ensemble_is_no_reward_model_of_others(place: Place):
+    """Its further members would be left out without a word."""
+    write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)
+    write_reward_model(place.root / "judge/member_2", score_std=1.0, score_mean=0.0)
+    place.values["reward"] = {"model": "judge"}
+
+    (found,) = place.preflight()
+    assert found == "reward.model: judge is an ensemble, expected one model; name a member"
+
+    place.values["reward"] = {"model": "judge/member_2"}
+    check_inputs(load_params(place.save()), place.root)
+
+
 def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
     write_reward_model(place.root / "models/rounds/r1/reward", score_std=1.0, score_mean=0.0)
     place.values["label"] = {

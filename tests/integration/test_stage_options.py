@@ -41,6 +41,54 @@ def test_packed_demonstrations_train_the_model_that_unpacked_ones_train(world: P
         torch.testing.assert_close(packed[name], weight, rtol=0, atol=2e-4)
 
 
+def test_what_is_held_out_and_too_long_is_counted(world: Path, capfd: pytest.CaptureFixture[str]):
+    """By the tokens of the template, counted here."""
+    tokenizer = AutoTokenizer.from_pretrained(world / "models/base")
+    lines = (world / "data/prepared/demonstrations.jsonl").read_text().splitlines()
+    lengths = []
+    for row in map(json.loads, lines):
+        turns = [{"role": "user", "content": row["prompt"]},
+                 {"role": "assistant", "content": row["response"]}]  # fmt: skip
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+        side = split_of(row["prompt"], heldout_fraction=0.3, salt="demonstrations")
+        lengths.append((side, len(tokenizer(text, add_special_tokens=False)["input_ids"])))
+    most = sorted(length for _, length in lengths)[len(lengths) // 2]
+    longer = [side for side, length in lengths if length > most]
+    assert {"train", "heldout"} == set(longer)
+    set_params(world, "sft", {"heldout_fraction": 0.3, "max_tokens": most})
+    forget(world, "sft")
+
+    assert run(world, "sft") == 0
+
+    found = json.loads((world / "results/sft/metrics.json").read_text())
+    assert found["too_long"] == longer.count("train")
+    assert found["heldout_too_long"] == longer.count("heldout")
+    of = [side for side, _ in lengths].count("heldout")
+    expected = f"{longer.count('heldout')} of {of} demonstrations that are held out left out"
+    assert expected in capfd.readouterr().err
+
+    set_params(world, "sft", {"heldout_fraction": 0.999})
+    assert run(world, "sft") == 2
+    said = "sft: all 64 demonstrations are held out (sft.heldout_fraction)\n"
+    assert capfd.readouterr().err.endswith(said)
+
+
+def test_the_newest_preferences_of_a_round_without_any_are_named(
+    world: Path, capfd: pytest.CaptureFixture[str]
+):
+    path = world / "data/rounds/r1/preferences/train.jsonl"
+    text = path.read_text()
+    assert '"round": "r1"' in text
+    path.write_text(text.replace('"round": "r1"', '"round": "r0"'))
+    set_params(world, "reward", {"preferences": "newest"})
+    forget(world, "reward@r1")
+
+    assert run(world, "reward@r1") == 2
+    assert "none of 0 preferences of this round (reward.preferences: newest)" in (
+        capfd.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("stage", "curve"),
     [

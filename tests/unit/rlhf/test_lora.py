@@ -86,6 +86,24 @@ def test_a_weight_that_two_layers_share_gets_no_adapter(target):
     assert not has_adapter(model)
 
 
+def test_a_reward_models_head_gets_no_adapter():
+    """It is new and trained whole; with an adapter on it no later stage would know it."""
+    model = tiny.reward_model()
+    words = "^lora.targets: score is the new head, which is trained whole; leave it out$"
+    with pytest.raises(ModelFolderError, match=words):
+        add_adapter(
+            model.classifier, LoraParams(targets=["q_proj", "score"]), generator(), head=model.head
+        )
+    assert not has_adapter(model.classifier)
+
+
+def test_a_part_that_is_no_layer_is_refused_in_one_line():
+    with pytest.raises(ModelFolderError) as error:
+        add_adapter(tiny.llama(), LoraParams(targets=["mlp"]), generator())
+    assert str(error.value).startswith("lora.targets ['mlp']: ")
+    assert "\n" not in str(error.value)
+
+
 @torch.no_grad()
 def test_a_head_with_a_weight_of_its_own_is_published_as_it_was_trained(assert_close):
     model = policy("qwen3")

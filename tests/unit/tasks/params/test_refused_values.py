@@ -69,6 +69,15 @@ def test_an_address_without_a_password_is_welcome(params: ParamsFile, address: s
     assert load_params(params.path).label.store == address
 
 
+def test_an_adaptive_coefficient_of_0_is_refused_since_it_would_stay_so(params: ParamsFile):
+    params.set("ppo.kl_adaptive", {"target": 6.0, "horizon": 10_000})
+    YAML().dump(params.values, params.path)
+    assert load_params(params.path).ppo.kl_adaptive is not None
+    assert params.set("ppo.kl_coef", 0).problems() == [
+        "ppo.kl_adaptive: multiplies kl_coef, which is 0 and stays so; start above 0"
+    ]
+
+
 def test_an_unknown_key_in_an_optional_part_is_refused_too(params: ParamsFile):
     adaptive = {"target": 6.0, "horizont": 10_000}
     problems = params.set("ppo.kl_adaptive", adaptive).problems()

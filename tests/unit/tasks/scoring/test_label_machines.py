@@ -1,5 +1,6 @@
 """The stage `label` with machines as annotators: a reward model's folder, an endpoint."""
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -90,6 +91,43 @@ def test_the_version_is_that_of_the_weights(folder: Path) -> None:
     other.set_normaliser(0.0, 1.0)
     other.classifier.save_pretrained(folder)
     assert ask_reward_model(folder, PAIRS, RUN)[0].annotator_version != before
+
+
+def test_an_ensemble_judges_by_all_of_its_members(folder: Path) -> None:
+    """By the mean of three; the first alone says otherwise of some pairs."""
+    responses = [" ".join(words) for words in itertools.permutations(("lamp", "new", "way", "one"))]
+    pairs = [pair(tiny.LINES[0], *two) for two in itertools.pairwise(responses)]
+    alone = ask_reward_model(folder, pairs, RUN)
+    members = [tiny.reward_model(seed, vocabulary=len(tiny.tokenizer())) for seed in (7, 8, 9)]
+    for number, member in enumerate(members, start=1):
+        member.set_normaliser(0.0, 1.0)
+        place = folder if number == 1 else folder / f"member_{number}"
+        member.classifier.save_pretrained(place)
+
+    def mean(prompt: str, response: str) -> float:
+        row = tiny.tokenizer()(f"<|user|>{prompt}<|end|><|assistant|>")["input_ids"]
+        row = [*row, *tiny.tokenizer()(response)["input_ids"], tiny.tokenizer().eos_token_id]
+        with torch.no_grad():
+            mask = torch.ones(1, len(row)) == 1
+            scores = [float(each.raw_scores(torch.tensor([row]), mask)) for each in members]
+        return sum(scores) / len(scores)
+
+    judgments = ask_reward_model(folder, pairs, RUN)
+    expected = [
+        "a"
+        if mean(str(one.prompt), one.response_a) > mean(str(one.prompt), one.response_b)
+        else "b"
+        for one in pairs
+    ]
+    assert [each.choice for each in judgments] == expected
+    assert [each.choice for each in alone] != expected
+    assert judgments[0].annotator_version != alone[0].annotator_version
+
+    version = judgments[0].annotator_version
+    tiny.reward_model(3, vocabulary=len(tiny.tokenizer())).classifier.save_pretrained(
+        folder / "member_3"
+    )
+    assert ask_reward_model(folder, pairs, RUN)[0].annotator_version != version
 
 
 def test_a_folder_that_is_no_classifier_is_bad_input(tmp_path: Path) -> None:

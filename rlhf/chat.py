@@ -11,7 +11,7 @@ from rlhf.templates import Message, TemplateError, render
 Prompt = str | Sequence[Message]
 
 _SAID = "3f79bb7b"
-"""What an assistant says where only the text around it is of interest; in no template."""
+"""What is said where only the text around it is of interest; in no template."""
 
 
 class TokenizerError(ValueError):
@@ -68,6 +68,25 @@ def _behind_a_turn(tokenizer: PreTrainedTokenizerBase) -> str:
         return render(tokenizer, turns, for_response=False).partition(_SAID)[2]
     except TemplateError:
         return ""
+
+
+def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a chat template that does not write what a user says: all prompts would be the same.
+
+    A misspelt `{{ m['contents'] }}` writes nothing, and so do templates for content in parts.
+
+    Raises:
+        TokenizerError: it writes something else.
+        TemplateError: it fails.
+    """
+    if tokenizer.chat_template is None:
+        return
+    text = render(tokenizer, [{"role": "user", "content": _SAID}])
+    if _SAID not in text.casefold():
+        raise TokenizerError(
+            f"its chat template leaves out what a user says: for any message it writes {text!r}; "
+            "expected the text of message['content'] in it"
+        )
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.actor_critic import build_actor_critic
 from rlhf.decoding_cache import decoding_cache
@@ -69,8 +69,26 @@ def check_policy(lm: PreTrainedModel, prompts: Rows) -> None:
             )
 
 
+def words_beyond(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Words that a tokenizer was given later, and the model has no embeddings for.
+
+    Published models have some that never occur in text (Gemma 3's stands for a picture).
+
+    Raises:
+        UnsupportedModelError: words of its own are among those without.
+    """
+    added, size = tokenizer.get_added_vocab(), _embeddings(lm)
+    own = [token for word, token in tokenizer.get_vocab().items() if word not in added]
+    _require_embeddings(lm, max(own, default=0))
+    return [word for word, token in added.items() if token >= size]
+
+
+def _embeddings(lm: PreTrainedModel) -> int:
+    return int(lm.get_input_embeddings().weight.shape[0])
+
+
 def _require_embeddings(lm: PreTrainedModel, largest: int) -> None:
-    size = int(lm.get_input_embeddings().weight.shape[0])
+    size = _embeddings(lm)
     if largest >= size:
         raise UnsupportedModelError(
             f"the tokenizer gives id {largest}, but the model has embeddings for {size} ids only; "

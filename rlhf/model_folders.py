@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+_POINTER = b"version https://git-lfs"
 _NO_LIMIT = 2**62
 """Bytes of a file of weights."""
 
@@ -68,6 +69,21 @@ def _require_known_format(folder: Path) -> None:
         )
 
 
+def require_weights(folder: Path) -> None:
+    """Raise ModelFolderError where a file of weights is damaged, by its header alone."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (OSError, SafetensorError) as error:
+            with path.open("rb") as file:
+                pointer = file.read(len(_POINTER)) == _POINTER
+            reason = (
+                "a pointer of Git LFS: `git lfs pull` fetches the weights" if pointer else error
+            )
+            raise ModelFolderError(f"{path}: no file of weights: {reason}") from None
+
+
 def is_reward_model(folder: Path) -> bool:
     """Whether the folder holds a reward model of ours (its normaliser is in the config)."""
     require_model_folder(folder)
@@ -83,7 +99,8 @@ def loading(folder: Path) -> Iterator[None]:
         # What the value should be is on its second line.
         reason = " ".join(str(error).split())
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
+        # Among them what a wrong value in config.json does to the library.
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.demonstrations import read_demonstrations, text_of
 from preferences.loading import load_corpus
 from rlhf import pretrain
-from rlhf.chat import TokenizerError, encode_prompt
-from rlhf.family_checks import UnsupportedModelError, check_policy
+from rlhf.chat import TokenizerError, check_template, encode_prompt
+from rlhf.family_checks import UnsupportedModelError, check_policy, words_beyond
 from rlhf.lora_targets import check_targets
 from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
@@ -132,6 +133,7 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
     try:
         tokenizer = load_tokenizer(folder)
         set_template_args(tokenizer, params.chat_template_args)
+        check_template(tokenizer)
         if tokenizer.chat_template is None:
             _refuse_messages()
         model = load_policy(folder, compute.device)
@@ -140,6 +142,7 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         prompts = [[*encode_prompt(tokenizer, row["prompt"]), end] for row in rows]
         check_positions(model, _longest_rows(stage.params))
         check_policy(model, prompts)
+        _refuse_words(words_beyond(model, tokenizer))
         _check_adapters(stage.params, model)
         for setting, asked in _packing(stage.params).items():
             if asked:
@@ -185,6 +188,23 @@ def _refuse_messages() -> None:
                     raise TokenizerError(
                         f"its tokenizer has no chat template, and {path}, line {number}, holds "
                         "messages; add a chat_template.jinja to the model's folder, or give text"
+                    )
+
+
+def _refuse_words(words: Sequence[str]) -> None:
+    """A later stage would end at the first of these, which have no embeddings.
+
+    Raises:
+        UnsupportedModelError: a prompt, demonstration or preference has one.
+    """
+    written = {word: json.dumps(word, ensure_ascii=False)[1:-1] for word in words}
+    for path in sorted(Path("data/prepared").rglob("*.jsonl")) if words else []:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if found := [word for word, text in written.items() if text in line]:
+                    raise UnsupportedModelError(
+                        f"its tokenizer knows {found[0]}, which {path}, line {number}, has, but "
+                        "the model has no embedding for it (resize_token_embeddings makes one)"
                     )
 
 

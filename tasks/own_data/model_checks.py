@@ -85,16 +85,21 @@ def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
 
 
 def folder_problems(folder: Path) -> Iterator[str]:
-    """Why a folder cannot be a base model, by its config and tokenizer."""
+    """Why a folder cannot be a base model, by its config, its tokenizer and its files' headers."""
     # Importing transformers takes seconds; only runs with a model of their own pay for it.
-    from rlhf.chat import TokenizerError  # noqa: PLC0415
-    from rlhf.model_folders import ModelFolderError  # noqa: PLC0415
+    from rlhf.chat import TokenizerError, check_template  # noqa: PLC0415
+    from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
     from rlhf.models import load_tokenizer  # noqa: PLC0415
+    from rlhf.templates import TemplateError  # noqa: PLC0415
 
     try:
-        load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
+        require_weights(folder)
+        check_template(tokenizer)
     except (ModelFolderError, TokenizerError) as error:
         yield str(error)
+    except TemplateError:
+        pass  # One that needs arguments; `base` tries it with those of params.yaml.
 
 
 def _recipe_problems(params: Params, folder: Path) -> Iterator[str]:
@@ -135,8 +140,17 @@ def _scores_problems(folder: Path) -> Iterator[str]:
     except ValueError as error:
         yield f"{folder}/config.json: not JSON ({error})"
         return
-    found = list(_kind_problems(folder, config))
-    yield from found or _config_problems(folder)
+    found = list(_kind_problems(folder, config)) or list(_config_problems(folder))
+    yield from found or _weights_problems(folder)
+
+
+def _weights_problems(folder: Path) -> Iterator[str]:
+    from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
+
+    try:
+        require_weights(folder)
+    except ModelFolderError as error:
+        yield str(error)
 
 
 def _kind_problems(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:

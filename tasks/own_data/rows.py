@@ -1,6 +1,6 @@
 """Your own prompts, demonstrations, documents and preferences: how they are read and split."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,9 +65,31 @@ def own_prompts(path: Path) -> list[Row]:
     """The rows of `prepare.files.prompts`, each with an id.
 
     Raises:
-        MalformedDataError: the data are missing, damaged, or any row is not a prompt.
+        MalformedDataError: the data are missing, damaged, any row is not a prompt, or two different
+            questions have one id.
     """
-    return read_prompts(path, _objects)
+    places: list[str] = []
+
+    def noted(path: Path, problems: Problems) -> Iterator[NumberedRow]:
+        for numbered in _objects(path, problems):
+            places.append(numbered.where)
+            yield numbered
+
+    rows = read_prompts(path, noted)
+    _require_own_ids(rows, places)
+    return rows
+
+
+def _require_own_ids(prompts: Sequence[Row], places: Sequence[str]) -> None:
+    """Rounds ask prompts whose ids they have not seen: a category would be asked but once."""
+    problems, first = Problems(), dict[str, tuple[str, str]]()
+    for row, place in zip(prompts, places, strict=True):
+        this = question(row["prompt"])
+        asked_first, where = first.setdefault(row["prompt_id"], (this, place))
+        if asked_first != this:
+            found = f"{row['prompt_id']!r} is that of another prompt, in {where}"
+            problems.add_row(place, f'field "prompt_id": {found}')
+    problems.check()
 
 
 def own_demonstrations(path: Path) -> list[Row]:

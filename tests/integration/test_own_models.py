@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.integration.own_place import Place, rows, write_rows
-from tests.word_models import WORDS, write_chat_model, write_gpt2
+from tests.word_models import TEMPLATE, WORDS, write_chat_model, write_gpt2
 
 pytestmark = pytest.mark.long
 
@@ -168,3 +168,87 @@ def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place,
 
     assert found.startswith("base.model: ")
     assert lacking.partition(".")[2] in found
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "`git lfs pull`"),
+        (b"", "no file of weights"),
+        (b"\x40\x00\x00\x00\x00\x00\x00\x00{", "no file of weights"),
+    ],
+)
+def test_weights_that_are_none_are_found_before_anything_starts(
+    place: Place, content: bytes, why: str
+):
+    write_chat_model(place.root / "model")
+    (place.root / "model/model.safetensors").write_bytes(content)
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("base.model: ")
+    assert "model/model.safetensors: no file of weights: " in found
+    assert why in found
+
+
+def test_a_dtype_that_torch_does_not_have_is_one_line(place: Place):
+    write_chat_model(place.root / "model")
+    config = place.root / "model/config.json"
+    config.write_text(config.read_text().replace('"float32"', '"float33"'))
+    assert "float33" in config.read_text()
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert "model: cannot be loaded: " in found
+    assert "float33" in found
+
+
+@pytest.mark.parametrize("template", [TEMPLATE.replace("['content']", "['contents']"), "hello", ""])
+def test_a_template_that_leaves_out_what_a_user_says_is_refused(place: Place, template: str):
+    write_chat_model(place.root / "model")
+    chat = AutoTokenizer.from_pretrained(place.root / "model")
+    chat.chat_template = template
+    chat.save_pretrained(place.root / "model")
+    if not template:
+        (place.root / "model/chat_template.jinja").write_text("")
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+    assert "base.model: its chat template leaves out what a user says" in found
+
+    assert place.run("prepare")[0] == 0
+    code, err = place.run("base")
+    assert (code, "its chat template leaves out what a user says" in err) == (2, True)
+
+
+def test_a_word_without_an_embedding_is_refused_where_the_data_have_it(place: Place):
+    write_chat_model(place.root / "model")
+    chat = AutoTokenizer.from_pretrained(place.root / "model")
+    chat.add_tokens(["<extra>"])
+    chat.save_pretrained(place.root / "model")
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+    # As with Gemma 3's word for a picture: it is in no text.
+    assert place.run("base")[0] == 0
+
+    path = place.root / "data/prepared/demonstrations.jsonl"
+    first = rows(path)[0]
+    write_rows(path, [*rows(path), {**first, "response": "w1 <extra> w2"}])
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    line = f"data/prepared/demonstrations.jsonl, line {len(rows(path))}"
+    assert f"its tokenizer knows <extra>, which {line}, has" in err
+
+
+def test_a_tokenizer_of_another_model_with_more_words_is_refused(place: Place):
+    write_model(place.root / "model", "llama", vocab_size=len(WORDS) - 1)
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert (code, "Traceback" in err) == (2, False), err
+    assert f"gives id {len(WORDS) - 1}, but the model has embeddings for {len(WORDS) - 1}" in err

@@ -143,6 +143,20 @@ def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
     assert "judge reads" not in caplog.text
 
 
+def test_a_scorer_whose_weights_git_lfs_has_not_fetched_is_refused(place: Place):
+    write_reward_model(place.root / "judge")
+    (place.root / "judge/model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1"
+    )
+    place.values["reward"] = {"model": "judge"}
+    place.values["ppo"]["value_init"] = "zero"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("reward.model: ")
+    assert "judge/model.safetensors: no file of weights: a pointer of Git LFS" in found
+
+
 def test_an_ensemble_is_no_reward_model_of_others(place: Place):
     """Its further members would be left out without a word."""
     write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)

@@ -206,3 +206,13 @@ def test_preferences_of_our_own_in_another_kind_of_file_belong_to_the_sources(tm
         (line,) = str(error.value).splitlines()
         assert line.startswith(f"{path}: found the format preferences, expected JSON Lines")
         assert f"sources: [{{path: {path}}}]" in line
+
+
+def test_two_prompts_with_one_id_are_refused_and_one_prompt_twice_is_not(tmp_path: Path) -> None:
+    """Such as a category in the place of an id."""
+    twice = [{"prompt": "Kim?", "prompt_id": "p"}, {"prompt": " kim? ", "prompt_id": "p"}]
+    assert len(own_prompts(in_lines(tmp_path, twice))) == 2
+    path = in_lines(tmp_path, [*twice, {"prompt": "Sam?", "prompt_id": "p"}])
+    words = rf"{path}:3: field \"prompt_id\": 'p' is that of another prompt, in {path}:1"
+    with pytest.raises(MalformedDataError, match=words):
+        own_prompts(path)

@@ -21,10 +21,10 @@ BitsInEffect = Literal["portable", "native", "this processor's own"]
 """The last: portable bits were asked for, and the processor cannot give them."""
 
 MAX_THREADS = 8
-"""Up to so many threads give the same bits."""
+"""Up to so many threads give the same bits, but for small products (docs/reproducibility.md)."""
 
 PORTABLE: Mapping[str, str | None] = {
-    "MKL_CBWR": "AVX2,STRICT",  # torch's matrix products; STRICT: whatever the number of threads
+    "MKL_CBWR": "AVX2,STRICT",  # torch's matrix products; STRICT: with most numbers of threads
     "ATEN_CPU_CAPABILITY": "avx2",  # torch's own kernels
     "ONEDNN_MAX_CPU_ISA": "AVX2",  # GELU, and bfloat16
     "NPY_ENABLE_CPU_FEATURES": "X86_V3",  # NumPy's name for AVX2 with FMA

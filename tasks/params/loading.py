@@ -42,7 +42,8 @@ class RunParams:
     seed: CountOrZero = 0
     """Every random stream of the pipeline is derived from it."""
     threads: Count = 2
-    """CPU threads of torch; with portable bits 1 to 8 of them give the same results."""
+    """CPU threads of torch; with portable bits 1 to 8 of them give the same results, but for small
+    products (docs/reproducibility.md)."""
     processes: Count = 1
     """Of a stage that trains or samples: each has its share of every batch, and a GPU of its own if
     there are any (docs/how-to/several-gpus.md). The results are the same within rounding."""

@@ -222,8 +222,25 @@ def _check(options: argparse.Namespace) -> int:
     return 0 if verdict.passed else 1
 
 
+def _check_target(options: argparse.Namespace) -> None:
+    """Refuses to write over the input, or into its folder, whose files are all read."""
+    target, read = options.target, _resolved(options.path)
+    names = ("comparisons.jsonl", "judgments.jsonl") if options.to == "judgments" else ()
+    for written in [target / name for name in names] or [target]:
+        place = _resolved(written.parent) / written.name
+        if read in (place, _resolved(written)):
+            what = "would overwrite"
+        elif read in place.parents and read.is_dir():
+            what = "lies in"
+        else:
+            continue
+        problem = f"{what} {options.path}, which is read; choose another place"
+        raise MalformedDataError([f"{target}: {problem}"], 1)
+
+
 def _convert(options: argparse.Namespace) -> int:
     check_name(options.target, options.to)
+    _check_target(options)
     source = _opened(options)
     # Damage may show only at the end of a file, and nothing may be written before: read it twice.
     omissions = Omissions(options.to)

@@ -103,6 +103,45 @@ def test_a_file_name_of_no_known_kind_is_refused_before_reading(tmp_path, capsys
     assert "unknown suffix" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("read", "target", "to"),
+    [
+        ("in/x.jsonl", "in/x.jsonl", "hh"),
+        ("in/x.jsonl", "in/../in/x.jsonl", "hh"),
+        ("in/x.jsonl", "link/x.jsonl", "hh"),
+        ("link/x.jsonl", "in/x.jsonl", "hh"),
+        ("in/x.jsonl", "to_x.jsonl", "hh"),
+        ("in", "in/y.jsonl", "hh"),
+        ("in", "in/sub/y.jsonl", "hh"),
+        ("in", "in", "judgments"),
+        ("in", "in/judged", "judgments"),
+        ("judged/comparisons.jsonl", "judged", "judgments"),
+    ],
+)
+def test_convert_never_writes_over_or_among_what_it_reads(tmp_path, capsys, read, target, to):
+    for name in ("in/x.jsonl", "judged/comparisons.jsonl"):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / name, ROWS)
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "to_x.jsonl").symlink_to("in/x.jsonl")
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+
+    code = main(["convert", str(tmp_path / read), str(tmp_path / target), "--to", to])
+
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert captured.err.startswith(f"{tmp_path / target}: ")
+    assert captured.err.endswith(f"{tmp_path / read}, which is read; choose another place\n")
+    assert captured.err.count("\n") == 1
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+def test_convert_writes_beside_what_it_reads(tmp_path):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    assert main(["convert", str(path), str(tmp_path / "y.jsonl"), "--to", "trl"]) == 0
+    assert main(["convert", str(path), str(tmp_path), "--to", "judgments"]) == 0
+
+
 def test_data_that_change_between_the_two_readings_are_refused(tmp_path):
     path = write(tmp_path / "x.jsonl", ROWS)
     rows = Settled(open_source(path), 0.15)

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument(
         "--max-tokens",
-        type=int,
+        type=_tokens,
         default=1024,
         help="token limit per prompt and response (default 1024)",
     )
@@ -115,6 +115,12 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 on")
+    return int(text)
+
+
+def _tokens(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 1 on")
     return int(text)
 
 

@@ -1,6 +1,7 @@
 """How strict the gate is: section `validate` of params.yaml."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -84,6 +85,14 @@ class Bounds:
     """Largest change in the share of responses in any one language or script."""
 
 
+_EXTREMES: Mapping[str, tuple[float, float]] = {
+    "first_wins": (0, 0.5),
+    "agreement": (-1, 1),
+    "weak_annotators": (0, math.inf),
+}
+"""Least and largest value of each number that is not a share or distance from 0 to 1."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateParams:
     """Section `validate` of params.yaml."""
@@ -100,7 +109,8 @@ class ValidateParams:
     """Pairs judged equal (or equally bad): `drop` leaves them out and counts them, `half` trains
     the reward model half on either order, which pulls the two scores together."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight per kind of annotator (human, rubric, llm, ...), 0 or more; 1 by default."""
+    """Weight per kind of annotator (human, rubric, reward_model, llm, import), 0 or more; 1 by
+    default."""
     human_labels: Mapping[str, int] = field(default_factory=dict)
     """Per round, the fewest fresh pairs that people must judge, otherwise the gate blocks."""
     alike: float = 0.8
@@ -135,6 +145,11 @@ class ValidateParams:
         for rule, limit in self.limits.items():
             yield f"limits.{rule}", "for no rule", rule in rules, f"one of {', '.join(rules)}"
             yield f"limits.{rule}", limit, 0 <= limit <= 1, "0 to 1"
+        for bounded in dataclasses.fields(Bounds):
+            limit = getattr(self.bounds, bounded.name).limit
+            low, high = _EXTREMES.get(bounded.name, (0, 1))
+            expected = f"{low} to {high}" if math.isfinite(high) else f"{low} or more"
+            yield f"bounds.{bounded.name}.limit", limit, low <= limit <= high, expected
         for name, pattern in self.personal_patterns.items():
             key, expected = f"personal_patterns.{name}", "a regular expression that needs a text"
             yield key, pattern, _finds_something(pattern), expected

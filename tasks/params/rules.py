@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from feedback.judgments import KINDS
+from preferences.params import ValidateParams
 from rlhf.bits import MAX_THREADS
 from rlhf.params.base import BaseParams, EmbeddedModelParams
 from rlhf.params.ppo import PPOParams
@@ -55,15 +57,25 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
         yield from _base_problems(base, folder)
         yield from _embedded_problems(base.embedded)
     yield from _data_problems(sections)
+    if (validate := sections.get("validate")) is not None:
+        yield from _validate_problems(validate, sections.get("rounds"))
     yield from _preference_problems(sections)
     if (rounds := sections.get("rounds")) is not None:
         yield from _round_problems(rounds)
         yield from _scale_problems(sections, rounds)
         if rounds and (final := sections.get("final")) not in (None, *rounds):
             yield "final", f"{final!r} is not one of the rounds: {', '.join(rounds)}"
-        if (validate := sections.get("validate")) is not None:
-            for key in set(validate.human_labels) - set(rounds):
-                yield f"validate.human_labels.{key}", f"not one of the rounds: {', '.join(rounds)}"
+
+
+def _validate_problems(
+    validate: ValidateParams, rounds: Mapping[str, Any] | None
+) -> Iterator[Problem]:
+    for kind in sorted(set(validate.weights) - set(KINDS)):
+        expected = ", ".join(KINDS)
+        yield f"validate.weights.{kind}", f"no kind of annotator, expected one of {expected}"
+    if rounds is not None:
+        for key in sorted(set(validate.human_labels) - set(rounds)):
+            yield f"validate.human_labels.{key}", f"not one of the rounds: {', '.join(rounds)}"
 
 
 def _run_problems(run: Any, ppo: PPOParams | None) -> Iterator[Problem]:

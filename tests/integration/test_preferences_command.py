@@ -45,6 +45,16 @@ def test_a_good_file_passes_and_leaves_report_data_and_quarantine(tmp_path, caps
     assert json.loads((out / "statistics.json").read_text())["longer wins"]["mean"] == 60 / 61
 
 
+@pytest.mark.parametrize("limit", ["-5", "0", "many"])
+def test_a_limit_of_no_tokens_is_refused(tmp_path, capsys, limit):
+    path = write(tmp_path / "x.jsonl", ROWS)
+    with pytest.raises(SystemExit) as left:
+        main(["check", str(path), "--max-tokens", limit])
+    assert left.value.code == 2
+    expected = f"--max-tokens: {limit!r}, expected a number from 1 on"
+    assert expected in capsys.readouterr().err
+
+
 def test_a_leak_against_heldout_prompts_blocks_with_the_reason(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
     assert main(["check", str(path), "--against", str(path)]) == 1

@@ -33,6 +33,14 @@ def test_severities_and_limits_of_rules_and_numbers_are_set():
 
 
 @pytest.mark.parametrize(
+    "limit", ["longer_wins=1", "first_wins=0.5", "agreement=-1", "weak_annotators=3"]
+)
+def test_the_ends_of_what_a_number_can_be_are_limits(limit):
+    name, _, value = limit.partition("=")
+    assert getattr(params("--limit", limit).bounds, name).limit == float(value)
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--severity", "html=error"), "html=error: no such rule or number; expected one of blank"),
@@ -41,6 +49,8 @@ def test_severities_and_limits_of_rules_and_numbers_are_set():
         (("--severity", "html_remains"), "expected a name, an equals sign and a value"),
         (("--limit", "html_remains=2"), "limits.html_remains is 2.0, expected 0 to 1"),
         (("--limit", "html_remains=half"), "html_remains: expected a number, got half"),
+        (("--limit", "longer_wins=70"), "bounds.longer_wins.limit is 70.0, expected 0 to 1"),
+        (("--limit", "first_wins=-0.1"), "bounds.first_wins.limit is -0.1, expected 0 to 0.5"),
         (("--limit", "longer_wins=nan"), "longer_wins: expected a finite number, got nan"),
         (("--limit", "\x1b[31m=1"), r"\x1b[31m=1: no such rule"),
         (("--personal", "staff=("), "personal_patterns.staff is (, expected a regular expression"),

@@ -229,6 +229,32 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
         ),
         ({"label.overlap": 5}, "label.simulated is 4, expected at least label.overlap (5)"),
         ({"validate.heldout_fraction": 1.0}, "validate.heldout_fraction is 1.0"),
+        (
+            {"validate.weights": {"humans": 0.1}},
+            "validate.weights.humans: no kind of annotator, expected one of human, rubric, "
+            "reward_model, llm, import",
+        ),
+        ({"validate.weights": {"human": -1}}, "validate.weights.human is -1.0, expected 0 or more"),
+        (
+            {"validate.bounds": {"longer_wins": {"limit": 70}}},
+            "validate.bounds.longer_wins.limit is 70.0, expected 0 to 1",
+        ),
+        (
+            {"validate.bounds": {"prompt_drift": {"limit": -0.1}}},
+            "validate.bounds.prompt_drift.limit is -0.1, expected 0 to 1",
+        ),
+        (
+            {"validate.bounds": {"first_wins": {"limit": 0.52}}},
+            "validate.bounds.first_wins.limit is 0.52, expected 0 to 0.5",
+        ),
+        (
+            {"validate.bounds": {"agreement": {"limit": -20}}},
+            "validate.bounds.agreement.limit is -20.0, expected -1 to 1",
+        ),
+        (
+            {"validate.bounds": {"weak_annotators": {"limit": -1}}},
+            "validate.bounds.weak_annotators.limit is -1.0, expected 0 or more",
+        ),
     ],
 )  # fmt: skip
 def test_an_impossible_combination_is_refused(

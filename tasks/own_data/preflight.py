@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from feedback.formats.label_studio import is_export, read_export
+from feedback.judgments import read_judgments
+from preferences.records import JudgmentError
 from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.model_checks import Problem, model_notes, model_problems
@@ -82,7 +85,13 @@ def check_inputs(params: Params, root: Path) -> None:
 
 
 def _list_problems(params: Params, root: Path) -> Iterator[Problem]:
-    """Lists that only a later stage reads: words of a reward, exceptions from the gate."""
+    """Files that only a later stage reads: judgments, words of a reward, the gate's exceptions."""
+    judged = params.label.file if params.label.annotators == "file" else None
+    if judged and (root / judged).is_file():
+        try:
+            _read_judged(root / judged, next(iter(params.rounds)))
+        except JudgmentError as error:
+            yield "label.file", _below(root, error)
     if (words := params.ppo.rewards.sentiment_words) and (root / words).is_file():
         from rlhf.rule_rewards import WordListError, load_sentiment_words  # noqa: PLC0415
 
@@ -98,6 +107,14 @@ def _list_problems(params: Params, root: Path) -> Iterator[Problem]:
             load_allowed(root / ALLOWED)
         except MalformedDataError as error:
             yield "validate.severities", _below(root, error)
+
+
+def _read_judged(path: Path, round_key: str) -> None:
+    """Reads judgments as `label` does, and keeps none; raises JudgmentError."""
+    if is_export(path):
+        read_export(path, round_key)
+    else:
+        read_judgments(path)
 
 
 def _below(root: Path, error: Exception) -> str:

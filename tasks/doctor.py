@@ -1,8 +1,8 @@
 """`python -m tasks.doctor [--fix]` (`make doctor`): what is unfinished or inconsistent here.
 
-Checks for stages that died silently, stale locks, folders of unfinished outputs, damaged
-checkpoints, a damaged store of MLflow and metrics that have not arrived there, false entries of
-`dvc.lock`, damaged objects in DVC's cache and outputs that differ from `dvc.lock`. What is found in
+Checks params.yaml, and for stages that died silently, stale locks, folders of unfinished outputs,
+damaged checkpoints, a damaged store of MLflow and metrics that have not arrived there, false
+entries of `dvc.lock`, damaged objects in DVC's cache and outputs that differ from it. What is in
 the workspace of a variant or run begins with its folder. With `--fix` it applies every fix that
 cannot lose anything; for the rest it names the command. Exits 0 when nothing is left to do, 2
 outside a repository, 1 otherwise.
@@ -21,12 +21,12 @@ from pathlib import Path
 
 from preferences.withdrawals import WithdrawalsError
 from rlhf.manifests import DamagedError
+from tasks.params.loading import ParamsError, load_params
 from tasks.running.machine_errors import in_one_line
 from tasks.running.provenance import false_entries
 from tasks.running.staging import clear_draft, drafts, verify_checkpoint
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import (
-    ShipResult,
     execution_has_news,
     has_news,
     ship_all,
@@ -67,6 +67,10 @@ def examine(place: Place) -> Iterator[Finding]:
     yield from _unfinished_outputs(root)
     yield from _damaged_checkpoints(root)
     yield from _unsent(root)
+    try:
+        load_params(root / "params.yaml")
+    except ParamsError as error:
+        yield Finding(" ".join(str(error).splitlines()), remedy="mend it")
     try:
         yield from _false_entries(root)
         yield from _outputs(place)
@@ -153,8 +157,7 @@ def main(argv: list[str] | None = None) -> int:
 def _report(findings: Iterable[Finding], before: str, *, fix: bool) -> Iterator[bool]:
     """Fix what may be fixed, and say so; whether each finding is fixed."""
     for finding in findings:
-        how = _fix(finding) if fix else None
-        remedy = finding.remedy or "make doctor FIX=1"
+        how, remedy = _fix(finding) if fix else None, finding.remedy or "make doctor FIX=1"
         sys.stdout.write(
             f"fixed  {before}{finding.problem}: {how}\n"
             if how is not None
@@ -193,7 +196,7 @@ def _dead_stages(root: Path) -> Iterator[Finding]:
 
 def _locks(root: Path) -> Iterator[Finding]:
     for problem in clear_stale(root, remove=False):
-        yield Finding(problem, partial(_clear, root))
+        yield Finding(problem, partial(_clear, clear_stale, root))
 
 
 def _unfinished_outputs(root: Path) -> Iterator[Finding]:
@@ -208,7 +211,9 @@ def _unfinished_outputs(root: Path) -> Iterator[Finding]:
     # A running stage still needs its own.
     at_work = any(running.alive for running in read_running(root))
     for path in [] if at_work else drafts(root):
-        yield Finding(f"{path.relative_to(root)}: never finished", partial(_clear_draft, path))
+        yield Finding(
+            f"{path.relative_to(root)}: never finished", partial(_clear, clear_draft, path)
+        )
 
 
 def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
@@ -273,13 +278,8 @@ def _first(paths: Sequence[str]) -> str:
     return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
-def _clear(root: Path) -> str:
-    clear_stale(root)
-    return "removed"
-
-
-def _clear_draft(path: Path) -> str:
-    clear_draft(path)
+def _clear(clear: Callable[[Path], object], folder: Path) -> str:
+    clear(folder)
     return "removed"
 
 
@@ -289,8 +289,8 @@ def _remove(path: Path, how: str) -> str:
 
 
 def _send(root: Path) -> str:
-    results: list[ShipResult] = ship_all(root)
-    troubles = [result.detail for result in results if result.state in ("refused", "unreachable")]
+    lost = ("refused", "unreachable")
+    troubles = [result.detail for result in ship_all(root) if result.state in lost]
     if troubles:
         raise OSError(troubles[0])
     return "sent"

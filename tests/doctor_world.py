@@ -1,6 +1,7 @@
 """A workspace for `make doctor`: one output folder, in DVC's cache and in dvc.lock."""
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from tasks.doctor import main
 
 def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -32,6 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"    - {{path: results/sft, hash: md5, md5: {md5(listing)}.dir}}\n"
     )
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
     return tmp_path

@@ -25,7 +25,7 @@ def variant(root: Path) -> Path:
     """A variant with the same outputs, which shares the cache."""
     folder = root / ".work/variants/other"
     shutil.copytree(root / "results", folder / "results")
-    for name in ("dvc.yaml", "dvc.lock"):
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml"):
         shutil.copy(root / name, folder)
     (folder / ".dvc").mkdir()
     (folder / ".dvc/config.local").write_text(f"[cache]\ndir = {root}/.dvc/cache\n")
@@ -43,6 +43,22 @@ def damage(root: Path, content: bytes) -> Path:
 
 def test_a_sound_workspace_is_well(root: Path, capsys):
     assert doctor(capsys) == (0, ["All is well."])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("run:\n\tseed: 0\n", "params.yaml: "), (None, "params.yaml: "), ("run: {sed: 0}", "run.sed")],
+)
+def test_params_that_no_run_could_take_are_named(root: Path, capsys, text: str | None, said: str):
+    (root / "params.yaml").unlink()
+    if text is not None:
+        (root / "params.yaml").write_text(text)
+
+    code, lines = doctor(capsys)
+
+    assert (code, lines[-1]) == (1, "0 fixed, 1 left.")
+    assert lines[0].startswith("left   ")
+    assert said in lines[0]
 
 
 @pytest.mark.parametrize("broken", [b"no database, but long enough to be read as one" * 99, None])

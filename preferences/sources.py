@@ -63,15 +63,16 @@ def gather(sources: Sequence[SourceParams], *, heldout_fraction: float) -> list[
 
 
 def opened(params: SourceParams) -> Source | None:
-    """A source that lies here as files; None for one of the hub, or in its layout.
+    """A source that lies here as a file or folder; None for one of the hub.
 
     Raises:
-        MalformedDataError: it is not what its revision says, or its format cannot be detected.
+        MalformedDataError: it is not what its revision says, cannot be loaded, or its format cannot
+            be detected.
     """
     path = Path(params.path)
     if not (path.is_file() or _holds_files(path)):
         _check_kind(path)
-        return None
+        return _hub_source(params) if path.is_dir() else None
     _check_revision(path, params)
     return open_source(
         path, params.format, layout=_layout(params), skip_malformed=params.skip_malformed
@@ -135,7 +136,7 @@ def _elsewhere(params: SourceParams) -> Source:
     path = Path(params.path)
     if path.with_name(f"{path.name}.dvc").is_file():
         raise MalformedDataError([f"{path}: not present; run `dvc pull {path}`"], 1)
-    if not path.exists() and (params.revision is None or params.path.startswith((".", "/"))):
+    if params.revision is None or params.path.startswith((".", "/")):
         hint = "no such file or folder; a Hub data set needs a revision"
         raise MalformedDataError([f"{path}: {hint}"], 1)
     return _hub_source(params)
@@ -197,7 +198,10 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
             table = datasets.load_dataset(
                 params.path, revision=None if local else params.revision, split=params.split
             )
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except IndexError:  # Where no row was saved, the library looks for the first file of none.
+        raise MalformedDataError([f"{params.path}: holds no row"], 1) from None
+    # A RuntimeError is a script in the folder, which the library no longer runs.
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:200]
         raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
     layout = _layout(params)

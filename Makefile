@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: repro help verify verify-outputs test test-long test-slow test-team test-gpu check flow ui annotate chat promote rollback sync doctor torture mutants bench bench-gpu trl-parity sentiment format image-steps people-rounds two-pools documented-commands prune newest orchestration clean setup
 
 repro: $(READY)  ## the whole pipeline; VARIANT=name, or PRESET=name MODEL=folder for a model of yours
-	@python -m tasks.repro $(if $(VARIANT),--variant $(VARIANT)) $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
+	@python -m tasks.repro $(if $(VARIANT),--variant '$(VARIANT)') $(if $(PRESET),--preset $(PRESET)) $(if $(MODEL),--model '$(MODEL)')
 
 verify: $(READY)  ## whether this machine writes the bytes of the commit; STAGES=n for the first n
 	@python -m tasks.verify $(if $(STAGES),--stages '$(STAGES)')

@@ -16,6 +16,8 @@ from rlhf.params.reward import NO_MODEL
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
 
+LONGEST_KEY = 64
+"""Characters of a round's key: it is part of names of files, and a column of the store."""
 SFT = "sft"
 """What the baseline is called among the rounds, as in metrics/rounds/sft.json."""
 
@@ -179,7 +181,7 @@ def _base_problems(base: BaseParams, folder: Path) -> Iterator[Problem]:
     model = base.model
     if model is None and base.chat_template_args:
         yield "base.chat_template_args", "the embedded model's chat template takes none"
-    if model is None or (folder / model).is_dir():
+    if model is None or (folder / model).exists():  # Of a file, the preflight says so.
         return
     if model.startswith((".", "/")) or base.revision is None:
         hub = "" if model.startswith((".", "/")) else "; of a model of the hub, name base.revision"
@@ -219,8 +221,9 @@ def _round_problems(rounds: Mapping[str, Any]) -> Iterator[Problem]:
         "preferences": ["data/prepared/preferences"],
     }
     for key, entry in rounds.items():
-        if not key.isidentifier():
-            yield f"rounds.{key}", "a round's key is letters, digits and underscores"
+        if not key.isidentifier() or len(key) > LONGEST_KEY:
+            words = f"a round's key is at most {LONGEST_KEY} letters, digits and underscores"
+            yield f"rounds.{key}", words
         if key == SFT:
             yield f"rounds.{key}", "sft names the baseline's results; give the round another key"
         for name, paths in known.items():

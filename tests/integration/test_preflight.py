@@ -33,6 +33,16 @@ def test_an_adapter_is_no_base_model(place: Place):
     assert "merge" in found
 
 
+def test_a_file_is_no_base_model(place: Place):
+    (place.root / "model.gguf").write_bytes(b"GGUF")
+    place.values["base"]["model"] = "model.gguf"
+
+    (found,) = place.preflight()
+
+    words = "model.gguf: a file; expected a model folder in Hugging Face format"
+    assert found == f"base.model: {words}"
+
+
 def test_a_judgments_file_may_still_come(place: Place):
     place.values["label"] = {"annotators": "file", "file": "own/judgments.jsonl"}
     check_inputs(load_params(place.save()), place.root)

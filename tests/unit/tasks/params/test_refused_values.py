@@ -266,11 +266,12 @@ def test_an_impossible_combination_is_refused(
     assert [found.startswith(problem) for found in params.problems()] == [True]
 
 
-def test_a_key_of_a_round_must_be_usable_as_a_name(params: ParamsFile):
+@pytest.mark.parametrize("key", ["a/b", "a" * 65])
+def test_a_key_of_a_round_must_be_usable_as_a_name(params: ParamsFile, key: str):
     first = params.values["rounds"]["r1"]
-    (problem,) = params.set("rounds", {"a/b": first}).set("final", "a/b").problems()
+    (problem,) = params.set("rounds", {key: first}).set("final", key).problems()
 
-    assert problem == "rounds.a/b: a round's key is letters, digits and underscores"
+    assert problem == f"rounds.{key}: a round's key is at most 64 letters, digits and underscores"
 
 
 def test_all_problems_come_at_once_each_with_its_dotted_key(params: ParamsFile):

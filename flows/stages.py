@@ -27,7 +27,7 @@ GRACE_SECONDS = 8.0
 """For a stage to take its step to the end and write a checkpoint: ten seconds after a cancel it has
 gone. A step that takes longer is given up; the checkpoint before it is kept."""
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 10.0
 """So often a running stage's flow run is looked at: it may have been cancelled."""
 
 How = Literal[

@@ -200,7 +200,7 @@ def decide(
     )
     assert counts.rows_in == counts.rows_out, f"a row was lost: {counts}"
     reasons = [
-        *_reasons(counts, findings, params, unlabelled=context.unlabelled),
+        *_reasons(counts, findings, params, fresh=fresh, unlabelled=context.unlabelled),
         *_out_of_bounds(numbers),
         *_missing_people(context),
     ]
@@ -232,7 +232,12 @@ def _broken(findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
 
 
 def _reasons(
-    counts: Counts, findings: Sequence[Finding], params: ValidateParams, *, unlabelled: bool
+    counts: Counts,
+    findings: Sequence[Finding],
+    params: ValidateParams,
+    *,
+    fresh: NDArray[np.bool_],
+    unlabelled: bool,
 ) -> Iterator[str]:
     total = counts.fresh + counts.earlier
     for finding in findings:
@@ -246,14 +251,17 @@ def _reasons(
             )
     if unlabelled and not total:
         return
-    yield from _too_few(counts, params, unlabelled=unlabelled)
+    rules = report.largest(findings, np.ones_like(fresh) if unlabelled else fresh)
+    yield from _too_few(counts, params, rules, unlabelled=unlabelled)
     if not counts.train:
         yield "no rows: nothing is left to train on"
     if params.heldout_fraction and not counts.heldout:
         yield "no rows: no held-out row is left to evaluate a reward model on"
 
 
-def _too_few(counts: Counts, params: ValidateParams, *, unlabelled: bool) -> Iterator[str]:
+def _too_few(
+    counts: Counts, params: ValidateParams, rules: str, *, unlabelled: bool
+) -> Iterator[str]:
     """What is wrong with the number of preferences that passed, or with that of those set aside."""
     kind, rows, passed = "fresh", counts.fresh, counts.fresh_passed
     if unlabelled:
@@ -266,7 +274,7 @@ def _too_few(counts: Counts, params: ValidateParams, *, unlabelled: bool) -> Ite
     if rows and aside / rows > params.max_quarantined_fraction:
         yield (
             f"max_quarantined_fraction: {aside:,} of {rows:,} {kind} preferences "
-            f"quarantined, more than {params.max_quarantined_fraction:.0%}"
+            f"quarantined, more than {params.max_quarantined_fraction:.0%} ({rules})"
         )
 
 

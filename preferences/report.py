@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from preferences.overview import Number
 from preferences.params import Severity
 from preferences.records import Row, Sourced, compact_json
@@ -28,6 +31,8 @@ FILES = (
     "verdict.json",
 )
 """All files of a report, in the order in which they appear."""
+MAX_RULES = 3
+"""Rules that a reason names."""
 
 
 Origin = Literal["fresh", "earlier"]
@@ -254,3 +259,17 @@ def _rows_are(count: int) -> str:
 def rows(count: int) -> str:
     """A number of rows in words."""
     return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def largest(findings: Iterable[Finding], counted: NDArray[np.bool_]) -> str:
+    """The rules that set aside most of the rows that count, each with their number.
+
+    Args:
+        findings: what all rules found; those that only warn are left out.
+        counted: whether a row counts, (rows,).
+    """
+    found = {
+        one.rule: int(counted[list(one.rows)].sum()) for one in findings if one.severity != "warn"
+    }
+    most = sorted(filter(found.get, found), key=lambda rule: -found[rule])[:MAX_RULES]
+    return ", ".join(f"{rule} {found[rule]:,}" for rule in most)

@@ -74,6 +74,10 @@ def run(stage: Stage) -> None:
             file.replace(blocked / file.name)
         stage.keep(Output("artifact", blocked))
         reasons = "; ".join(result.reasons)
+        if "identical_tokens" in reasons:
+            most = stage.params.reward.max_tokens
+            seen = f"compares the first {most} tokens of a pair (reward.max_tokens)"
+            reasons = f"{reasons}; identical_tokens {seen}"
         raise StageEnd("blocked", f"{reasons}. Report: {blocked}/report.md")
     folder = stage.staging.directory(f"data/rounds/{key}/preferences")
     for split, rows in (("train", result.train), ("heldout", result.heldout)):

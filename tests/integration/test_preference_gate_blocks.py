@@ -31,7 +31,8 @@ def test_a_prompt_on_both_sides_of_earlier_data_blocks(gate):
         (good(5), "min_rows: 5 fresh preferences passed, 10 required"),
         (
             [*good(20), *good(20), *good(20)],
-            "max_quarantined_fraction: 40 of 60 fresh preferences quarantined, more than 50%",
+            "max_quarantined_fraction: 40 of 60 fresh preferences quarantined, more than 50% "
+            "(duplicates 40)",
         ),
     ],
 )
@@ -39,6 +40,27 @@ def test_too_few_good_rows_block(gate, fresh, reason):
     result = gate(fresh)
     assert not result.passed
     assert reason in result.reasons
+
+
+def test_too_many_set_aside_are_named_by_the_rules_that_set_aside_most(gate):
+    """Of a row that breaks two rules both are counted, of earlier rows and warnings none."""
+    blank = [sourced(f"Question {n}?", "", f"No idea {n}.") for n in range(100, 104)]
+    same = [sourced(f"Question {n}?", "Yes.", "Yes.") for n in range(200, 206)]
+    turns = [
+        sourced(f"Question {n}?", f"Answer {n}.\n\nHuman: And?", f"No idea {n}.")
+        for n in range(300, 303)
+    ]
+    html = [sourced(f"Question {n}?", f"Answer<br>{n}.", "No.") for n in range(400, 405)]
+    earlier = [sourced(f"Question {n}?", "", "No.") for n in range(500, 520)]
+    fresh = [*good(5), *blank, blank[0], *same, *turns, *html]
+
+    (reason,) = gate(fresh, earlier).reasons
+
+    # 5 blank (one of them twice), 6 identical and 3 with turns; the repeated one is not named.
+    assert reason.endswith(
+        ": 14 of 24 fresh preferences quarantined, more than 50% "
+        "(identical_responses 6, blank_responses 5, extra_turns 3)"
+    )
 
 
 def test_no_fresh_rows_block_even_with_earlier_ones(gate):

@@ -148,7 +148,11 @@ def test_where_nobody_labels_the_initial_preferences_pass_by_themselves(round_: 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (24, "max_quarantined_fraction: 24 of 48 initial preferences quarantined, more than 25%"),
+        (
+            24,
+            "max_quarantined_fraction: 24 of 48 initial preferences quarantined, more than 25% "
+            "(blank_responses 24)",
+        ),
         (48, "min_rows: 0 initial preferences passed, 1 required"),
     ],
 )
@@ -159,6 +163,19 @@ def test_initial_preferences_without_labels_still_have_to_be_good_ones(
     code, err = round_.run()
     assert code == 4
     assert reason in err
+
+
+@pytest.mark.long
+def test_a_token_limit_that_cuts_the_responses_off_is_named(round_: Round):
+    without_labels(round_)
+    round_.values["reward"]["max_tokens"] = 2
+    code, err = round_.run()
+    assert code == 4
+    # No prompt is so short, so the model would see the same of both responses.
+    assert "48 of 48 initial preferences quarantined, more than 25% (identical_tokens 48); " in err
+    assert (
+        "; identical_tokens compares the first 2 tokens of a pair (reward.max_tokens). Rep" in err
+    )
 
 
 @pytest.mark.long

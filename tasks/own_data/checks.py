@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data.support_desk.requests import parse_request
 from preferences.allowing import load_allowed
@@ -11,7 +11,7 @@ from preferences.demonstrations import prompts_of
 from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
 from preferences.reader import MalformedDataError
-from preferences.records import Prompt, Row
+from preferences.records import Preference, Prompt, Row
 from preferences.schemas import CORPUS
 from preferences.source_params import SourceParams
 from preferences.sources import opened
@@ -32,6 +32,8 @@ from tasks.params.prepare import FilesParams
 
 MAX_NAMED = 10
 """Rows that a note names."""
+MAX_MEASURED = 1_000
+"""About as many pairs of a source are measured in tokens."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class OwnData:
     """Split -> its prompts."""
     train_ids: set[str] = field(default_factory=set)
     """Ids of the prompts for training."""
+    pairs: dict[str, list[Preference]] = field(default_factory=dict)
+    """Key of preferences -> some of them, spread evenly, to measure."""
 
     def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
         """The rows of a file; none, and a problem, where it is damaged."""
@@ -85,6 +89,7 @@ def examine(params: Params, root: Path) -> OwnData:
         if params.reward.margins and params.reward.model is None:
             _examine_margins(data, key, [pair.margin for pair in pairs])
         judged |= {pair.prompt_id for pair in pairs}
+        data.pairs[key] = pairs[:: len(pairs) // MAX_MEASURED + 1]
     if files is not None and judged and params.label.annotators != "none":
         _examine_fresh_prompts(data, files, judged, params)
     if files is not None:
@@ -178,17 +183,8 @@ def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
         )
 
 
-class Pair(NamedTuple):
-    """The prompt of a preference, its id, its side, and its margin."""
-
-    prompt: Prompt
-    prompt_id: str
-    side: str
-    margin: float
-
-
-def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair]]]:
-    """Key -> the initial preferences, where they are present."""
+def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Preference]]]:
+    """Key -> the initial preferences, where they are present, each on its side."""
     files = params.prepare.files
     if files is not None and files.preferences is not None:
         key = "prepare.files.preferences"
@@ -197,13 +193,7 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pair
         except MalformedDataError as error:
             data.damaged(key, error)
         else:
-            yield (
-                key,
-                [
-                    Pair(row["prompt"], row["prompt_id"], row["split"], row["margin"])
-                    for row in rows
-                ],
-            )
+            yield key, [Preference.from_row(row) for row in rows]
     for number, source in enumerate(params.prepare.sources):
         key = f"prepare.sources.{number}"
         if not (data.root / source.path).exists():
@@ -220,23 +210,23 @@ def _below(root: Path, source: SourceParams) -> SourceParams:
     return replace(source, path=str(root / source.path))
 
 
-def _sided(source: Source, params: Params) -> Iterator[Pair]:
+def _sided(source: Source, params: Params) -> Iterator[Preference]:
     """The pairs of a source that the gate looks at, each on the side where `prepare` puts it."""
     for sourced in Unsettled().settle(source, keep_ties=params.validate.ties == "half"):
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=params.prepare.heldout_preferences)
         own = source.format == "preferences"
-        yield Pair(row.prompt, row.prompt_id, row.split if own else side, row.margin)
+        yield row if own else replace(row, split=side)
 
 
-def _examine_pairs(data: OwnData, key: str, pairs: list[Pair], params: Params) -> None:
+def _examine_pairs(data: OwnData, key: str, pairs: list[Preference], params: Params) -> None:
     """What the gate of the first round would find between these files."""
     sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
     leaks = 0
-    for prompt, _, side, _ in pairs:
-        what_is_asked = question(prompt)
-        sides[side].add(what_is_asked)
-        leaks += side == "train" and what_is_asked in data.evaluation
+    for pair in pairs:
+        what_is_asked = question(pair.prompt)
+        sides[pair.split].add(what_is_asked)
+        leaks += pair.split == "train" and what_is_asked in data.evaluation
     if leaks:
         what = f"{leaks} of {len(pairs)} pairs are for training and have prompts that policies are"
         _leak(data, key, "evaluation_leaks", f"{what} evaluated on", params)

@@ -16,7 +16,7 @@ from preferences.records import JudgmentError
 from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.model_checks import Problem, model_notes, model_problems
-from tasks.own_data.prompt_lengths import length_problems
+from tasks.own_data.prompt_lengths import length_notes, length_problems
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
 from tasks.params.rules import nearest
@@ -69,8 +69,10 @@ def check_inputs(params: Params, root: Path) -> None:
         from tasks.own_data.checks import examine  # noqa: PLC0415
 
         data = examine(params, root)
-        if data.prompts and not problems:
-            problems += length_problems(params, root, data.prompts)
+        if not problems:
+            if data.prompts:
+                problems += length_problems(params, root, data.prompts)
+            notes += length_notes(params, root, data.pairs)
         problems, notes = problems + data.problems, notes + data.notes
     # First, so that whoever mends the problems knows of these as well.
     for note in notes:

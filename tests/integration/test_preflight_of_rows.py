@@ -77,6 +77,31 @@ def test_limits_that_leave_too_few_prompts_are_reported_with_what_the_prompts_ne
     ]
 
 
+@pytest.mark.parametrize(("longer", "noted"), [(2, False), (3, True)])
+def test_pairs_that_are_too_long_for_reward_training_are_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture, longer: int, noted: bool
+):
+    """A prompt of two words is four tokens, as above; behind a response comes the end."""
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    place.values["reward"]["max_tokens"] = 4 + 3 + 1
+    own = [
+        {"prompt": f"w58 w{n}", "chosen": "w1" + " w2" * (3 if n < longer else 2), "rejected": "w2"}
+        for n in range(20)
+    ]
+    write_rows(place.root / "own/pairs.jsonl", own)
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+
+    what = (
+        f"prepare.sources.0: {longer} of the 20 pairs looked at have a side of more than 8 tokens "
+        "(reward.max_tokens) and are left out; the longest has 9"
+    )
+    assert (what in caplog.text) == noted
+
+
 def test_more_pairs_than_training_prompts_are_reported(place: Place):
     train = len(asked_in(place, "train"))
     place.values["sample"]["pairs"] = train + 1

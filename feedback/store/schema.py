@@ -94,9 +94,7 @@ assignments = Table(
     Column("round", String(64), ForeignKey("rounds.round"), nullable=False),
     Column("annotator_id", String(64), ForeignKey("annotators.annotator_id"), nullable=False),
     Column("purpose", String(8), nullable=False, comment="label, gold or repeat"),
-    Column(
-        "swap", Integer, nullable=False, comment="1: response_b on the left; 2: unknown"
-    ),
+    Column("swap", Integer, nullable=False, comment="1: response_b on the left; 2: unknown"),
     Column("state", String(8), nullable=False, comment="open, done or free"),
     Column("revision", Integer, nullable=False, comment="of its newest label, 0 = none yet"),
     Column("lease_until_ms", BigInteger, nullable=False),

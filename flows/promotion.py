@@ -32,7 +32,7 @@ from tasks.repro import read_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Candidate, Choice, PromotionError, policy_path
 from tasks.tracking.withdrawn import HASH_TAG
-from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
+from tasks.workspace.dvc_lockfile import DamagedLockError, has_read, read_lock
 from tasks.workspace.worktrees import RUNS_FOLDER
 
 NAME = "promote"
@@ -95,6 +95,7 @@ def promote(
         params = load_params(root / "params.yaml")
         version = promotion.in_production(root)
         production = production_name(root, version, candidate)
+        _require_measured(root, candidate)
         rows = before_and_after(read_results(root, params), round_key, production)
         verdict = ask(root, candidate, limits or Limits())
     except (ParamsError, PromotionError, DamagedLockError) as error:
@@ -127,6 +128,13 @@ def key_of(verdict: Verdict) -> str:
     policies = (verdict.digest.removesuffix(".dir"), verdict.before_version or "sft")
     failed = hashlib.sha256("\n".join(verdict.failed).encode()).hexdigest()[:16]
     return "-".join(["verdict", *policies, failed])
+
+
+def _require_measured(root: Path, chosen: Candidate) -> None:
+    """Results beside a policy that was trained anew since are those of the one before it."""
+    key, path = chosen.round_key, policy_path(chosen.round_key)
+    if not has_read(read_lock(root), f"evaluate@{key}", path, chosen.digest):
+        raise PromotionError(f"the policy of round {key} has not been evaluated yet")
 
 
 def before_and_after(
@@ -165,8 +173,7 @@ def production_name(root: Path, version: ModelVersion | None, chosen: Candidate)
     key, digest = str(version.tags.get("rlhf.round")), version.tags.get(HASH_TAG)
     if digest == chosen.digest:
         return chosen.round_key
-    measured = read_lock(root).get(f"evaluate@{key}")
-    if measured is not None and measured.deps.get(policy_path(key)) == digest:
+    if digest and has_read(read_lock(root), f"evaluate@{key}", policy_path(key), digest):
         return key
     return f"version {version.version} (round {key} of another run)"
 

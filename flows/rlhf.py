@@ -37,6 +37,7 @@ from tasks.promoting.registration import tag_and_register
 from tasks.reporting.descent import formed_in
 from tasks.reporting.result_table import result_table
 from tasks.reporting.summary import has_worked
+from tasks.reporting.unfinished import unfinished_stages
 from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
@@ -281,7 +282,9 @@ def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State
             save_execution(root, execution)
         # None has begun where it was interrupted before.
         done = bool(states) and all(state.name == "Completed" for state in states)
-        summary = write_summary(root, params, whole=done)
+        stale = [state for state in states if state.name == "Stale"]
+        unfinished = () if stale else unfinished_stages(root) or ()
+        summary = write_summary(root, params, whole=done, unfinished=unfinished)
     if arrived:
         tag_and_register(root)
     else:

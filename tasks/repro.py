@@ -14,9 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from tasks.reporting.summary import (
     has_worked,
     read_outcomes,
 )
+from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages, without
 from tasks.running.machine_errors import in_one_line
 from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import drop_recorded_checkpoints, wrong_entries
@@ -147,7 +147,10 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
         ended = _run(workspace, environment, variant, params)
         if ended.code == 0:
             ended = _check_still_current(workspace)
-    summary = write_summary(workspace, params, whole=ended.code == 0)
+    # What became stale during the run is of this run all the same, and the message says so.
+    settled = ended.code in (0, STALE_EXIT_CODE)
+    unfinished = () if settled else unfinished_stages(workspace) or ()
+    summary = write_summary(workspace, params, whole=ended.code == 0, unfinished=unfinished)
     if ended.code in (0, 5, STALE_EXIT_CODE):
         labelled = params.label.annotators != "none"
         sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant, labelled))
@@ -206,7 +209,7 @@ def _run(
     save_execution(workspace, execution)
     results = read_results(workspace, params)
     if ended.code != 0 and has_worked(workspace, execution.id):
-        rounds = _rounds_that_ended(workspace, params)
+        rounds = rounds_that_ended(workspace, params.rounds)
         if rounds:
             record_rounds(workspace, execution.id, rounds, params.final, results)
     record_end(
@@ -228,25 +231,15 @@ def _run(
     return ended
 
 
-def _rounds_that_ended(workspace: Path, params: Params) -> list[str]:
-    """The first rounds, up to the one of which a stage may still have to run; none if unknown."""
-    # Imported here because it imports DVC, which would delay every earlier step.
-    from tasks.workspace.dvc_graph import DvcBusyError, GraphError, read_graph  # noqa: PLC0415
-
-    try:
-        unfinished = {round_of(name) for name in read_graph(workspace).stale}
-    except (GraphError, DvcBusyError):
-        return []  # The run has ended because of it, and says so.
-    return list(takewhile(lambda key: key not in unfinished, params.rounds))
-
-
-def write_summary(workspace: Path, params: Params, *, whole: bool) -> dict[str, Any]:
+def write_summary(
+    workspace: Path, params: Params, *, whole: bool, unfinished: Collection[str]
+) -> dict[str, Any]:
     """Write `reports/summary.json` and the page of the run; return the summary.
 
     Unless all stages are up to date, the `whole` of them, what earlier executions did is left out:
-    some of it is no part of these results.
+    some of it is no part of these results. So is what `unfinished` stages have left there.
     """
-    results = read_results(workspace, params)
+    results = without(read_results(workspace, params), unfinished)
     execution = last_execution(workspace)
     ran = None if execution is None else execution.id
     summary = build_summary(

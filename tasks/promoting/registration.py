@@ -8,7 +8,7 @@ there are others, and a call with nothing to do reads a few small files and impo
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.sent import load_sent
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.spools import run_behind
-from tasks.workspace.dvc_lockfile import LockedStage, read_entries, read_lock
+from tasks.workspace.dvc_lockfile import LockedStage, has_read, read_entries, read_lock
 from tasks.workspace.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
 NOTE = "registered.json"
-EDITION = 1
+EDITION = 2
 """Raise it when the cards say something else of the same results."""
 
 
@@ -144,25 +144,32 @@ def _trained(root: Path, one: Waiting) -> Trained:
     entry: dict[str, Any] = read_entries(root)[one.stage]
     key = one.stage.partition("@")[2]
     start = json.loads((one.folder / "start.json").read_text(encoding="utf-8"))
-    results = root / "results"
-    if one.path == "models/sft":
-        heldout = read_metrics(results / "baseline")
-    elif one.path.endswith("/reward"):
-        heldout = read_metrics(results / "reward" / key)
+    lock = read_lock(root)
+    if one.path.endswith("/reward"):
+        heldout = read_metrics(root / "results" / "reward" / key)
     else:
-        heldout = read_metrics(results / "evaluate" / key)
+        heldout = _measured(root, lock, f"evaluate@{key}" if key else "baseline", one)
     tested = one.path.endswith("/policy") and _params(root).get("final") == key
     return Trained(
         path=one.path,
         digest=one.digest,
         stage=one.stage,
         commit=str(start["tags"].get("git.commit", "unknown")),
-        deps=read_lock(root)[one.stage].deps,
+        deps=lock[one.stage].deps,
         params=(entry.get("params") or {}).get("params.yaml") or {},
         heldout=heldout,
-        test=read_metrics(results / "test") if tested else None,
+        test=_measured(root, lock, "test", one) if tested else None,
         guards=guards_page(root, key) if key else "",
     )
+
+
+def _measured(
+    root: Path, lock: Mapping[str, LockedStage], stage: str, one: Waiting
+) -> dict[str, Any] | None:
+    """What a stage has measured of this very model: a round's may have been trained anew since."""
+    if not has_read(lock, stage, one.path, one.digest):
+        return None
+    return read_metrics(root / "results" / stage.replace("@", "/"))
 
 
 def _rounds(root: Path, one: Waiting) -> list[str]:

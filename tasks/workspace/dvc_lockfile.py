@@ -91,6 +91,11 @@ def read_lock(root: Path) -> dict[str, LockedStage]:
     }
 
 
+def has_read(lock: Mapping[str, LockedStage], stage: str, path: str, digest: str) -> bool:
+    """Whether a stage has last run on just this content of a path."""
+    return stage in lock and lock[stage].deps.get(path) == digest
+
+
 def read_settled_lock(root: Path) -> dict[str, LockedStage] | None:
     """As `read_lock`, beside a DVC that may be writing: None where that may have been a part."""
     written = written_at(root)

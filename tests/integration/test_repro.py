@@ -86,6 +86,23 @@ def test_a_failure_has_the_stages_exit_code_and_its_reason_as_the_last_line(
     assert "gold" not in out
 
 
+def test_results_of_an_earlier_run_are_not_shown_as_those_of_one_that_did_not_come_to_them(
+    root: Path,
+) -> None:
+    """The first stage is blocked: what lies there of the second was made from other inputs."""
+    code, out, _ = drive(root)
+    assert (code, "8.25" in out) == (0, True)
+    (root / "wanted").write_text("blocked baseline")
+
+    code, out, err = drive(root)
+
+    assert code == 4, err
+    assert (root / "results/evaluate/r1/metrics.json").exists()
+    assert "8.25" not in out
+    summary = json.loads((root / "reports" / "summary.json").read_text())
+    assert (summary["policies"], summary["test"]) == ([], None)
+
+
 def test_an_earlier_kill_is_not_the_reason_of_a_later_failure(root: Path) -> None:
     (root / "wanted").write_text("kill")
     assert drive(root)[0] == 137

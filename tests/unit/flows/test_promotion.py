@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
 
-from flows.promotion import before_and_after, key_of, outcome, production_name, question, run_in
+from flows.promotion import (
+    _require_measured,
+    before_and_after,
+    key_of,
+    outcome,
+    production_name,
+    question,
+    run_in,
+)
 from rlhf.intervals import Interval
 from tasks.promoting.gate import Check, Compared, Limits, Verdict
 from tasks.tracking.promotion import Candidate, Decision, PromotionError
@@ -82,6 +90,18 @@ def test_figures_of_another_runs_round_of_the_same_key_are_not_shown_as_those_of
     assert [(row[""], row["policy"]) for row in rows] == [
         ("start", "sft"), ("before", other), ("after", "r1"),
     ]  # fmt: skip
+
+
+def test_a_policy_that_was_trained_anew_since_it_was_measured_cannot_be_decided_on(tmp_path):
+    evaluated = {"deps": [{"path": "models/rounds/r1/policy", "md5": "1a.dir"}]}
+    lock = {"schema": "2.0", "stages": {"evaluate@r1": evaluated}}
+    (tmp_path / "dvc.lock").write_text(json.dumps(lock))
+    measured = Candidate(round_key="r1", digest="1a.dir", model=None)  # type: ignore[arg-type]
+    _require_measured(tmp_path, measured)
+
+    for other in (replace(measured, digest="2b.dir"), replace(measured, round_key="r2")):
+        with pytest.raises(PromotionError, match="has not been evaluated yet"):
+            _require_measured(tmp_path, other)
 
 
 def test_a_round_without_metrics_cannot_be_decided_on():

@@ -106,9 +106,13 @@ def _section(title: str, rows: Sequence[Differing]) -> Iterator[str]:
 
 
 def _rounds(sides: tuple[Side, Side]) -> list[str]:
-    """The rounds of both, in the order of the stages."""
+    """The rounds that either has run, in the order of their params; others behind them."""
     stages = [ran.stage.partition("@") for one in sides for ran in one.runs]
-    return sorted({key for _, at, key in stages if at}, key=lambda key: (len(key), key))
+    ran = {key for _, at, key in stages if at}
+    named = [key.split(".")[1] for one in sides for key in one.params if key.startswith("rounds.")]
+    named += [key for one in sides for key in one.params.get("rounds", "").split()]  # MLflow's
+    known = [key for key in dict.fromkeys(named) if key in ran]
+    return [*known, *sorted(ran - set(known), key=lambda key: (len(key), key))]
 
 
 def _few(names: Sequence[str]) -> str:

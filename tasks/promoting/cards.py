@@ -4,6 +4,7 @@ Everything in them is read from what the pipeline has written: `dvc.lock`, the m
 stages, and the items that formed the model. Annotators appear by number only, never by name.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ MEASURES = (
     ("finished", "share of finished responses"),
     ("distinct_2", "share of different word pairs"),
     ("proxy", "score of the reward model"),
-    ("pairs", "training pairs"),
+    ("pairs", "pairs for training, so far"),
     ("accuracy_before", "newest pairs ordered as by gold, else by labels, before training"),
     ("accuracy_after", "newest pairs ordered as by gold, else by labels, after training"),
     ("heldout_accuracy", "all held-out pairs ordered as by their labels"),
@@ -121,8 +122,9 @@ def data_card(model: Trained, sources: Sources | None, gate: Iterable[GateVerdic
         ]
         parts += ["## What the data gate found", "\n".join([*head, *checked])]
     limits = (
-        "Counts are of what the model was trained on, directly or by the models before it. "
-        "Held-out and test prompts are not among them.",
+        "Counts are of all labels behind the model and the models before it, also of those that "
+        "the gate left out or that are held out to measure it. Held-out and test prompts are not "
+        "among them.",
         "Annotators are numbered anew in each card, the one with the most judgments first; "
         "`python -m tasks.lineage` names them to those who may read the data.",
         "What was withdrawn later is not taken out of this card or of the model; the version then "
@@ -137,7 +139,7 @@ def data_card(model: Trained, sources: Sources | None, gate: Iterable[GateVerdic
 def _counted(sources: Sources) -> Iterator[str]:
     rows = [
         f"| {kind} | {source} | {number:,} |"
-        for (kind, source), number in sorted(sources.counts.items())
+        for (kind, source), number in sorted(sources.counts.items(), key=_in_order)
     ]
     yield "## What it learnt from"
     yield "\n".join(["| what | source | number |", "|---|---|---:|", *rows])
@@ -147,7 +149,7 @@ def _counted(sources: Sources) -> Iterator[str]:
     uses = Counter[str]()
     for (_, use), number in sources.uses.items():
         uses[use] += number
-    rows = [f"| {use} | {number:,} |" for use, number in sorted(uses.items())]
+    rows = [f"| {use} | {number:,} |" for use, number in sorted(uses.items(), key=_in_order)]
     yield "\n".join(["| round and use | judgments |", "|---|---:|", *rows])
     by_kind: dict[str, list[int]] = {}
     for (kind, _), number in sources.judgments.most_common():
@@ -160,6 +162,13 @@ def _counted(sources: Sources) -> Iterator[str]:
     yield "\n".join(
         ["| kind of annotator | annotators | judgments by annotator |", "|---|---:|---|", *rows]
     )
+
+
+def _in_order(counted: tuple[str | tuple[str, ...], int]) -> list[tuple[int, str]]:
+    """Round r2 before r10."""
+    name = counted[0] if isinstance(counted[0], str) else " ".join(counted[0])
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
 def _evaluation(model: Trained) -> Iterator[str]:

@@ -6,6 +6,7 @@ its policy then still has to pass the gate before production.
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +32,7 @@ def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
             raise StageEnd("bad_input", text)
     with probes.open(encoding="utf-8", newline="") as file:
         failed = [
-            f"probe {row['probe']}: {row['won'] or 'no pairs'} of {row['pairs']} pairs, "
-            f"expected {row['demand']} {row['limit']}"
+            f"probe {row['probe']}: {_shown(row)}, expected {_expected(row)}"
             for row in csv.DictReader(file)
             if row["passed"] != "true"
         ]
@@ -45,6 +45,18 @@ def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
         min_accuracy=params.reward.min_fresh_accuracy,
         of_sft=params.rounds[round_key].policy == "models/sft",
     )
+
+
+def _shown(row: Mapping[str, str]) -> str:
+    return f"{row['won']} of {row['pairs']} pairs" if row["won"] else "no pairs"
+
+
+def _expected(row: Mapping[str, str]) -> str:
+    """What a probe that failed demands: its limit, or more pairs where it keeps to that."""
+    low, high = (float(row[end] or "nan") for end in ("low", "high"))
+    limit = float(row["limit"])
+    misses = low <= limit if row["demand"] == "above" else high < limit
+    return f"{row['demand']} {row['limit']}" if misses else "more pairs, too few to tell"
 
 
 def probed(root: Path, round_key: str) -> bool:

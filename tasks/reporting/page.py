@@ -44,7 +44,7 @@ PANELS = (
 LOSSES = (
     ("base", "Pre-training loss", "nats per token"),
     ("sft", "SFT loss", "nats per token"),
-    ("reward", "Reward model loss", "per pair; each round trains on all pairs so far"),
+    ("reward", "Reward model loss", "per pair"),
 )
 
 

@@ -186,10 +186,14 @@ def probe_table(probes: Sequence[Probe]) -> str:
             "" if found.won is None else f"{found.won.mean:.3f}",
             f"`{drawn(found.won)}`",
             "" if found.demand == "none" else f"{found.demand} {found.limit}",
-            "" if found.passed else "**fails**",
+            "" if found.passed else f"**fails**{_too_few(found)}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _too_few(found: Probe) -> str:
+    return f": fewer than {found.least} pairs" if found.pairs < found.least else ""
 
 
 def drawn(share: Interval | None, *, width: int = 41) -> str:

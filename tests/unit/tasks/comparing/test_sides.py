@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.compare import main
-from tasks.comparing.sides import SideError, side
+from tasks.compare import _rounds, main
+from tasks.comparing.sides import Side, SideError, side
 from tasks.forget import main as forget
+from tasks.tracing.records import Ran
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
@@ -318,3 +319,14 @@ def test_a_name_about_which_mlflow_cannot_be_asked_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith("some run: no commit and no variant, and MLflow cannot say whether it ")
     assert said.count("\n") == 1
+
+
+def test_rounds_are_in_the_order_of_their_params_and_unknown_ones_behind() -> None:
+    """Not in that of the length of their names."""
+    ran = tuple(Ran(f"ppo@{key}", {}, {}, {}) for key in ("main", "r3", "warmup", "r12", "r4"))
+    params = {f"rounds.{key}.policy": "models/sft" for key in ("warmup", "main", "r3", "later")}
+    of_commit = Side("a", "commit", "c", Path(), params, False, ran)
+    of_mlflow = Side("b", "run", "c", Path(), {"rounds": "warmup r12 main"}, True, ran)
+
+    assert _rounds((of_commit, of_commit)) == ["warmup", "main", "r3", "r4", "r12"]
+    assert _rounds((of_mlflow, of_mlflow)) == ["warmup", "r12", "main", "r3", "r4"]

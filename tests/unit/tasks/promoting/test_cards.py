@@ -80,6 +80,20 @@ def test_a_data_card_numbers_the_annotators_and_names_none() -> None:
     assert "bob" not in card
 
 
+def test_rounds_of_a_data_card_are_in_the_order_of_their_numbers() -> None:
+    rounds = ("r1", "r2", "r10", "r11")
+    sources = Sources(
+        counts=Counter({("comparison", f"round {key}"): 1 for key in reversed(rounds)}),
+        judgments=Counter({("human", "bob"): 4}),
+        uses=Counter({("human", f"{key} train"): 1 for key in reversed(rounds)}),
+    )
+    lines = data_card(trained(), sources, []).splitlines()
+    counted = [line.split("|")[2].strip() for line in lines if line.startswith("| comparison ")]
+    used = [line.split("|")[1].split()[0] for line in lines if " train |" in line]
+    assert counted == [f"round {key}" for key in rounds]
+    assert used == list(rounds)
+
+
 def test_data_that_are_not_here_are_not_made_up() -> None:
     assert "nothing could be counted" in data_card(trained(), None, [])
 

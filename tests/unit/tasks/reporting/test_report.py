@@ -222,7 +222,7 @@ def test_the_page_says_what_reward_models_are_right_about_and_in_which_units(
     write_world(tmp_path, gold=gold)
     text = report(tmp_path)
     assert f"How often a reward model orders held-out pairs of the newest policy {what}" in text
-    assert "<th>training pairs</th>" in text
+    assert "<th>pairs so far</th>" in text
     assert "calibration error, against labels" in text
     assert "<th>length, tokens</th>" in text
 

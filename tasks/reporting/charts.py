@@ -148,10 +148,12 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """About `count` round numbers that cover the range from `low` to `high`."""
-    if high - low < 1e-9:
+    size = max(abs(low), abs(high))
+    if high - low < 1e-9 * max(1.0, size):
         # A value that is never negative, such as a share, keeps an axis without negative numbers.
-        low, high = (low if 0.0 <= low < 0.5 else low - 0.5), high + 0.5
-    rough = (high - low) / count
+        room = max(0.5, 1e-6 * size)
+        low, high = (low if 0.0 <= low < 0.5 else low - room), high + room
+    rough = high / count - low / count
     power = 10.0 ** floor(log10(rough))
     step = next(power * nice for nice in NICE_STEPS if power * nice >= rough * (1 - 1e-9))
     # A curve may overshoot slightly, rather than add another interval to the axis.

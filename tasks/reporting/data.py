@@ -220,10 +220,12 @@ def _node(root: Path, column: str, kind: str, path: str) -> ModelNode | None:
     if not manifest.exists():
         return None
     record = json.loads(manifest.read_text(encoding="utf-8"))
+    files = {name: one for name, one in record["files"].items() if name.endswith(".safetensors")}
+    if not files:  # Of a round without a reward model.
+        return None
     weights = hashlib.sha256()
-    for name, entry in sorted(record["files"].items()):
-        if name.endswith(".safetensors"):
-            weights.update(f"{name} {entry['sha256']}\n".encode())
+    for name, entry in sorted(files.items()):
+        weights.update(f"{name} {entry['sha256']}\n".encode())
     inputs = (Source(source, str(digest)) for source, digest in sorted(record["inputs"].items()))
     return ModelNode(path, column, kind, weights.hexdigest(), tuple(inputs))
 

@@ -107,6 +107,13 @@ def test_ticks_are_round_numbers_that_cover_the_range(
     assert nice_ticks(low, high) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("low", "high"), [(3e16, 3e16), (-2e20, -2e20), (1e300, 1.0001e300)])
+def test_a_metric_that_has_gone_astray_does_not_end_the_report(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low <= high <= ticks[-1]
+    assert len(set(ticks)) == len(ticks) >= 3
+
+
 @pytest.mark.parametrize("count", [3, 24])
 def test_names_and_first_steps_of_rounds_do_not_run_into_each_other(
     tmp_path: Path, count: int

@@ -268,6 +268,22 @@ def test_the_lineage_says_so_when_later_stages_used_different_states(tmp_path: P
     assert "later stages disagree" in report(tmp_path)
 
 
+def test_a_round_without_a_reward_model_has_none_in_the_lineage(tmp_path: Path) -> None:
+    """Its folder has words in the place of weights."""
+    write_world(tmp_path)
+    assert [row.path for row in lineage_rows(read_lineage(tmp_path, ["r1"]))].count(
+        "models/rounds/r1/reward"
+    )
+    manifest = tmp_path / "models/rounds/r1/reward/manifest.json"
+    record = json.loads(manifest.read_text())
+    record["files"] = {"README.md": {"sha256": "0" * 64, "bytes": 60}}
+    manifest.write_text(json.dumps(record))
+
+    rows = lineage_rows(read_lineage(tmp_path, ["r1"]))
+
+    assert "models/rounds/r1/reward" not in [row.path for row in rows]
+
+
 def test_the_page_shows_the_loss_of_sft_on_held_out_demonstrations(tmp_path: Path) -> None:
     write_world(tmp_path, gold=False)
     assert "held-out demonstrations" not in report(tmp_path)

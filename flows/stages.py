@@ -119,7 +119,7 @@ def _ended_if(
 
     def look() -> None:
         while is_cancelled and not over.wait(LOOK_SECONDS):
-            if is_cancelled():
+            if is_cancelled() and not over.is_set():
                 processes.signal_group(process, signal.SIGTERM)
                 return
 

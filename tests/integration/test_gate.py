@@ -110,6 +110,9 @@ def write_lock(root: Path, more: dict[str, list[str]] | None = None) -> None:
         name: {"outs": [{"path": path, "md5": output_hash(root / path)} for path in outs]}
         for name, outs in {**OUTS, **(more or {})}.items()
     }
+    if "evaluate@r1" in stages:
+        path = "models/rounds/r1/policy"
+        stages["evaluate@r1"]["deps"] = [{"path": path, "md5": output_hash(root / path)}]
     YAML().dump({"schema": "2.0", "stages": stages}, root / "dvc.lock")
 
 

@@ -20,20 +20,21 @@ from flows.artifacts import left_out_while_away
 
 def unless_cancelled(state: State[Any]) -> State[Any]:
     """How a stage of this flow run has ended; `Cancelled` if somebody has cancelled the run."""
-    with (
-        left_out_while_away("whether somebody has cancelled this run"),
-        suppress(ObjectNotFound),
-        get_client(sync_client=True) as client,
-    ):
-        now = client.read_flow_run(UUID(str(runtime.flow_run.id))).state
-        if now is not None and now.is_cancelling():
+    with left_out_while_away("whether somebody has cancelled this run"):
+        if _is_cancelled(UUID(str(runtime.flow_run.id))):
             return Cancelled(message="somebody has cancelled the run")
     return state
 
 
 def is_cancelled(flow_run: UUID) -> bool:
     """Whether somebody has cancelled a flow run; False where Prefect's server does not say."""
-    with suppress(ObjectNotFound, httpx.HTTPError), get_client(sync_client=True) as client:
+    with suppress(httpx.HTTPError):
+        return _is_cancelled(flow_run)
+    return False
+
+
+def _is_cancelled(flow_run: UUID) -> bool:
+    with suppress(ObjectNotFound), get_client(sync_client=True) as client:
         now = client.read_flow_run(flow_run).state
         return now is not None and now.is_cancelling()
     return False

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from preferences.reader import read_rows
+from preferences.schemas import PROMPTS
 from tasks.own_data.preflight import check_inputs
+from tasks.own_data.rows import own_split
 from tasks.params.loading import ParamsError, load_params
+from tasks.params.prepare import FilesParams
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+FILES = FilesParams(prompts="p", demonstrations="d")
 
 
 class Place:
@@ -73,6 +80,17 @@ class Place:
         with pytest.raises(ParamsError) as error:
             check_inputs(load_params(path), self.root)
         return [line.removeprefix(f"{path}: ") for line in str(error.value).splitlines()]
+
+
+def asked_in(place: Place, split: str) -> list[str]:
+    """What the prompts of a split ask, as plain text."""
+    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
+    prompts = [row["prompt"] for row in rows if own_split(row["prompt"], FILES) == split]
+    return [str(messages[0]["content"]) for messages in prompts]
+
+
+def pairs(prompts: list[str]) -> list[dict[str, Any]]:
+    return [{"prompt": prompt, "chosen": "w1", "rejected": "w2"} for prompt in prompts]
 
 
 @pytest.fixture(name="place")

@@ -1,40 +1,23 @@
 """What is found in one's own rows before the first stage: leaks, too few prompts, their form."""
 
-import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 
 from preferences.reader import read_rows
 from preferences.schemas import PROMPTS
 from tasks.own_data.preflight import check_inputs
 from tasks.own_data.rows import own_split
 from tasks.params.loading import load_params
-from tasks.params.prepare import FilesParams
-from tests.integration.own_place import Place, write_rows
+from tests.integration.own_place import FILES, Place, asked_in, pairs, write_rows
 from tests.word_models import write_chat_model
-
-FILES = FilesParams(prompts="p", demonstrations="d")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def asked_in(place: Place, split: str) -> list[str]:
-    """What the prompts of a split ask, as plain text."""
-    rows = read_rows(place.root / "own/prompts.jsonl", PROMPTS)
-    prompts = [row["prompt"] for row in rows if own_split(row["prompt"], FILES) == split]
-    return [str(messages[0]["content"]) for messages in prompts]
-
-
-def pairs(prompts: list[str]) -> list[dict[str, Any]]:
-    return [{"prompt": prompt, "chosen": "w1", "rejected": "w2"} for prompt in prompts]
 
 
 def test_the_rubric_cannot_judge_own_prompts(place: Place):
@@ -192,60 +175,6 @@ def test_pairs_on_prompts_that_policies_are_evaluated_on_are_reported(
     assert f"prepare.sources.0: {what}" in caplog.text
 
 
-def in_layout_of_the_hub(folder: Path, rows: list[dict[str, Any]]) -> None:
-    write_rows(folder / "data/train-00000-of-00001.jsonl", rows)
-
-
-def saved(folder: Path, rows: list[dict[str, Any]]) -> None:
-    DatasetDict({"train": Dataset.from_list(rows)}).save_to_disk(folder)
-
-
-@pytest.mark.parametrize("write", [in_layout_of_the_hub, saved])
-def test_pairs_in_a_folder_of_hugging_face_are_examined_as_others_are(
-    place: Place, write: Callable[[Path, list[dict[str, Any]]], None]
-):
-    leaking = [*asked_in(place, "test"), *asked_in(place, "heldout")]
-    write(place.root / "own/pairs", pairs([*leaking, "w58 w59"]))
-    # As DVC has it that tracks the folder, which is here nevertheless.
-    (place.root / "own/pairs.dvc").write_text("outs:\n")
-    source = {"path": "own/pairs"}
-    place.values["prepare"] |= {"sources": [source], "heldout_preferences": 0.0}
-
-    (leak,) = place.preflight()
-
-    what = f"{len(leaking)} of {len(leaking) + 1} pairs are for training and have prompts"
-    assert leak.startswith(f"prepare.sources.0: {what}")
-    source["split"] = "trian"
-    (missing,) = place.preflight()
-    assert missing.startswith("prepare.sources.0: own/pairs: cannot be loaded (")
-    assert "trian" in missing
-
-
-@pytest.mark.parametrize(
-    ("kind", "problem"),
-    [
-        ("nothing", "own/pairs: cannot be loaded ("),
-        ("no row", "own/pairs: holds no row"),
-        ("another format", "own/pairs train row 1: columns of no known format (answer, question)"),
-        ("a script", "own/pairs: cannot be loaded (Dataset scripts are no longer supported"),
-    ],
-)
-def test_a_folder_without_pairs_is_reported(place: Place, kind: str, problem: str):
-    folder = place.root / "own/pairs"
-    folder.mkdir()
-    if kind == "no row":
-        saved(folder, [])
-    elif kind == "another format":
-        saved(folder, [{"question": "w1", "answer": "w2"}])
-    elif kind == "a script":
-        (folder / "pairs.py").write_text("import datasets\n")
-    place.values["prepare"]["sources"] = [{"path": "own/pairs"}]
-
-    (found,) = place.preflight()
-
-    assert found.startswith(f"prepare.sources.0: {problem}")
-
-
 def test_a_prompt_on_both_sides_of_own_preferences_is_reported(place: Place):
     row = {
         "pair_id": "0" * 16, "prompt_id": "p", "prompt": "w58 w58", "chosen": "w1",
@@ -350,43 +279,6 @@ def test_pairs_that_leak_beside_a_damaged_allow_list_are_no_traceback(place: Pla
     (found,) = place.preflight()
 
     assert found.startswith("validate.severities: data/allowed.jsonl:1")
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (
-            json.dumps({"prompt": "w1", "chosen": "w1", "rejected": "w2"}).encode(),
-            "own/judged.jsonl:1: unknown key 'chosen', expected judgment_id, pair_id, round",
-        ),
-        ('{"pair_id": "x"}'.encode("utf-16"), "own/judged.jsonl: not UTF-8 at byte 0"),
-        (b'{"pair_id": "x"}\n', "own/judged.jsonl:1: round is None, expected a text"),
-        (b'[{"chosen": "w1"}]', "own/judged.jsonl: task 1 has no data; expected Label Studio"),
-    ],
-    ids=["pairs", "UTF-16", "without a round", "an export of others"],
-)
-def test_a_file_of_judgments_that_cannot_be_read_is_reported(
-    place: Place, content: bytes, problem: str
-):
-    place.values["label"] = {"annotators": "file", "file": "own/judged.jsonl"}
-    (place.root / "own/judged.jsonl").write_bytes(content)
-
-    (found,) = place.preflight()
-
-    assert found.startswith(f"label.file: {problem}")
-
-
-def test_sound_judgments_and_none_yet_are_fine(place: Place):
-    place.values["label"] = {"annotators": "file", "file": "own/judged.jsonl"}
-    judged = {
-        "pair_id": "x", "round": "r1", "annotator_id": "ana", "annotator_version": "g1",
-        "kind": "human", "choice": "a", "shown_order": "AB",
-    }  # fmt: skip
-    for rows in ([], [judged]):
-        write_rows(place.root / "own/judged.jsonl", rows)
-        check_inputs(load_params(place.save()), place.root)
-    (place.root / "own/judged.jsonl").write_bytes(b"[]")
-    check_inputs(load_params(place.save()), place.root)
 
 
 def test_two_answers_of_one_annotator_are_reported_with_file_and_task(place: Place):

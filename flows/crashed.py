@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +23,9 @@ from tasks.workspace.processes import hear_of_the_parents_death
 
 WORKER = "RLHF_WORKER"
 """Environment variable with the process id of the worker, for the processes that it starts."""
+_WORKER_IS_GONE = signal.SIGUSR2
+"""Not SIGTERM itself, of which Prefect wants its own handler."""
+_is_ending = threading.Lock()
 MESSAGE = "Its process died silently (killed?). Finished stages and checkpoints are kept."
 
 
@@ -52,9 +57,25 @@ def end_with_the_worker() -> None:
     Nobody could cancel a run any more whose worker is gone, and a new worker knows nothing of it.
     """
     if worker := os.environ.get(WORKER):
-        hear_of_the_parents_death()
+        signal.signal(_WORKER_IS_GONE, _end)
+        hear_of_the_parents_death(_WORKER_IS_GONE)
         if os.getppid() != int(worker):  # It died before we could ask.
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(_WORKER_IS_GONE)
+
+
+def _end(*_: object) -> None:
+    """End by one SIGTERM, with words for nobody.
+
+    The kernel tells of each thread of the worker that dies: a second SIGTERM would break off what
+    the first has begun. Who writes into the worker's pipe now gets a BrokenPipeError, and Prefect
+    would call the run failed.
+    """
+    if not _is_ending.acquire(blocking=False):
+        return  # A flag could be read by two of them before one sets it.
+    with Path(os.devnull).open("wb") as nobody:
+        for stream in (1, 2):
+            os.dup2(nobody.fileno(), stream)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _report(client: SyncPrefectClient, known: FlowRun) -> None:

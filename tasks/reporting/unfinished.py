@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.stage_order import round_of
 
 
@@ -16,6 +17,7 @@ def unfinished_stages(root: Path) -> frozenset[str] | None:
     # Imported here because it imports DVC, which takes a second.
     from tasks.workspace.dvc_graph import DvcBusyError, GraphError, read_graph  # noqa: PLC0415
 
+    clear_stale(root)  # Of a stage that was ended just now.
     try:
         return frozenset(read_graph(root).stale)
     except (GraphError, DvcBusyError):

@@ -35,9 +35,12 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def hear_of_the_parents_death() -> None:
-    """Get SIGTERM when the parent dies; more exactly, when the thread that forked us ends."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+def hear_of_the_parents_death(number: signal.Signals = signal.SIGTERM) -> None:
+    """Get this signal when the parent dies; more exactly, when the thread that forked us ends.
+
+    A parent with several threads that is killed may send it several times.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def die_with(parent: int) -> Callable[[], None]:

@@ -1,6 +1,8 @@
 """Which results belong to a run that has not come to its end."""
 
-from tasks.reporting.unfinished import without
+from pathlib import Path
+
+from tasks.reporting.unfinished import unfinished_stages, without
 
 RESULTS = {
     "schema": 1,
@@ -35,3 +37,14 @@ def test_a_reward_model_is_shown_as_soon_as_it_is_trained() -> None:
 def test_sft_and_its_loss_go_with_their_stages() -> None:
     found = without(RESULTS, ["sft", "baseline"])
     assert ("sft" in found, found["policies"][0]["name"]) == (False, "r1")
+
+
+def test_a_note_of_dvc_that_was_ended_hides_no_unfinished_stage(tmp_path: Path) -> None:
+    (tmp_path / ".dvc/tmp").mkdir(parents=True)
+    (tmp_path / ".dvc/config").write_text("[core]\n  no_scm = true\n  analytics = false\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {sft: {cmd: sft, outs: [models]}}\n")
+    # Process 1 lives, and never was DVC's: as where a number is given again.
+    note = '{"write": {"%s": {"pid": 1, "cmd": "repro"}}}' % (tmp_path / "models")
+    (tmp_path / ".dvc/tmp/rwlock").write_text(note)
+
+    assert unfinished_stages(tmp_path) == {"sft"}

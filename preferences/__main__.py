@@ -24,6 +24,8 @@ from preferences.records import JudgmentMismatchError
 from preferences.report import DOCS, FILES
 from preferences.schemas import printable
 from preferences.settling import Settled
+from preferences.source_params import SourceParams
+from preferences.sources import opened
 from preferences.strictness import add_options, params_of
 from preferences.tokens import TokenLimit
 
@@ -57,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m preferences", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="validate any file as the validate stage does")
-    check.add_argument("path", type=Path, help="a file, or a folder of files")
+    check.add_argument("path", type=Path, help="a file, or a folder of data")
     _add_reading(check)
     check.add_argument(
         "--report", type=Path, metavar="DIR", help="folder for the reports and the cleaned data"
@@ -95,6 +97,11 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
         "--map",
         metavar="LAYOUT",
         help=f"field=column,... for other columns, or one of {', '.join(KNOWN_LAYOUTS)}",
+    )
+    command.add_argument(
+        "--split",
+        default="train",
+        help="of a folder in Hugging Face layout, or that save_to_disk wrote (default train)",
     )
     command.add_argument(
         "--skip-malformed",
@@ -137,7 +144,14 @@ def _opened(options: argparse.Namespace) -> Source:
         layout = layout_of(options.map) if options.map else None
     except ValueError as error:
         raise MalformedDataError([f"--map: {error}"], 1) from None
-    return open_source(
+    source = SourceParams(
+        path=str(options.path),
+        split=options.split,
+        format=options.format,
+        map=options.map,
+        skip_malformed=options.skip_malformed,
+    )
+    return opened(source) or open_source(
         options.path, options.format, layout=layout, skip_malformed=options.skip_malformed
     )
 

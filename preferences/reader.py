@@ -27,6 +27,7 @@ TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
 _EXTRA_DATA = "not JSON: Extra data"
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BLANK = " \t\n\r"
 """What JSON takes for white space."""
 
@@ -181,6 +182,9 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[int, bytes]]:
             blank = 0
             while line := stream.readline(MAX_ROW_BYTES + 1):
                 number += 1
+                if number == 1 and line.startswith(_UTF_16):
+                    problems.add(str(path), "UTF-16, expected UTF-8")
+                    return
                 if line.isspace():
                     blank += 1
                     check_blank(blank, problems.limits)

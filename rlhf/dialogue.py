@@ -32,6 +32,10 @@ class TooLongError(ValueError):
     """A message that leaves no room for a response; says how much there is."""
 
 
+class UnknownWordError(ValueError):
+    """A message with a word that the tokenizer knows and the model has no embedding for."""
+
+
 def longest_context(lm: PreTrainedModel) -> int:
     """Tokens that a prompt and its response may have; of some models there is no end."""
     table = table_of_positions(lm)
@@ -75,6 +79,7 @@ class Dialogue:
 
         Raises:
             TooLongError: there is no room for a response.
+            UnknownWordError: the message has a word without an embedding.
             TokenizerError, TemplateError: the message cannot be made a prompt.
             NonFiniteError: the policy's weights are broken.
         """
@@ -108,6 +113,10 @@ class Dialogue:
             if room >= min(longest, limit // 2) or not kept:
                 break
             del kept[:2]
+        size = self._lm.get_input_embeddings().weight.shape[0]
+        if max(ids) >= size:
+            word = self._tokenizer.convert_ids_to_tokens(max(ids))
+            raise UnknownWordError(f"the model has no embedding for {word}")
         if room < 1:
             raise TooLongError(
                 f"the message has {len(ids)} tokens as a prompt; at most {limit - 1} fit"

@@ -36,6 +36,19 @@ def table_of_positions(lm: PreTrainedModel) -> int | None:
     return min(found, default=None)
 
 
+def beyond_training(lm: PreTrainedModel, lengths: Mapping[str, int]) -> str | None:
+    """Which of the lengths (as of `check_positions`) are above the one that a model was made for.
+
+    With rotary positions or ALiBi it takes longer rows and continues them badly.
+    """
+    known = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
+    longer = {keys: tokens for keys, tokens in lengths.items() if known and tokens > known}
+    if not longer:
+        return None
+    allowed = ", ".join(f"{keys} allows {tokens}" for keys, tokens in longer.items())
+    return f"the model was made for rows of at most {known} tokens, and {allowed}"
+
+
 def change_with_length(trunk: nn.Module) -> bool:
     """Whether rotary positions are made anew as rows get longer, by questions to the device."""
     rope = str(getattr(getattr(trunk, "rotary_emb", None), "rope_type", ""))

@@ -1,6 +1,7 @@
 """Stage `base`: the model everything starts from, pre-trained here or used as it is."""
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from rlhf.model_folders import ModelFolderError
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.optimisers import Optimiser, Training
 from rlhf.packing import PackingError, check_packing
-from rlhf.positions import PositionsError, check_positions, longest_row
+from rlhf.positions import PositionsError, beyond_training, check_positions, longest_row
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
 from tasks.params.embedded_recipe import embedded_recipe
@@ -42,6 +43,8 @@ from tasks.running.stage import Stage
 from tasks.tracking.spool import Output
 
 INPUTS = ("data/prepared",)
+
+log = logging.getLogger(__name__)
 
 READ = [
     "*.json",
@@ -71,6 +74,8 @@ def run(stage: Stage) -> None:
         model, tokenizer, metrics = _pretrain(stage)
     else:
         model, tokenizer, metrics = _take(stage)
+    if longer := beyond_training(model, _longest_rows(stage.params)):
+        log.warning("%s: %s", stage.name, longer)
     folder = write_model(stage, model, tokenizer, "models/base")
     write_stops(folder, load_special_ids(folder, tokenizer))
     seal_model(stage, folder)

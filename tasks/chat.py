@@ -244,12 +244,12 @@ def _show(speakers: list[Speaker], line: str) -> None:
 
 
 def _pieces(speaker: Speaker, line: str) -> Iterator[str]:
-    from rlhf.dialogue import TooLongError  # noqa: PLC0415
+    from rlhf.dialogue import TooLongError, UnknownWordError  # noqa: PLC0415
     from rlhf.templates import TemplateError  # noqa: PLC0415
 
     try:
         yield from speaker.dialogue.respond(line)
-    except (TooLongError, TemplateError) as error:
+    except (TooLongError, UnknownWordError, TemplateError) as error:
         yield f"({error})"
 
 

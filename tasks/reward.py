@@ -290,7 +290,8 @@ def _train(
         stage.log(training.step, {f"{prefix}{name}": value for name, value in asdict(step).items()})
         progress.step(loss=step.loss, accuracy=step.accuracy)
     progress.close()
-    return [held.whole() for held in divided], {"too_long": len(pairs) - len(kept)}
+    counts = {"pairs": len(kept), "too_long": len(pairs) - len(kept)}
+    return [held.whole() for held in divided], counts
 
 
 if __name__ == "__main__":

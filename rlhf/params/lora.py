@@ -1,6 +1,9 @@
 """Low-rank adapters."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MinLen
 
 from rlhf.params.ranges import Count
 
@@ -13,6 +16,6 @@ class LoraParams:
     """Inner width of an adapter: it adds a matrix of at most this rank to each weight matrix."""
     alpha: Count = 16
     """The added matrix is scaled by alpha / rank."""
-    targets: list[str] | None = None
+    targets: Annotated[list[str], MinLen(1)] | None = None
     """Names of the layers that get one, such as [q_proj, v_proj]; null means every linear layer
     but the head. A head that shares its weight with the embedding cannot have one."""

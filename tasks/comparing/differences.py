@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,19 @@ def _require_commit(root: Path, letter: str, commit: str) -> None:
 def policies(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:
     """Each measure of each policy that a side evaluated, from `build_results` of each."""
     measures = ("gold", "proxy", "win_rate_vs_sft", "kl", "length", "finished", "distinct_2")
-    return _measures("name", ours["policies"], theirs["policies"], measures)
+    judges = [
+        {policy["name"]: policy.get("win_rate_judge") for policy in side["policies"]}
+        for side in (ours, theirs)
+    ]
+    incomparable = {
+        f"{name} win_rate_vs_sft": f"other judges: {first}, {second}"
+        for name, first in judges[0].items()
+        if (second := judges[1].get(name, first)) != first
+    }
+    return [
+        replace(row, note=row.note and incomparable.get(row.name, row.note))
+        for row in _measures("name", ours["policies"], theirs["policies"], measures)
+    ]
 
 
 def reward_models(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:

@@ -50,7 +50,7 @@ def worth(found: Mapping[str, Any]) -> str:
     mean, low, high = (_written(gain[end], "+") for end in ("mean", "low", "high"))
     return (
         f"{verdict}: one response of {policy} reaches {measure} {ppo}, the best of {n} of SFT by "
-        f"the same reward model {best}; the difference is {mean} [{low}, {high}] on {gain['n']} "
+        f"the same reward {best}; the difference is {mean} [{low}, {high}] on {gain['n']} "
         "prompts."
     )
 

@@ -124,6 +124,24 @@ def test_rows_stay_within_the_positions_of_a_model(place: Place):
     assert (metrics["demonstrations"], metrics["too_long"]) == (50, 1)
 
 
+def test_rows_beyond_those_that_rotary_positions_were_trained_on_are_a_warning(place: Place):
+    write_model(place.root / "model", "llama", max_position_embeddings=64)
+    place.values["base"]["model"] = "model"
+    place.values["sft"]["max_tokens"] = place.values["reward"]["max_tokens"] = 64
+    for section in ("sample", "evaluate"):
+        place.values[section] |= {"max_prompt_tokens": 20, "sampling": {"max_new_tokens": 44}}
+    place.values["ppo"] |= {"max_prompt_tokens": 21, "sampling": {"max_new_tokens": 44}}
+    assert place.run("prepare")[0] == 0
+
+    code, err = place.run("base")
+
+    assert code == 0, err
+    assert (
+        "base: the model was made for rows of at most 64 tokens, and "
+        "ppo.max_prompt_tokens + ppo.sampling.max_new_tokens allows 65\n" in err
+    )
+
+
 @pytest.mark.parametrize("section", ["sft", "reward", "sample", "ppo", "evaluate"])
 def test_base_refuses_lengths_of_each_later_stage(place: Place, section: str):
     write_model(place.root / "model", "gpt2", n_embd=8, n_layer=1, n_head=2, n_positions=1000)

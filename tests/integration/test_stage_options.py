@@ -73,6 +73,20 @@ def test_what_is_held_out_and_too_long_is_counted(world: Path, capfd: pytest.Cap
     assert capfd.readouterr().err.endswith(said)
 
 
+def test_pairs_that_are_left_out_are_not_counted_as_trained_on(world: Path):
+    path = world / "data/rounds/r1/preferences/train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows[::3]:
+        row["weight"] = 0.0
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    forget(world, "reward@r1")
+
+    assert run(world, "reward@r1") == 0
+
+    found = json.loads((world / "results/reward/r1/metrics.json").read_text())
+    assert found["pairs"] == len(rows) - len(rows[::3])
+
+
 def test_the_newest_preferences_of_a_round_without_any_are_named(
     world: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -95,6 +95,14 @@ def test_each_defect_is_named_on_one_line_with_its_place(write, line, expected):
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+def test_a_file_in_utf_16_is_said_to_be_one(write, order):
+    text = ("\ufeff" + 3 * (json.dumps(ROW) + "\n")).encode(order)
+    error = errors_of(write(text))
+    assert str(error).endswith("x.jsonl: UTF-16, expected UTF-8")
+    assert error.total == 1
+
+
 def test_a_byte_order_mark_is_accepted_at_the_start_of_the_file_only(write):
     good = json.dumps(ROW).encode() + b"\n"
     assert "x.jsonl:2:" in str(errors_of(write(good + b"\xef\xbb\xbf" + good)))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
+from preferences.__main__ import main
 from preferences.reader import MalformedDataError
 from preferences.source_params import SourceParams
 from preferences.sources import gather
@@ -36,3 +37,20 @@ def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
     (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"no arrow")
     with pytest.raises(MalformedDataError, match="cannot be loaded"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["saved", "hub"])
+def test_check_reads_what_prepare_reads(tmp_path: Path, capsys, layout: str):
+    rows = [
+        {"prompt": f"How far is it to {n}?", "chosen": f"It is {n} miles.", "rejected": f"Ask {n}."}
+        for n in range(40)
+    ]
+    if layout == "saved":
+        DatasetDict({"test": Dataset.from_list(rows)}).save_to_disk(tmp_path)
+    else:
+        (tmp_path / "data").mkdir()
+        Dataset.from_list(rows).to_parquet(tmp_path / "data/test-00000-of-00001.parquet")
+    assert main(["check", str(tmp_path), "--split", "test"]) == 0
+    assert "format trl, 40 pairs" in capsys.readouterr().out
+    assert main(["check", str(tmp_path)]) == 2
+    assert "train" in capsys.readouterr().err

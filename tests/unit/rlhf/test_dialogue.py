@@ -4,7 +4,14 @@ import pytest
 from transformers import MptConfig, MptForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import Prompt, decode_response, encode_prompt
-from rlhf.dialogue import CUT, FIRST_PIECE, Dialogue, TooLongError, longest_context
+from rlhf.dialogue import (
+    CUT,
+    FIRST_PIECE,
+    Dialogue,
+    TooLongError,
+    UnknownWordError,
+    longest_context,
+)
 from rlhf.draws import draw_table
 from rlhf.named_seeds import named_seed
 from rlhf.params.sampling import SamplingParams
@@ -206,3 +213,12 @@ def test_mpt_has_a_name_of_its_own_for_its_end():
     said(dialogue, "a")
     with pytest.raises(TooLongError, match="at most 23 fit"):
         said(dialogue, LETTER * 20)
+
+
+def test_a_word_without_an_embedding_is_named():
+    lm, tokenizer = parts(TURNS)
+    tokenizer.add_tokens(["<picture>"])
+    dialogue = Dialogue(lm, tokenizer, TWENTY, tokens=special_ids(tokenizer), seed=0)
+    with pytest.raises(UnknownWordError, match="no embedding for <picture>"):
+        said(dialogue, "What is on this <picture>?")
+    assert said(dialogue, LETTER)

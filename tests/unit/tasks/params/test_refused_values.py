@@ -37,6 +37,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(params: ParamsFile, key:
     assert params.set(key, 1).problems() == [problem]
 
 
+def test_adapters_of_no_layer_are_refused(params: ParamsFile):
+    problems = params.set("ppo.lora", {"rank": 4, "targets": []}).problems()
+    assert len(problems) == 1
+    assert problems[0].startswith("ppo.lora.targets: ")
+
+
 @pytest.mark.parametrize(
     ("key", "address"),
     [

@@ -19,7 +19,7 @@ def best_of_n(text: str) -> str:
 def test_whether_ppo_is_worth_it_stands_in_one_sentence(world: Path) -> None:
     """r3 at 4.5 + 3 x 1.4; of SFT the best of 64 by its reward model at 4.4 + 6 x 0.6."""
     assert (
-        "Yes: one response of r3 reaches gold 8.70, the best of 64 of SFT by the same reward model "
+        "Yes: one response of r3 reaches gold 8.70, the best of 64 of SFT by the same reward "
         "8.00; the difference is +0.70 [+0.20, +1.20] on 512 prompts."
     ) in best_of_n(report(world))
 

@@ -53,7 +53,7 @@ def run_in_pool(
         root: the workspace; what the stage reads is there.
         pool: Prefect's name of it.
         execution: id of the pipeline execution.
-        is_cancelled: whether a stage that stays here is no longer wanted.
+        is_cancelled: whether the stage is no longer wanted.
     """
     try:
         return _bring_up_to_date(stage, root, pool, execution, is_cancelled)
@@ -79,7 +79,7 @@ def _bring_up_to_date(
         if reason:
             logger.info("%s runs here and not in the pool %s: %s", stage, pool, reason)
         return run_stage(stage, root, execution=execution, logger=logger, is_cancelled=is_cancelled)
-    return _order(stage, root, pool, inputs, execution)
+    return _order(stage, root, pool, inputs, execution, is_cancelled)
 
 
 def reason_to_stay(root: Path, stage: str, inputs: StageInputs) -> str:
@@ -92,7 +92,14 @@ def reason_to_stay(root: Path, stage: str, inputs: StageInputs) -> str:
     return ""
 
 
-def _order(stage: str, root: Path, pool: str, inputs: StageInputs, execution: str) -> Ending:
+def _order(
+    stage: str,
+    root: Path,
+    pool: str,
+    inputs: StageInputs,
+    execution: str,
+    is_cancelled: Callable[[], bool],
+) -> Ending:
     """Push what the stage reads, have it run, and take in what comes back."""
     logger = get_run_logger()
     remote = remotes.git_remote(root)
@@ -108,7 +115,7 @@ def _order(stage: str, root: Path, pool: str, inputs: StageInputs, execution: st
         if inputs.makers and remotes.dvc(root, execution, *push, logger=logger):
             return Ending("failed", f"`dvc push {' '.join(inputs.makers)}` failed")
         send_order(root, order, remote)
-        ending = run_there(order, pool, execution, logger=logger)
+        ending = run_there(order, pool, execution, logger=logger, is_cancelled=is_cancelled)
         answer = read_answer(root, order, remote)
         if answer is not None:
             adopt_notes(root, order, answer)

@@ -7,7 +7,7 @@ ending goes by git, DVC's remote and MLflow.
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -121,13 +121,15 @@ def register(
     ).apply()
 
 
-def run_there(order: Order, pool: str, execution: str, *, logger: Logger) -> Ending:
+def run_there(
+    order: Order, pool: str, execution: str, *, logger: Logger, is_cancelled: Callable[[], bool]
+) -> Ending:
     """Have a worker of `pool` run an order, and wait for it.
 
     Where a run of this order has not ended yet (whoever ordered it died), that one is waited for;
-    where it is cancelled or deleted, which was meant for others, another is ordered. Where an
-    exception comes from outside, the run is cancelled unless another flow run waits for it; the
-    exception propagates.
+    where it is cancelled or deleted, which was meant for others, another is ordered. Where the
+    stage is no longer wanted (`is_cancelled`), or an exception comes from outside, the run is
+    cancelled unless another flow run waits for it; the exception propagates.
     """
     with get_client(sync_client=True) as client:
         while True:
@@ -142,11 +144,13 @@ def run_there(order: Order, pool: str, execution: str, *, logger: Logger) -> End
                 return Ending("bad_input", message)
             logger.info("%s: flow run %s in the pool %s", order.stage, found, pool)
             try:
-                state = _end(client, found, pool, logger)
-            except BaseException:
+                state = _end(client, found, pool, logger, is_cancelled)
+            except BaseException as error:
                 if joined is None or not _is_anothers(client, joined):
                     with suppress(ObjectNotFound):
                         client.set_flow_run_state(found, Cancelling())
+                if isinstance(error, _UnwantedError):
+                    return Ending("refused", "it is no longer wanted")
                 raise
             if joined is None or not (state is None or state.is_cancelled()):
                 return Ending("refused", DELETED) if state is None else ending_of(state)
@@ -186,12 +190,23 @@ def _is_anothers(client: SyncPrefectClient, flow_run: UUID) -> bool:
     return str(orderer) != runtime.flow_run.id and (state is None or not state.is_final())
 
 
+class _UnwantedError(Exception):
+    """Who has ordered the stage was cancelled."""
+
+
 def _end(
-    client: SyncPrefectClient, flow_run: UUID, pool: str, logger: Logger
+    client: SyncPrefectClient,
+    flow_run: UUID,
+    pool: str,
+    logger: Logger,
+    is_cancelled: Callable[[], bool],
 ) -> State[None] | None:
     """The last state of a flow run, once it has one; None: it was deleted.
 
     Reminds of workers that are not there.
+
+    Raises:
+        _UnwantedError: nobody wants it any more.
     """
     remind_at = time.monotonic() + REMIND_SECONDS
     while True:
@@ -199,6 +214,8 @@ def _end(
             state = client.read_flow_run(flow_run).state
             if state is not None and state.is_final():
                 return state
+            if is_cancelled():
+                raise _UnwantedError
             if time.monotonic() > remind_at:
                 remind_at = time.monotonic() + REMIND_SECONDS
                 _remind(client, pool, logger)

@@ -82,6 +82,11 @@ def state_of(client: SyncPrefectClient, flow_run: UUID) -> State[Any]:
     return state
 
 
+def never() -> bool:
+    """Whether it is cancelled."""
+    return False
+
+
 def runs_of(client: SyncPrefectClient, order: Order) -> list[UUID]:
     name = FlowRunFilterName(any_=[run_name(order.stage, order.commit)])
     return [run.id for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(name=name))]
@@ -116,7 +121,7 @@ def test_who_joins_a_stage_that_is_being_cancelled_orders_it_anew(
 
     elsewhere = threading.Timer(1.0, work)
     elsewhere.start()
-    assert run_there(order, POOL, "e", logger=LOGGER) == Ending("ran")
+    assert run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never) == Ending("ran")
     elsewhere.join()
 
 
@@ -131,7 +136,7 @@ def test_a_stage_that_we_have_ordered_and_a_person_cancels_is_not_ordered_again(
 
     person = threading.Thread(target=cancel)
     person.start()
-    ending = run_there(order, POOL, "e", logger=LOGGER)
+    ending = run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never)
     person.join()
     assert ending == Ending("refused", "its flow run was cancelled")
     assert len(runs_of(client, order)) == 1
@@ -148,7 +153,7 @@ def test_a_stage_that_we_have_ordered_and_a_person_deletes_is_waited_for_no_long
 
     person = threading.Thread(target=delete)
     person.start()
-    ending = run_there(order, POOL, "e", logger=LOGGER)
+    ending = run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never)
     person.join()
     assert ending == Ending("refused", stage_flow.DELETED)
     assert runs_of(client, order) == []
@@ -167,11 +172,11 @@ def test_who_joins_a_stage_that_is_deleted_orders_it_anew(
 
     elsewhere = threading.Timer(1.0, work)
     elsewhere.start()
-    assert run_there(order, POOL, "e", logger=LOGGER) == Ending("ran")
+    assert run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never) == Ending("ran")
     elsewhere.join()
 
 
-@pytest.mark.parametrize(
+ENDED = pytest.mark.parametrize(
     ("orderer", "afterwards"),
     [
         (Running(), {"Running"}),  # It still waits for the stage.
@@ -179,6 +184,9 @@ def test_who_joins_a_stage_that_is_deleted_orders_it_anew(
         (None, {"Cancelling", "Cancelled"}),  # We have ordered it ourselves.
     ],
 )
+
+
+@ENDED
 def test_who_is_cancelled_while_it_waits_for_a_stage_ends_it_where_nobody_else_waits(
     client: SyncPrefectClient,
     order: Order,
@@ -194,8 +202,27 @@ def test_who_is_cancelled_while_it_waits_for_a_stage_ends_it_where_nobody_else_w
 
     # No worker of the pool is online, of which it warns at each look.
     with pytest.raises(KeyboardInterrupt):
-        run_there(order, POOL, "e", logger=logger)
+        run_there(order, POOL, "e", logger=logger, is_cancelled=never)
 
+    (known,) = runs_of(client, order)
+    assert state_of(client, known).name in afterwards
+
+
+@ENDED
+def test_a_stage_that_nobody_wants_any_more_is_ended_where_nobody_else_waits(
+    client: SyncPrefectClient,
+    order: Order,
+    orderer: State[Any] | None,
+    afterwards: set[str],
+):
+    """Of a cancelled run of a sweep, which has no process of its own that a worker could end."""
+    if orderer is not None:
+        ordered_by(client, order, client.create_flow_run(rounds, state=orderer).id)
+    looks = iter([False, True])
+
+    ending = run_there(order, POOL, "e", logger=LOGGER, is_cancelled=lambda: next(looks))
+
+    assert ending == Ending("refused", "it is no longer wanted")
     (known,) = runs_of(client, order)
     assert state_of(client, known).name in afterwards
 

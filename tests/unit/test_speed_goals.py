@@ -2,7 +2,7 @@
 
 from benchmarks import speed_goals
 from benchmarks.speed_numbers import Row
-from tests.unit.test_speed_benchmark import iteration
+from tests.unit.test_speed_page import iteration
 
 
 def row_of(work: str, lengths: str, ours: dict[str, object], trl: dict[str, object]) -> Row:

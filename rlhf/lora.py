@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf.lora_targets import check_targets
+from rlhf.lora_targets import check_targets, routers
 from rlhf.model_folders import ModelFolderError
 from rlhf.params.lora import LoraParams
 
@@ -75,6 +75,7 @@ def add_adapter(
         r=params.rank,
         lora_alpha=params.alpha,
         target_modules=params.targets or "all-linear",
+        exclude_modules=(routers(model) if params.targets is None else None) or None,
         task_type="CAUSAL_LM" if head is None else "SEQ_CLS",
     )
     try:

@@ -41,16 +41,36 @@ def check_targets(
                 raise ModelFolderError(
                     f"{setting}: {name} is the new head, which is trained whole; leave it out"
                 )
-            if isinstance(layer, nn.Embedding):
-                raise ModelFolderError(
-                    f"{setting}: {name} is an embedding; adapters go on linear layers"
-                )
-            others = users.get(id(getattr(layer, "weight", None)), [])
-            if len(others) > 1:
-                raise ModelFolderError(
-                    f"{setting}: {name} shares its weight ({', '.join(others)}), and an adapter "
-                    "of one use cannot be merged into it; leave it out"
-                )
+            if why := _unfit(layer, users):
+                raise ModelFolderError(f"{setting}: {name} {why}")
+
+
+def _unfit(layer: nn.Module, users: Mapping[int, Sequence[str]]) -> str:
+    """Why a layer cannot have an adapter, behind its name; empty where it can."""
+    if isinstance(layer, nn.Embedding):
+        return "is an embedding; adapters go on linear layers"
+    if _is_router(layer):
+        return (
+            "chooses experts, and its result is no matrix product alone, to which an adapter "
+            "could add; leave it out"
+        )
+    others = users.get(id(getattr(layer, "weight", None)), [])
+    if len(others) > 1:
+        return (
+            f"shares its weight ({', '.join(others)}), and an adapter of one use cannot be merged "
+            "into it; leave it out"
+        )
+    return ""
+
+
+def routers(model: nn.Module) -> list[str]:
+    """Names of the linear layers that choose experts: `peft` would take them for ordinary ones."""
+    return [name for name, layer in model.named_modules() if _is_router(layer)]
+
+
+def _is_router(layer: nn.Module) -> bool:
+    # Phi-3.5-MoE's and Llama 4's; the others' are no linear layers.
+    return isinstance(layer, nn.Linear) and "Router" in type(layer).__name__
 
 
 def _possible(model: nn.Module, users: Mapping[int, Sequence[str]]) -> Iterator[str]:
@@ -58,5 +78,5 @@ def _possible(model: nn.Module, users: Mapping[int, Sequence[str]]) -> Iterator[
     for name, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
         matrix = isinstance(weight, Tensor) and weight.ndim == 2
-        if matrix and len(users.get(id(weight), ())) == 1 and not isinstance(layer, nn.Embedding):
+        if matrix and id(weight) in users and not _unfit(layer, users):
             yield name.rpartition(".")[2]

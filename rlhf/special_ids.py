@@ -6,6 +6,7 @@ token, and people add some that the model has no embedding for): it is always th
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.chat import end_id
-from rlhf.model_folders import loading
+from rlhf.model_folders import ModelFolderError, loading
 
 GENERATION = "generation_config.json"
 """Where Hugging Face keeps the ids at which generation stops."""
@@ -66,8 +67,17 @@ def write_stops(folder: Path, tokens: SpecialIds) -> None:
 
 
 def _stops_of(folder: Path) -> Iterator[int]:
-    """One id, several, or none; in a folder without the one file the other says it."""
+    """One id, several, or none; in a folder without the one file the other says it.
+
+    Ids that the model does not have stop nothing, as in transformers.
+    """
+    model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     path = folder / GENERATION
     path = path if path.is_file() else folder / "config.json"
     named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-    yield from [named] if isinstance(named, int) else named or []
+    ids = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(each, int) for each in ids):
+        found = json.dumps(named)
+        raise ModelFolderError(f"{path}: eos_token_id is {found}, expected an id or a list of ids")
+    size = (model.get("text_config") or model).get("vocab_size") or sys.maxsize
+    yield from (each for each in ids if 0 <= each < size)

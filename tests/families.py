@@ -69,6 +69,14 @@ VARIANTS = {"falcon with ALiBi": ("falcon", ALIBI), "bloom": ("bloom", {"n_layer
 EVERY = [*FAMILIES, *VARIANTS]
 
 
+def model_of(kind: str, **settings: Any) -> PreTrainedModel:
+    """A policy of any kind, with these settings beside SIZES."""
+    config = AutoConfig.for_model(kind, **SIZES | settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
 def policy(family: str, seed: int = 0) -> PreTrainedModel:
     """A policy of that family."""
     kind, settings = VARIANTS.get(family) or (family, FAMILIES[family])

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf import family_checks, logits
 from rlhf.family_checks import UnsupportedModelError, check_policy
 from rlhf.padding import pad_right
 from rlhf.reward_models import load_reward_model
 from tests import pretended_device, tiny
-from tests.families import EVERY, SIZES, policy
+from tests.families import EVERY, SIZES, model_of, policy
 from tests.pretended_device import DEVICE
 from tests.tiny import PROMPTS
 
@@ -33,12 +32,6 @@ def test_a_gpu_has_deterministic_algorithms_for_a_models_own_logits(family, asse
         assert lm.device == DEVICE
         found = family_checks._own_logits(lm, row).detach().cpu()
     assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
-
-
-def model_of(kind: str, **settings):
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SIZES | settings)
-    return AutoModelForCausalLM.from_config(config).eval()
 
 
 EXPERTS = {"num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1}

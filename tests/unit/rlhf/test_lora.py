@@ -9,7 +9,7 @@ from rlhf.optimisers import Optimiser
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
 from tests import tiny
-from tests.families import policy
+from tests.families import model_of, policy
 from tests.unit.rlhf.adapted_models import BOTH, IDS, LORA, adapted, generator
 
 
@@ -66,6 +66,21 @@ def test_s38_every_linear_layer_of_the_trunk_has_one_and_no_head_or_embedding():
     scorer = tiny.reward_model()
     add_adapter(scorer.classifier, LORA, generator(), head=scorer.head)
     assert not [name for name in adapter_weights(scorer) if "score" in name]
+
+
+def test_the_router_of_experts_has_no_adapter():
+    """Phi-3.5-MoE's is a linear layer whose result is a tuple, which no adapter can be added to."""
+    model = model_of("phimoe", num_local_experts=2, num_experts_per_tok=1)
+    before = model(input_ids=IDS).logits
+    with pytest.raises(ModelFolderError, match=r"mlp\.router chooses experts"):
+        add_adapter(model, LoraParams(rank=2, targets=["q_proj", "router"]), generator())
+
+    add_adapter(model, LORA, generator())
+
+    assert {name.split(".")[-4] for name in adapter_weights(model)} == {
+        "q_proj", "k_proj", "v_proj", "o_proj",
+    }  # fmt: skip
+    assert torch.equal(model(input_ids=IDS).logits, before)
 
 
 def test_targets_that_the_model_does_not_have_are_refused():

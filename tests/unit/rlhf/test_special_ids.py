@@ -36,6 +36,22 @@ def test_all_ids_that_a_model_names_stop_it_and_the_templates_comes_first(tmp_pa
     assert tokens.pad in range(len(tokenizer))
 
 
+def test_ids_that_the_model_does_not_have_stop_nothing(tmp_path):
+    tokenizer = chat_families.llama_3()
+    (turn,) = ids(tokenizer, "<|eot_id|>")
+    own = special_ids(tokenizer).stops
+    folder = folder_with(tmp_path, [turn, len(tokenizer), -1, 99_999], tokenizer=tokenizer)
+    assert load_special_ids(folder, tokenizer).stops == own
+
+
+def test_an_end_that_is_no_id_is_refused(tmp_path):
+    folder = folder_with(tmp_path, 1, tokenizer=tiny.tokenizer())
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": "</s>"}))
+    with pytest.raises(ModelFolderError, match='eos_token_id is "</s>", expected an id or a list'):
+        load_special_ids(folder, tiny.tokenizer())
+
+
 def test_the_tokenizers_own_end_token_is_one_although_turns_end_with_another(tmp_path):
     tokenizer = chat_families.gemma()
     eos, turn = ids(tokenizer, "<eos>", "<end_of_turn>")

@@ -55,6 +55,29 @@ def change_with_length(trunk: nn.Module) -> bool:
     return "dynamic" in rope or rope == "longrope"
 
 
+def steady_rotation(lm: PreTrainedModel) -> tuple[str, int] | None:
+    """The kind of rotary positions that change with the longest row of a pass, and up to where not.
+
+    Beyond it a row's logits depend on the rows beside it, and keys in a cache are of another
+    rotation than new ones. Of several kinds the one with the shortest rows; None where none change.
+    """
+    found = []
+    for module in lm.modules():
+        kinds = getattr(module, "rope_type", None)
+        if kinds is None:
+            continue
+        settings = module.config.rope_parameters
+        # Of all layers, or of each type of layers.
+        named = {"": kinds} if isinstance(kinds, str) else kinds
+        for layers, kind in named.items():
+            if kind == "dynamic":
+                found.append((kind, int(module.config.max_position_embeddings)))
+            elif kind == "longrope":
+                own = settings[layers] if layers else settings
+                found.append((kind, int(own["original_max_position_embeddings"])))
+    return min(found, key=lambda one: one[1], default=None)
+
+
 def longest_row(section: str, max_prompt_tokens: int, max_new_tokens: int) -> dict[str, int]:
     """The keys by which a section bounds prompts and responses -> tokens of the longest row."""
     keys = f"{section}.max_prompt_tokens + {section}.sampling.max_new_tokens"
@@ -62,7 +85,7 @@ def longest_row(section: str, max_prompt_tokens: int, max_new_tokens: int) -> di
 
 
 def check_positions(lm: PreTrainedModel, lengths: Mapping[str, int]) -> None:
-    """Refuse rows that may be longer than the table.
+    """Refuse rows that may be longer than the table, or than the rotation stays the same.
 
     Args:
         lm: the model.
@@ -72,13 +95,23 @@ def check_positions(lm: PreTrainedModel, lengths: Mapping[str, int]) -> None:
     Raises:
         PositionsError: one of them allows more than the model has positions for.
     """
-    table = table_of_positions(lm)
-    if table is None:
-        return
+    table, rotation = table_of_positions(lm), steady_rotation(lm)
+    if table is not None:
+        _require(lengths, table, f"the model has positions for {table} tokens")
+    if rotation is not None:
+        kind, most = rotation
+        why = (
+            f"the model's rotary positions ({kind}) change in rows of more than {most} tokens, so "
+            "that a row's logits depend on the rows beside it"
+        )
+        _require(lengths, most, why)
+
+
+def _require(lengths: Mapping[str, int], most: int, why: str) -> None:
     for keys, tokens in lengths.items():
-        if tokens > table:
+        if tokens > most:
             raise PositionsError(
-                f"the model has positions for {table} tokens, and {keys} allows {tokens}; "
-                f"set {'it' if '+' not in keys else 'their sum'} to at most {table} (longer rows "
+                f"{why}, and {keys} allows {tokens}; "
+                f"set {'it' if '+' not in keys else 'their sum'} to at most {most} (longer rows "
                 "are left out and counted)"
             )

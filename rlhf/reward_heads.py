@@ -46,7 +46,12 @@ def _made(trunk: type[PreTrainedModel]) -> type[PreTrainedModel]:
     family: Any = next(base for base in trunk.__mro__[1:] if issubclass(base, PreTrainedModel))
     name = trunk.__name__.removesuffix("Model") + "ForSequenceClassification"
     # In the module of a mixture of experts the library looks how these may be computed.
-    own = {"base_model_prefix": family.base_model_prefix, "__module__": trunk.__module__}
+    own = {
+        "base_model_prefix": family.base_model_prefix,
+        "__module__": trunk.__module__,
+        # Not the family's, which may be that of a model with pictures around this one.
+        "config_class": trunk.config_class,
+    }
     return type(name, (GenericForSequenceClassification, family), own)
 
 

@@ -35,11 +35,17 @@ def test_a_gpu_has_deterministic_algorithms_for_a_models_own_logits(family, asse
 
 
 EXPERTS = {"num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+# The family's own config is that of a model with pictures, of billions of weights.
+TEXT_ALONE = {
+    "head_dim": 8, "global_head_dim": 8, "sliding_window": 4, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+WITHOUT = {"olmoe": EXPERTS, "granitemoe": EXPERTS, "gemma4_text": TEXT_ALONE}
 
 
-@pytest.mark.parametrize("kind", ["olmoe", "granitemoe"])
-def test_a_mixture_of_experts_without_a_classifier_in_the_library_passes(kind, tmp_path):
-    lm = model_of(kind, **EXPERTS)
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_a_family_without_a_classifier_in_the_library_passes(kind, tmp_path):
+    lm = model_of(kind, **WITHOUT[kind])
     check_policy(lm, PROMPTS)
     lm.save_pretrained(tmp_path)
     scorer = load_reward_model(tmp_path, torch.device("cpu"), torch.Generator().manual_seed(1))

@@ -4,7 +4,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlhf.positions import PositionsError, check_positions, table_of_positions
+from rlhf.positions import (
+    PositionsError,
+    check_positions,
+    steady_rotation,
+    table_of_positions,
+)
 
 POSITIONS = 12
 GPT = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": POSITIONS}
@@ -82,3 +87,50 @@ def test_rows_that_may_be_longer_are_refused_by_their_keys() -> None:
         "the model has positions for 12 tokens, and a + b allows 13; "
         "set their sum to at most 12 (longer rows are left out and counted)"
     )
+
+
+ROPE = {"rope_theta": 1e4, "factor": 4.0}
+PHI = {
+    **WIDE, "hidden_size": 32, "intermediate_size": 16, "num_key_value_heads": 2,
+    "max_position_embeddings": 4 * POSITIONS, "original_max_position_embeddings": POSITIONS,
+}  # fmt: skip
+LONG = {
+    **ROPE, "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8,
+}  # fmt: skip
+CHANGING = {
+    "dynamic": ("llama", {**ENDLESS["llama"], "rope_parameters": {**ROPE, "rope_type": "dynamic"}}),
+    "longrope": ("phi3", {**PHI, "rope_parameters": LONG}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(CHANGING))
+def test_rotary_positions_that_change_with_the_longest_row_end_where_they_change(kind: str) -> None:
+    family, settings = CHANGING[kind]
+    ids = {"vocab_size": 24, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model(family, **settings, initializer_range=0.5, **ids)
+    torch.manual_seed(0)
+    lm = AutoModelForCausalLM.from_config(config).eval()
+
+    def beside(tokens: int) -> torch.Tensor:
+        """Logits of a row of six tokens in a batch with one of so many."""
+        rows = torch.full((2, tokens), 5)
+        rows[:, :6] = torch.arange(6, 12)
+        mask = torch.ones_like(rows)
+        mask[0, 6:] = 0
+        with torch.no_grad():
+            return lm(input_ids=rows, attention_mask=mask).logits[0, :6]
+
+    assert (beside(POSITIONS) - beside(6)).abs().max() < 1e-5
+    assert (beside(POSITIONS + 1) - beside(6)).abs().max() > 1e-3
+    assert steady_rotation(lm) == (kind, POSITIONS)
+    check_positions(lm, {"sft.max_tokens": POSITIONS})
+    words = (
+        f"{kind}.* change in rows of more than {POSITIONS} tokens.*set it to at most {POSITIONS}"
+    )
+    with pytest.raises(PositionsError, match=words):
+        check_positions(lm, {"sft.max_tokens": POSITIONS + 1})
+
+
+@pytest.mark.parametrize("family", sorted(ENDLESS))
+def test_other_positions_stay_as_they_are(family: str) -> None:
+    assert steady_rotation(model(family)) is None

@@ -31,6 +31,7 @@ from tasks.workspace.orders import (
     Answer,
     Order,
     OrderError,
+    RevisionError,
     close_order,
     find_commit,
     order_workspace,
@@ -118,7 +119,7 @@ def serve_order(
         if ending.how in WENT_WELL:
             return Ending(ending.how, f"Its entry of dvc.lock is on the branch {order.branch}")
         return ending
-    except (DefinitionError, ParamsError) as error:
+    except (DefinitionError, ParamsError, RevisionError) as error:
         return Ending("bad_input", str(error))
     except (OrderError, WorkspaceError, GitError) as error:
         return Ending("failed", str(error))

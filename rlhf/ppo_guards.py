@@ -68,7 +68,7 @@ def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -
         raise TrainingStopped(
             f"iteration {iteration + 1}: the last {flat} rollouts gave every response {same} "
             f"({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try another "
-            "reward model, a higher sampling temperature or a larger "
+            "reward (model, function or rule), a higher sampling temperature or a larger "
             f"{'samples_per_prompt' if grouped else 'rollout_size'}"
         )
     return flat

@@ -69,7 +69,10 @@ def _lines(
 ) -> Iterator[str]:
     first, second = sides
     for letter, one in zip("AB", sides, strict=True):
-        yield f"{letter}: {one.name} ({one.kind}, commit {one.commit[:9]})"
+        commit = "" if one.kind == "commit" else "commit "
+        yield f"{letter}: {one.name} ({one.kind}{', ' if commit else ' '}{commit}{one.commit[:9]})"
+        if one.others:
+            yield f"{letter} has not run with its params, so left out: {_few(one.others)}"
     yield from _section("params", differences.params(first, second))
     yield from _section("data", differences.data(first, second))
     for letter, one in zip("AB", sides, strict=True):

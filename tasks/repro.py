@@ -67,8 +67,8 @@ from tasks.workspace.files import git_commit, now_ms, outside_repository, write_
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
-from tasks.workspace.variants import variant_workspace
-from tasks.workspace.worktrees import WorkspaceError
+from tasks.workspace.variants import named, require_valid, variant_workspace
+from tasks.workspace.worktrees import VARIANTS_FOLDER, WorkspaceError
 
 SHIPPING_DEADLINE_SECONDS = 60.0
 STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
@@ -89,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
         with ExitStack() as held:
             workspace = root
             if variant is not None:
+                require_valid(root, variant)
                 workspace = held.enter_context(variant_workspace(root, variant, driver))
             read_entries(workspace)  # DVC would refuse a damaged one only after all preparations.
             if options.preset is not None:
@@ -106,11 +107,18 @@ def main(argv: list[str] | None = None) -> int:
                 sys.stderr.write(f"Not in params.yaml, put away in DVC's cache: {names}\n")
             return _bring_up_to_date(root, workspace, params, variant)
     except (ParamsError, WorkspaceError, DamagedLockError) as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{_with_own_names(str(error), root, variant)}\n")
         return 2
     except WorkspaceBusyError as error:
         sys.stderr.write(f"{error}\n")
         return BUSY_EXIT_CODE
+
+
+def _with_own_names(said: str, root: Path, variant: str | None) -> str:
+    """What was said, with the files that a person has written in the place of a variant's own."""
+    if variant is None:
+        return said
+    return said.replace(str(root / VARIANTS_FOLDER / variant / "params.yaml"), named(variant))
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

@@ -43,7 +43,6 @@ def restore(copy: Path, store: str) -> int:
     for path in (target, *beside(target)):
         if path.exists():
             raise BackupError(f"{path} exists already; move it away, or restore to another --store")
-    target.parent.mkdir(parents=True, exist_ok=True)
     return _copy(copy, target)
 
 
@@ -56,6 +55,7 @@ def _file_of(store: str) -> Path:
 
 def _copy(source: Path, target: Path) -> int:
     """Copies a whole store, or leaves no trace."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:

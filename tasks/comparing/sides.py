@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.comparing.own_runs import own_runs
 from tasks.params.loading import flatten
 from tasks.tracing.contents import FOLDER, ContentError, Contents
 from tasks.tracing.records import Ran, Records
@@ -40,6 +41,8 @@ class Side:
     complete: bool
     """Whether defaults are among the params, as MLflow has them."""
     runs: tuple[Ran, ...]
+    others: tuple[str, ...] = ()
+    """Stages in its dvc.lock that ran with other params, or with what such stages made."""
 
 
 def side(root: Path, name: str) -> Side:
@@ -54,10 +57,7 @@ def side(root: Path, name: str) -> Side:
     if (root / VARIANTS_FOLDER / name) in workspaces(root):
         return _workspace(root / VARIANTS_FOLDER / name, name, "variant")
     if (commit := _commit(root, name)) is not None:
-        records = Records(root, Contents(root), commit)
-        return Side(
-            name, "commit", commit, root, _flat(records.params()), False, tuple(records.now)
-        )
+        return _recorded(Records(root, Contents(root), commit), root, name, "commit", commit)
     if (found := _run(root, name)) is not None:
         return found
     variants = ", ".join(path.name for path in workspaces(root)) or "none has run"
@@ -106,9 +106,13 @@ def _copy(contents: Contents, path: str, digest: str, folder: Path) -> None:
 
 
 def _workspace(folder: Path, name: str, kind: str) -> Side:
-    records = Records(folder, Contents(folder))
-    params = _flat(records.params())
-    return Side(name, kind, git_commit(folder), folder, params, False, tuple(records.now))
+    return _recorded(Records(folder, Contents(folder)), folder, name, kind, git_commit(folder))
+
+
+def _recorded(records: Records, folder: Path, name: str, kind: str, commit: str) -> Side:
+    params = records.params()
+    runs, others = own_runs(records.now, params)
+    return Side(name, kind, commit, folder, _flat(params), False, runs, others)
 
 
 def _commit(root: Path, name: str) -> str | None:

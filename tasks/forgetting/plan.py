@@ -25,7 +25,7 @@ from tasks.forgetting.places import (
 )
 from tasks.forgetting.wanted import Wanted
 from tasks.own_data.files import Named, named_paths
-from tasks.params.loading import load_params
+from tasks.params.loading import Params, ParamsError, load_params
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import Contents
 from tasks.tracing.records import Ran, RecordError, Records
@@ -203,7 +203,20 @@ def _runs(place: Path) -> list[Ran]:
 
 
 def _named(place: Path) -> list[Named]:
-    return list(named_paths(asdict(load_params(place / "params.yaml"))))
+    return list(named_paths(asdict(_params(place))))
+
+
+def _params(place: Path) -> Params:
+    try:
+        return load_params(place / "params.yaml")
+    except ParamsError as error:
+        if place.parent.name not in ("variants", "runs"):
+            raise
+        # The file is made from others: by hand it would not stay mended.
+        raise ParamsError(
+            f"{error}\nnothing was searched: run {place.name} again, or remove what it made "
+            f"(git worktree remove --force {place})"
+        ) from None
 
 
 def _digest(found: Found) -> str:
@@ -231,5 +244,5 @@ def _stores(places: Sequence[Path], wanted: Wanted) -> list[tuple[str, Held]]:
 
 
 def _store_url(place: Path) -> str:
-    url = os.environ.get("RLHF_FEEDBACK_STORE") or load_params(place / "params.yaml").label.store
+    url = os.environ.get("RLHF_FEEDBACK_STORE") or _params(place).label.store
     return url if "://" in url else str(place / url)

@@ -115,14 +115,22 @@ def load_params(path: Path) -> Params:
     Raises:
         ParamsError: every problem with its dotted key, what was found and what is expected.
     """
-    raw = read_yaml(path)
+    return check_params(read_yaml(path), path.parent, str(path))
+
+
+def check_params(raw: Mapping[str, Any], folder: Path, place: str) -> Params:
+    """Check values that were read; those that name a file do so below `folder`.
+
+    Raises:
+        ParamsError: as `load_params`, with the place in front of each problem.
+    """
     sections, problems = _read_sections(raw)
     problems = [*unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
-    problems += [f"{key}: {text}" for key, text in impossible(sections, path.parent)]
+    problems += [f"{key}: {text}" for key, text in impossible(sections, folder)]
     problems += [f"{key}: {text}" for key, text in secrets(raw)]
     if problems:
         unique = list(dict.fromkeys(redact(problem) for problem in problems))
-        raise ParamsError("\n".join(f"{path}: {problem}" for problem in unique))
+        raise ParamsError("\n".join(f"{place}: {problem}" for problem in unique))
     return Params(**sections)
 
 

@@ -12,7 +12,11 @@ def held(path: Path) -> Iterator[None]:
     """Hold `path`; waits while another process holds it."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # Closing alone would not do where a child was forked meanwhile: it has the file, too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:

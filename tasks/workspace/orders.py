@@ -148,11 +148,16 @@ def forget_order(workspace: Path, order: Order, remote: str) -> None:
     remote_git(workspace, "push", "--quiet", remote, f":refs/heads/{order.branch}")
 
 
+class RevisionError(WorkspaceError):
+    """There is no such branch, tag or commit."""
+
+
 def find_commit(clone: Path, revision: str, remote: str) -> str:
     """The commit that somebody has ordered, after a look at what is new on the remote.
 
     Raises:
-        WorkspaceError: there is none, or the remote cannot be reached.
+        RevisionError: there is none.
+        WorkspaceError: the remote cannot be reached.
     """
     (clone / STAGES_FOLDER).mkdir(parents=True, exist_ok=True)
     # Two fetches at once would meet at the references.
@@ -166,7 +171,7 @@ def find_commit(clone: Path, revision: str, remote: str) -> str:
             return worktree_git(clone, *look, f"{name}^{{commit}}")
         except WorkspaceError:
             continue
-    raise WorkspaceError(f"--revision: no branch, tag or commit {revision!r} here or on {remote}")
+    raise RevisionError(f"--revision: no branch, tag or commit {revision!r} here or on {remote}")
 
 
 @contextmanager

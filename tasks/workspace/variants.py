@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tasks.params.loading import ParamsError, read_yaml
+from tasks.params.loading import ParamsError, check_params, read_yaml
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import Driver, refuse_if_busy, sole_use
 from tasks.workspace.held import held
@@ -38,6 +38,22 @@ def variant_of(workspace: Path) -> str | None:
     resolved = workspace.resolve()
     is_one = resolved.parent.parts[-2:] == VARIANTS_FOLDER.parts
     return resolved.name if is_one else None
+
+
+def named(name: str) -> str:
+    """The files with the params of a variant, in words."""
+    return f"params/{name}.yaml over params.yaml"
+
+
+def require_valid(root: Path, name: str) -> None:
+    """Check the params of a variant, before its workspace is made or changed.
+
+    Raises:
+        WorkspaceError: no such variant, or its file cannot be read as a mapping.
+        ParamsError: a value is not valid, or params.yaml cannot be read as a mapping.
+    """
+    overlay = read_overlay(root, name)
+    check_params(lay_over(read_yaml(root / "params.yaml"), overlay), root, named(name))
 
 
 @contextmanager

@@ -172,6 +172,13 @@ def test_a_stage_that_is_killed_there_resumes_there_and_makes_the_same_bytes(mac
     machines.git(driver, "commit", "--quiet", "--message=longer", "params.yaml")
     machines.git(driver, "push", "--quiet", "origin", "main")
     before = machines.branches()
+    wrong = [sys.executable, "-m", "flows.remote_stage", "sft", "--revision", "nope"]
+    done = subprocess.run(
+        wrong, cwd=worker, env=machines.environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2, "sft: --revision: no branch, tag or commit 'nope' here or on origin",
+    )  # fmt: skip
     command = [sys.executable, "-m", "flows.remote_stage", "sft", "--revision", "main"]
     with subprocess.Popen(command, cwd=worker, env=machines.environment) as process:
         # It trains; what it has done by then, it saves when the kernel tells it of the death.

@@ -42,7 +42,7 @@ def test_the_log_says_who_took_what_out(
     desk.publish(make_pairs(2))
     who = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     run("export", "--round", "r1", "--format", "csv", "--out", tmp_path / "table.csv")
-    run("backup", tmp_path / "copy.db")
+    run("backup", tmp_path / "backups/copy.db")
     log = desk.sql(
         "SELECT kind, round, detail FROM events WHERE kind IN ('export', 'backup') "
         "ORDER BY event_id"

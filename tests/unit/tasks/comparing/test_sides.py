@@ -47,7 +47,7 @@ def world(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world.commit("first")
     params = world.root / "params.yaml"
     params.write_text(params.read_text().replace("kl_coef: 0.04", "kl_coef: 0.1"))
-    world.label("r1", START, ["bob"], "second")
+    world.round("r1", START, ["bob"], "second")
     world.measure("r1", {"metrics.json": metrics(6.5), "samples.jsonl": samples([5, 7, 6])})
     world.commit("second")
     monkeypatch.chdir(world.root)
@@ -83,6 +83,20 @@ def test_a_commit_does_not_differ_from_itself_or_from_its_checkout(
     for title in ("params", "data", "policies"):
         assert f"{title}: no difference\n" in said
     assert "reward models: not compared, nothing measured of A and B is here\n" in said
+
+
+def test_what_ran_with_other_params_is_not_taken_for_the_sides_own(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = world.root / "params.yaml"
+    path.write_text(path.read_text().replace("prepare:\n", "prepare:\n  files: {prompts: x}\n"))
+    world.commit("edited")
+
+    assert main(["second", "edited"]) == 0
+
+    said = capsys.readouterr().out
+    assert "\nB has not run with its params, so left out: prepare, base, sft, " in said
+    assert "policies: not compared, nothing measured of B is here\n" in said
 
 
 def test_what_only_one_side_has_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,9 +211,7 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
     assert main(["third", "other"]) == 0
 
     said = capsys.readouterr().out
-    assert (
-        f"A: third (commit, commit {commit[:9]})\nB: other (variant, commit {commit[:9]})" in said
-    )
+    assert f"A: third (commit {commit[:9]})\nB: other (variant, commit {commit[:9]})" in said
     assert "code: 1 files differ: rlhf/gold.py\n" in said
     lines = [line.split() for line in said.splitlines()]
     assert ["ppo.kl_coef", "0.1", "0.7"] in lines

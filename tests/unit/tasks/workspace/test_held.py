@@ -1,8 +1,10 @@
 """Locks on files: one holder, many who look, none that outlives its process."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tasks.workspace.held import held, is_held, take
@@ -32,6 +34,20 @@ def test_one_holds_and_others_see_it_until_it_lets_go(tmp_path):
     assert is_held(path)
     lock.close()
     assert not is_held(path)
+
+
+def test_who_lets_go_frees_it_although_a_child_that_was_forked_meanwhile_lives(tmp_path):
+    """As the renderer of a chat template does, which lives as long as its stage."""
+    with held(tmp_path / "lock"):
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+    try:
+        assert not is_held(tmp_path / "lock")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_two_who_look_do_not_take_each_other_for_a_holder(tmp_path):

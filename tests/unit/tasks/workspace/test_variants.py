@@ -10,9 +10,10 @@ from threading import Barrier
 import pytest
 from ruamel.yaml import YAML
 
+from tasks.params.loading import ParamsError
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
-from tasks.workspace.variants import variant_workspace
+from tasks.workspace.variants import require_valid, variant_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces
 from tests.git_command import git
 from tests.variant_workspaces import prepare_workspace
@@ -312,3 +313,16 @@ def test_nobody_else_gets_a_workspace_between_its_checkout_and_its_first_use(roo
 
     with ThreadPoolExecutor() as pool:
         assert sorted(pool.map(drive, ["one", "two"])) == ["busy", "held"]
+
+
+def test_wrong_params_are_named_by_the_files_that_a_person_has_written(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).resolve().parents[4] / "params.yaml", tmp_path)
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params/mine.yaml").write_text("ppo: {kl_coeff: 0.1}\n")
+    words = (
+        "^params/mine.yaml over params.yaml: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef"
+    )
+    with pytest.raises(ParamsError, match=words):
+        require_valid(tmp_path, "mine")
+    (tmp_path / "params/mine.yaml").write_text("ppo: {kl_coef: 0.1}\n")
+    require_valid(tmp_path, "mine")

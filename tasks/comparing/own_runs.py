@@ -1,0 +1,41 @@
+"""Which runs in a `dvc.lock` belong to the params beside it.
+
+A variant that has not come to its end has the main line's entries for what it has not run, and a
+commit may have a `params.yaml` that was changed after the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.params.loading import flatten
+from tasks.tracing.records import Ran
+
+
+def own_runs(
+    runs: Sequence[Ran], params: Mapping[str, Any]
+) -> tuple[tuple[Ran, ...], tuple[str, ...]]:
+    """The runs with these params, each from what the others made; and the stages that have none."""
+    flat = flatten(params)
+    made = {path: (ran.stage, digest) for ran in runs for path, digest in ran.outs.items()}
+    needs = {ran.stage: {made[path][0] for path in ran.deps if path in made} for ran in runs}
+    others = {
+        ran.stage for ran in runs if _has_other_params(ran, flat) or _has_read_others(ran, made)
+    }
+    while more := {stage for stage in needs if stage not in others and needs[stage] & others}:
+        others |= more
+    kept = tuple(ran for ran in runs if ran.stage not in others)
+    return kept, tuple(ran.stage for ran in runs if ran.stage in others)
+
+
+def _has_other_params(ran: Ran, flat: Mapping[str, Any]) -> bool:
+    """Whether a value that was recorded is another one now; one that is not named is null."""
+    return any(
+        flat.get(key) != value
+        or (value is None and any(name.startswith(f"{key}.") for name in flat))
+        for key, value in flatten(ran.params).items()
+    )
+
+
+def _has_read_others(ran: Ran, made: Mapping[str, tuple[str, str]]) -> bool:
+    """Whether the run has read anything that is not what the recorded runs have made."""
+    return any(path in made and made[path][1] != digest for path, digest in ran.deps.items())

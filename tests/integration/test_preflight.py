@@ -106,7 +106,7 @@ def write_large_model(folder: Path) -> None:
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=len(WORDS), hidden_size=1024, intermediate_size=6000, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64, pad_token_id=1,
+        num_attention_heads=2, max_position_embeddings=256, pad_token_id=1,
     )  # fmt: skip
     LlamaForCausalLM(shape).save_pretrained(folder)
 

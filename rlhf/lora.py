@@ -75,7 +75,7 @@ def add_adapter(
         r=params.rank,
         lora_alpha=params.alpha,
         target_modules=params.targets or "all-linear",
-        exclude_modules=(routers(model) if params.targets is None else None) or None,
+        exclude_modules=routers(model) or None,
         task_type="CAUSAL_LM" if head is None else "SEQ_CLS",
     )
     try:

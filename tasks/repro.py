@@ -67,7 +67,7 @@ from tasks.workspace.files import git_commit, now_ms, outside_repository, write_
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.stage_order import round_of
-from tasks.workspace.variants import named, require_valid, variant_workspace
+from tasks.workspace.variants import params_files, require_valid, variant_workspace
 from tasks.workspace.worktrees import VARIANTS_FOLDER, WorkspaceError
 
 SHIPPING_DEADLINE_SECONDS = 60.0
@@ -118,7 +118,8 @@ def _with_own_names(said: str, root: Path, variant: str | None) -> str:
     """What was said, with the files that a person has written in the place of a variant's own."""
     if variant is None:
         return said
-    return said.replace(str(root / VARIANTS_FOLDER / variant / "params.yaml"), named(variant))
+    made = root / VARIANTS_FOLDER / variant / "params.yaml"
+    return said.replace(str(made), params_files(variant))
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

@@ -18,4 +18,5 @@ class LoraParams:
     """The added matrix is scaled by alpha / rank."""
     targets: Annotated[list[str], MinLen(1)] | None = None
     """Names of the layers that get one, such as [q_proj, v_proj]; null means every linear layer
-    but the head. A head that shares its weight with the embedding cannot have one."""
+    but the head and the routers of experts. A head that shares its weight with the embedding
+    cannot have one."""

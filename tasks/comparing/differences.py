@@ -61,7 +61,7 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
     Raises:
         UnknownCodeError: a side has no hashes of code, and git cannot compare the commits.
     """
-    ours, theirs = _code(first), _code(second)
+    ours, theirs = _code(first, second), _code(second, first)
     if ours and theirs:
         paths = sorted(ours.keys() | theirs.keys())
         differing = [path for path in paths if ours.get(path) != theirs.get(path)]
@@ -180,9 +180,14 @@ def _data(one: Side) -> dict[str, str]:
     }
 
 
-def _code(one: Side) -> dict[str, str]:
+def _code(one: Side, other: Side) -> dict[str, str]:
+    """Path -> md5 of the code of a side's runs, without stages that the other has not run yet."""
     return {
-        path: digest for ran in one.runs for path, digest in ran.deps.items() if path.endswith(CODE)
+        path: digest
+        for ran in one.runs
+        if ran.stage not in other.others
+        for path, digest in ran.deps.items()
+        if path.endswith(CODE)
     }
 
 

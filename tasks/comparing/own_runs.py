@@ -17,7 +17,10 @@ def own_runs(
     """The runs with these params, each from what the others made; and the stages that have none."""
     flat = flatten(params)
     made = {path: (ran.stage, digest) for ran in runs for path, digest in ran.outs.items()}
-    needs = {ran.stage: {made[path][0] for path in ran.deps if path in made} for ran in runs}
+    needs = {
+        ran.stage: {made[out][0] for out in made if any(_overlap(out, dep) for dep in ran.deps)}
+        for ran in runs
+    }
     others = {
         ran.stage for ran in runs if _has_other_params(ran, flat) or _has_read_others(ran, made)
     }
@@ -25,6 +28,11 @@ def own_runs(
         others |= more
     kept = tuple(ran for ran in runs if ran.stage not in others)
     return kept, tuple(ran.stage for ran in runs if ran.stage in others)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two paths are one, or one is a folder that holds the other."""
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _has_other_params(ran: Ran, flat: Mapping[str, Any]) -> bool:

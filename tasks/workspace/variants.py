@@ -40,7 +40,7 @@ def variant_of(workspace: Path) -> str | None:
     return resolved.name if is_one else None
 
 
-def named(name: str) -> str:
+def params_files(name: str) -> str:
     """The files with the params of a variant, in words."""
     return f"params/{name}.yaml over params.yaml"
 
@@ -53,7 +53,7 @@ def require_valid(root: Path, name: str) -> None:
         ParamsError: a value is not valid, or params.yaml cannot be read as a mapping.
     """
     overlay = read_overlay(root, name)
-    check_params(lay_over(read_yaml(root / "params.yaml"), overlay), root, named(name))
+    check_params(lay_over(read_yaml(root / "params.yaml"), overlay), root, params_files(name))
 
 
 @contextmanager

@@ -38,3 +38,10 @@ def test_a_run_on_what_an_earlier_run_had_made_is_none_of_these():
     """A variant that waits for labels: its comparisons are new, the rest is the main line's."""
     label = ran("label", {"comparisons": "old"}, {"judgments": "b"})
     assert stages(SAMPLE, label, PPO) == (["sample"], ["label", "ppo"])
+
+
+def test_a_run_on_a_folder_builds_on_all_that_made_parts_of_it():
+    sft = ran("sft", {}, {"models/sft": "a"}, sample={"pairs": 500})
+    best = ran("best_of_n", {"models": "b"}, {"results/best_of_n": "c"})
+    other = ran("other", {"models.txt": "d"}, {"results/other": "e"})
+    assert stages(sft, best, other) == (["other"], ["sft", "best_of_n"])

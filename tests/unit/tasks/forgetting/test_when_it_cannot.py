@@ -14,6 +14,7 @@ from tasks.forget import main
 from tasks.workspace.driver_lock import WorkspaceBusyError, refuse_if_busy
 from tests.traced_world import World, object_path
 from tests.unit.tasks.forgetting.conftest import everything
+from tests.variant_workspaces import prepare_workspace
 from tests.waiting import eventually
 
 
@@ -94,3 +95,26 @@ def test_damaged_tombstones_and_objects_are_named(
     tombstones.write_bytes(b"\xff\n")
     assert main(["--annotator", "ann"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_params_of_a_workspace_that_are_not_valid_are_named_with_what_to_do(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Left there by an older version, whose drivers wrote them before they looked."""
+    (world.root / "params").mkdir()
+    (world.root / "params/mine.yaml").write_text("ppo: {kl_coef: 0.2}\n")
+    (world.root / "dvc.yaml").write_text("stages: {}\n")
+    for name in ("params", "dvc.yaml", "params.yaml"):
+        world.track(name)
+    world.commit("variant")
+    path = prepare_workspace(world.root, "mine") / "params.yaml"
+    path.write_text(path.read_text().replace("kl_coef", "kl_coeff"))
+
+    assert main(["--annotator", "ann"]) == 2
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"{path}: ppo.kl_coeff: unknown key")
+    assert second == (
+        "nothing was searched: run mine again, or remove what it made "
+        f"(git worktree remove --force {path.parent})"
+    )

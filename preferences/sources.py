@@ -200,6 +200,8 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
             )
     except IndexError:  # Where no row was saved, the library looks for the first file of none.
         raise MalformedDataError([f"{params.path}: holds no row"], 1) from None
+    except datasets.data_files.EmptyDatasetError:
+        raise MalformedDataError([f"{params.path}: no data file in this folder"], 1) from None
     # A RuntimeError is a script in the folder, which the library no longer runs.
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:200]

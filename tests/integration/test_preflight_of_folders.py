@@ -47,7 +47,7 @@ def test_pairs_in_a_folder_of_hugging_face_are_examined_as_others_are(
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("nothing", "own/pairs: cannot be loaded ("),
+        ("nothing", "own/pairs: no data file in this folder"),
         ("no row", "own/pairs: holds no row"),
         ("another format", "own/pairs train row 1: columns of no known format (answer, question)"),
         ("a script", "own/pairs: cannot be loaded (Dataset scripts are no longer supported"),

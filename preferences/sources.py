@@ -186,26 +186,7 @@ def _hub_source(params: SourceParams) -> Source:
 
 def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
     """The rows of a data set in Hugging Face layout, checked like all other rows."""
-    # Importing takes two seconds, needed only for Hub data sets.
-    import datasets  # noqa: PLC0415
-
-    datasets.disable_progress_bars()
-    local = Path(params.path).is_dir()
-    try:
-        if _is_saved(Path(params.path)):
-            table = _saved_split(datasets.load_from_disk(params.path), params.split)
-        else:
-            table = datasets.load_dataset(
-                params.path, revision=None if local else params.revision, split=params.split
-            )
-    except IndexError:  # Where no row was saved, the library looks for the first file of none.
-        raise MalformedDataError([f"{params.path}: holds no row"], 1) from None
-    except datasets.data_files.EmptyDatasetError:
-        raise MalformedDataError([f"{params.path}: no data file in this folder"], 1) from None
-    # A RuntimeError is a script in the folder, which the library no longer runs.
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
+    table = _hub_table(params)
     layout = _layout(params)
     problems = Problems(layout.limits(USUAL_LIMITS) if layout else USUAL_LIMITS)
     for number, row in enumerate(table, start=1):
@@ -219,6 +200,33 @@ def _hub_rows(params: SourceParams) -> Iterator[NumberedRow]:
         else:
             yield NumberedRow(where, row)
     problems.check()
+
+
+def _hub_table(params: SourceParams) -> Any:
+    """A data set, loaded by `datasets`.
+
+    Raises:
+        MalformedDataError: there is none, or it is damaged.
+    """
+    # Importing takes two seconds, needed only for Hub data sets.
+    import datasets  # noqa: PLC0415
+
+    datasets.disable_progress_bars()
+    local = Path(params.path).is_dir()
+    try:
+        if _is_saved(Path(params.path)):
+            return _saved_split(datasets.load_from_disk(params.path), params.split)
+        return datasets.load_dataset(
+            params.path, revision=None if local else params.revision, split=params.split
+        )
+    except IndexError:  # Where no row was saved, the library looks for the first file of none.
+        raise MalformedDataError([f"{params.path}: holds no row"], 1) from None
+    except datasets.data_files.EmptyDatasetError:
+        raise MalformedDataError([f"{params.path}: no data file in this folder"], 1) from None
+    # A RuntimeError is a script in the folder, which the library no longer runs.
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
 
 
 def _saved_split(saved: Any, name: str) -> Any:

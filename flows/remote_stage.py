@@ -31,15 +31,13 @@ from tasks.workspace.orders import (
     Answer,
     Order,
     OrderError,
-    RevisionError,
     close_order,
-    find_commit,
     order_workspace,
     read_answer,
     send_answer,
 )
 from tasks.workspace.stage_inputs import stage_inputs
-from tasks.workspace.worktrees import WorkspaceError
+from tasks.workspace.worktrees import RevisionError, WorkspaceError, find_commit
 
 WENT_WELL = ("ran", "unchanged", "cached")
 MAY_RESUME = ("failed", "killed", "refused")

@@ -26,12 +26,11 @@ from tasks.workspace.withdrawn import WITHDRAWN, bring_withdrawn, withdrawn_file
 from tasks.workspace.work_folder import BLOCKED, STOPPED
 from tasks.workspace.worktrees import (
     STAGES_FOLDER,
-    WorkspaceError,
     forget_lost,
     remote_git,
     share_cache,
     worktree_git,
-)  # fmt: skip
+)
 
 DEFINITION = ("params.yaml", "dvc.yaml", "dvc.lock", *WITHDRAWN)
 """What an order takes as it is, committed or not."""
@@ -146,32 +145,6 @@ def adopt_entry(workspace: Path, order: Order, answer: Answer) -> None:
 def forget_order(workspace: Path, order: Order, remote: str) -> None:
     """Remove the branch of an order whose answer has been taken in."""
     remote_git(workspace, "push", "--quiet", remote, f":refs/heads/{order.branch}")
-
-
-class RevisionError(WorkspaceError):
-    """There is no such branch, tag or commit."""
-
-
-def find_commit(clone: Path, revision: str, remote: str) -> str:
-    """The commit that somebody has ordered, after a look at what is new on the remote.
-
-    Raises:
-        RevisionError: there is none.
-        WorkspaceError: the remote cannot be reached.
-    """
-    (clone / STAGES_FOLDER).mkdir(parents=True, exist_ok=True)
-    # Two fetches at once would meet at the references.
-    with held(clone / STAGES_FOLDER / ".lock"):
-        branches = f"+refs/heads/*:refs/remotes/{remote}/*"
-        worktree_git(clone, "fetch", "--quiet", "--prune", remote, branches)
-    # A branch here may be older than the one that is meant.
-    look = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    for name in (f"{remote}/{revision}", revision):
-        try:
-            return worktree_git(clone, *look, f"{name}^{{commit}}")
-        except WorkspaceError:
-            continue
-    raise RevisionError(f"--revision: no branch, tag or commit {revision!r} here or on {remote}")
 
 
 @contextmanager

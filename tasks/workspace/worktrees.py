@@ -18,6 +18,7 @@ from tasks.params.loading import read_yaml
 from tasks.workspace.driver_lock import LOCK_FILE
 from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.git import GitError, git
+from tasks.workspace.held import held
 
 WORK = ".work"
 VARIANTS_FOLDER = Path(WORK) / "variants"
@@ -56,6 +57,10 @@ class Place:
 
 class WorkspaceError(Exception):
     """A workspace that does not exist or cannot be prepared."""
+
+
+class RevisionError(WorkspaceError):
+    """There is no such branch, tag or commit."""
 
 
 def workspaces(root: Path) -> list[Path]:
@@ -150,6 +155,28 @@ def remote_git(folder: Path, *arguments: str) -> str:
     """
     first = worktree_git(folder, "worktree", "list", "--porcelain").partition("\n")[0]
     return worktree_git(Path(first.removeprefix("worktree ")), *arguments)
+
+
+def find_commit(clone: Path, revision: str, remote: str) -> str:
+    """The commit that somebody has ordered, after a look at what is new on the remote.
+
+    Raises:
+        RevisionError: there is none.
+        WorkspaceError: the remote cannot be reached.
+    """
+    (clone / STAGES_FOLDER).mkdir(parents=True, exist_ok=True)
+    # Two fetches at once would meet at the references.
+    with held(clone / STAGES_FOLDER / ".lock"):
+        branches = f"+refs/heads/*:refs/remotes/{remote}/*"
+        worktree_git(clone, "fetch", "--quiet", "--prune", remote, branches)
+    # A branch here may be older than the one that is meant.
+    look = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    for name in (f"{remote}/{revision}", revision):
+        try:
+            return worktree_git(clone, *look, f"{name}^{{commit}}")
+        except WorkspaceError:
+            continue
+    raise RevisionError(f"--revision: no branch, tag or commit {revision!r} here or on {remote}")
 
 
 def worktree_git(

@@ -14,7 +14,6 @@ from tasks.workspace.orders import (
     adopt_entry,
     adopt_notes,
     close_order,
-    find_commit,
     forget_order,
     make_order,
     order_workspace,
@@ -23,7 +22,7 @@ from tasks.workspace.orders import (
     send_order,
 )
 from tasks.workspace.stage_inputs import stage_inputs
-from tasks.workspace.worktrees import WorkspaceError, worktree_git
+from tasks.workspace.worktrees import WorkspaceError, find_commit, worktree_git
 
 ME = Driver(name="a test")
 WHEN = "2026-01-02T03:04:05+00:00"

@@ -11,14 +11,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.params.overlays import lay_over
-from tasks.repro import main as repro
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
 from tasks.workspace.variants import variant_workspace
 from tasks.workspace.worktrees import WorkspaceError, workspaces
 from tests.git_command import git
 from tests.variant_workspaces import prepare_workspace
 
-ROOT = Path(__file__).resolve().parents[4]
 PARAMS = """\
 run: {seed: 0, threads: 2}
 ppo:
@@ -314,34 +312,3 @@ def test_nobody_else_gets_a_workspace_between_its_checkout_and_its_first_use(roo
 
     with ThreadPoolExecutor() as pool:
         assert sorted(pool.map(drive, ["one", "two"])) == ["busy", "held"]
-
-
-@pytest.fixture
-def real_params(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The repository with params that are valid, and a variant `mine` that is to be written."""
-    shutil.copy(ROOT / "params.yaml", root)
-    shutil.copy(ROOT / "dvc.yaml", root)
-    (root / "dvc.lock").unlink()
-    git(root, "commit", "--quiet", "--all", "-m", "real")
-    monkeypatch.chdir(root)
-    return root / "params/mine.yaml"
-
-
-def test_wrong_params_are_named_by_the_files_of_a_person_and_make_no_workspace(
-    root: Path, real_params: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real_params.write_text("ppo: {kl_coeff: 0.1}\n")
-    assert repro(["--variant", "mine"]) == 2
-    said = "params/mine.yaml over params.yaml: ppo.kl_coeff: unknown key; did you mean ppo.kl_coef?"
-    assert capsys.readouterr().err == f"{said}\n"
-    assert workspaces(root) == []
-
-
-def test_inputs_that_are_missing_are_named_by_the_files_of_a_person(
-    root: Path, real_params: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real_params.write_text("prepare: {sources: [{path: nowhere.jsonl}]}\n")
-    assert repro(["--variant", "mine"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "params/mine.yaml over params.yaml: prepare.sources.0.path: nowhere.jsonl: no such"
-    )

@@ -20,7 +20,6 @@ from tasks.workspace.driver_lock import Driver
 from tasks.workspace.orders import (
     Answer,
     adopt_entry,
-    find_commit,
     make_order,
     order_workspace,
     read_answer,
@@ -28,7 +27,7 @@ from tasks.workspace.orders import (
     send_order,
 )
 from tasks.workspace.runs import commit_run
-from tasks.workspace.worktrees import WorkspaceError, workspaces, worktree_git
+from tasks.workspace.worktrees import WorkspaceError, find_commit, workspaces, worktree_git
 from tests.git_command import git
 from tests.unit.tasks.workspace.test_runs import commit, of, prepare_run
 from tests.unit.tasks.workspace.test_runs import root as root

@@ -29,9 +29,13 @@ def stage_inputs(root: Path, stage: str) -> StageInputs:
         DefinitionError: dvc.yaml cannot be read, or has no such stage.
         ParamsError: params.yaml cannot be read.
     """
-    definition = read_definition(root, stage, read_yaml(root / "params.yaml"))
+    values = read_yaml(root / "params.yaml")
+    name, _, key = stage.partition("@")
+    if key and key not in (values.get("rounds") or {}):
+        raise DefinitionError(f"params.yaml has no round {key!r}, and so dvc.yaml no stage {stage}")
+    definition = read_definition(root, stage, values)
     if definition is None:
-        raise DefinitionError(f"dvc.yaml has no stage {stage}")
+        raise DefinitionError(f"dvc.yaml has no stage {name}")
     lock = read_lock(root)
     made = {
         dep: [name for name, locked in lock.items() if _any_overlaps(dep, locked.outs)]

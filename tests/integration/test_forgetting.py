@@ -18,6 +18,7 @@ from rlhf.named_seeds import named_random
 from tasks.forget import LEFT_TO_YOU
 from tasks.own_data.files import follow
 from tasks.params.loading import load_params
+from tasks.workspace.dvc_process import DVC
 from tests.stage_world import TEN, copy_tiny_repository, environment
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -65,18 +66,21 @@ def write_source(root: Path) -> None:
     follow(root, load_params(root / "params.yaml"))
 
 
-def run(root: Path, *command: str, code: int = 0) -> str:
+def call(root: Path, *command: str, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=root, env=environment(root.parent), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        command, cwd=root, env=environment(root.parent), capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
+def run(root: Path, *module: str, code: int = 0) -> str:
+    return call(root, sys.executable, "-m", *module, code=code)
+
+
 def repro(root: Path) -> list[str]:
     """The stages that ran."""
-    return re.findall(r"Running stage '([^']+)'", run(root, "dvc", "repro"))
+    return re.findall(r"Running stage '([^']+)'", call(root, *DVC, "repro"))
 
 
 def stages(shown: str, words: str) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
+from tasks.workspace.dvc_process import DVC
 from tasks.workspace.runs import commit_run, run_workspace, tag_run
 from tests.integration.test_forgetting import stages, traces
 from tests.stage_world import copy_tiny_repository, environment
@@ -51,7 +52,7 @@ def work(root: Path, name: str, revision: str | None) -> list[str]:
         workspace, _,
     ):  # fmt: skip
         commit_run(workspace, f"Params of {name}", files={}, stages=None, trailers={})
-        out = call(workspace, sys.executable, "-m", "dvc", "repro", UNTIL)
+        out = call(workspace, *DVC, "repro", UNTIL)
         commit_run(workspace, f"End of {name}", files={}, stages=STAGES, trailers={})
         tag_run(workspace, name, "ended")
     return re.findall(r"Running stage '([^']+)'", out)

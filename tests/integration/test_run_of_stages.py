@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tasks.workspace.dvc_process import DVC
 from tests.integration.ordered_runs import Checkout, served, show
 from tests.stage_world import copy_tiny_repository
 
@@ -59,7 +60,7 @@ def test_a_round_of_real_stages_is_committed_pushed_and_pulled(checkout: Checkou
     checkout.run("git", "checkout", "--quiet", "done/tiny~1", cwd=alone)
     recorded = entries(alone)
     assert len(recorded) == 10
-    said = checkout.dvc("repro", *recorded, cwd=alone)
+    said = checkout.run(*DVC, "repro", *recorded, cwd=alone)
     assert set(re.findall(r"Running stage '([^']+)'", said)) == set(recorded)
     assert entries(alone) == recorded
     assert (alone / weights).read_bytes() == (workspace / weights).read_bytes()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
+from tasks.workspace.dvc_definition import DefinitionError
 from tasks.workspace.dvc_lockfile import with_entry
 from tasks.workspace.orders import (
     Answer,
@@ -224,6 +225,15 @@ def test_what_a_stage_reads_comes_from_stages_git_or_this_machine(driver: Path):
     (driver / "dvc.yaml").write_text("stages: {test: {cmd: t, deps: [models, data/x], outs: [o]}}")
     assert stage_inputs(driver, "test").outputs == ("models/sft", "data/x")
     assert ppo.private == ("own/rows.jsonl", "/shared/model")
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [("ppo@r9", "params.yaml has no round 'r9', and so"), ("train", "dvc.yaml has no stage train")],
+)
+def test_a_stage_that_there_is_not_is_named(driver: Path, stage: str, expected: str):
+    with pytest.raises(DefinitionError, match=expected):
+        stage_inputs(driver, stage)
 
 
 def test_a_remote_that_is_named_by_a_relative_path_is_reached_from_workspaces(

@@ -12,6 +12,7 @@ from rlhf.bits import MAX_THREADS
 from rlhf.params.base import BaseParams, EmbeddedModelParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.reward import NO_MODEL
+from tasks.params.prepare import PrepareParams
 
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
@@ -72,12 +73,20 @@ def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:
 def _validate_problems(
     validate: ValidateParams, rounds: Mapping[str, Any] | None
 ) -> Iterator[Problem]:
-    for kind in sorted(set(validate.weights) - set(KINDS)):
-        expected = ", ".join(KINDS)
-        yield f"validate.weights.{kind}", f"no kind of annotator, expected one of {expected}"
+    yield from _unknown_kinds("validate.weights", validate.weights)
     if rounds is not None:
         for key in sorted(set(validate.human_labels) - set(rounds)):
             yield f"validate.human_labels.{key}", f"not one of the rounds: {', '.join(rounds)}"
+
+
+def _unknown_kinds(key: str, weights: Mapping[str, float]) -> Iterator[Problem]:
+    for kind in sorted(set(weights) - set(KINDS)):
+        yield f"{key}.{kind}", f"no kind of annotator, expected one of {', '.join(KINDS)}"
+
+
+def _has_pairs(prepare: PrepareParams) -> bool:
+    """Whether preferences are brought along."""
+    return bool(prepare.sources or (prepare.files and prepare.files.preferences))
 
 
 def _run_problems(run: Any, ppo: PPOParams | None) -> Iterator[Problem]:
@@ -141,10 +150,12 @@ def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
         yield "evaluate.judge", f"{judge}, but label.{judge} is missing"
     if reward is not None and reward.model == NO_MODEL and ppo is not None and ppo.rewards.learned:
         yield "reward.model", "none, but ppo.rewards.learned is above 0: give the score by rules"
+    if prepare is not None and reward is not None and not _has_pairs(prepare):
+        # Pairs that are brought along may name any source.
+        yield from _unknown_kinds("reward.source_weights", reward.source_weights)
     if label is None or label.annotators != "none" or (reward is not None and reward.model):
         return
-    named = prepare and (prepare.sources or (prepare.files and prepare.files.preferences))
-    if prepare is not None and not named:
+    if prepare is not None and not _has_pairs(prepare):
         yield (
             "label.annotators",
             "none, and there are no preferences to train a reward model on: name some under "

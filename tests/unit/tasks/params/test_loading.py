@@ -33,6 +33,12 @@ def test_a_key_left_out_takes_its_default_but_a_section_must_be_there(params: Pa
     assert params.drop("evaluate").problems() == ["evaluate: missing"]
 
 
+def test_pairs_that_are_brought_along_may_be_of_any_source(params: ParamsFile):
+    params.set("prepare.sources", [{"path": "mine/help.jsonl"}])
+    YAML().dump(params.set("reward.source_weights", {"mine/help.jsonl": 0.5}).values, params.path)
+    assert load_params(params.path).reward.source_weights == {"mine/help.jsonl": 0.5}
+
+
 SECTIONS = (
     "run", "prepare", "base", "sft", "sample", "label", "validate", "reward", "ppo", "evaluate",
     "best_of_n", "report",

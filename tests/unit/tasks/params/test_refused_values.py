@@ -240,6 +240,11 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, text: str):
             "validate.weights.humans: no kind of annotator, expected one of human, rubric, "
             "reward_model, llm, import",
         ),
+        (
+            {"reward.source_weights": {"rubrick": 0.1}},
+            "reward.source_weights.rubrick: no kind of annotator, expected one of human, rubric, "
+            "reward_model, llm, import",
+        ),
         ({"validate.weights": {"human": -1}}, "validate.weights.human is -1.0, expected 0 or more"),
         (
             {"validate.bounds": {"longer_wins": {"limit": 70}}},

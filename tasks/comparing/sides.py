@@ -60,7 +60,8 @@ def side(root: Path, name: str) -> Side:
         return _recorded(Records(root, Contents(root), commit), root, name, "commit", commit)
     if (found := _run(root, name)) is not None:
         return found
-    variants = ", ".join(path.name for path in workspaces(root)) or "none has run"
+    of_variants = (path for path in workspaces(root) if path.parent == root / VARIANTS_FOLDER)
+    variants = ", ".join(path.name for path in of_variants) or "none has run"
     raise SideError(
         f"{name}: no commit, no run in MLflow (id, name or execution), and no variant that has run "
         f"({variants})"

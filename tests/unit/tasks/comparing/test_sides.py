@@ -264,7 +264,15 @@ def test_code_of_a_commit_that_is_not_in_this_clone_is_not_called_equal(
 
 
 def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:
+    def prepared(place: str) -> None:
+        (world.root / ".work" / place).mkdir(parents=True)
+        (world.root / ".work" / place / "dvc.yaml").touch()
+
+    prepared("runs/mine")
     with pytest.raises(SideError, match=r"nowhere: no commit, .* no variant .*\(none has run\)"):
+        side(world.root, "nowhere")
+    prepared("variants/no_kl")
+    with pytest.raises(SideError, match=r"no variant .*\(no_kl\)"):
         side(world.root, "nowhere")
 
 

@@ -22,9 +22,9 @@ from preferences.records import (
     oriented,
     pair_id,
 )
+from preferences.withdrawals import NOBODY
 
 Kind = Literal["human", "rubric", "reward_model", "llm", "import"]
-
 KINDS: tuple[str, ...] = get_args(Kind)
 SHOWN_ORDERS: tuple[str, ...] = get_args(ShownOrder)
 STRENGTHS = (1, 2, 3, 4)
@@ -234,8 +234,8 @@ def _finite(text: str) -> float:
 
 def _expect_text(row: Mapping[str, Any], name: str, where: str) -> None:
     value = row.get(name)
-    # An empty response is data: the gate refuses it later, with a reason.
-    empty_allowed = name.startswith("response_")
+    # An empty response is data: the gate refuses it later, with a reason. A version may be unknown.
+    empty_allowed = name.startswith("response_") or name == "annotator_version"
     if not isinstance(value, str) or not (value or empty_allowed):
         raise JudgmentError(f"{where}: {name} is {value!r}, expected a text")
     if _HALF.search(value):
@@ -253,10 +253,10 @@ def _expect_prompt(prompt: object, where: str) -> None:
 
 def _check_values(row: Mapping[str, Any], where: str) -> None:
     for name in ("pair_id", "round", "annotator_id", "annotator_version"):
-        _expect_text(row, name, where)
+        _expect_text({"annotator_version": "", **row}, name, where)
     for name, allowed in (
         ("choice", CHOICES),
-        ("kind", KINDS),
+        ("kind", (NOBODY,) if row.get("kind") == NOBODY and row.get("choice") == "skip" else KINDS),
         ("shown_order", (*SHOWN_ORDERS, None)),
     ):
         if row.get(name, "") not in allowed:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from preferences.records import compact_json
+from preferences.withdrawals import NOBODY
 from tasks.forgetting.wanted import Wanted
-
-NOBODY = "withdrawn"
 
 
 class OwnRowsError(Exception):

@@ -11,6 +11,8 @@ from preferences.withdrawals import Tombstone, sources_of, texts_of, tombstone
 
 WantedKind = Literal["annotator", "source", "prompt", "matching"]
 KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
+NAMES = ("annotator_id", "annotator", "workers", "completed_by")
+"""Keys under which rows name annotators: of ours, of tables, of votes and of Label Studio."""
 
 
 class WantedError(ValueError):
@@ -76,7 +78,7 @@ class Wanted:
             judged = "judgment_id" in row and row.get("kind") == self.value
             return judged or self.value in (*sources_of(row), row.get("path"))
         if self.kind == "annotator":
-            return any(composed(text) == self._name for text in strings(row))
+            return any(composed(name) == self._name for name in _annotators(row))
         return any(self.said(text) for text in strings(row)) or self.said(
             prompt_text(row["prompt"]) if "prompt" in row else ""
         )
@@ -142,6 +144,16 @@ class Wanted:
         """The value and the texts, as they are and as JSON writes them."""
         plain = {self.value, *self.texts}
         return tuple(sorted(plain | {compact_json(one)[1:-1] for one in plain}))
+
+
+def _annotators(value: object) -> Iterator[str]:
+    """The annotators that a JSON value names; a text or a choice may be somebody's name, too."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from strings(one) if key in NAMES else _annotators(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _annotators(one)
 
 
 def strings(value: object) -> Iterator[str]:

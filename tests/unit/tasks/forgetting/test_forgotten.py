@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from feedback.judgments import read_judgments
 from feedback.store.database import Database
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, load_withdrawals
 from tasks.forget import LEFT_TO_YOU, main
@@ -145,7 +146,8 @@ def test_registered_versions_that_contain_it_are_marked(
 def test_rows_of_own_files_go_and_a_judgment_becomes_nobodys_skip(world: World) -> None:
     own = world.root / "mine.jsonl"
     judgment = {"judgment_id": "1", "pair_id": "p", "round": "r1", "annotator_id": "ann",
-                "kind": "human", "choice": "a", "revision": 1, "reason": "because"}  # fmt: skip
+                "kind": "human", "choice": "a", "shown_order": "AB", "revision": 1,
+                "reason": "because"}  # fmt: skip
     other = {**judgment, "judgment_id": "2", "annotator_id": "bob"}
     own.write_text(json.dumps(judgment) + "\n" + json.dumps(other) + "\n")
     params = world.root / "params.yaml"
@@ -159,8 +161,11 @@ def test_rows_of_own_files_go_and_a_judgment_becomes_nobodys_skip(world: World) 
 
     first, second = map(json.loads, own.read_text().splitlines())
     nobody = {"annotator_id": "withdrawn-1", "kind": "withdrawn", "choice": "skip"}
-    assert first == {"judgment_id": "1", "pair_id": "p", "round": "r1", "revision": 1} | nobody
+    kept = {name: judgment[name] for name in ("judgment_id", "pair_id", "round", "revision")}
+    assert first == {**kept, "shown_order": "AB"} | nobody
     assert second == other
+    read = [(one.annotator_id, one.choice) for one in read_judgments(own)]
+    assert read == [("withdrawn-1", "skip"), ("bob", "a")], "as the stage `label` reads the file"
 
 
 def name_own(world: World, path: str) -> None:

@@ -27,7 +27,10 @@ def write(folder: Path, files: dict[str, str]) -> list[Path]:
     return [folder / name for name in files]
 
 
-def test_the_files_of_a_model_stay_whatever_the_words_of_its_tokenizer(world: World) -> None:
+@pytest.mark.parametrize("asked", [["--annotator", "ann"], ["--matching", "ann"]])
+def test_the_files_of_a_model_stay_whatever_the_words_of_its_tokenizer(
+    world: World, asked: list[str]
+) -> None:
     hashes = {name: put(world.root, text) for name, text in MODEL.items()}
     object_path(world.root, folder(hashes)).parent.mkdir(exist_ok=True)
     object_path(world.root, folder(hashes)).write_text(listing_text(hashes))
@@ -40,9 +43,9 @@ def test_the_files_of_a_model_stay_whatever_the_words_of_its_tokenizer(world: Wo
         *write(kept / "model", MODEL),
         *write(kept / "components/tokenizer", words),
     ]
-    (other,) = write(world.root / ".work/elsewhere", words)
+    (other,) = write(world.root / ".work/elsewhere", {"said.json": '{"annotator_id": "ann"}'})
 
-    assert main(["--annotator", "ann", "--yes"]) == 0
+    assert main([*asked, "--yes"]) == 0
 
     assert [path for path in files if not path.exists()] == []
     assert not other.exists()

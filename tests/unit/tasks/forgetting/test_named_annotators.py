@@ -1,0 +1,39 @@
+"""Which rows name an annotator: those of the person, and none in which the name says else."""
+
+from typing import Any
+
+import pytest
+
+from tasks.forgetting.wanted import Wanted
+
+JUDGED = {"judgment_id": "1", "pair_id": "p", "kind": "human", "choice": "b", "revision": 1}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {**JUDGED, "annotator_id": "a"},
+        {"prompt": "x", "votes": ["a", "tie"], "workers": ["b", "a"]},
+        {"data": {"left": "x"}, "annotations": [{"completed_by": {"email": "a"}, "result": []}]},
+        {"data": {"left": "x"}, "annotations": [{"completed_by": "a", "result": []}]},
+        {"pairs": [{"annotator": "a", "n": 3}]},
+    ],
+)
+def test_a_row_that_names_the_annotator_is_meant(row: dict[str, Any]) -> None:
+    assert Wanted("annotator", "a").row(row)
+    assert not Wanted("annotator", "c").row(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("a", {**JUDGED, "annotator_id": "bo", "choice": "a"}),
+        ("human", {**JUDGED, "annotator_id": "bo"}),
+        ("p", {**JUDGED, "annotator_id": "bo"}),
+        ("a", {"prompt": "x", "votes": ["a", "tie"], "workers": ["bo", "cy"]}),
+        ("Jane", {"prompt": "Who wrote Emma?", "response": "Jane"}),
+        ("Jane", {"prompt": [{"role": "user", "content": "Jane"}]}),
+    ],
+)
+def test_a_choice_or_a_text_that_reads_like_the_name_is_not(name: str, row: dict[str, Any]) -> None:
+    assert not Wanted("annotator", name).row(row)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.labelling import by_id, ready, shown, sign_in, twelve, wait_for
+from tests.browser.labelling import by_id, press, ready, shown, sign_in, twelve, wait_for
 
 chains = pytest.importorskip("selenium.webdriver.common.action_chains")
 
@@ -60,3 +60,35 @@ def test_who_could_not_be_signed_out_is_told_so(browser: Any, site: Any, pair_of
     wait_for(browser, lambda b: "You are still signed in" in by_id(b, "trouble").text)
     assert "this page is out of date" in by_id(browser, "trouble").text
     assert browser.current_url == f"{site.address}/"
+
+
+def test_a_reason_that_begins_with_a_digit_is_written_and_not_chosen(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    first = shown(browser)
+    press(browser, "s")
+    by_id(browser, "reason").click()
+    chains.ActionChains(browser).send_keys("2 facts are wrong").perform()
+    assert by_id(browser, "reason").get_property("value") == "2 facts are wrong"
+    by_id(browser, "skip-send").click()
+    wait_for(browser, lambda b: shown(b) not in ("", first))
+    assert [(row[1], row[-1]) for row in site.labels()] == [("skip", "2 facts are wrong")]
+
+
+def test_the_enter_that_ends_the_composing_of_a_word_sends_nothing(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    press(browser, "s")
+    by_id(browser, "reason").send_keys("にほ")
+    browser.execute_script(
+        """
+        const enter = { key: "Enter", isComposing: true, bubbles: true, cancelable: true };
+        document.getElementById("reason").dispatchEvent(new KeyboardEvent("keydown", enter));
+        """
+    )
+    assert browser.execute_script("return document.getElementById('skip-dialog').open")
+    assert site.labels() == []

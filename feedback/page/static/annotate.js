@@ -205,10 +205,12 @@ document.addEventListener("keydown", (event) => {
   KEYS[key]();
 });
 $("skip-dialog").addEventListener("keydown", (event) => {
+  // An Enter that ends the composing of a word (Japanese, Chinese, Korean) is none of ours.
+  if (event.isComposing) return;
   const reason = $("skip-dialog").querySelectorAll("[data-reason]")[Number(event.key) - 1];
-  const writing = event.target === $("reason") && $("reason").value !== "";
+  const writing = event.target === $("reason");
   if (reason && !writing) { event.preventDefault(); skip(reason.dataset.reason); }
-  if (event.key === "Enter" && event.target === $("reason") && !event.shiftKey) { event.preventDefault(); skip($("reason").value); }
+  if (event.key === "Enter" && writing && !event.shiftKey) { event.preventDefault(); skip($("reason").value); }
 });
 $("skip-form").addEventListener("submit", (event) => { event.preventDefault(); skip($("reason").value); });
 $("skip-cancel").addEventListener("click", () => $("skip-dialog").close());

@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, Self, get_args
 
 from preferences.records import (
     CHOICES,
+    NOBODY,
     Judgment,
     JudgmentError,
     Prompt,
@@ -22,7 +23,6 @@ from preferences.records import (
     oriented,
     pair_id,
 )
-from preferences.withdrawals import NOBODY
 
 Kind = Literal["human", "rubric", "reward_model", "llm", "import"]
 KINDS: tuple[str, ...] = get_args(Kind)

@@ -26,6 +26,8 @@ TIE = 0.5
 """Label of a pair in which neither response is better."""
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
+NOBODY = "withdrawn"
+"""Kind of annotator of a skip that stands where a judgment was withdrawn."""
 ShownOrder = Literal["AB", "BA"]
 
 _MIRROR: dict[Choice, Choice] = {"a": "b", "b": "a"}

@@ -22,8 +22,6 @@ WITHDRAWN_JUDGMENTS = "data/withdrawn/judgments.jsonl"
 
 Kind = Literal["annotator", "source", "prompt", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-NOBODY = "withdrawn"
-"""The kind of annotator of a skip that stands in the place of a withdrawn judgment."""
 _TEXT_FIELDS = (
     *("prompt", "response", "chosen", "rejected", "text"),
     *("messages", "completion", "responses"),

@@ -24,7 +24,6 @@ from rlhf.classifiers import (
     has_score_head,
     how_it_reads,
     load_classifier,
-    load_encoder,
     load_text_encoder,
     same_tokens,
 )
@@ -32,13 +31,12 @@ from rlhf.compute import HOST, Compute
 from rlhf.ensembles import (
     join,
     load_members,
-    load_scorer,
     member_folder,
     members_of,
     save_members,
     starting_members,
 )
-from rlhf.frozen import cast_frozen, freeze, restore_frozen
+from rlhf.frozen import cast_frozen, restore_frozen
 from rlhf.lora import ADAPTER, Adapter, add_adapter, take_adapter
 from rlhf.model_folders import is_reward_model
 from rlhf.models import load_tokenizer
@@ -59,7 +57,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.scoring import reward_guards
 from tasks.scoring.normaliser import normalise
-from tasks.scoring.reward_accuracy import gold_accuracy, measure, passes, write_reliability
+from tasks.scoring.reward_accuracy import accuracy_before, asked, measure, passes, write_reliability
 from tasks.scoring.reward_guards import Known, ask, end_where_they_say_so
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, STOPPED
@@ -82,13 +80,14 @@ def run(stage: Stage) -> None:
         return
     compute = start_compute(stage.params.run, training=True)
     train, heldout = _preferences(stage)
+    limit = stage.params.reward.max_tokens
     fresh = [row for row in heldout if row.round == stage.round_key]
-    metrics: dict[str, Any] = {
-        "round": stage.round_key,
-        "pairs": len(train),
-        "accuracy_before": _accuracy_before(Path(stage.round.reward_model), fresh, compute),
-    }
+    before = accuracy_before(Path(stage.round.reward_model), fresh, limit, compute)
+    metrics = {"round": stage.round_key, "pairs": len(train), "accuracy_before": before}
     made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
+    heldout = asked(made.encoder, heldout, limit)
+    fresh = [row for row in heldout if row.round == stage.round_key]
+    train = train if made.trained else asked(made.encoder, train, limit)
     progress = Progress(stage.name, passes(made.model) + reward_guards.PASSES, "passes")
     numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute, progress=progress)
     metrics |= made.metrics | numbers
@@ -108,16 +107,6 @@ def run(stage: Stage) -> None:
         Output("reward_model", Path(f"models/rounds/{key}/reward")),
         Output("artifact", Path(f"results/reward/{key}")),
     )
-
-
-def _accuracy_before(
-    start: Path, fresh: Sequence[Preference], compute: Compute
-) -> dict[str, float] | None:
-    """What the earlier round's reward model makes of fresh labels; it is gone before training."""
-    if not is_reward_model(start):
-        return None
-    scorer = freeze(load_scorer(start, HOST), compute)
-    return gold_accuracy(scorer, load_encoder(start), fresh, compute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from preferences.records import compact_json
-from preferences.withdrawals import NOBODY
+from preferences.records import NOBODY, compact_json
 from tasks.forgetting.wanted import Wanted
 
 

@@ -20,13 +20,16 @@ from rlhf.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from rlhf.compute import Compute
-from rlhf.ensembles import members_of
+from rlhf.classifiers import load_encoder
+from rlhf.compute import HOST, Compute
+from rlhf.ensembles import load_scorer, members_of
+from rlhf.frozen import freeze
 from rlhf.grouped_intervals import grouped_proportion
 from rlhf.intervals import Interval
+from rlhf.model_folders import is_reward_model
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
-from tasks.running.progress import Progress
+from tasks.running.progress import Progress, say_left_out
 
 STRENGTHS = 4
 """Grades of a label, from negligibly (margin 0) to significantly better (margin 1)."""
@@ -77,6 +80,33 @@ def measure(
     return metrics, gaps
 
 
+def asked(encoder: Encoder, rows: Sequence[Preference], max_tokens: int) -> list[Preference]:
+    """Pairs without a side of more than `max_tokens`; says how many others there are.
+
+    Of a longer one it is not known that the model can read it.
+    """
+    kept = _short(encoder, rows, max_tokens)
+    limit = f"a side of more than {max_tokens} tokens (reward.max_tokens)"
+    say_left_out(len(rows) - len(kept), len(rows), "pairs to ask the reward model about", limit)
+    return kept
+
+
+def _short(encoder: Encoder, rows: Sequence[Preference], max_tokens: int) -> list[Preference]:
+    sides = zip(_chosen(encoder, rows), _rejected(encoder, rows), strict=True)
+    longest = [max(len(chosen), len(rejected)) for chosen, rejected in sides]
+    return [row for row, length in zip(rows, longest, strict=True) if length <= max_tokens]
+
+
+def accuracy_before(
+    start: Path, fresh: Sequence[Preference], max_tokens: int, compute: Compute
+) -> dict[str, float] | None:
+    """What the earlier round's reward model makes of fresh labels; it is gone before training."""
+    if not is_reward_model(start):
+        return None
+    scorer, encoder = freeze(load_scorer(start, HOST), compute), load_encoder(start)
+    return gold_accuracy(scorer, encoder, _short(encoder, fresh, max_tokens), compute)
+
+
 def passes(model: RewardModel) -> int:
     """How often `measure` has the model score pairs."""
     return 4 if len(members_of(model)) > 1 else 3
@@ -104,10 +134,7 @@ def label_gaps(
 def _member_gaps(
     model: RewardModel, encoder: Encoder, rows: Sequence[Preference], compute: Compute
 ) -> list[float]:
-    encoded = _chosen(encoder, rows)
-    encoded += [
-        encoder.encode(row.prompt, row.rejected, finished=row.rejected_finished) for row in rows
-    ]
+    encoded = _chosen(encoder, rows) + _rejected(encoder, rows)
     scores = score_rows(model, encoded, pad_id=encoder.pad_id, compute=compute)
     half = len(rows)
     return [(scores[i] - scores[half + i]) * model.std for i in range(half)]
@@ -115,6 +142,12 @@ def _member_gaps(
 
 def _chosen(encoder: Encoder, rows: Sequence[Preference]) -> list[list[int]]:
     return [encoder.encode(row.prompt, row.chosen, finished=row.chosen_finished) for row in rows]
+
+
+def _rejected(encoder: Encoder, rows: Sequence[Preference]) -> list[list[int]]:
+    return [
+        encoder.encode(row.prompt, row.rejected, finished=row.rejected_finished) for row in rows
+    ]
 
 
 def _disagreement(

@@ -1,5 +1,6 @@
 """A stage whose lengths were raised after `base` had run refuses what its model cannot hold."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,3 +101,29 @@ def test_one_prompt_is_too_few_to_evaluate_on(
     assert "data/prepared/prompts/heldout.jsonl: 1 of 1 prompts has at most 96 tokens" in said
     assert "(evaluate.max_prompt_tokens); expected 2 or more" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_held_out_pair_that_the_model_cannot_read_is_left_out(
+    world: Path, capfd: pytest.CaptureFixture[str], trains: bool
+) -> None:
+    """Positions end before it: scoring it was an IndexError, after all training."""
+    heldout = world / "data/rounds/r1/preferences/heldout.jsonl"
+    before, params = heldout.read_bytes(), (world / "params.yaml").read_bytes()
+    row = json.loads(before.splitlines()[0]) | {"pair_id": "long", "chosen": "no " * POSITIONS}
+    heldout.write_bytes(before + json.dumps(row).encode() + b"\n")
+    if not trains:
+        shutil.copytree(world / "models/rounds/r1/reward", world / "theirs")
+        set_params(world, "reward", {"model": "theirs"})
+    try:
+        assert run(world, "reward@r1") == 0
+    finally:
+        heldout.write_bytes(before)
+        (world / "params.yaml").write_bytes(params)
+
+    count = len(before.splitlines()) + 1
+    said = f"1 of {count} pairs to ask the reward model about left out"
+    assert said in capfd.readouterr().err
+    shares = json.loads((world / "results/reward/r1/metrics.json").read_text())["labels"]
+    assert shares["accuracy"]["n"] <= count - 1

@@ -14,6 +14,7 @@ from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
 from tasks.running.progress import Progress
 from tasks.scoring.reward_accuracy import (
+    asked,
     gold_accuracy,
     label_gaps,
     measure,
@@ -52,6 +53,19 @@ def ordered(scorer) -> list[str]:
     pairs = [preference(answer, ANSWERS[0]) for answer in ANSWERS]
     gaps = label_gaps(*scorer, pairs, COMPUTE)
     return [answer for _, answer in sorted(zip(gaps, ANSWERS, strict=True))]
+
+
+def test_a_pair_is_asked_about_where_both_sides_are_short_enough(
+    scorer, capsys: pytest.CaptureFixture[str]
+):
+    encoder = scorer[1]
+    short, long = "no", "A new lamp is on its way."
+    rows = [preference(short, short), preference(long, short), preference(short, long)]
+    most = len(encoder.encode("What?", long, finished=True))
+    assert asked(encoder, rows, most) == rows
+    assert capsys.readouterr().err == ""
+    assert asked(encoder, rows, most - 1) == rows[:1]
+    assert "2 of 3 pairs to ask the reward model about left out (67 %)" in capsys.readouterr().err
 
 
 def test_s48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close):

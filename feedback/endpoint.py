@@ -17,8 +17,8 @@ WAITS_S: tuple[float, ...] = (1, 2, 4, 8, 16, 32)
 LONGEST_WAIT_S = 60.0
 """A server that asks for a longer wait is asked again after this one."""
 
-_LONGEST_REPLY = 20_000
-"""Bytes of a reply that are read; a verdict is a few bytes long."""
+_LONGEST_REPLY = 1 << 22
+"""Bytes of a reply that are read; a verdict is a few bytes long, the reasoning beside it a book."""
 _OF_THE_SERVER = frozenset({401, 402, 404, 407})
 """Statuses that every request would get: no key, no credit, no such model, a proxy's password."""
 _TOO_MANY = 429
@@ -94,6 +94,9 @@ class Endpoint:
                 content = _read(answer, time.monotonic() + self._timeout_s)
                 if answer.length and len(content) < _LONGEST_REPLY:
                     raise http.client.IncompleteRead(content, answer.length)
+                if len(content) == _LONGEST_REPLY:
+                    said = f"the endpoint's reply has {_LONGEST_REPLY:,} bytes or more"
+                    raise ReplyError(said)
                 return json.loads(content)
         except urllib.error.HTTPError as error:
             said = f"the endpoint answered {error.code}"

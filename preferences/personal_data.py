@@ -35,8 +35,10 @@ _SAID = (
 )
 PERSONAL = re.compile(
     r"(?P<email>(?<![\w.+-])(?!git@)[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b)"
+    # International in one piece, as E.164 writes it; a round number is an amount.
+    rf"|(?P<phone>(?<![\w.,/-])\+{_COUNTRY}(?!\d*0{{6}})\d{{7,12}}(?![ .-]?\d|[\w-])"
     # International in groups, or North American; separated by spaces only, it may be any number.
-    rf"|(?P<phone>(?<![\w.,/-])\+{_COUNTRY}(?:[ .-](?:\(0\) ?)?|(?=\())"
+    rf"|(?<![\w.,/-])\+{_COUNTRY}(?:[ .-](?:\(0\) ?)?|(?=\())"
     r"(?:\(\d{1,5}\)|\d{1,12})(?:[ .-]?\d{2,8}(?!\d))*(?![ .-]?\d|[\w-])"
     r"|(?<![\w.,/-])(?:1[ .-])?(?:\(\d{2,4}\)[ .-]?\d{3}[ .-]|[2-9]\d\d(?:[ -]\d{3}-|\.\d{3}\.))"
     r"\d{4}(?![\w-])"

@@ -1,5 +1,6 @@
 """Machines as annotators: both orders, never an invented label, nothing asked twice."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,7 @@ def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
         ((200, "a tie"), "expected 1, 2 or tie"),
         ((400, "filtered"), "the endpoint answered 400"),
         ((299, "<html>"), "is not JSON"),
+        ((299, '"' + "x" * 5_000_000 + '"'), "has 4,194,304 bytes or more"),
         ((299, '{"error": 1}'), "has no choices"),
     ],
 )
@@ -97,6 +99,12 @@ def test_a_failure_is_a_skip_with_its_reason_and_is_asked_again(
     assert reason in str(judgments[0].reason)
     endpoint.reply = works
     assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
+
+
+def test_a_verdict_may_come_with_long_reasoning(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    message = {"content": "tie", "reasoning_content": "On the one hand " * 100_000}
+    endpoint.reply = lambda *_: (299, json.dumps({"choices": [{"message": message}]}))
+    assert [one.choice for one in ask().judge(pairs)] == ["tie", "tie"]
 
 
 def test_nothing_is_asked_twice_even_with_sides_exchanged(

@@ -26,6 +26,9 @@ from preferences.personal_data import personal_data
         ("+91 98765 43210", "phone"),
         ("+91 9876543210", "phone"),
         # As they are written at home; Britain, Australia and Germany keep these free for films.
+        ("WhatsApp +919876543210", "phone"),
+        ("+447700900123", "phone"),
+        ("call +15551234567.", "phone"),
         ("call 020 7946 0958", "phone"),
         ("ring 07700 900123.", "phone"),
         ("(0161) 496 0123", "phone"),
@@ -104,6 +107,8 @@ def test_personal_data_and_secrets_are_found(text, kind):
         "+5 10 15 20 25 30",
         "+1 2 3 4 5 6 7 8 9 10",
         "+1 000 000 000",
+        "+2000000000 points",
+        "+12345678",
         "BE68 5390 0754 7035 OK",
         "BE68 5390 0754 7034X",
         # The check digit of cards holds here too.

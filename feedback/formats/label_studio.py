@@ -142,13 +142,18 @@ def _pair(where: str, task: object, round_key: str) -> Pair:
     data = task.get("data") if isinstance(task, dict) else None
     if not isinstance(data, dict):
         raise JudgmentError(f"{where} has no data; expected Label Studio's export form JSON")
-    for name in ("prompt", "left", "right"):
+    left, right = "left", "right"
+    if "left" not in data and "response_a" in data:  # as `python -m preferences convert` writes it
+        left, right = "response_a", "response_b"
+        if isinstance(data.get("prompt"), list):
+            data = data | {"prompt": json.dumps(data["prompt"])}
+    for name in ("prompt", left, right):
         if not isinstance(data.get(name), str):
             raise JudgmentError(f"{where}: data.{name} is {data.get(name)!r}, expected a text")
     prompts = [data["prompt"]]
     if data["prompt"].startswith("["):
         prompts.append(_messages(data["prompt"]))
-    ids = [pair_id(prompt, data["left"], data["right"]) for prompt in prompts]
+    ids = [pair_id(prompt, data[left], data[right]) for prompt in prompts]
     wanted = data.get("pair_id", ids[0])
     if wanted not in ids:
         raise JudgmentError(f"{where}: the texts do not match pair {wanted!r}")
@@ -156,8 +161,8 @@ def _pair(where: str, task: object, round_key: str) -> Pair:
         pair_id=wanted,
         round=str(data.get("round") or round_key),
         prompt=prompts[ids.index(wanted)],
-        response_a=data["left"],
-        response_b=data["right"],
+        response_a=data[left],
+        response_b=data[right],
     )
 
 
@@ -199,9 +204,10 @@ def _answer(where: str, annotation: Mapping[str, Any]) -> tuple[Choice | None, i
         if isinstance(value := one.get("value"), dict)
     }
     strength = values.get("strength", {}).get("rating")
-    neither = values.get("neither", {}).get("choices")
+    # The form of `python -m preferences convert` has these under the name of the pairwise result.
+    neither = [values.get(name, {}).get("choices") for name in ("neither", "pref")]
     for choice in ("tie", "both_bad"):
-        if neither == [choice]:
+        if [choice] in neither:
             return choice, None
     choices: dict[str, Choice] = {"left": "a", "right": "b"}
     selected = str(values.get("pref", {}).get("selected"))

@@ -1,15 +1,18 @@
 """Label Studio's exports of the `<Pairwise>` template, one task with its annotations per row.
 
-Left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`.
+Left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`. Tasks
+that `python -m feedback export` writes have the responses as `left` and `right`, and messages as
+JSON in a text.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from preferences.formats.sampling import check_votes
 from preferences.formats.votes import FINISHED, VOTES, voted
 from preferences.opening import USUAL_LIMITS, Limits
-from preferences.records import Choice, Judgment, Row, Voted, composed
+from preferences.records import Choice, Judgment, Row, Voted, composed, pair_id
 from preferences.row_values import RowError
 from preferences.schemas import Field, Schema, shown
 
@@ -18,6 +21,7 @@ LABEL_STUDIO = Schema(
     (Field(name="data", kind="object"), Field(name="annotations", kind="list")),
     unknown="leave out",
 )
+SIDES = {"a": "left", "b": "right"}
 _TASK = Schema(
     "Label Studio's data",
     tuple(field for field in VOTES.fields if field.name not in ("votes", "workers")),
@@ -35,7 +39,7 @@ def label_studio_from_row(
             says two different things.
     """
     check_votes(len(row["annotations"]), limits)
-    data = _TASK.without_null_keys(row["data"])
+    data = _TASK.without_null_keys(_with_sides(row["data"]))
     for problem in _TASK.problems(data):
         raise RowError(f"data: {problem}")
     cast: dict[str, Choice] = {}
@@ -50,12 +54,32 @@ def label_studio_from_row(
     return voted(data, answers, list(cast.items()), where, order="AB")
 
 
+def _with_sides(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task's data with the fields of the labelling page's export under our names."""
+    if "left" not in data or "response_a" in data:
+        return data
+    sides = {"response_a": data["left"], "response_b": data.get("right")}
+    # The note below a response says that it was cut.
+    finished = {f"finished_{a}": not data.get(f"{side}_note") for a, side in SIDES.items()}
+    prompt = _messages(data.get("prompt"), data.get("pair_id"), *sides.values())
+    return {**data, **sides, **finished, "prompt": prompt}
+
+
+def _messages(prompt: Any, wanted: Any, *responses: Any) -> Any:
+    """The messages that a text stands for, if the pair's id is of these."""
+    try:
+        found = json.loads(prompt)
+        return found if pair_id(found, *responses) == wanted else prompt
+    except (TypeError, ValueError, RecursionError):
+        return prompt
+
+
 def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
     if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
         raise RowError(f'annotation {number}: expected an object with "result"')
-    # A number, or an object with one, depending on the export's settings.
+    # A number, or an object with one or an address, depending on the export's settings.
     who = entry.get("completed_by")
-    who = who.get("id") if isinstance(who, dict) else who
+    who = who.get("id", who.get("email")) if isinstance(who, dict) else who
     worker = f"annotator {number}" if who is None else composed(str(who))
     if entry.get("was_cancelled"):
         return worker, "skip"

@@ -12,7 +12,6 @@ from preferences.judging import judge, standing
 from preferences.reader import MalformedDataError
 from preferences.records import (
     USUAL,
-    Judgment,
     Preference,
     Row,
     Sourced,
@@ -145,7 +144,7 @@ def _write_judgments(folder: Path, items: Iterable[Item]) -> None:
             joined[voted.comparison.pair_id] = _join(known, voted)
     for voted in joined.values():
         standing(voted.judgments)  # Refuses what could not be read back.
-    rows = [_judgment_row(vote) for voted in joined.values() for vote in voted.judgments]
+    rows = [vote.to_row() for voted in joined.values() for vote in voted.judgments]
     write_records(
         folder / "comparisons.jsonl", (voted.comparison.to_row() for voted in joined.values())
     )
@@ -172,10 +171,6 @@ def _join(known: Voted, other: Voted) -> Voted:
         for vote in other.judgments
     )
     return replace(known, judgments=(*known.judgments, *votes))
-
-
-def _judgment_row(judgment: Judgment) -> Row:
-    return {key: value for key, value in judgment.to_row().items() if value is not None}
 
 
 def check_name(path: Path, to: OutName) -> None:

@@ -50,6 +50,9 @@ def empty_modules(tmp_path: Path) -> Path:
     [
         ("tasks/running/stage.py", "import prefect"),
         ("rlhf/kl.py", "import mlflow"),
+        ("preferences/judging.py", "import dvc.repo"),
+        ("feedback/store/rounds.py", "import mlflow"),
+        ("tasks/validate.py", "import great_expectations"),
         ("rlhf/kl.py", "import tasks.running.stage"),
         ("rlhf/ppo.py", "import rlhf.sft"),
         ("rlhf/sft.py", "import preferences.records"),

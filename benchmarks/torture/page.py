@@ -17,10 +17,11 @@ WHAT_HAPPENS = """\
 - **A training stage is killed** (base, sft, reward, ppo): run it again with `make repro`, `make
   flow`, `dvc repro` or its own command. It resumes from its newest good checkpoint and ends with
   the same bytes. Checkpoints lie in `.work/<stage>/<fingerprint>`, one every 30 seconds (and never
-  for more than 2 % of the time); at most that much work is done twice. They are deleted once the
-  outputs have been published. `.work/<stage>/outcome.json` says what they cost
-  (`checkpoint_seconds` of `seconds`). `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set
-  another interval.
+  for more than 2 % of the time); at most that much work is done twice. They are deleted once DVC
+  has recorded the outputs, by the next stage or the driver: a stage whose outputs DVC could not
+  record, because it was killed or the disk filled, resumes and does not train again.
+  `.work/<stage>/outcome.json` says what they cost (`checkpoint_seconds` of `seconds`).
+  `RLHF_CHECKPOINT_SECONDS` and `RLHF_CHECKPOINT_STEPS` set another interval.
 - **`dvc repro`, `make repro` or `make flow` is killed, or any process below them**: what it started
   ends by itself within seconds, with a checkpoint. Run the same command again to resume; `make
   repro` and `make flow` remove locks that dead processes left, and report them. A bare `dvc repro`
@@ -32,12 +33,14 @@ WHAT_HAPPENS = """\
   changed, old and new. Nothing is published, dvc.lock and DVC's run cache stay as they were, and
   the checkpoint is kept: with the old state the stage continues from it, with the new one it starts
   from the beginning. An edit in the instant before DVC writes dvc.lock is found by the next stage,
-  at the end of `make repro` (exit 6) and of the flow (`Stale`), and by `make doctor`;
+  at the end of `python -m tasks.repro` (exit 6) and of the flow (`Stale`), and by `make doctor`;
   `make doctor FIX=1` removes the false entry, so that the stage runs again.
 - **Ctrl-C**: the stage finishes the current step, however long, writes a checkpoint and ends; a
   second Ctrl-C ends it at once. **SIGTERM**: the same, but a step that needs more than eight
   further seconds is abandoned; steps of over four seconds are therefore saved as they finish,
-  within the 2 %.
+  within the 2 %. A checkpoint that has begun may take what the sender leaves it: a minute from
+  `make repro`, eight seconds from a flow. Further SIGTERMs change nothing: `timeout`, make and a
+  service manager may each send one.
 - **NaN or infinity** in loss, gradient, score or weight: exit 3 within the step; no checkpoint and
   no output contains one; the message says what to try.
 - **A damaged or missing file** in a model that a stage reads, its manifest included (which carries
@@ -57,8 +60,8 @@ WHAT_HAPPENS = """\
   2 s of processor time per prompt, and may produce at most a million characters: else exit 2.
 - **A password in an address** in params.yaml: refused with its key, since DVC and MLflow store
   params in clear.
-- **Out of memory**: exit 137 from `make repro` if the kernel killed the stage. Lower
-  `micro_batch_size` and run it again.
+- **Out of memory**: exit 137 from `python -m tasks.repro` if the kernel killed the stage (make
+  turns it into 2 and prints `Error 137`). Lower `micro_batch_size` and run it again.
 - **Anything else looks wrong**: `make doctor`, and `make doctor FIX=1` to apply the safe fixes."""
 
 NOT_MEASURED = """\

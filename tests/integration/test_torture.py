@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.torture.page import WHAT_HAPPENS
+
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ("commit_kills", "damaged_checkpoints", "damaged_models", "killed_parents")
 SLOW_ROWS = (
@@ -74,3 +76,9 @@ def test_the_other_rows_hold_too(tmp_path: Path) -> None:
         "killed_orchestrators": (1, 1),
         "identical_locks": (3, 3),
     }
+
+
+def test_the_page_says_of_failures_what_its_writer_says() -> None:
+    """Neither may be edited alone: the next `make torture` writes the page anew."""
+    page = (ROOT / "docs/reliability.md").read_text()
+    assert WHAT_HAPPENS in page

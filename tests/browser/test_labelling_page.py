@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from feedback.judgments import to_lines
 from feedback.store import accounts
 from tests.browser.labelling import (
@@ -206,6 +208,7 @@ def test_a_pause_is_shown_at_the_next_key_and_nothing_is_saved(
         wait_for(browser, lambda b: not by_id(b, "work").get_property("hidden"))
 
 
+@pytest.mark.long
 def test_new_pairs_come_by_themselves_when_nothing_was_left(
     browser: Any, site: Any, pair_of: Any
 ) -> None:

@@ -69,6 +69,7 @@ def sees(browser: Any, *words: str, seconds: float = 120.0) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.long
 def test_the_printed_address_signs_in_and_another_site_is_refused(
     browser: Any,
     both: tuple[servers.Server, servers.Server, str],

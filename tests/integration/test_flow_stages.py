@@ -72,6 +72,7 @@ def artifact(key: str) -> Any:
     return found["data"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect")
 def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Path):
     ask(workspace, reward_r1={"killed": 1})

@@ -123,6 +123,7 @@ def test_a_copied_checkout_has_its_artifacts_and_not_those_that_it_was_copied_fr
     assert model.artifact_location.startswith(here)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("since", ["never", "used", "sent by an earlier version"])
 def test_a_store_that_was_deleted_gets_everything_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, since: str

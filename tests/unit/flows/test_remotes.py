@@ -36,6 +36,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_a_push_waits_for_another_process_that_uses_dvc_here(workspace: Path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=workspace, stdout=subprocess.PIPE, text=True

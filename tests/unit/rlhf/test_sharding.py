@@ -201,6 +201,7 @@ def test_a_round_resumes_to_the_bits_of_one_without_a_stop_and_near_those_of_one
     assert_near(first, ppo_weights())
 
 
+@pytest.mark.long
 def test_a_checkpoint_loads_however_weights_were_held_and_are(tmp_path: Path) -> None:
     def run(folder: str, processes: int, **changes) -> Weights:
         return run_together(partial(sft_weights, tmp_path / folder, **changes), processes)[-1]

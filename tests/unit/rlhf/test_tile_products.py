@@ -296,6 +296,7 @@ assert not logits.equal(logits.bfloat16().float()), "rounded logits"
 """
 
 
+@pytest.mark.long
 def test_digits_are_those_of_rounded_factors_added_in_float32() -> None:
     """To float32's last digits they are products of factors of 8 bits, with one thread or two.
 

@@ -38,7 +38,7 @@ def plan(root: Path, until: str | None = None) -> list[PlannedStage]:
     """
     graph = read_graph(root)
     names = list(ordered(graph.needs))
-    wanted = set() if until is None else _needed(until, graph.needs)
+    wanted = set() if until is None else needed(until, graph.needs)
     last_of_round = {round_of(name): name for name in names}
     return [
         PlannedStage(
@@ -53,9 +53,15 @@ def plan(root: Path, until: str | None = None) -> list[PlannedStage]:
     ]
 
 
-def _needed(name: str, needs: Mapping[str, AbstractSet[str]]) -> set[str]:
+def needed(name: str, needs: Mapping[str, AbstractSet[str]]) -> set[str]:
     """The stage and all that it depends on, however far away."""
-    return {name}.union(*(_needed(need, needs) for need in needs[name]))
+    found: set[str] = set()
+    to_visit = [name]
+    while to_visit:
+        if (stage := to_visit.pop()) not in found:
+            found.add(stage)
+            to_visit += needs[stage]
+    return found
 
 
 def plan_line(stages: list[PlannedStage]) -> str:

@@ -44,7 +44,13 @@ from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.files import outside_repository
 from tasks.workspace.withdrawn import LOG, commit_that_knows_more, objects_back, outputs_withdrawn
-from tasks.workspace.work_folder import RUNNING, checkpoint_folders, newest_checkpoint, read_running
+from tasks.workspace.work_folder import (
+    RUNNING,
+    checkpoint_folders,
+    idle_stages,
+    newest_checkpoint,
+    read_running,
+)
 from tasks.workspace.worktrees import Place, workspaces
 
 
@@ -97,7 +103,7 @@ def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
 def notes(place: Place) -> Iterator[str]:
     """Unfinished work and missing outputs that are no problem: the next run deals with them."""
     root = place.folder
-    for work in _works(root):
+    for work in idle_stages(root):
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
             yield f"{work.name} is unfinished: the next run resumes from step {step}"
@@ -176,14 +182,6 @@ def _fix(finding: Finding) -> str | None:
         return None
 
 
-def _works(root: Path) -> list[Path]:
-    """The working folders of stages that are not running."""
-    alive = {running.stage for running in read_running(root) if running.alive}
-    folders = (path for path in sorted((root / ".work").glob("*")) if path.is_dir())
-    others = {"spool", "mlflow", "variants", "verify", "prefect", *alive}
-    return [path for path in folders if path.name not in others]
-
-
 def _dead_stages(root: Path) -> Iterator[Finding]:
     for running in read_running(root):
         if not running.alive:
@@ -200,7 +198,7 @@ def _locks(root: Path) -> Iterator[Finding]:
 
 
 def _unfinished_outputs(root: Path) -> Iterator[Finding]:
-    for work in _works(root):
+    for work in idle_stages(root):
         folders = [work / "staging", *(path / ".staging" for path in checkpoint_folders(work))]
         for path in folders:
             if path.is_dir():
@@ -217,7 +215,7 @@ def _unfinished_outputs(root: Path) -> Iterator[Finding]:
 
 
 def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
-    for work in _works(root):
+    for work in idle_stages(root):
         for path in sorted(work.glob("*/step-*")):
             try:
                 verify_checkpoint(path)

@@ -18,7 +18,7 @@ from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
 from tasks.workspace.git import git
 from tasks.workspace.variants import available
-from tasks.workspace.work_folder import checkpoint_folders, read_running
+from tasks.workspace.work_folder import checkpoint_folders, idle_stages
 from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
@@ -130,11 +130,8 @@ def checkpoints(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
     newest.
     """
     for place in places:
-        running = {one.stage for one in read_running(place) if one.alive}
-        for work in sorted((place / ".work").glob("*/")):
+        for work in idle_stages(place):
             folders = checkpoint_folders(work)
-            if work.name in running or not folders:
-                continue
             outcome = read_json(work / "outcome.json") or {}
             recorded = outcome.get("status") == "done" and not (work / RECORD).exists()
             idle = folders if recorded else folders[:-1]

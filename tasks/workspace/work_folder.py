@@ -32,6 +32,13 @@ GUARDS = "guards.md"
 """What the probes and the fresh labels found, below either folder and with the results."""
 
 
+_OF_NO_STAGE = frozenset({
+    "executions", "feedback", "linking", "mlflow", "prefect", "production", "promotion", "runs",
+    "spool", "stages", "told", "trial", "variants", "verify",
+})  # fmt: skip
+"""Other folders below `.work`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """The process of a stage; a process id alone may be reused by another process."""
@@ -82,6 +89,17 @@ def read_running(root: Path) -> list[Running]:
         except (ValueError, TypeError):
             continue
     return found
+
+
+def idle_stages(root: Path) -> list[Path]:
+    """The folders below `.work` of stages that are not running.
+
+    A workspace may be called `staging` or have the 16 hex digits of checkpoints for its name, so
+    nothing may be looked for in the folders of workspaces.
+    """
+    alive = {running.stage for running in read_running(root) if running.alive}
+    folders = (path for path in sorted((root / ".work").glob("*")) if path.is_dir())
+    return [path for path in folders if path.name not in _OF_NO_STAGE | alive]
 
 
 def checkpoint_folders(work: Path) -> list[Path]:

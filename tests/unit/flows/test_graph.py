@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from flows.graph import PlannedStage, plan
+from flows.graph import PlannedStage, needed, plan
 from tasks.workspace.dvc_graph import GraphError
 from tasks.workspace.stage_order import ordered, round_of
 
@@ -75,6 +76,24 @@ def test_up_to_a_stage_the_plan_has_all_that_it_needs_and_no_more():
     assert names == [
         "prepare", "base", "sft", "sample@r1", "label@r1", "validate@r1", "reward@r1"
     ]  # fmt: skip
+
+
+def test_of_many_rounds_each_stage_is_asked_once():
+    """Each path was walked: with ten rounds it took hours."""
+    asked = []
+
+    class Counted(dict[str, set[str]]):
+        def __getitem__(self, name: str) -> set[str]:
+            asked.append(name)
+            return super().__getitem__(name)
+
+    layers = [[f"a@r{n}", f"b@r{n}", f"c@r{n}"] for n in range(20)]
+    needs = Counted({name: set() for name in layers[0]})
+    for below, layer in pairwise(layers):
+        needs |= {name: set(below) for name in layer}
+
+    assert needed("a@r19", needs) == {"a@r19"} | {name for layer in layers[:-1] for name in layer}
+    assert len(asked) == len(set(asked))
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pytest
 
 from rlhf.manifests import describe_files, write_manifest
 from tasks.doctor import main
+from tasks.pruning.leftovers import checkpoints
 from tasks.workspace.dvc_cache import output_hash
 from tasks.workspace.files import write_json
 from tasks.workspace.work_folder import Running, note_running, read_running
@@ -43,6 +44,18 @@ def damage(root: Path, content: bytes) -> Path:
 
 def test_a_sound_workspace_is_well(root: Path, capsys):
     assert doctor(capsys) == (0, ["All is well."])
+
+
+@pytest.mark.parametrize("name", ["staging", "84f33e6aaaaaaaaa"])
+def test_a_run_with_the_name_of_a_stages_own_folder_is_left_alone(root: Path, capsys, name: str):
+    model = root / ".work/runs" / name / "models/precious.bin"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    (root / ".work/runs" / name / "step-1").mkdir()
+
+    assert doctor(capsys, "--fix") == (0, ["All is well."])
+    assert list(checkpoints(root, [root])) == []
+    assert model.exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from flows.access import auth_string, make_private, sign_in
 from flows.artifact_addresses import ByServer
 from flows.environment import environment
 from flows.guard import Guard, with_sign_in, without
+from tasks.tracking.sent import is_default_store
 
 ASSISTANT = "/ajax-api/3.0/mlflow/assistant"
 """Of MLflow: lets whoever reaches the server choose a model, which may run commands as its user."""
@@ -69,7 +70,8 @@ def _mlflow(addresses: Sequence[str]) -> ASGIApp:
     artifacts, here = Path("mlartifacts"), None
     if store.startswith("sqlite:///"):
         folder = Path(store.removeprefix("sqlite:///")).parent
-        make_private(folder)
+        if is_default_store(store):  # Of a store elsewhere, the folder is somebody's own.
+            make_private(folder)
         artifacts = folder / "artifacts"
         here = artifacts.resolve().as_uri()
     # Before its modules are imported: some take these then.

@@ -46,6 +46,8 @@ MAX_NAME = 80
 """Characters of a run's name."""
 TRIGGER = "round-labelled"
 """Name of the automation, and a tag of the runs that are ordered because of it."""
+SEED = "run.seed"
+TWO_SEEDS = f"{SEED} is what the field `seeds` sets; leave out one of the two"
 PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
 
 
@@ -111,13 +113,15 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
     end_with_the_worker()
     leave_out_what_the_state_says()
     own_name = name or _default_name()
+    if seeds and SEED in overrides:
+        return Failed(name="BadInput", message=f"overrides: {TWO_SEEDS}")
     if len(seeds) > 1:
         return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))
     choices = Choices(
         recipe=recipe or None,
         rounds=rounds,
         people=PEOPLE[wait_for_people],
-        values={**({"run.seed": seeds[0]} if seeds else {}), **overrides},
+        values={**({SEED: seeds[0]} if seeds else {}), **overrides},
         until=until or None,
     )
     root, me = Path.cwd(), Driver(name=f"flow run {own_name}", flow_run=str(runtime.flow_run.id))

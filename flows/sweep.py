@@ -129,6 +129,8 @@ def refusals(
     """
     if BASE in overrides:
         return [f"overrides.{BASE}: the runs without any change are called so; choose another name"]
+    if twice := [label for label, values in overrides.items() if runs.SEED in values]:
+        return [f"overrides.{label}: {runs.TWO_SEEDS}" for label in twice]
     problems: dict[str, None] = {}
     for label, values in {BASE: {}, **overrides}.items():
         for seed in dict.fromkeys(seeds):
@@ -136,7 +138,7 @@ def refusals(
             # New runs of a change differ in nothing but the seed; known ones may be of any commit.
             if seed != seeds[0] and len(run) <= runs.MAX_NAME and not is_known(root, run):
                 continue
-            choices = replace(common, values={"run.seed": seed, **values})
+            choices = replace(common, values={runs.SEED: seed, **values})
             for line in _refusals_of_one(root, run, revision, choices):
                 # What base is refused for is no fault of a change.
                 if line not in problems:

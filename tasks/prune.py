@@ -134,9 +134,10 @@ def _objects(root: Path, cache: Cache, runs: Sequence[Ran], *, tips: bool) -> li
 
 
 def _copies(root: Path, runs: Sequence[Ran]) -> list[Leftover]:
-    # What a server of one's own keeps is for that server to clear up.
-    uri = tracking_uri(root)
-    if not uri.startswith("sqlite:") or not (root / DEFAULT_STORE).exists():
+    # What a server keeps is for that server to clear up; a store elsewhere may have other
+    # checkouts' models.
+    uri, own = tracking_uri(root), (root / DEFAULT_STORE).resolve()
+    if uri != f"sqlite:///{own}" or not own.exists():
         return []
     quiet_mlflow()
     # Imported here: they bring MLflow, which takes seconds.

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from mlflow.entities import LoggedModelOutput
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
 from mlflow.types.schema import ParamSchema, ParamSpec
@@ -88,7 +88,8 @@ def _drop_unfinished(store: Store, run_id: str, output: str) -> None:
         [store.experiment], filter_string=f"source_run_id = '{run_id}'"
     )
     for model in models:
-        if model.tags.get("rlhf.output") == output:
+        # A finished one may be what a registered version stands for.
+        if model.tags.get("rlhf.output") == output and model.status != LoggedModelStatus.READY:
             store.client.delete_logged_model(model.model_id)
 
 

@@ -74,6 +74,11 @@ def rounds_are_new(folder: Path, sent: Sent) -> bool:
     return rounds is not None and rounds["recorded_ms"] != sent.rounds_ms
 
 
+def is_default_store(uri: str) -> bool:
+    """Whether it is the store of a checkout, at its usual place."""
+    return uri.startswith("sqlite:///") and uri.endswith(f"/{DEFAULT_STORE.as_posix()}")
+
+
 def end_is_new(folder: Path, sent: Sent) -> bool:
     """Whether an execution has an end.json that has not arrived."""
     end = read_json(folder / "end.json")

@@ -54,9 +54,15 @@ class ShipResult:
 
 
 def tracking_uri(root: Path) -> str:
-    """`MLFLOW_TRACKING_URI`, or a SQLite file below the repository root."""
-    default = f"sqlite:///{(home(root) / DEFAULT_STORE).resolve()}"
-    return os.environ.get("MLFLOW_TRACKING_URI") or default
+    """`MLFLOW_TRACKING_URI`, or a SQLite file below the repository root.
+
+    The path of such a file is absolute: a store has one name, and what it holds is sent once.
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if given and not given.startswith("sqlite:///"):
+        return given
+    path = given.removeprefix("sqlite:///") if given else home(root) / DEFAULT_STORE
+    return f"sqlite:///{Path(path).resolve()}"
 
 
 def deadline_seconds(root: Path) -> float:

@@ -16,7 +16,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
-from tasks.tracking.sent import DEFAULT_STORE
+from tasks.tracking.sent import DEFAULT_STORE, is_default_store
 from tasks.workspace.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
@@ -92,7 +92,7 @@ def _create_tables(uri: str) -> None:
         return
     target = Path(uri.removeprefix("sqlite:///"))
     if target.exists():
-        if _is_default(uri):
+        if is_default_store(uri):
             target.chmod(0o600)
         return
     draft = target.with_name(f".{target.name}.draft")
@@ -116,7 +116,7 @@ def _take_artifacts_along(uri: str, experiment: str) -> None:
         row = database.execute(query, (experiment,)).fetchone()
         if row is None or row[0] == here:
             return
-        copied = _is_default(uri) and row[0].endswith(
+        copied = is_default_store(uri) and row[0].endswith(
             f"/{DEFAULT_STORE.parent.as_posix()}/artifacts"
         )
         if not copied and Path(unquote(urlsplit(row[0]).path)).exists():
@@ -129,11 +129,6 @@ def _take_artifacts_along(uri: str, experiment: str) -> None:
             )
     # Where this process has found the artifacts of runs before.
     _artifact_repos_cache.clear()
-
-
-def _is_default(uri: str) -> bool:
-    """Whether it is the store of a checkout, at its usual place."""
-    return uri.startswith("sqlite:///") and uri.endswith(f"/{DEFAULT_STORE.as_posix()}")
 
 
 def _sqlite_folder(uri: str) -> Path | None:

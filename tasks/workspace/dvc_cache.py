@@ -47,8 +47,21 @@ def cache_folder(root: Path) -> Path:
         config = ConfigParser(interpolation=None)
         config.read(path, encoding="utf-8")
         if folder := config.get("cache", "dir", fallback=""):
-            found = path.parent / Path(folder).expanduser()
+            found = path.parent / Path(unquoted(folder)).expanduser()
     return found / "files" / "md5"
+
+
+def quoted(value: str) -> str:
+    """A value for DVC's settings, in which a bare # begins a comment and a comma makes a list."""
+    if not re.search("[#,'\"]", value):
+        return value
+    return f'"{value}"' if "'" in value else f"'{value}'"
+
+
+def unquoted(value: str) -> str:
+    """The value as DVC takes it."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value
 
 
 def _settings(root: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.workspace.driver_lock import WorkspaceBusyError
+from tasks.workspace.dvc_cache import quoted
 from tasks.workspace.git import git
 from tasks.workspace.held import take
 from tasks.workspace.worktrees import link_own_files
@@ -50,7 +51,7 @@ def clone_commit(root: Path, commit: str, folder: Path) -> None:
     git(folder, "checkout", "--quiet", "--detach", commit)
     link_own_files(root, folder)
     # Named here, because a user's own settings may name another cache for all repositories.
-    local = f"[cache]\n    dir = {folder / '.dvc' / 'cache'}\n"
+    local = f"[cache]\n    dir = {quoted(str(folder / '.dvc' / 'cache'))}\n"
     (folder / ".dvc" / "config.local").write_text(local, encoding="utf-8")
 
 

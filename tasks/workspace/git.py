@@ -45,7 +45,8 @@ def git(
         text=True,
         check=False,
         input=stdin or "",
-        env={**os.environ, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
+        # In English, which `_reason` and `forget_lost` read.
+        env={**os.environ, "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
     )
     if done.returncode != 0:
         raise GitError(f"git {' '.join(arguments[:2])}: {_reason(done.stderr)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from tasks.own_data.files import named_paths
 from tasks.params.loading import read_yaml
 from tasks.workspace.driver_lock import LOCK_FILE
-from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.dvc_cache import cache_folder, quoted, unquoted
 from tasks.workspace.git import GitError, git
 from tasks.workspace.held import held
 
@@ -111,11 +111,11 @@ def share_cache(root: Path, workspace: Path) -> None:
     local = _read_config(source)
     shared = _read_config(root / ".dvc" / "config")
     # Also where the user's own settings name it: what is written here comes before them.
-    _set(local, "cache", "dir", str(cache_folder(root).parents[1].resolve()))
+    _set(local, "cache", "dir", quoted(str(cache_folder(root).parents[1].resolve())))
     for name in dict.fromkeys([*shared.sections(), *local.sections()]):
-        url = local.get(name, "url", fallback=shared.get(name, "url", fallback=""))
+        url = unquoted(local.get(name, "url", fallback=shared.get(name, "url", fallback="")))
         if url and "://" not in url and not Path(url).is_absolute():
-            _set(local, name, "url", str((root / ".dvc" / url).resolve()))
+            _set(local, name, "url", quoted(str((root / ".dvc" / url).resolve())))
     target = workspace / ".dvc" / "config.local"
     target.parent.mkdir(exist_ok=True)
     with target.open("w", encoding="utf-8") as file:

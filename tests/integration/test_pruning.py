@@ -161,6 +161,25 @@ def checkpoint(root: Path, stage: str, name: str, *, minute: int) -> Path:
     return folder
 
 
+def test_models_of_a_store_elsewhere_may_be_of_other_checkouts_and_stay(root: Path) -> None:
+    connect(tracking_uri(root))  # The checkout has had a store of its own.
+    shared = f"sqlite:///{root.parent}/shared.db"
+    store = connect(shared)
+    run = store.client.create_run(store.experiment).info.run_id
+    model = store.client.create_logged_model(
+        store.experiment, name="m", source_run_id=run, tags={"dvc.md5": known(5)}
+    )
+    kept = Path(model.artifact_location.removeprefix("file://")) / "model"
+    kept.mkdir(parents=True)
+
+    subprocess.run(
+        [sys.executable, "-m", "tasks.prune", "--yes"], cwd=root, check=True,
+        env={**environment(root.parent), "MLFLOW_TRACKING_URI": shared},
+    )  # fmt: skip
+
+    assert kept.exists()
+
+
 def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path) -> None:
     done = checkpoint(root, "sft", "a", minute=1)
     (root / ".work/sft/outcome.json").write_text(json.dumps({"status": "done"}))

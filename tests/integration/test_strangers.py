@@ -82,6 +82,11 @@ def test_mlflow_answers_other_machines_under_the_name_that_it_is_given(tmp_path:
     port = servers.any_free_port()
     named = [sys.executable, "-m", "flows.guarded", "mlflow", "--port", str(port)]
     env = {**environment(tmp_path), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    # The store is not a checkout's, so what lies beside it is somebody's own.
+    shared = tmp_path / "shared.txt"
+    for path, mode in ((shared, 0o644), (tmp_path, 0o755)):
+        path.touch()
+        path.chmod(mode)
     with servers.running(
         "MLflow", [*named, "--address", f"tracking:{port}"], env=env, log=tmp_path / "log"
     ) as child:
@@ -91,6 +96,7 @@ def test_mlflow_answers_other_machines_under_the_name_that_it_is_given(tmp_path:
         status, text = ask(server, EXPERIMENTS, {"name": "e"}, **name)
         assert status == 200, text
         assert ask(server, EXPERIMENTS, {"name": "f"}, Host=f"evil.example:{port}")[0] == 421
+    assert [path.stat().st_mode & 0o777 for path in (shared, tmp_path)] == [0o644, 0o755]
 
 
 def test_prefect_asks_for_the_password(pages: Pages):

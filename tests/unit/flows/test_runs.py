@@ -81,6 +81,16 @@ def test_a_run_that_is_ordered_from_both_sides_is_ordered_once(
     assert first == same != later
 
 
+def test_a_seed_among_the_overrides_beside_seeds_is_refused() -> None:
+    """The runs of the seeds would all have that one."""
+    for seeds in ([1], [1, 2]):
+        state = runs.run.fn(name="mine", overrides={"run.seed": 7}, seeds=seeds)
+        assert (state.name, state.message) == (
+            "BadInput",
+            "overrides: run.seed is what the field `seeds` sets; leave out one of the two",
+        )
+
+
 def test_names_that_get_too_long_with_a_seed_are_refused_before_a_run_is_ordered() -> None:
     away = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with temporary_settings(away):

@@ -107,6 +107,9 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     "recipe: no variant or preset 'nokl'; there are: frozen_reward, no_kl, no_kl_frozen, seed1, "
     "seed2, 1b-gpu, 8b-lora-gpu, smollm2-135m": {"recipe": "nokl"},
+    "overrides.other: run.seed is what the field `seeds` sets; leave out one of the two": {
+        "overrides": {**OVERRIDES, "other": {"run.seed": 7}}
+    },
     "overrides.base: the runs without any change are called so; choose another name": {
         "overrides": {"base": {"ppo.kl_coef": 0.1}}
     },

@@ -47,14 +47,17 @@ def test_the_folder_is_the_one_that_dvc_uses(
     assert found.resolve() == (root / said / "files/md5").resolve()
 
 
+@pytest.mark.parametrize("name", ["mine", "mine #1, ada's"])
 def test_a_workspace_shares_the_cache_of_the_user_s_own_settings(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, name: str
 ) -> None:
-    dvc(root, "config", "--global", "cache.dir", str(tmp_path / "mine"))
+    """In DVC's settings # begins a comment, and a comma makes a list."""
+    dvc(root, "config", "--global", "cache.dir", str(tmp_path / name))
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     dvc(workspace, "init", "--no-scm", "-q")
 
     share_cache(root, workspace)
 
-    assert dvc(workspace, "cache", "dir").strip() == str(tmp_path / "mine")
+    assert dvc(workspace, "cache", "dir").strip() == str(tmp_path / name)
+    assert cache_folder(workspace) == tmp_path / name / "files/md5"

@@ -43,6 +43,14 @@ def test_the_reason_is_said_and_no_hint(root: Path, arguments: tuple[str, ...], 
         git(root, *arguments)
 
 
+def test_git_speaks_english_whatever_the_user_reads(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its lines are looked through for what went wrong."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("LANGUAGE", "de")
+    said = git(root, "said", settings=["alias.said=!printenv LC_ALL LANGUAGE"])
+    assert said == "C.UTF-8\nde", "LANGUAGE counts in no locale of C"
+
+
 def test_of_a_file_that_another_git_holds_its_name_is_said(root: Path):
     (root / ".git/index.lock").touch()
     with pytest.raises(GitError, match=r"fatal: Unable to create '.*/index\.lock': File exists"):

@@ -102,7 +102,15 @@ def tell(run: str, state: State[Any], *, flow_run: str = "", pages: str = "") ->
     problem = _post(address, template.render(event={"resource": end}))
     if not problem:
         return ""
-    return f"{ADDRESS} ({urlsplit(address).hostname}) was not told how the run ended: {problem}"
+    return f"{ADDRESS} ({_host(address)}) was not told how the run ended: {problem}"
+
+
+def _host(address: str) -> str:
+    """The host of an address, whose path may be a secret."""
+    try:
+        return urlsplit(address).hostname or "no host"
+    except ValueError:
+        return "no address"
 
 
 @contextmanager
@@ -137,7 +145,8 @@ def _post(address: str, text: str) -> str:
         try:
             answer = httpx.post(address, content=text, headers=JSON, timeout=PATIENCE_SECONDS)
             problems[:] = [] if answer.is_success else [f"it answered {answer.status_code}"]
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # httpx raises the last two for a proxy of the environment that it cannot use.
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, ImportError) as error:
             problems[:] = [type(error).__name__]
 
     # A timeout of httpx is one of each part of an exchange; this one is of the whole.

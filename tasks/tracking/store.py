@@ -162,8 +162,9 @@ def logged_files(store: Store, model: str) -> Path | None:
 
 def find_run(store: Store, tag: str, value: str) -> Run | None:
     """The run whose `tag` is `value`, None where there is none."""
-    quoted = value.replace("'", "")
+    mark = '"' if "'" in value else "'"
+    quoted = f"{mark}{value.replace(mark, '')}{mark}"
     runs = store.client.search_runs(
-        [store.experiment], filter_string=f"tags.`{tag}` = '{quoted}'", max_results=1
+        [store.experiment], filter_string=f"tags.`{tag}` = {quoted}", max_results=1
     )
     return runs[0] if runs else None

@@ -187,3 +187,25 @@ def test_a_receiver_that_is_down_or_refuses_is_named_too(
     assert why in problem
     assert "s3cret" not in problem
     assert "pw" not in problem
+
+
+@pytest.mark.parametrize(
+    ("address", "proxy", "said"),
+    [
+        ("http://[::1/s3cret", "", "(no address) was not told how the run ended: "),
+        ("http://127.0.0.1:9/s3cret", "socks5://127.0.0.1:9", "(127.0.0.1) was not told "),
+        ("http://127.0.0.1:9/s3cret", "what://127.0.0.1:9", "(127.0.0.1) was not told "),
+    ],
+)
+def test_an_address_or_a_proxy_that_is_none_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    address: str, proxy: str, said: str,
+):  # fmt: skip
+    monkeypatch.setenv("RLHF_NOTIFY_URL", address)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    problem = notices.tell("default", STATE)
+    assert f"RLHF_NOTIFY_URL {said}" in problem
+    assert "s3cret" not in problem
+    assert "no response within" not in problem
+    assert "Traceback" not in capfd.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from tasks.tracking.store import connect
+from tasks.tracking.store import connect, find_run
 
 
 @pytest.fixture
@@ -59,3 +59,12 @@ def test_a_damaged_store_is_named_as_mlflow_names_its_errors(
     with pytest.raises(MlflowException) as refused:
         connect(f"sqlite:///{store}")
     assert str(refused.value) == f"{store}: {words}"
+
+
+@pytest.mark.parametrize("value", ["ada", "ada's", 'the "first"'])
+def test_a_run_is_found_by_a_tag_with_marks_of_quotation(store: Path, value: str):
+    opened = connect(f"sqlite:///{store}")
+    made = opened.client.create_run(opened.experiment, tags={"rlhf.execution": value})
+    found = find_run(opened, "rlhf.execution", value)
+    assert found is not None
+    assert found.info.run_id == made.info.run_id

@@ -199,7 +199,7 @@ def test_a_stage_that_is_killed_there_resumes_there_and_makes_the_same_bytes(mac
 
 
 def test_errors_name_what_is_missing_and_leave_dvc_lock_alone(machines: Machines):
-    assert "no branch, tag or commit 'nonsense'" in machines.remote_stage("sft", "nonsense", code=1)
+    assert "no branch, tag or commit 'nonsense'" in machines.remote_stage("sft", "nonsense", code=2)
     assert "no stage dance" in machines.remote_stage("dance", "main", code=2)
     said = machines.remote_stage("report", "main", code=2)
     assert said == "report: it reads data/rounds, which neither git nor dvc.lock has"

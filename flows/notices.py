@@ -22,6 +22,7 @@ import jinja2
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_UI_URL
@@ -63,6 +64,17 @@ def tell_the_end(
     """
     if flow_run.parent_task_run_id is None and state.name != "Ordered":
         tell_once(flow_run, state)
+
+
+def tell_of_this_run(state: State[Any]) -> None:
+    """Tell how the flow run ends that calls this.
+
+    For one that has heard by itself that somebody has cancelled it: Prefect runs the hooks of a
+    cancelled run only where a worker ends its process.
+    """
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None and context.flow is not None:
+        tell_the_end(context.flow, context.flow_run, state)
 
 
 def tell_once(flow_run: FlowRun, state: State[Any]) -> None:

@@ -18,7 +18,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field, JsonValue
 
 from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_crashed
-from flows.notices import tell_the_end
+from flows.notices import tell_of_this_run, tell_the_end
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
 from flows.states import leave_out_what_the_state_says
@@ -135,6 +135,8 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
                 report_crash(died)
             state = _work(workspace, choices.until)
         continue_if_labelled(workspace)  # Now that it is free.
+        if state.is_cancelled():
+            tell_of_this_run(state)
         return state
     except (ParamsError, WorkspaceError, GraphError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))

@@ -205,3 +205,16 @@ def test_a_run_can_be_cancelled_after_the_server_was_away(world: World):
         assert world.orders.ended(flow_run)["name"] == "Cancelled"
         assert not is_alive(stage)
         world.told("killed-after-a-restart", "Cancelled")
+
+
+def test_a_run_that_hears_of_its_cancel_before_its_worker_tells_of_it_too(world: World):
+    with world.worker() as worker:
+        flow_run, stage = world.started("cancelled-by-itself")
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            world.set_state(flow_run, "CANCELLING")
+            assert world.orders.ended(flow_run)["name"] == "Cancelled"
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        assert not is_alive(stage)
+        world.told("cancelled-by-itself", "Cancelled")

@@ -214,7 +214,8 @@ def test_a_run_that_hears_of_its_cancel_before_its_worker_tells_of_it_too(world:
         try:
             world.set_state(flow_run, "CANCELLING")
             assert world.orders.ended(flow_run)["name"] == "Cancelled"
+            assert not is_alive(stage)
+            world.told("cancelled-by-itself", "Cancelled")
         finally:
             os.kill(worker.pid, signal.SIGCONT)
-        assert not is_alive(stage)
         world.told("cancelled-by-itself", "Cancelled")

@@ -66,13 +66,12 @@ def tell_the_end(
         tell_once(flow_run, state)
 
 
-def tell_of_this_run(state: State[Any]) -> None:
-    """Tell how the flow run ends that calls this.
+def tell_of_own_cancel(state: State[Any]) -> None:
+    """Tell of the flow run that calls this, if it ends since it has heard that it is cancelled.
 
-    For one that has heard by itself that somebody has cancelled it: Prefect runs the hooks of a
-    cancelled run only where a worker ends its process.
+    Prefect runs the hooks of a cancelled run only where a worker ends its process.
     """
-    context = FlowRunContext.get()
+    context = FlowRunContext.get() if state.is_cancelled() else None
     if context is not None and context.flow_run is not None and context.flow is not None:
         tell_the_end(context.flow, context.flow_run, state)
 

@@ -18,7 +18,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field, JsonValue
 
 from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_crashed
-from flows.notices import tell_of_this_run, tell_the_end
+from flows.notices import tell_of_own_cancel, tell_the_end
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
 from flows.states import leave_out_what_the_state_says
@@ -113,20 +113,16 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
     end_with_the_worker()
     leave_out_what_the_state_says()
     own_name = name or _default_name()
-    if seeds and SEED in overrides:
-        return Failed(name="BadInput", message=f"overrides: {TWO_SEEDS}")
-    if len(seeds) > 1:
-        return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))
-    choices = Choices(
-        recipe=recipe or None,
-        rounds=rounds,
-        people=PEOPLE[wait_for_people],
-        values={**({SEED: seeds[0]} if seeds else {}), **overrides},
-        until=until or None,
-    )
     root, me = Path.cwd(), Driver(name=f"flow run {own_name}", flow_run=str(runtime.flow_run.id))
-    start = start_of(root, own_name, revision)
     try:
+        values = _with_seed(overrides, seeds)
+        if len(seeds) > 1:
+            return order_for_each(seeds, own_name, dict(runtime.flow_run.parameters))
+        start = start_of(root, own_name, revision)
+        choices = Choices(
+            recipe=recipe or None, rounds=rounds, people=PEOPLE[wait_for_people], values=values,
+            until=until or None,
+        )  # fmt: skip
         with (
             run_workspace(root, own_name, start, choices, me) as (workspace, died_here),
             _settings_of(root, workspace),
@@ -135,13 +131,18 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
                 report_crash(died)
             state = _work(workspace, choices.until)
         continue_if_labelled(workspace)  # Now that it is free.
-        if state.is_cancelled():
-            tell_of_this_run(state)
+        tell_of_own_cancel(state)
         return state
     except (ParamsError, WorkspaceError, GraphError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))
+
+
+def _with_seed(overrides: Mapping[str, object], seeds: Sequence[int]) -> dict[str, object]:
+    if seeds and SEED in overrides:
+        raise ParamsError(f"overrides: {TWO_SEEDS}")
+    return {**({SEED: seeds[0]} if seeds else {}), **overrides}
 
 
 def order_for_each(

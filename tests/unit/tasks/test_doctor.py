@@ -87,7 +87,7 @@ def test_a_damaged_store_of_mlflow_is_named(root: Path, capsys, broken: bytes | 
     store.write_bytes(broken or content[:4096] + bytes(4096) + content[8192:])
     code, said = doctor(capsys)
     assert (code, said[-1]) == (1, "0 fixed, 1 left.")
-    assert said[0].startswith("left   none.db: MLflow's database is damaged (")
+    assert said[0].startswith(f"left   {store}: MLflow's database is damaged (")
     assert "make sync" in said[0]
 
 

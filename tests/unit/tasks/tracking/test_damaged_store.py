@@ -42,6 +42,6 @@ def test_runs_that_had_arrived_there_are_not_called_there(
     assert main([]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("mlflow.db: MLflow's database is damaged (")
+    assert said.err.startswith(f"{store}: MLflow's database is damaged (")
     assert said.err.endswith("; nothing was sent, `make doctor` says what to do\n")
     assert said.err.count("\n") == 1

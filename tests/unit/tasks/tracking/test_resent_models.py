@@ -31,6 +31,8 @@ def test_a_finished_model_stays_and_one_that_was_left_half_sent_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # MLflow leaves in the environment what it was last told.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     llama(vocabulary=len(tokenizer())).save_pretrained(tmp_path / "policy")
     tokenizer().save_pretrained(tmp_path / "policy")
     store = connect(tracking_uri(tmp_path))

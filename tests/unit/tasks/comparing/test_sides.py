@@ -6,52 +6,17 @@ from pathlib import Path
 import pytest
 
 from tasks.compare import _rounds, main
-from tasks.comparing.sides import Side, SideError, side
+from tasks.comparing.sides import Side, side
 from tasks.forget import main as forget
 from tasks.tracing.records import Ran
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import START, World, after
+from tests.unit.tasks.comparing.compared import metrics, samples, world_fixture  # noqa: F401
 from tests.variant_workspaces import prepare_workspace
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
-def metrics(gold: float) -> str:
-    interval = f'{{"mean": {gold}, "low": {gold - 1}, "high": {gold + 1}, "n": 9}}'
-    return (
-        f'{{"policy": "r1", "gold": {interval}, "win_rate_vs_sft": {interval}, "kl": {interval}, '
-        '"win_rate_vs_previous": null, "proxy": {"mean": 1.0}, "length": {"mean": 5}, '
-        '"finished": 1.0, "distinct_2": 0.5}'
-    )
-
-
-def samples(golds: list[float]) -> str:
-    """As `evaluate` writes them; a response may hold the ends of lines of Unicode."""
-    text = '"response": "a\u2028b\u2029c\u0085d"'
-    rows = [f'{{"prompt_id": "{n}", "gold": {gold}, {text}}}' for n, gold in enumerate(golds)]
-    return "".join(f"{row}\n" for row in rows)
-
-
-@pytest.fixture
-def world(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Two commits: another kl_coef and another judge, gold 4 then 6.5."""
-    world = World(experiment / "world")
-    shutil.copy(ROOT / "params.yaml", world.root)
-    world.track("params.yaml")
-    world.prepare(["one", "two", "three", "four"], ["one"])
-    world.start()
-    world.round("r1", START, ["ann"], "first")
-    world.measure("r1", {"metrics.json": metrics(4.0), "samples.jsonl": samples([3, 4, 5])})
-    world.commit("first")
-    params = world.root / "params.yaml"
-    params.write_text(params.read_text().replace("kl_coef: 0.04", "kl_coef: 0.1"))
-    world.round("r1", START, ["bob"], "second")
-    world.measure("r1", {"metrics.json": metrics(6.5), "samples.jsonl": samples([5, 7, 6])})
-    world.commit("second")
-    monkeypatch.chdir(world.root)
-    return world
 
 
 def test_two_commits_differ_in_params_data_and_results(
@@ -263,19 +228,6 @@ def test_code_of_a_commit_that_is_not_in_this_clone_is_not_called_equal(
     assert f"code: not compared, {reason}\n" in capsys.readouterr().out
 
 
-def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> None:
-    def prepared(place: str) -> None:
-        (world.root / ".work" / place).mkdir(parents=True)
-        (world.root / ".work" / place / "dvc.yaml").touch()
-
-    prepared("runs/mine")
-    with pytest.raises(SideError, match=r"nowhere: no commit, .* no variant .*\(none has run\)"):
-        side(world.root, "nowhere")
-    prepared("variants/no_kl")
-    with pytest.raises(SideError, match=r"no variant .*\(no_kl\)"):
-        side(world.root, "nowhere")
-
-
 def test_a_measure_that_a_side_could_not_take_is_absent(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,41 +256,6 @@ def test_a_policy_of_one_side_alone_may_lack_a_mean(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["r2", "gold", "-", "7.000", "(6.000", "to", "8.000)"] in lines
     assert not [line for line in lines if line[:2] == ["r2", "proxy"]]
-
-
-def test_a_picture_of_no_known_format_is_refused_before_anything_is_read(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["first", "second", "--out", "x.foo"]) == 2
-
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("--out x.foo: ")
-    assert ".png" in err
-
-
-def test_a_picture_that_cannot_be_written_is_one_line_after_all_others(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (world.root / "taken").write_text("a file, no folder")
-
-    assert main(["first", "second", "--out", "taken/x.png"]) == 2
-
-    out, err = capsys.readouterr()
-    assert "policies:" in out
-    assert err.count("\n") == 1
-    assert "taken" in err
-
-
-def test_a_name_about_which_mlflow_cannot_be_asked_is_one_line(
-    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert main(["first", "some run"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("some run: no commit and no variant, and MLflow cannot say whether it ")
-    assert said.count("\n") == 1
 
 
 def test_rounds_are_in_the_order_of_their_params_and_unknown_ones_behind() -> None:

@@ -28,6 +28,9 @@ BACK: dict[str, Callable[[Item, str], bool]] = {
 }
 """Option of the way back -> whether an item is meant."""
 
+REASONS = 3
+"""So many say why models of old commits were left out; data of hundreds may be gone."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
@@ -102,16 +105,29 @@ def _way_back(
     everywhere = given.rev is None
     models = ancestry.all_models() if everywhere else ancestry.models()
     formed, untraceable = ancestry.formed_by(models, lambda item: BACK[name](item, value))
-    reasons = [f"{model.path} (md5 {model.digest}): {why}" for model, why in untraceable.items()]
-    if reasons and not everywhere:
-        raise RecordError("\n".join(reasons))
+    if untraceable and not everywhere:
+        each = (f"{model.path} (md5 {model.digest}): {why}" for model, why in untraceable.items())
+        raise RecordError("\n".join(each))
     # Of other branches, data of old runs may be gone; what is known is said all the same.
-    sys.stderr.writelines(f"{reason}\n" for reason in reasons)
+    sys.stderr.writelines(f"{line}\n" for line in _not_traced(untraceable))
     if given.items:
         yield from _each(formed)
     else:
         named = ancestry.records.named_in() if everywhere else {}
         yield from _back(f"{name} {value}", formed, named)
+
+
+def _not_traced(untraceable: dict[Model, str]) -> Iterator[str]:
+    """Why models were left out: the reasons that most have, each with one of its models."""
+    by_reason: dict[str, list[Model]] = {}
+    for model, why in untraceable.items():
+        by_reason.setdefault(why, []).append(model)
+    reasons = sorted(by_reason.items(), key=lambda reason: -len(reason[1]))
+    for why, models in reasons[:REASONS]:
+        others = f" and {len(models) - 1:,} more" if len(models) > 1 else ""
+        yield f"not traced: {models[0].path} (md5 {models[0].digest}){others}: {why}"
+    if left := sum(len(models) for _, models in reasons[REASONS:]):
+        yield f"not traced, for other reasons: {left:,} more; --rev COMMIT names all of a commit"
 
 
 def _each(formed: dict[Model, list[Item]]) -> Iterator[str]:

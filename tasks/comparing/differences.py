@@ -13,6 +13,7 @@ from tasks.workspace.git import GitError, git
 
 ABSENT = "-"
 CODE = (".py", ".css", ".j2", ".yaml")
+OF_NO_STAGE = ("tests/", "benchmarks/", "experiments/", "flows/")
 
 
 class UnknownCodeError(Exception):
@@ -74,11 +75,21 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
     # MLflow does not have the hashes of code, only the commit.
     for letter, one in (("A", first), ("B", second)):
         _require_commit(root, letter, one.commit)
+    used = ours or theirs
+    known = first.commit if ours else second.commit
     try:
         listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")
+        there = git(root, "ls-tree", "-r", "--name-only", known).splitlines() if used else ()
     except GitError as error:
         raise UnknownCodeError(str(error)) from None
-    return [path for path in listed.splitlines() if not path.startswith(("tests/", "benchmarks/"))]
+    # What the side with hashes has and did not use is of no stage; what it lacks the run may have
+    # used. Of two runs nobody says.
+    unused = set(there) - used.keys()
+    return [
+        path
+        for path in listed.splitlines()
+        if path not in unused and not path.startswith(OF_NO_STAGE)
+    ]
 
 
 def _require_commit(root: Path, letter: str, commit: str) -> None:

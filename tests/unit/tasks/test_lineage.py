@@ -99,12 +99,40 @@ def test_a_model_whose_data_are_not_here_is_named_and_hides_no_other(
         "models/rounds/r1/reward",
         "models/rounds/r1/policy",
     ]
-    for part in ("reward", "policy"):
-        model = branched.now[f"models/rounds/r1/{part}"][0]
-        assert f"models/rounds/r1/{part} (md5 {model}): data/rounds/r1/judgments.jsonl" in said.err
+    model = branched.now["models/rounds/r1/reward"][0]
+    assert said.err.count("\n") == 1
+    assert said.err.startswith(
+        f"not traced: models/rounds/r1/reward (md5 {model}) and 1 more: data/rounds/r1/judgments"
+        f".jsonl with md5 {judged} is neither in the workspace nor in DVC's cache; "
+    )
 
     assert main(["--annotator", "cy", "--rev", "runs/two"]) == 2
-    assert "data/rounds/r1/judgments.jsonl" in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" (md5 ")[0] for line in lines] == [
+        "models/rounds/r1/reward",
+        "models/rounds/r1/policy",
+    ]
+
+
+def test_models_of_many_old_commits_whose_data_are_gone_take_four_lines(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.commit("first")
+    for run in range(5):
+        world.switch(f"runs/{run}")
+        world.round("r1", START, [f"cy{run}"], f"run {run}")
+        world.commit()
+        object_path(world.root, world.now["data/rounds/r1/judgments.jsonl"][0]).unlink()
+    world.switch("first")
+
+    assert main(["--annotator", "bo"]) == 0
+
+    said = capsys.readouterr()
+    assert said.out.count("models/rounds/r1/") == 2
+    lines = said.err.splitlines()
+    assert len(lines) == 4
+    assert all(" and 1 more: data/rounds/r1/judgments.jsonl" in line for line in lines[:3])
+    assert lines[3].startswith("not traced, for other reasons: 4 more; --rev COMMIT ")
 
 
 @pytest.mark.parametrize(

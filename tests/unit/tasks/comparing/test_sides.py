@@ -190,7 +190,7 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
 def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in ("rlhf/gold.py", "rlhf/same.py", "tests/test_gold.py"):
+    for path in ("rlhf/gold.py", "rlhf/same.py", "rlhf/gone.py", "tests/test_gold.py"):
         (world.root / path).parent.mkdir(exist_ok=True)
         (world.root / path).write_text("old")
         world.track(path)
@@ -208,6 +208,20 @@ def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
     assert "code: 1 files differ: rlhf/gold.py\n" in said
     # What stages that were not the run's own have written, is not known of it.
     assert "data: no difference\n" in said
+
+    # A commit knows what its stages used: the command beside them did not change the outputs.
+    (world.root / "rlhf/gold.py").write_text("newer")
+    (world.root / "rlhf/gone.py").unlink()
+    (world.root / "tasks").mkdir()
+    (world.root / "tasks/doctor.py").write_text("new")
+    world.track("tasks/doctor.py")
+    files = {"metrics.json": metrics(6.5)}
+    world.measure("r1", files, {"rlhf/gold.py": "newer", "rlhf/same.py": "old"})
+    world.commit("last")
+
+    assert main(["2026-11-23 old", "last"]) == 0
+
+    assert "code: 2 files differ: rlhf/gold.py, rlhf/gone.py\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def examine(place: Place) -> Iterator[Finding]:
     try:
         load_params(root / "params.yaml")
     except ParamsError as error:
-        yield Finding(" ".join(str(error).splitlines()), remedy="mend it")
+        yield Finding(" ".join(str(error).splitlines()), remedy=f"mend {place.params}")
     try:
         yield from _false_entries(root)
         yield from _outputs(place)

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import re
-import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,16 +14,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tasks.generation.client import GENERATION, Client, open_directly
+from tasks.own_data.servers import COMMAND, COMMAND_VARIABLE, URL_VARIABLE, server_command
 from tasks.params.loading import RunParams
 from tasks.running.outcome import StageEnd
 from tasks.running.staging import model_hash
 from tasks.workspace.processes import die_with
-
-URL_VARIABLE = "RLHF_GENERATION_URL"
-"""Environment variable: addresses of running servers, with spaces between them."""
-COMMAND_VARIABLE = "RLHF_GENERATION_COMMAND"
-"""Environment variable: what the stage starts where no address is given."""
-COMMAND = "vllm serve"
 
 _ERROR = re.compile(r"(?<![\w.])[\w.]*(?:Error|Exception): \S.*")
 """The last line of a traceback, behind whatever a logger writes before it."""
@@ -120,11 +113,12 @@ def started(
 
 
 def _command(folder: Path, run: RunParams, port: int, key: str) -> list[str]:
-    command = shlex.split(os.environ.get(COMMAND_VARIABLE, COMMAND))
-    if not command or shutil.which(command[0]) is None:
+    command = server_command()
+    if command is None:
+        named = os.environ.get(COMMAND_VARIABLE, COMMAND)
         raise StageEnd(
             "bad_input",
-            f"{key} is server, but there is no command {' '.join(command)!r} to start one "
+            f"{key} is server, but there is no command {named!r} to start one "
             f"({COMMAND_VARIABLE}{f'; {URL_VARIABLE} names none' if key == GENERATION else ''})",
         )
     own = {

@@ -17,6 +17,7 @@ from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.model_checks import Problem, model_notes, model_problems
 from tasks.own_data.prompt_lengths import length_notes, length_problems
+from tasks.own_data.servers import server_notes
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
 from tasks.params.rules import nearest
@@ -58,7 +59,8 @@ def check_inputs(params: Params, root: Path) -> None:
     """
     _check_place(root)
     problems = [*_path_problems(params, root), *model_problems(params, root)]
-    notes = [] if problems else list(model_notes(params, root))
+    notes = list(server_notes(params))
+    notes += [] if problems else model_notes(params, root)
     if params.prepare.files is None:
         notes += prompt_notes(params, params.prepare.train_prompts)
     problems += _list_problems(params, root)

@@ -54,6 +54,13 @@ class Place:
         """The command that runs the stages."""
         return "dvc repro" if self.name else "make repro"
 
+    @property
+    def params(self) -> str:
+        """Where a person mends its params.yaml: that of a variant is written anew by each run."""
+        path = Path(self.name)
+        of_variant = path.parent == VARIANTS_FOLDER
+        return f"params/{path.name}.yaml or params.yaml" if of_variant else "it"
+
 
 class WorkspaceError(Exception):
     """A workspace that does not exist or cannot be prepared."""

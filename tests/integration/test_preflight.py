@@ -48,6 +48,19 @@ def test_a_judgments_file_may_still_come(place: Place):
     check_inputs(load_params(place.save()), place.root)
 
 
+def test_a_server_that_is_not_here_is_missed_before_the_first_stage(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.delenv("RLHF_GENERATION_URL", raising=False)
+    monkeypatch.setenv("RLHF_GENERATION_COMMAND", "no-such-vllm serve")
+    place.values["run"]["generation"] = "server"
+
+    check_inputs(load_params(place.save()), place.root)
+
+    said = caplog.messages[0]
+    assert said.startswith("run.generation: server, but there is no command 'no-such-vllm serve'")
+
+
 REPRO = [sys.executable, "-m", "tasks.repro"]
 
 

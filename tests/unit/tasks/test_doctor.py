@@ -74,6 +74,17 @@ def test_params_that_no_run_could_take_are_named(root: Path, capsys, text: str |
     assert said in lines[0]
 
 
+def test_params_of_a_variant_are_mended_where_they_come_from(root: Path, variant: Path, capsys):
+    (variant / "params.yaml").write_text("run: {sed: 0}")
+
+    code, lines = doctor(capsys)
+
+    assert (code, len(lines)) == (1, 2)
+    where = f"{variant.parent.name}/{variant.name}: {variant}/params.yaml: run.sed"
+    assert where in lines[0]
+    assert lines[0].endswith(f": mend params/{variant.name}.yaml or params.yaml")
+
+
 @pytest.mark.parametrize("broken", [b"no database, but long enough to be read as one" * 99, None])
 def test_a_damaged_store_of_mlflow_is_named(root: Path, capsys, broken: bytes | None):
     store = root / "none.db"

@@ -111,6 +111,8 @@ def main() -> int:
         "prompts, 512 each; intervals are 95 %. The first reward model frozen sees the labels of",
         "round 1 only, a third of what the default's last one sees; all else is equal. The proxy",
         "is the round's reward model's score in its own units, comparable only where it is frozen.",
+        "Win rates of runs before 28 November 2026, here those of variants, have Wilson's",
+        "interval, later ones Tango's (decisions/0022-intervals-with-ties.md): about 0.002 apart.",
         "",
         "![score, gold and KL over PPO iterations](controls.svg)",
         "",

@@ -1,7 +1,8 @@
 """`python -m experiments.alarms`: how well signals without gold tell that PPO made a policy worse.
 
-Over the second and later rounds of all runs that have a record, whatever experiment they belong to.
-Writes `docs/results/alarms.md`.
+Over the second and later rounds of all runs that have a record, whatever experiment they belong to,
+but for rounds that start anew from another policy than the one before: gold of that says nothing of
+them. Writes `docs/results/alarms.md`.
 """
 
 import sys
@@ -76,14 +77,19 @@ RULES: Mapping[str, tuple[str, Callable[[Round], bool]]] = {
 
 
 def rounds_of(experiment: Experiment, record: Record) -> Iterator[Round]:
-    """The rounds after the first of a run that ran to its end and whose signals were kept."""
+    """The rounds after the first of a run that ran to its end and whose signals were kept.
+
+    Without those that did not start from the policy of the round before.
+    """
     policies = record["policies"]
     if record["state"] != "Completed" or "signals" not in record:
         return
     overlay: Mapping[str, Any] = experiment.overlay(record["variant"], record["seed"])
     retrained = bool(overlay.get("reward", {}).get("retrain", True))
     for before, after in pairwise(policies[1:]):
-        key = after["name"]
+        key, last = after["name"], f"models/rounds/{before['name']}/policy"
+        if overlay.get("rounds", {}).get(key, {}).get("start", last) != last:
+            continue
         signals = record["signals"].get(key, {})
         if signals.get("fresh_accuracy") and before["gold"] and after["gold"]:
             yield Round(

@@ -4,6 +4,7 @@ Everything is computed from the records, so that writing a page again gives the 
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from experiments.statistics import Spread, spread
 from rlhf.intervals import MIN_VALUES, mean_interval
 
 FOLDER = Path("docs") / "results"
+UNREMARKABLE = re.compile(r"All \d+ stages are up to date\.")
+"""The message of a run that did all that it was to do."""
 START, END = "<!-- results -->", "<!-- /results -->"
 
 
@@ -56,12 +59,14 @@ def write_page(root: Path, experiment: Experiment) -> Path:
 
 
 def completed(experiment: Experiment, records: Sequence[Record]) -> Figures:
-    """The runs that ran to their end, in the order of the description."""
+    """The runs of its seeds that ran to their end, in the order of the description."""
     return {
         variant: {
             record["seed"]: record
             for record in sorted(records, key=lambda record: int(record["seed"]))
-            if record["variant"] == variant and record["state"] == "Completed"
+            if record["variant"] == variant
+            and record["seed"] in experiment.seeds
+            and record["state"] == "Completed"
         }
         for variant in experiment.variants
     }
@@ -80,6 +85,7 @@ def page(experiment: Experiment, records: Sequence[Record]) -> str:
         f"So far {len(records)} runs, {hours:.1f} hours of stages in all.",
         "",
         *_unfinished(experiment, records),
+        *_remarks(experiment, records),
         f"![gold by round, a line for each seed]({experiment.name}.svg)",
         "",
         "Figures of the final policy over the seeds. Mean: with the 95 % interval of the mean.",
@@ -144,6 +150,27 @@ def _unfinished(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     return ["Without a final figure:", "", *lines, ""] if lines else []
 
 
+def _remarks(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+    """What figures do not say of the runs that they are of."""
+    lines = [
+        f"- {record['variant']}, seed {record['seed']}: {record['message']}"
+        for record in sorted(records, key=lambda record: (record["variant"], record["seed"]))
+        if record["state"] == "Completed" and not UNREMARKABLE.fullmatch(record["message"])
+    ]
+    others = sorted({record["seed"] for record in records} - set(experiment.seeds))
+    if others:
+        names = ", ".join(map(str, others))
+        lines.append(f"- not counted, since it was not decided beforehand: seed {names}")
+    for variant, runs in completed(experiment, records).items():
+        recipes: dict[str, list[str]] = {}
+        for seed, record in runs.items():
+            recipes.setdefault(record.get("recipe", ""), []).append(str(seed))
+        if len(recipes) > 1:
+            groups = "; ".join(", ".join(seeds) for seeds in recipes.values())
+            lines.append(f"- {variant}: not all of one code and params, but by seed: {groups}")
+    return ["To know of them:", "", *lines, ""] if lines else []
+
+
 def _differences(figures: Figures) -> list[str]:
     """Final gold less that of the first variant, seed by seed."""
     first, *others = figures
@@ -183,8 +210,10 @@ def _retraining(figures: Figures) -> list[str]:
             for row in record["reward_models"]
             if row["accuracy_before"] and row["accuracy_after"]
         ]
-        better = sum(after > before for before, after in pairs)
-        lines.append(f"| {name} | {better} of {len(pairs)} |")
+        # A copy of the model before is as accurate to the last digit.
+        if retrained := [(before, after) for before, after in pairs if before != after]:
+            better = sum(after > before for before, after in retrained)
+            lines.append(f"| {name} | {better} of {len(retrained)} |")
     return lines
 
 

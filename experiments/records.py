@@ -10,9 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.params.loading import Params
+from preferences.records import text_hash
+from tasks.comparing.differences import CODE
+from tasks.params.loading import Params, flatten
 from tasks.reporting.summary import read_outcomes
 from tasks.repro import read_results
+from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.files import git_commit, write_json
 
 FOLDER = Path("docs") / "results" / "data"
@@ -43,12 +46,14 @@ def keep_record(
         "state": ended[0],
         "message": ended[1].replace(f"{workspace}/", ""),
         "commit": git_commit(workspace),
+        "recipe": recipe(workspace),
         "seconds": round(sum(outcome["seconds"] for outcome in read_outcomes(workspace)), 1),
         "policies": results["policies"],
         "reward_models": results["reward_models"],
         "explained_variance": _explained_variance(workspace, params),
         "signals": signals(workspace, params.rounds),
         "test": results["test"],
+        "best_of_n": results["best_of_n"],
         "samples": samples(workspace, params),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +64,18 @@ def read_records(root: Path, experiment: str) -> list[Record]:
     """The records of all runs so far, by file name."""
     paths = sorted((root / FOLDER / experiment).glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def recipe(workspace: Path) -> str:
+    """A digest of the code that the run's stages used, and of their params but for the seed."""
+    used = {
+        name: [
+            {path: md5 for path, md5 in stage.deps.items() if path.endswith(CODE)},
+            {key: value for key, value in flatten(stage.params).items() if key != "run.seed"},
+        ]
+        for name, stage in read_lock(workspace).items()
+    }
+    return text_hash(json.dumps(used, sort_keys=True, default=str))
 
 
 def mean_of(policy: Mapping[str, Any] | None, name: str) -> float | None:

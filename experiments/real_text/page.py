@@ -7,9 +7,12 @@ from typing import Any
 
 from experiments.measuring import interval
 from tasks.reporting.best_of_n import worth
+from tasks.reporting.result_table import earlier_words
 
 RECORDS = Path("docs/results/data/real_text")
 PAGE = Path("docs/results/real_text.md")
+FIRST = "prepare"
+"""The stage that each run begins with."""
 HEAD = """# Real text on SmolLM2-135M
 
 Written by `python -m experiments.real_text TASK --data DATA --model FOLDER --run FOLDER`, all
@@ -102,11 +105,18 @@ def _best_of_n(found: Mapping[str, Any] | None) -> list[str]:
 
 
 def _cost(record: Mapping[str, Any]) -> list[str]:
-    peaks, stages = record["peak_rss_bytes"], record["seconds"]["stages"]
-    machine = record["machine"]
+    peaks, seconds, machine = record["peak_rss_bytes"], record["seconds"], record["machine"]
+    earlier = seconds.get("earlier", {})
+    stages = {**earlier, **seconds["stages"]}
+    took = f"{seconds['total'] / 60:.0f} minutes"
+    if earlier:
+        took += f", {earlier_words(seconds['total'], earlier)}"
+    elif FIRST not in stages:
+        took += " for the last command; of the stages that others had run before it no time is kept"
+    else:
+        took += " in all"
     return [
-        f"On {machine['threads']} threads of {machine['cpu']}, "
-        f"{record['seconds']['total'] / 60:.0f} minutes in all; DVC's cache holds "
+        f"On {machine['threads']} threads of {machine['cpu']}, {took}; DVC's cache holds "
         f"{record['disk_bytes'] / 1e9:.1f} GB.",
         "",
         "| stage | minutes | largest memory, GB |",

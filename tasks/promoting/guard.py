@@ -68,8 +68,8 @@ def probed(root: Path, round_key: str) -> bool:
 def clear(signals: Signals, min_accuracy: float) -> Signals:
     """Without an accuracy whose interval reaches the limit.
 
-    A mean below 0.6 alone warned in 8 of 22 healthy rounds, a whole interval in one; of 14 rounds
-    in which gold fell they found 12 and 10 (docs/results/alarms.md).
+    A mean below the limit alone warns in many healthy rounds, a whole interval in few, and misses
+    more of the rounds in which gold falls (docs/results/alarms.md).
     """
     accuracy = signals.fresh_accuracy
     if accuracy is not None and accuracy.high >= min_accuracy:

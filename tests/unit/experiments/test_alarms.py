@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.alarms import Round, area_under_curve, once, page, rounds_of
+from experiments.alarms import Round, all_rounds, area_under_curve, once, page, rounds_of
 from experiments.descriptions import Experiment
 from experiments.records import signals
 
+ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = Experiment(
     name="mine",
     question="Which?",
@@ -57,6 +58,19 @@ def test_rounds_after_the_first_have_their_change_and_their_signals():
 @pytest.mark.parametrize("change", [{"state": "Stopped"}, {"signals": {}}])
 def test_runs_that_stopped_or_whose_signals_were_not_kept_are_left_out(change: dict[str, Any]):
     assert not list(rounds_of(EXPERIMENT, record("default") | change))
+
+
+@pytest.mark.parametrize(
+    ("start", "keys"), [("models/sft", ["r2"]), ("models/rounds/r2/policy", ["r2", "r3"])]
+)
+def test_a_round_that_starts_anew_is_no_fall_of_the_policy_before(start: str, keys: list[str]):
+    anew = replace(EXPERIMENT, variants={"anew": {"rounds": {"r3": {"start": start}}}})
+
+    assert [one.key for one in rounds_of(anew, record("anew"))] == keys
+
+
+def test_the_page_is_that_of_the_records() -> None:
+    assert (ROOT / "docs/results/alarms.md").read_text("utf-8") == page(all_rounds(ROOT))
 
 
 def test_the_area_counts_pairs_and_ties_as_half():

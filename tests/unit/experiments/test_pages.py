@@ -91,8 +91,34 @@ def test_a_run_that_stopped_and_one_that_is_missing_come_first():
     assert "5 runs, 2.5 hours" in head
 
 
-def test_retrainings_that_helped_are_counted():
+def test_what_is_odd_about_runs_is_said_before_their_figures():
+    usual = {"message": "All 25 stages are up to date.", "recipe": "a"}
+    found = [one | usual for one in RECORDS[:3]]
+    assert "To know of them" not in page(EXPERIMENT, found)
+
+    found[1] |= {"message": "Blocked at first.", "recipe": "b"}
+    head = page(EXPERIMENT, [*found, record("default", 9, 2.0, 1.0) | usual]).partition("![")[0]
+    assert head.splitlines()[-4:] == [
+        "- default, seed 1: Blocked at first.",
+        "- not counted, since it was not decided beforehand: seed 9",
+        "- default: not all of one code and params, but by seed: 0, 2; 1",
+        "",
+    ]
+
+
+def test_a_seed_that_was_not_decided_beforehand_changes_no_figure():
+    with_another = page(EXPERIMENT, [*RECORDS, record("default", 9, 2.0, 1.0)])
+    assert row(with_another, "gold", "default") == row(page(EXPERIMENT, RECORDS), "gold", "default")
+
+
+def test_retrainings_that_helped_are_counted_and_copies_are_none():
     assert row(page(EXPERIMENT, RECORDS), "default")[1] == "2 of 3"
+
+    copied = json.loads(json.dumps(RECORDS))
+    for one in copied:
+        one["reward_models"][0]["accuracy_after"] = one["reward_models"][0]["accuracy_before"]
+    table = page(EXPERIMENT, copied).partition("retrainings after which")[2]
+    assert "| default |" not in table.partition("\n\n")[0]
 
 
 def test_the_text_of_the_runs_nearest_to_and_farthest_from_sft_is_shown_side_by_side():

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from experiments.records import SAMPLES, samples
+from experiments.records import SAMPLES, recipe, samples
 from tasks.params.loading import load_params
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,3 +24,24 @@ def test_a_record_keeps_the_final_policys_first_responses(tmp_path: Path):
     kept = samples(tmp_path, params)
     assert [row["response"] for row in kept] == [f"{params.final} {n}" for n in range(SAMPLES)]
     assert kept[0] == {"prompt": "p0", "response": f"{params.final} 0", "gold": None}
+
+
+def lock(seed: int, code: str, kl: float) -> str:
+    entry = {
+        "cmd": "run",
+        "deps": [{"path": "rlhf/ppo.py", "md5": code}, {"path": "models/sft", "md5": str(seed)}],
+        "params": {"params.yaml": {"run.seed": seed, "ppo": {"kl_coef": kl}}},
+        "outs": [{"path": "models/r1", "md5": f"{seed}{code}{kl}"}],
+    }
+    return json.dumps({"schema": "2.0", "stages": {"ppo@r1": entry}})
+
+
+def test_a_recipe_is_code_and_params_and_no_seed(tmp_path: Path):
+    def digest(*made_from: Any) -> str:
+        (tmp_path / "dvc.lock").write_text(lock(*made_from))
+        return recipe(tmp_path)
+
+    same = digest(0, "a", 0.1)
+    assert digest(1, "a", 0.1) == same
+    assert digest(1, "b", 0.1) != same
+    assert digest(1, "a", 0.2) != same

@@ -16,12 +16,10 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from feedback import commands
-from feedback.annotators import LabelParams, MissingJudgmentsError
+from feedback.annotators import MissingJudgmentsError
 from feedback.store.accounts import RIGHTS, TOKEN_DAYS
-from feedback.store.database import shown
+from feedback.store.database import shown, usual_store
 from preferences.records import JudgmentError
-
-_STORE_HELP = "database of the page: a file or a SQLAlchemy URL (default: %(default)s)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +58,9 @@ def _add(
     to: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str
 ) -> argparse.ArgumentParser:
     command = to.add_parser(name, help=help_text, description=help_text)
-    store = os.environ.get("RLHF_FEEDBACK_STORE", LabelParams().store)
-    command.add_argument("--store", default=store, help=_STORE_HELP)
+    store = usual_store()
+    said = f"database of the page: a file or a SQLAlchemy URL (default: {shown(store)})"
+    command.add_argument("--store", default=store, help=said.replace("%", "%%"))
     return command
 
 

@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import pwd
+import shlex
 import socket
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from feedback.people import how_to_open
 from feedback.quality.annotators import QualityParams
 from feedback.store import accounts, backup, exporting, rounds, schema
 from feedback.store.assignments import ServeParams
-from feedback.store.database import Database, sqlite_file
+from feedback.store.database import Database, shown, sqlite_file, usual_store
 from feedback.store.events import record
 from feedback.store.gold import publish_gold, read_gold
 from feedback.store.importing import take
@@ -50,7 +51,7 @@ def serve(given: argparse.Namespace) -> int:
         address = _address(given, listener.getsockname()[1])
         params = _server_params(given, address)
         app = create_app(database, params, serve=_serve_params(given))
-        link = _first_link(database, address)
+        link = _first_link(database, address, given.store)
         run(app, listener, params.proxies, ready=lambda: _say(f"The labelling page: {link}"))
     return 0
 
@@ -116,7 +117,7 @@ def _serve_params(given: argparse.Namespace) -> ServeParams:
     )
 
 
-def _first_link(database: Database, address: str) -> str:
+def _first_link(database: Database, address: str, store: str) -> str:
     """The address, recorded in the store for those who wait for people (`feedback.people`).
 
     Includes a token while nobody has one, so that the first person can sign in at once.
@@ -126,7 +127,9 @@ def _first_link(database: Database, address: str) -> str:
         people = schema.annotators
         somebody = select(people.c.annotator_id).where(people.c.kind == "human").limit(1)
         if connection.execute(somebody).first() is not None:
-            return f"{address} (to create a token, in this folder: python -m feedback token NAME)"
+            named = "" if store == usual_store() else f" --store {shlex.quote(shown(store))}"
+            command = f"python -m feedback token NAME{named}"
+            return f"{address} (to create a token, in this folder: {command})"
         token = accounts.new_token(connection, "me", role="lead", days=accounts.TOKEN_DAYS)
     return f"{address}/login#token={token} (this link signs you in as 'me')"
 

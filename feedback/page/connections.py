@@ -14,6 +14,8 @@ from feedback.page.proxies import NO_PROXIES, Proxies
 
 REQUEST_S = 10.0
 """From its first byte, or from the opening of the connection, until a request must be complete."""
+BODY_BYTES = 262_144
+"""A body of which so much has arrived since may take as long again: a round is megabytes."""
 PER_ADDRESS = 128
 """Connections from one address at a time. A browser has a few, for seconds after each request."""
 
@@ -26,6 +28,8 @@ class Connection(H11Protocol):
     proxies = NO_PROXIES
     """Their connections are many people's, and not counted."""
     _deadline: asyncio.TimerHandle | None = None
+    _arrived = 0
+    """Bytes of a body since the clock was started."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Closes the connection at once if its address has too many."""
@@ -49,6 +53,11 @@ class Connection(H11Protocol):
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self._expect_nothing()
         super().data_received(data)
+        if self.conn.their_state is h11.SEND_BODY:
+            self._arrived += len(data)
+            if self._arrived >= BODY_BYTES:
+                self._expect_nothing()
+                self._expect_request()
 
     def handle_events(self) -> None:
         """Lets the clock run until the request is complete."""
@@ -59,6 +68,7 @@ class Connection(H11Protocol):
             self._expect_request()
 
     def _expect_request(self) -> None:
+        self._arrived = 0
         self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def _expect_nothing(self) -> None:

@@ -34,7 +34,7 @@ _MARKS_IN_A_ROW = 6
 """Combining marks per letter; no language needs more, and stacks of them cover other text."""
 
 _markdown = (
-    MarkdownIt("commonmark", {"html": False})
+    MarkdownIt("commonmark", {"html": False, "breaks": True})
     .enable(["table", "strikethrough"])
     .disable(["image", "link", "autolink", "reference", "html_block", "html_inline", "entity"])
 )
@@ -69,6 +69,16 @@ def text_html(text: str) -> str:
     if left_out:
         body += f"<p><em>{left_out:,} more characters are not shown.</em></p>"
     return body
+
+
+def plain_prompt(prompt: Prompt) -> str:
+    """A prompt as plain text; of messages, each below its role in brackets."""
+    if isinstance(prompt, str):
+        return plain_text(prompt)
+    return "\n\n".join(
+        f"[{visible(str(message.get('role', '?')))}]\n{plain_text(str(message.get('content', '')))}"
+        for message in prompt
+    )
 
 
 @lru_cache(maxsize=512)

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from feedback.page.rendering import plain_text, prompt_html, text_html
+from feedback.page.rendering import plain_prompt, plain_text, prompt_html, text_html
 from feedback.store import schema
 from feedback.store.assignments import Task
 
@@ -44,7 +44,7 @@ def task_view(task: Task) -> dict[str, Any]:
         "prompt": prompt_html(prompt),
         "left": text_html(left),
         "right": text_html(right),
-        "prompt_raw": plain_text(prompt) if isinstance(prompt, str) else None,
+        "prompt_raw": plain_prompt(prompt),
         "left_raw": plain_text(left),
         "right_raw": plain_text(right),
         "left_cut": not left_finished,

@@ -5,6 +5,7 @@ advisory lock. So every decision (who gets which pair) sees all earlier ones. A 
 transaction is on disk: write-ahead log with `synchronous=FULL`.
 """
 
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
 
+from feedback.annotators import LabelParams
 from feedback.store import schema
 
 _PG_LOCK = 5_714_003
@@ -105,6 +107,11 @@ def sqlite_file(url: str) -> Path | None:
     if not url.startswith("sqlite"):
         return None
     return Path(make_url(url).database or "").absolute()
+
+
+def usual_store() -> str:
+    """The store of commands that name none."""
+    return os.environ.get("RLHF_FEEDBACK_STORE", LabelParams().store)
 
 
 def shown(store: str) -> str:

@@ -23,6 +23,7 @@ def sign_in(browser: Any, site: Any, name: str = "ana", role: str = "annotator")
     browser.get(f"{site.address}/login#token={site.token(name, role)}")
     wait_for(browser, lambda b: b.current_url == f"{site.address}/")
     wait_for(browser, lambda b: not by_id(b, "work").get_property("hidden") or said(b))
+    wait_for(browser, ready)
 
 
 def said(browser: Any) -> str:
@@ -37,7 +38,9 @@ def press(browser: Any, *pressed: str) -> None:
 
 
 def ready(browser: Any) -> bool:
-    return browser.find_element("tag name", "body").get_attribute("aria-busy") is None
+    """Whether the page takes a choice: it has answered, and the pair has been there a moment."""
+    body = browser.find_element("tag name", "body")
+    return body.get_attribute("aria-busy") is None and body.get_attribute("data-unread") is None
 
 
 def answer(browser: Any, site: Any, *pressed: str) -> None:

@@ -47,3 +47,11 @@ def test_who_comes_with_an_expired_token_is_told_so(browser: Any, site: Any) -> 
     browser.get(f"{site.address}/login#token={token}")
     wait_for(browser, tell)
     assert tell(browser) == "Your token expired on 2023-11-14; ask for a new one."
+
+
+def test_a_link_opened_where_the_sign_in_is_open_signs_in(browser: Any, site: Any) -> None:
+    browser.delete_all_cookies()
+    browser.get(f"{site.address}/login")
+    wait_for(browser, lambda b: by_id(b, "token").is_displayed())
+    browser.get(f"{site.address}/login#token={site.token('ana')}")
+    wait_for(browser, lambda b: b.current_url == f"{site.address}/")

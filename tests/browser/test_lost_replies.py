@@ -58,3 +58,79 @@ def test_an_undo_whose_reply_was_lost_is_shown_as_undone(
     assert shown(browser) == first
     assert by_id(browser, "trouble").text == ""
     assert by_id(browser, "live").text.startswith("Undone.")
+
+
+def test_a_connection_that_hangs_is_told_and_tried_again(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    first = shown(browser)
+    # As on a network that went away without a word: the first request is never answered.
+    browser.execute_script(
+        """
+        const real = window.fetch;
+        let left = 1;
+        window.fetch = (url, options) => left-- > 0
+          ? new Promise((_, refuse) => options.signal.onabort = () => refuse(options.signal.reason))
+          : real(url, options);
+        """
+    )
+    press(browser, "t")
+    wait_for(browser, lambda b: "Not saved yet" in by_id(b, "trouble").text, 30)
+    wait_for(browser, lambda _: [row[1] for row in site.labels()] == ["tie"])
+    wait_for(browser, lambda b: shown(b) != first)
+
+
+def test_an_answer_on_its_way_is_not_left_without_a_question(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    def leaves() -> bool:
+        """Whether the page would go without asking."""
+        return bool(
+            browser.execute_script(
+                "return dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+            )
+        )
+
+    site.publish([pair_of("Long.", "line\n\n" * 200, "other")])
+    sign_in(browser, site)
+    assert leaves()
+    port = int(site.address.rsplit(":", 1)[1])
+    site.kill()
+    browser.execute_script("scrollTo(0, document.body.scrollHeight)")
+    press(browser, "t")
+    trouble = wait_for(browser, lambda b: by_id(b, "trouble").text and by_id(b, "trouble"))
+    # Where the person is, not above the long text.
+    box = browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", trouble)
+    assert box["top"] >= 0
+    assert box["bottom"] <= browser.execute_script("return innerHeight")
+    assert not leaves()
+    site.start(port)
+    wait_for(browser, ready)
+    assert leaves()
+
+
+def test_who_is_signed_out_meanwhile_is_told_that_the_answer_was_not_saved(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    browser.delete_all_cookies()
+    press(browser, "t")
+    wait_for(browser, lambda b: b.current_url == f"{site.address}/login")
+    said = wait_for(browser, lambda b: by_id(b, "error").text)
+    assert "your last answer was not saved" in said
+    assert site.labels() == []
+
+
+def test_a_check_for_new_pairs_says_nothing_of_an_answer(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish([pair_of("Only.", "one", "two")])
+    sign_in(browser, site)
+    answer(browser, site, "t")
+    site.kill()
+    by_id(browser, "again").click()
+    wait_for(browser, lambda b: by_id(b, "trouble").text)
+    assert by_id(browser, "trouble").text == "The server does not respond. Trying again."

@@ -77,7 +77,8 @@ def test_no_payload_becomes_active_on_the_labelling_page(
         _wait(
             browser,
             lambda b: b.execute_script(
-                "return document.body && !document.body.ariaBusy && " + READY
+                "return document.body && !document.body.ariaBusy && "
+                "document.body.dataset.unread === undefined && " + READY
             ),
         )
         assert browser.execute_script(FIND_ACTIVE) == []

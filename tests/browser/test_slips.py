@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.labelling import by_id, press, ready, shown, sign_in, twelve, wait_for
+from tests.browser.labelling import answer, by_id, press, ready, shown, sign_in, twelve, wait_for
 
 chains = pytest.importorskip("selenium.webdriver.common.action_chains")
 
@@ -23,6 +23,58 @@ def test_a_double_click_judges_one_pair(browser: Any, site: Any, pair_of: Any, c
     time.sleep(0.5)
     wait_for(browser, ready)
     assert [row[1] for row in site.labels()] == [choice]
+
+
+@pytest.mark.parametrize("by", ["keys", "taps"])
+def test_a_second_answer_before_anybody_can_have_read_the_pair_is_none(
+    browser: Any, site: Any, pair_of: Any, by: str
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    # Each as soon as the next pair is there, which is the worst moment.
+    browser.execute_script(
+        """
+        let first = document.getElementById("prompt").textContent;
+        const again = by => {
+          if (by === "keys") document.body.dispatchEvent(
+            new KeyboardEvent("keydown", { key: "t", bubbles: true }));
+          else document.querySelector("[data-choice=tie]").click();
+        };
+        new MutationObserver(() => setTimeout(() => {
+          if (document.getElementById("prompt").textContent !== first) again(arguments[0]);
+        }, 20)).observe(document.getElementById("prompt"), { childList: true });
+        again(arguments[0]);
+        """,
+        by,
+    )
+    wait_for(browser, lambda _: site.labels())
+    time.sleep(0.3)
+    wait_for(browser, ready)
+    assert [row[1] for row in site.labels()] == ["tie"]
+    answer(browser, site, "b")
+    assert [row[1] for row in site.labels()][:2] == ["tie", "both_bad"]
+
+
+def test_a_chosen_response_is_taken_back_and_sent_unrated_by_clicks_alone(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    left, unrated = (
+        browser.find_element("css selector", one)
+        for one in ('[data-choice="left"]', '[data-strength=""]')
+    )
+    left.click()
+    assert left.get_attribute("aria-pressed") == "true"
+    time.sleep(0.6)  # Not as the second click of a double click.
+    left.click()
+    assert left.get_attribute("aria-pressed") == "false"
+    assert not unrated.is_enabled()
+    browser.find_element("css selector", '[data-choice="right"]').click()
+    unrated.click()
+    wait_for(browser, lambda _: site.labels())
+    ((_, choice, strength, _),) = site.labels()
+    assert (choice in ("a", "b"), strength) == (True, None)
 
 
 def test_a_double_click_on_undo_takes_one_answer_back(

@@ -11,7 +11,11 @@ let raw = false;
 let seen = 0; // milliseconds for which the pair was visible
 let since = 0; // when it last became visible
 let later = 0; // timer of the next check while nothing is left
+let unread = 0; // timer of a pair that has just come: nothing is chosen until it runs out
+let unsaved = false; // an answer is on its way: leaving now would lose it
 const CHECK_AGAIN_MS = 30_000;
+const REPLY_MS = 10_000; // a connection that hangs says nothing by itself
+const UNREAD_MS = 400; // whoever answers sooner means the pair before
 
 const watchTime = () => {
   const now = performance.now();
@@ -28,14 +32,26 @@ async function post(path, body) {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
     body: JSON.stringify(body ?? {}),
+    signal: AbortSignal.timeout(REPLY_MS),
   });
-  if (reply.status === 401) location.replace("/login");
+  if (reply.status === 401) {
+    const lost = unsaved;
+    unsaved = false;
+    location.replace(lost ? "/login#unsaved" : "/login");
+    await new Promise(() => {}); // The page goes; nothing else may send it elsewhere.
+  }
   const given = await reply.json().catch(() => null);
   return { status: reply.status, given: given ?? {} };
 }
 
 // Whether the reply is the server's own: a login page of the network and a part of a reply confirm nothing.
 const confirmed = ({ status, given }) => (status >= 200 && status < 300 ? Number.isInteger(given.mine) : status < 500);
+
+const WAITING = {
+  "/api/judgments": "Not saved yet: the server does not respond. Trying again; please keep this page open.",
+  "/api/undo": "Not undone yet: the server does not respond. Trying again; please keep this page open.",
+  "/api/task": "The server does not respond. Trying again.",
+};
 
 // Repeats a request until the server answers; its key ensures that it is written only once.
 async function persist(path, body) {
@@ -44,7 +60,7 @@ async function persist(path, body) {
       const result = await post(path, body);
       if (confirmed(result)) return result;
     } catch { /* the network: try again */ }
-    trouble("Not saved yet: the server does not respond. Trying again; please keep this page open.");
+    trouble(WAITING[path]);
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
@@ -76,7 +92,12 @@ function fill() {
     // The server has sanitised this HTML, and the page's policy runs only our scripts.
     if (asText) box.textContent = plain; else box.innerHTML = task[part];
   }
-  for (const side of SIDES) $(`${side}-cut`).hidden = !task[`${side}_cut`];
+  for (const side of SIDES) {
+    $(`${side}-cut`).hidden = !task[`${side}_cut`];
+    $(`${side}-empty`).hidden = Boolean($(side).textContent.trim());
+    $(`${side}-empty`).textContent = task[`${side}_raw`].trim()
+      ? "Nothing but marks of formatting; Plain shows them." : "The response is empty.";
+  }
 }
 
 function show(given) {
@@ -92,7 +113,7 @@ function show(given) {
   $("work").hidden = !task;
   $("message").hidden = Boolean(task);
   if (!task) return rest(given, rested);
-  if (fresh) { seen = 0; since = 0; watchTime(); scrollTo(0, 0); }
+  if (fresh) { seen = 0; since = 0; watchTime(); scrollTo(0, 0); letRead(); }
   fill();
   choose(null);
   $("prompt-title").focus({ preventScroll: true });
@@ -117,10 +138,12 @@ const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (n) 
 
 const send = (choice, strength, reason) => during(async () => {
   watchTime();
+  unsaved = true;
   const { status, given } = await persist("/api/judgments", {
     assignment_id: task.assignment_id, choice, strength: strength ?? null,
     reason: reason || null, visible_ms: Math.round(seen), key: newKey(),
   });
+  unsaved = false;
   if (status === 200) { trouble(""); say("Saved. Next pair."); show(given); return; }
   const why = typeof given.detail === "string" ? given.detail : `error ${status}`;
   const next = await persist("/api/task");
@@ -158,20 +181,40 @@ function skip(reason) {
   send("skip", null, reason);
 }
 
+function letRead() {
+  clearTimeout(unread);
+  document.body.dataset.unread = "";
+  unread = setTimeout(() => { unread = 0; delete document.body.dataset.unread; }, UNREAD_MS);
+}
 function pick(choice) {
-  if (!task || busy) return;
+  if (!task || busy || unread) return;
   if (SIDES.includes(choice)) choose(choice);
   else if (choice === "skip") askReason();
   else send(choice);
 }
+// A click on the chosen side takes it back.
+function press(button) {
+  const { choice } = button.dataset;
+  if (side !== null && choice === side && !busy) { choose(null); say("No response chosen."); } else pick(choice);
+}
 function rate(strength) {
-  if (task && side && !busy) send(side, strength);
+  if (task && side && !busy && !unread) send(side, strength);
 }
 
+const narrow = matchMedia("(max-width: 46rem)"); // as in style.css: there the guidelines cover the pair
+const covered = () => narrow.matches && !$("guidelines").hidden;
+function cover() {
+  for (const beneath of document.querySelectorAll("body > header, main")) beneath.inert = covered();
+}
 function toggleGuidelines() {
   const hidden = ($("guidelines").hidden = !$("guidelines").hidden);
   $("show-guidelines").setAttribute("aria-expanded", String(!hidden));
+  const was = hidden && $("guidelines").contains(document.activeElement);
+  cover();
+  if (covered()) $("close-guidelines").focus();
+  else if (was) $("show-guidelines").focus();
 }
+narrow.addEventListener("change", cover);
 function toggleRaw() {
   raw = !raw;
   $("raw").setAttribute("aria-pressed", String(raw));
@@ -201,6 +244,13 @@ document.addEventListener("keydown", (event) => {
   const control = event.target.closest("button, a, summary");
   if (key === "Enter" && control && !(side && control.dataset.choice === side)) return;
   if (!(key in KEYS)) return;
+  if (covered()) {
+    if (key === "Escape" || key === "g") toggleGuidelines();
+    return;
+  }
+  // Wide code that has the focus scrolls.
+  const within = event.target.closest(".text");
+  if (key.startsWith("Arrow") && within && event.target.scrollWidth > event.target.clientWidth) return;
   event.preventDefault();
   KEYS[key]();
 });
@@ -216,18 +266,19 @@ $("skip-form").addEventListener("submit", (event) => { event.preventDefault(); s
 $("skip-cancel").addEventListener("click", () => $("skip-dialog").close());
 
 // The second click of a double click would judge the next pair, unseen. (By keyboard, detail is 0.)
-for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", (event) => { if (event.detail < 2) pick(button.dataset.choice); });
-for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength)));
+for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", (event) => { if (event.detail < 2) press(button); });
+for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength) || null));
 for (const button of document.querySelectorAll("[data-reason]")) button.addEventListener("click", () => skip(button.dataset.reason));
 // Nor may it take back a second answer.
 $("undo").addEventListener("click", (event) => { if (event.detail < 2) undo(); });
 $("again").addEventListener("click", load);
 $("show-guidelines").addEventListener("click", toggleGuidelines);
-$("close-guidelines").addEventListener("click", () => { toggleGuidelines(); $("show-guidelines").focus(); });
+$("close-guidelines").addEventListener("click", toggleGuidelines);
 $("raw").addEventListener("click", toggleRaw);
 $("theme").addEventListener("click", toggleTheme);
 $("show-help").addEventListener("click", () => $("help-dialog").showModal());
 $("logout").addEventListener("click", signOut);
+addEventListener("beforeunload", (event) => { if (unsaved) event.preventDefault(); });
 
 const theme = localStorage.getItem("theme");
 if (theme) document.documentElement.dataset.theme = theme;

@@ -21,7 +21,7 @@ async function post(path, type, body) {
     trouble.hidden = true;
     return reply;
   }
-  trouble.textContent = reply ? `Failed: ${reason(await reply.text(), reply.status)}` : "The server cannot be reached.";
+  trouble.textContent = reply ? `Failed: ${reason(await reply.text(), reply.status)}` : "The server cannot be reached, or it ended the connection because nothing arrived.";
   trouble.hidden = false;
   return null;
 }

@@ -29,8 +29,16 @@ form.addEventListener("submit", (event) => {
   signIn(field.value.trim());
 });
 
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) {
+// Also where a link is opened in a tab that shows this page: that loads nothing.
+function readHash() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (!given.has("token") && !given.has("unsaved")) return;
   history.replaceState(null, "", "/login");
-  signIn(given);
+  if (given.has("token")) signIn(given.get("token"));
+  else {
+    error.textContent = "You were signed out, and your last answer was not saved. Sign in and judge that pair again.";
+    error.hidden = false;
+  }
 }
+addEventListener("hashchange", readHash);
+readHash();

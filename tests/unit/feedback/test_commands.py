@@ -1,6 +1,7 @@
 """The commands, as a person types them."""
 
 import json
+import shlex
 import socket
 import subprocess
 import time
@@ -78,6 +79,24 @@ def test_a_port_that_somebody_has_is_named(run: Command) -> None:
     assert code == 2
     assert error.startswith(f"port {port} of 127.0.0.1 is taken")
     assert error.count("\n") == 1
+
+
+def test_the_command_that_makes_a_token_names_the_store_of_the_page(
+    run: Command, desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.hire("ana")
+    monkeypatch.setattr("feedback.commands.run", lambda *_, ready: ready())
+
+    def said() -> str:
+        code, out, _ = run("serve", "--port", "0")
+        assert code == 0
+        return out.partition("in this folder: ")[2]
+
+    path = desk.sql("PRAGMA database_list")[0][2]
+    store = shlex.quote(path)
+    assert said() == f"python -m feedback token NAME --store {store})\n"
+    monkeypatch.setenv("RLHF_FEEDBACK_STORE", path)
+    assert said() == "python -m feedback token NAME)\n"
 
 
 def test_publish_refuses_pairs_of_another_round(

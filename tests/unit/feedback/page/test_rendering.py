@@ -9,6 +9,7 @@ import pytest
 from feedback.page.rendering import (
     MARKDOWN_CHARACTERS,
     SHOWN_CHARACTERS,
+    plain_prompt,
     prompt_html,
     text_html,
     visible,
@@ -74,6 +75,18 @@ def test_right_to_left_override_is_spelt_out() -> None:
 def test_joiners_and_letters_of_other_scripts_stay() -> None:
     text = "\u0645\u06cc\u200c\u062e\u0648 👩\u200d👧 שלום é"
     assert visible(text) == text
+
+
+def test_lines_stay_lines() -> None:
+    assert text_html("Roses are red\nViolets are blue") == (
+        "<p>Roses are red<br>\nViolets are blue</p>\n"
+    )
+
+
+def test_a_conversation_has_a_plain_form_too() -> None:
+    talk = [{"role": "user", "content": "# One\ntwo"}, {"role": "assistant", "content": "a\u200bb"}]
+    assert plain_prompt(talk) == "[user]\n# One\ntwo\n\n[assistant]\na[U+200B]b"
+    assert plain_prompt("text") == "text"
 
 
 def test_tabs_newlines_and_carriage_returns_stay_what_they_are() -> None:

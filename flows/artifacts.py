@@ -16,6 +16,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from flows.reach import is_absence
 from tasks.params.redaction import redact
 from tasks.reporting.caveats import caveats
+from tasks.reporting.without_gold import baselines, has_gold, judge_words
 from tasks.tracking.links import mlflow_runs, mlflow_ui, run_link
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED
@@ -33,9 +34,13 @@ def publish_results(results: Mapping[str, Any], round_key: str) -> None:
         round_key: the round that has just been evaluated.
     """
     shown = results_until(results, round_key)
+    about = "Reward model: accuracy on the newest policy's pairs before and after retraining."
+    if not has_gold(shown["policies"]):
+        judge = judge_words(shown["policies"])
+        about = f"Win rates are judged by {judge}." if judge else ""
     notes = [
-        f"After round {round_key}: held-out prompts, 95 % intervals. "
-        "Reward model: accuracy on the newest policy's pairs before and after retraining.",
+        f"After round {round_key}: held-out prompts, 95 % intervals. {about}".strip(),
+        *([] if has_gold(shown["policies"]) else baselines(shown["reward_models"])),
         *caveats(shown),
     ]
     with left_out_while_away("page rounds"):
@@ -114,7 +119,13 @@ def results_until(results: Mapping[str, Any], round_key: str) -> dict[str, Any]:
 
 
 def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row per policy: gold score, win rate, KL, accuracy of its round's reward model."""
+    """One row per policy: gold score, win rate, KL, accuracy of its round's reward model.
+
+    Without gold: the score by the round's reward in place of gold, and the accuracy on held-out
+    labels.
+    """
+    if not has_gold(results["policies"]):
+        return _rows_without_gold(results)
     rewards = {model["round"]: model for model in results["reward_models"]}
     return [
         {
@@ -125,6 +136,23 @@ def round_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "KL to SFT (nats)": _estimate(policy["kl"], 2),
             "reward model before": _estimate(reward.get("accuracy_before"), 3),
             "reward model after": _estimate(reward.get("accuracy_after"), 3),
+        }
+        for policy in results["policies"]
+        for reward in [rewards.get(policy["name"], {})]
+    ]
+
+
+def _rows_without_gold(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    rewards = {model["round"]: model for model in results["reward_models"]}
+    return [
+        {
+            "policy": policy["name"],
+            "score of SFT": _estimate(policy.get("proxy_sft"), 2),
+            "score": _estimate(policy.get("proxy"), 2),
+            "win rate vs SFT": _estimate(policy["win_rate_vs_sft"], 3),
+            "vs round before": _estimate(policy["win_rate_vs_previous"], 3),
+            "KL to SFT (nats)": _estimate(policy["kl"], 2),
+            "reward model on held-out labels": _estimate(reward.get("label_accuracy"), 3),
         }
         for policy in results["policies"]
         for reward in [rewards.get(policy["name"], {})]
@@ -174,7 +202,7 @@ def left_out_while_away(what: str) -> Iterator[None]:
 
 def _estimate(estimate: Mapping[str, float] | None, digits: int) -> str:
     """`0.851 [0.829, 0.873]`."""
-    if estimate is None:
+    if estimate is None or estimate["mean"] is None:
         return NONE
     mean = f"{estimate['mean']:.{digits}f}"
     if "low" not in estimate or "high" not in estimate:

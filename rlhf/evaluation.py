@@ -13,7 +13,7 @@ from rlhf.masked import sequence_sums
 from rlhf.padding import pad_left, pad_right
 from rlhf.params.evaluate import EvaluateParams
 from rlhf.special_ids import SpecialIds
-from rlhf.token_chunks import each_chunk, joined
+from rlhf.token_chunks import chunked
 
 
 @torch.no_grad()
@@ -41,16 +41,20 @@ def kl_to_reference(
         return full_kl(logits, ref_logits, temperature=temperature)
 
     result = [0.0] * len(prompts)
-    ours = share(range(len(prompts)))
+    # Rows of like length together: little of a batch is padding, and none goes through a head.
+    lengths = [len(both[0]) + len(both[1]) for both in zip(prompts, responses, strict=True)]
+    ours = share(sorted(range(len(prompts)), key=lengths.__getitem__))
     for start in range(0, len(ours), params.batch_size):
         rows = ours[start : start + params.batch_size]
         prompt_ids, prompt_mask = pad_left([prompts[row] for row in rows], tokens.pad)
         padded = pad_right([responses[row] for row in rows], tokens.pad)
         ids, mask = (tensor.to(compute.device) for tensor in padded)
+        # On the host, what is to be read makes no device wait.
+        only = padded[1]
         batch = (prompt_ids.to(compute.device), prompt_mask.to(compute.device), ids, mask)
         with compute.autocast():
             hidden = [before_response(lm.base_model, batch) for lm in (policy, reference)]
-            divergence = joined(each_chunk(policy, read, *hidden), mask)
+            divergence = chunked(policy, read, only, *hidden)
         for row, value in zip(rows, sequence_sums(divergence, mask).tolist(), strict=True):
             result[row] = value
     return totals(result)

@@ -29,12 +29,14 @@ def require_model_folder(folder: Path) -> None:
     """Raise ModelFolderError unless the folder looks like a model in Hugging Face format."""
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: no such model folder")
+    if (folder / "adapter_config.json").is_file():
+        # Beside weights, too: transformers would put the adapter on them, merged or not.
+        raise ModelFolderError(
+            f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; merge "
+            "it into its base model (peft: merge_and_unload), save that in another folder and name "
+            "it; where these weights are the merged ones, remove adapter_*"
+        )
     if not (folder / "config.json").is_file():
-        if (folder / "adapter_config.json").is_file():
-            raise ModelFolderError(
-                f"{folder}: holds an adapter (adapter_config.json), which is no model by itself; "
-                "merge it into its base model (peft: merge_and_unload) and name the merged folder"
-            )
         raise ModelFolderError(
             f"{folder}: not a model folder in Hugging Face format (no config.json)"
         )

@@ -60,6 +60,14 @@ def each_chunk(
     ]
 
 
+def chunked(
+    lm: PreTrainedModel, read: Callable[..., Tensor], only: ResponseMask, *per_token: Tensor
+) -> PerToken:
+    """One number of each token where `only` is True, 0 elsewhere; arguments as of `each_chunk`."""
+    chunks = each_chunk(lm, read, *picked(only, *per_token))
+    return _spread(chunks, only, per_token[0].device)
+
+
 def chunked_logprobs(
     lm: PreTrainedModel,
     hidden: HiddenStates,
@@ -78,7 +86,7 @@ def chunked_logprobs(
 
     if only is None:
         return joined(each_chunk(lm, read, hidden, token_ids), token_ids)
-    return _spread(each_chunk(lm, read, *picked(only, hidden, token_ids)), only, hidden.device)
+    return chunked(lm, read, only, hidden, token_ids)
 
 
 def chunked_logprobs_and_entropy(

@@ -1,39 +1,24 @@
-"""Stages `baseline`, `evaluate@K` and `test`: a policy on prompts it was not trained on.
-
-Every policy draws with the same numbers, whatever the round: responses are paired by prompt, and
-equal policies give equal responses.
-"""
+"""Stages `baseline`, `evaluate@K` and `test`: a policy on prompts it was not trained on."""
 
 import argparse
-import contextlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf.chat import decode_response
-from rlhf.compute import Compute
-from rlhf.evaluation import distinct_ngrams, kl_to_reference
-from rlhf.frozen import load_frozen_policy
-from rlhf.intervals import MIN_VALUES, TooFewValuesError, mean_interval, win_rate
-from rlhf.models import load_tokenizer
-from rlhf.positions import check_positions, longest_row
+from rlhf.evaluation import distinct_ngrams
+from rlhf.intervals import TooFewValuesError, mean_interval, win_rate
 from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
-from rlhf.seeding import Seeds
-from rlhf.special_ids import SpecialIds, load_special_ids
-from tasks.generation.responses import Generator
+from tasks.evaluating.bench import SFT, Bench, Responses
 from tasks.running.metrics_file import write_metrics
-from tasks.running.models import ERRORS, encode_prompts, load_prompts, start_compute
+from tasks.running.models import ERRORS
 from tasks.running.outcome import Status
-from tasks.running.progress import Progress
 from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
-from tasks.scoring.gold import gold_scores
-from tasks.scoring.learned import Texts, rewarded_by, score_responses
+from tasks.scoring.learned import rewarded_by
 from tasks.scoring.win_rates import Answers, judged_win_rate
 from tasks.tracking.spool import Output
 
@@ -51,142 +36,49 @@ OUR_ERRORS: Mapping[type[Exception], Status] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Responses:
-    """A policy's responses to the prompts of a split, one per prompt."""
-
-    texts: list[str]
-    ids: list[list[int]]
-    finished: list[bool]
-    gold: list[float] | None
-    """Gold scores, where the prompts are the embedded ones."""
-
-
-class Bench(contextlib.AbstractContextManager["Bench"]):
-    """Prompts, tokenizer and settings that all policies of a stage share."""
-
-    def __init__(self, stage: Stage, split: str, *, passes: int):
-        """Load the split's prompts and the SFT policy; `passes` is the total number of passes."""
-        self._params = stage.params.evaluate
-        self._rewards = stage.params.ppo.rewards
-        self.compute: Compute = start_compute(stage.params.run)
-        self._seeds = Seeds(stage.params.run.seed)
-        self._tokenizer = load_tokenizer(Path("models/sft"))
-        self.tokens: SpecialIds = load_special_ids(Path("models/sft"), self._tokenizer)
-        path = Path(f"data/prepared/prompts/{split}.jsonl")
-        rows = load_prompts(path)
-        kept, encoded, self.too_long = encode_prompts(
-            rows, self._tokenizer, self._params.max_prompt_tokens
-        )
-        if len(kept) < MIN_VALUES:
-            raise TooFewValuesError(
-                f"{path}: {len(kept)} of {len(rows)} prompts has at most "
-                f"{self._params.max_prompt_tokens} tokens (evaluate.max_prompt_tokens); "
-                f"expected {MIN_VALUES} or more"
-            )
-        self.rows = kept[: self._params.prompts]
-        self.prompts = encoded[: self._params.prompts]
-        self._generator = Generator(stage, self.compute, self.tokens)
-        self._progress = Progress(stage.name, passes, "passes")
-        self.sft = load_frozen_policy(Path("models/sft"), self.compute)
-        own = self._params
-        longest = longest_row("evaluate", own.max_prompt_tokens, own.sampling.max_new_tokens)
-        check_positions(self.sft, longest)
-
-    def responses(self, folder: Path) -> Responses:
-        """One response of a policy to each prompt."""
-        policy = load_frozen_policy(folder, self.compute)
-        ids = self._generator.respond(
-            folder,
-            policy,
-            self.prompts,
-            self._params.sampling,
-            batch_size=self._params.batch_size,
-            seed=self._seeds.named("evaluate", "sampling"),
-        )
-        self._progress.step()
-        texts = [decode_response(self._tokenizer, row) for row in ids]
-        finished = [row[-1] in self.tokens.stops for row in ids]
-        return Responses(texts, ids, finished, self._gold(texts, finished))
-
-    def _gold(self, texts: Sequence[str], finished: Sequence[bool]) -> list[float] | None:
-        return gold_scores([row["prompt"] for row in self.rows], texts, finished)
-
-    def scores(self, responses: Responses, reward_model: Path) -> list[float]:
-        """Normalised scores by what rewarded the round: its reward model, or rules."""
-        texts = Texts(
-            prompts=[row["prompt"] for row in self.rows],
-            responses=responses.texts,
-            finished=responses.finished,
-            rows=[[*prompt, *ids] for prompt, ids in zip(self.prompts, responses.ids, strict=True)],
-        )
-        scores = score_responses(reward_model, texts, self._rewards, self.compute)
-        self._progress.step()
-        return scores
-
-    def kl(self, responses: Responses, folder: Path) -> list[float]:
-        """Exact KL to SFT of each response, in nats."""
-        kl = kl_to_reference(
-            load_frozen_policy(folder, self.compute),
-            self.sft,
-            self.prompts,
-            responses.ids,
-            self._params,
-            self.tokens,
-            compute=self.compute,
-        )
-        self._progress.step()
-        return kl
-
-    @property
-    def served(self) -> dict[str, Any]:
-        """How far a server's log-probabilities are from ours, for the metrics."""
-        differences = self._generator.differences
-        return {"served_logprob_difference": differences} if differences else {}
-
-    def __exit__(self, *_: object) -> None:
-        """End the progress bar, and the server that was started."""
-        self._generator.__exit__()
-        self._progress.close()
-
-
 def run_baseline(stage: Stage) -> None:
     """Measure SFT on the held-out prompts."""
     with Bench(stage, "heldout", passes=1) as bench:
-        sft = bench.responses(Path("models/sft"))
+        sft = bench.responses(SFT)
     _publish(stage, "results/baseline", _metrics("sft", bench, sft, sft, None, None), [])
 
 
 def run_round(stage: Stage) -> None:
     """Measure the round's policy on the held-out prompts, against SFT and the round before."""
     key = str(stage.round_key)
-    with Bench(stage, "heldout", passes=6) as bench:
-        previous = bench.responses(Path(stage.round.policy))
-        _measure(stage, bench, key, f"results/evaluate/{key}", name=key, previous=previous)
+    with Bench(stage, "heldout", passes=4) as bench:
+        before = Path(stage.round.policy)
+        _measure(stage, bench, key, f"results/evaluate/{key}", name=key, before=before)
 
 
 def run_test(stage: Stage) -> None:
     """Measure the final policy on the test prompts, once."""
     final = stage.params.final
-    with Bench(stage, "test", passes=5) as bench:
-        _measure(stage, bench, final, "results/test", name=final, previous=None)
+    with Bench(stage, "test", passes=4) as bench:
+        _measure(stage, bench, final, "results/test", name=final, before=None)
 
 
 def _measure(
-    stage: Stage, bench: Bench, key: str, out: str, *, name: str, previous: Responses | None
+    stage: Stage, bench: Bench, key: str, out: str, *, name: str, before: Path | None
 ) -> None:
-    folder, judge = Path(f"models/rounds/{key}/policy"), Path(f"models/rounds/{key}/reward")
-    sft, ours = bench.responses(Path("models/sft")), bench.responses(folder)
-    scores, sft_scores = bench.scores(ours, judge), bench.scores(sft, judge)
+    folder, reward = Path(f"models/rounds/{key}/policy"), Path(f"models/rounds/{key}/reward")
+    sft, ours = bench.responses(SFT), bench.responses(folder)
+    previous = sft if before == SFT else None  # Equal policies give equal responses.
+    if before not in (None, SFT):
+        bench.expect()
+        previous = bench.responses(before)
+    scores = bench.scores(ours, reward)
     metrics = _metrics(name, bench, ours, sft, previous, bench.kl(ours, folder))
     metrics["proxy"] = {"mean": statistics.fmean(scores)}
     if ours.gold is None:
+        bench.expect()
+        sft_scores = bench.scores(sft, reward)
         metrics["proxy"] = mean_interval(scores).as_dict()
         metrics["proxy_sft"] = mean_interval(sft_scores).as_dict()
-        metrics |= _win_rate(stage, bench, ours, sft) or {
-            "win_rate_vs_sft": win_rate(scores, sft_scores).as_dict(),
-            "win_rate_judge": rewarded_by(judge, stage.params.ppo.rewards),
-        }
+        if stage.params.evaluate.judge == "reward":
+            metrics |= _rewarded(stage, bench, reward, scores, sft_scores, sft, previous)
+        else:
+            metrics |= _judged(stage, bench, ours, sft, previous)
     samples = [
         {
             "prompt_id": row["prompt_id"],
@@ -204,20 +96,52 @@ def _measure(
     _publish(stage, out, metrics, samples)
 
 
-def _win_rate(stage: Stage, bench: Bench, ours: Responses, sft: Responses) -> dict[str, Any] | None:
-    """The win rate by the judge of `evaluate.judge`; None where that is the round's own reward."""
-    if (judge := stage.params.evaluate.judge) == "reward":
-        return None
-    stage.go_on_alone()  # A judge is asked once.
-    share = judged_win_rate(
-        judge,
-        stage.params.label,
-        stage.params.run,
-        prompts=[row["prompt"] for row in bench.rows],
-        ours=Answers(texts=ours.texts, finished=ours.finished),
-        sft=Answers(texts=sft.texts, finished=sft.finished),
-    )
-    return {"win_rate_vs_sft": share, "win_rate_judge": f"label.{judge}"}
+def _rewarded(
+    stage: Stage,
+    bench: Bench,
+    reward: Path,
+    scores: Sequence[float],
+    sft_scores: Sequence[float],
+    sft: Responses,
+    previous: Responses | None,
+) -> dict[str, Any]:
+    """Win rates by what rewarded the round."""
+    found: dict[str, Any] = {
+        "win_rate_judge": rewarded_by(reward, stage.params.ppo.rewards),
+        "win_rate_vs_sft": win_rate(scores, sft_scores).as_dict(),
+    }
+    if previous is sft:
+        found["win_rate_vs_previous"] = found["win_rate_vs_sft"]
+    elif previous is not None:
+        bench.expect()
+        before = bench.scores(previous, reward)
+        found["win_rate_vs_previous"] = win_rate(scores, before).as_dict()
+    return found
+
+
+def _judged(
+    stage: Stage, bench: Bench, ours: Responses, sft: Responses, previous: Responses | None
+) -> dict[str, Any]:
+    """Win rates by the judge of `evaluate.judge`, which is asked once about each pair."""
+    judge = stage.params.evaluate.judge
+    assert judge != "reward"
+    stage.go_on_alone()
+
+    def wins(theirs: Responses) -> dict[str, Any]:
+        return judged_win_rate(
+            judge,
+            stage.params.label,
+            stage.params.run,
+            prompts=[row["prompt"] for row in bench.rows],
+            ours=Answers(texts=ours.texts, finished=ours.finished),
+            theirs=Answers(texts=theirs.texts, finished=theirs.finished),
+        )
+
+    found = {"win_rate_judge": f"label.{judge}", "win_rate_vs_sft": wins(sft)}
+    if previous is not None:
+        over_sft = found["win_rate_vs_sft"]
+        found["win_rate_vs_previous"] = over_sft if previous is sft else wins(previous)
+    return found
 
 
 def _metrics(

@@ -21,7 +21,8 @@ PRESETS = ((300_000_000, "smollm2-135m"), (2_000_000_000, "1b-gpu"))
 def embedded_recipe(params: Params, parameters: int) -> str | None:
     """What is wrong where a large model of one's own meets the embedded model's optimisers.
 
-    Only optimisers of all weights count: adapters and a head alone bear such rates.
+    Only optimisers that are used, and of all weights, count: adapters and a head alone bear such
+    rates.
     """
     if params.base.model is None or parameters < LARGE:
         return None
@@ -40,11 +41,13 @@ def embedded_recipe(params: Params, parameters: int) -> str | None:
 def _embedded_optimisers(params: Params) -> list[str]:
     sft, reward, ppo = params.sft, params.reward, params.ppo
     embedded = {
-        "sft.optimiser": _same_rates(sft.optimiser, SFTParams().optimiser),
+        "sft.optimiser": _same_rates(sft.optimiser, SFTParams().optimiser) and sft.lora is None,
         "reward.optimiser": _same_rates(reward.optimiser, RewardParams().optimiser)
+        and reward.model is None
         and reward.lora is None,
         "ppo.optimiser": _same_rates(ppo.optimiser, PPOParams().optimiser) and ppo.lora is None,
         "ppo.value_optimiser": _same_rates(ppo.value_optimiser, PPOParams().value_optimiser)
+        and ppo.has_value_function()
         and ppo.value_model == "separate",
     }
     return [key for key, same in embedded.items() if same]

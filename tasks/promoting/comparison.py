@@ -127,7 +127,7 @@ class Comparison:
             self._params.run,
             prompts=prompts,
             ours=Answers(texts=ours.texts, finished=ours.finished),
-            sft=Answers(texts=theirs.texts, finished=theirs.finished),
+            theirs=Answers(texts=theirs.texts, finished=theirs.finished),
         )
         wins = Interval(**{end: share[end] for end in ("mean", "low", "high", "n")})
         return f"label.{judge}", wins

@@ -70,7 +70,9 @@ def rounds_without_gain(results: Mapping[str, Any]) -> dict[str, str]:
     elsewhere = results.get("started_elsewhere", [])
     for policy in results["policies"]:
         wins = policy.get("win_rate_vs_previous")
-        if wins and wins["low"] <= EVEN:
+        # Of a round that began with SFT, `undistinguished` and `worse_than_sft` say it.
+        of_sft = policy.get("gold") is None and wins == policy.get("win_rate_vs_sft")
+        if wins and wins["low"] <= EVEN and not of_sft:
             name = policy["name"]
             how = "worse than" if wins["high"] < EVEN else "not distinguishable from"
             other = "that sampled its comparisons" if name in elsewhere else "it started from"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.reporting.caveats import caveats
-from tasks.reporting.without_gold import baselines, heldout_loss, judge_words
+from tasks.reporting.without_gold import baselines, has_gold, heldout_loss, judge_words
 
 HEADER = (
     ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
@@ -30,7 +30,7 @@ def result_table(summary: Mapping[str, Any]) -> str:
     """
     policies, test = summary["policies"], summary["test"]
     rewards = {model["round"]: model for model in summary["reward_models"]}
-    gold = not policies or any(policy.get("gold") for policy in policies)
+    gold = has_gold(policies)
     widths, header, row_of = WIDTHS, HEADER, _row
     if not gold:
         widths, header, row_of = NO_GOLD_WIDTHS, NO_GOLD_HEADER, _row_without_gold

@@ -16,6 +16,11 @@ MANY = 0.1
 """Share of the prompts above which those without a verdict are worth a note."""
 
 
+def has_gold(policies: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of them has a gold score, or none has been measured yet."""
+    return not policies or any(policy.get("gold") for policy in policies)
+
+
 def judge_words(policies: Sequence[Mapping[str, Any]]) -> str | None:
     """Who judged the win rates, in words; None where gold did."""
     judges = [policy.get("win_rate_judge") for policy in policies if policy.get("win_rate_vs_sft")]

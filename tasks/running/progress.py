@@ -31,6 +31,13 @@ class Progress:
             else None
         )
 
+    def expect(self, count: int = 1) -> None:
+        """Note that the total is larger by so many."""
+        self._total += count
+        if self._bar is not None:
+            self._bar.total = self._total
+            self._bar.refresh()
+
     def step(self, count: int = 1, **metrics: float) -> None:
         """Note `count` more steps; a plain line comes out every ten seconds and at the end."""
         if count == 0:

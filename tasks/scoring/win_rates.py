@@ -1,4 +1,4 @@
-"""Win rates against SFT by a judge, where there is no gold score to compare."""
+"""Win rates by a judge, where there is no gold score to compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ def judged_win_rate(
     *,
     prompts: Sequence[Prompt],
     ours: Answers,
-    sft: Answers,
+    theirs: Answers,
 ) -> dict[str, Any]:
-    """How often the judge of section `label` prefers our response to SFT's, with its interval.
+    """How often the judge of section `label` prefers our response to theirs, with its interval.
 
     Ties count half, equal texts among them, about which nobody is asked. What the judge skipped
     does not count; `skipped` says how many.
@@ -45,7 +45,7 @@ def judged_win_rate(
     """
     pairs, equal = [], 0
     for number, prompt in enumerate(prompts):
-        a, b = ours.texts[number], sft.texts[number]
+        a, b = ours.texts[number], theirs.texts[number]
         if a == b:
             equal += 1
             continue
@@ -57,7 +57,7 @@ def judged_win_rate(
                 response_a=a,
                 response_b=b,
                 finished_a=ours.finished[number],
-                finished_b=sft.finished[number],
+                finished_b=theirs.finished[number],
             )
         )
     judgments = _ask(judge, params, pairs, run) if pairs else []

@@ -109,3 +109,20 @@ def test_preferences_alone_become_a_policy_and_a_table_without_gold(
     judged = build_results(offline, ["r1"], seed=0, test_policy="r1")["policies"][1]
     assert judged["win_rate_judge"] == "label.reward_model"
     assert judged["win_rate_vs_sft"] == before | {"skipped": 0}
+    # The round began with SFT.
+    assert judged["win_rate_vs_previous"] == judged["win_rate_vs_sft"]
+
+    # A second round that has changed nothing: even with the policy before, as far from SFT as that.
+    shutil.copytree(offline / "models/rounds/r1", offline / "models/rounds/r2")
+    parts = {name: f"models/rounds/r1/{name}" for name in ("policy", "reward")}
+    second = {"policy": parts["policy"], "start": parts["policy"], "reward_model": parts["reward"]}
+    second["preferences"] = "data/rounds/r1/preferences"
+    stage_world.set_params(offline, "rounds", {"r2": second})
+    for judge, skipped in (("reward_model", {"skipped": 0}), ("reward", {})):
+        stage_world.set_params(offline, "evaluate", {"judge": judge})
+        assert evaluate.main(["--round", "r2"]) == 0
+        path = offline / "results/evaluate/r2/metrics.json"
+        measured = json.loads(path.read_text(encoding="utf-8"))
+        assert measured["win_rate_vs_sft"] == before | skipped
+        assert measured["win_rate_vs_previous"]["mean"] == 0.5
+    assert before["mean"] != 0.5

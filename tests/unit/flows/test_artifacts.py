@@ -62,15 +62,53 @@ def test_a_row_has_the_policy_and_the_reward_model_that_made_it():
 
 def test_where_nothing_was_measured_the_row_says_so():
     results = {
-        "policies": [policy("r1", None)],
+        "policies": [policy("sft", 4.5), policy("r1", None)],
         "reward_models": [
             {"round": "r1", "accuracy_before": None, "accuracy_after": {"mean": 0.7}}
         ],
     }
-    (row,) = round_rows(results)
+    _, row = round_rows(results)
     assert row["gold score (of 10)"] == "-"
     assert row["reward model before"] == "-"
     assert row["reward model after"] == "0.700"
+
+
+def test_without_gold_a_row_has_scores_and_the_accuracy_on_labels():
+    first = policy("r1", None) | {"proxy": estimate(1.4), "proxy_sft": estimate(0.1)}
+    sft = policy("sft", None) | {"win_rate_vs_sft": None, "proxy": {"mean": None}}
+    model = {"round": "r1", "accuracy_before": None, "accuracy_after": None}
+    results = {
+        "policies": [sft, first],
+        "reward_models": [model | {"label_accuracy": estimate(0.71)}],
+    }
+    before, after = round_rows(results)
+    assert (before["score"], before["reward model on held-out labels"]) == ("-", "-")
+    assert after == {
+        "policy": "r1",
+        "score of SFT": "0.10 [0.05, 0.15]",
+        "score": "1.40 [1.35, 1.45]",
+        "win rate vs SFT": "0.800 [0.750, 0.850]",
+        "vs round before": "-",
+        "KL to SFT (nats)": "3.00 [2.95, 3.05]",
+        "reward model on held-out labels": "0.710 [0.660, 0.760]",
+    }
+
+
+def test_without_gold_the_page_names_the_judge_and_the_baselines(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    said = {}
+    monkeypatch.setattr("flows.artifacts.create_table_artifact", lambda **page: said.update(page))
+    judged = policy("r1", None) | {"win_rate_judge": "reward_model"}
+    model = {"round": "r1", "accuracy_before": None, "accuracy_after": None}
+    model |= {"label_accuracy": estimate(0.71), "label_longer_wins": estimate(0.6)}
+    results = {"policies": [judged], "reward_models": [model], "test": None}
+
+    publish_results(results, "r1")
+
+    assert "judged by the reward model that the policy was trained on" in said["description"]
+    assert "Baselines on the held-out labels of r1: longer wins 0.600." in said["description"]
+    assert "before and after retraining" not in said["description"]
 
 
 def test_after_a_round_nothing_is_shown_that_an_earlier_run_left_behind():

@@ -52,6 +52,28 @@ def test_s60_the_kl_of_a_response_is_the_sum_over_its_tokens_and_the_whole_vocab
     assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_no_padding_goes_through_a_head_and_rows_of_like_length_share_a_batch():
+    lms, heads, widths = (tiny.llama(0), tiny.llama(1)), [], []
+    for lm in lms:
+        lm.get_output_embeddings().register_forward_pre_hook(
+            lambda _, given: heads.append(given[0].shape[:-1].numel())
+        )
+        lm.base_model.embed_tokens.register_forward_pre_hook(
+            lambda _, given: widths.append(given[0].shape[-1])
+        )
+    kl(*lms, batch_size=1)
+    alone = sum(widths)
+    widths.clear()
+    heads.clear()
+
+    kl(*lms, batch_size=2)
+
+    assert sum(heads) == len(lms) * sum(map(len, ANSWERS))
+    lengths = sorted(len(p) + len(a) for p, a in zip(PROMPTS, ANSWERS, strict=True))
+    assert alone == 2 * sum(lengths)
+    assert widths[0] < max(lengths)
+
+
 def test_s11_a_policy_has_no_kl_to_itself(assert_close):
     assert_close(kl(tiny.llama(), tiny.llama()), [0.0] * 4, rtol=0, atol=1e-6)
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf.chat import TokenizerError
+from rlhf.classifiers import load_classifier
 from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.reward_models import load_reward_model
@@ -112,6 +113,14 @@ def test_a_model_that_cannot_be_used_is_refused_for_its_config(tmp_path: Path, c
     with pytest.raises(ModelFolderError, match=said) as caught:
         load_policy(tmp_path, CPU)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("load", [load_policy, load_classifier])
+def test_merged_weights_beside_their_adapter_are_not_given_it_again(tmp_path: Path, load):
+    tiny.llama().save_pretrained(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelFolderError, match=r"where these weights are the merged ones, remove"):
+        load(tmp_path, CPU)
 
 
 def test_a_folder_with_an_adapter_alone_is_refused_with_the_way_out(tmp_path: Path):

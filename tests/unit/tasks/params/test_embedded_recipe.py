@@ -63,6 +63,19 @@ def test_rates_of_ones_own_are_left_alone_one_by_one(params: Params) -> None:
     assert embedded_recipe(replace(params, ppo=own), 134_515_008) is None
 
 
+def test_rates_that_nothing_uses_are_left_alone(params: Params) -> None:
+    """Without a value function or a reward model of one's own, and with SFT's adapters."""
+    params = replace(params, sft=replace(params.sft, lora=LoraParams()))
+    params = replace(params, ppo=replace(params.ppo, optimiser=OWN))
+    for model in ("none", "mine/classifier"):
+        scored = replace(params, reward=replace(params.reward, model=model))
+        found = embedded_recipe(scored, 134_515_008)
+        assert "but ppo.value_optimiser is that" in str(found)
+        for advantage in ("rloo", "grpo", "reinforce_pp"):
+            ppo = replace(scored.ppo, advantage=advantage, samples_per_prompt=4)
+            assert embedded_recipe(replace(scored, ppo=ppo), 134_515_008) is None
+
+
 def test_the_embedded_rates_are_known_whatever_the_schedule(params: Params) -> None:
     sft = replace(params.sft.optimiser, schedule="constant", warmup_steps=3)
     found = embedded_recipe(replace(params, sft=replace(params.sft, optimiser=sft)), 134_515_008)

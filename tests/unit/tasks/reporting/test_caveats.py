@@ -79,6 +79,14 @@ def test_a_round_that_gained_nothing_and_one_that_lost_are_named() -> None:
     ]
 
 
+def test_a_first_round_without_gold_is_compared_with_sft_in_one_sentence() -> None:
+    even = estimate(0.48, 0.52, 0.56)
+    found = results(wins=(even, even), against_previous=even)
+    (of_r1, of_test) = caveats(found)
+    assert of_r1.startswith("r1 is not distinguishable from SFT: ")
+    assert of_test.startswith("test (r1) is not distinguishable from SFT: ")
+
+
 def test_what_was_not_measured_contradicts_nothing() -> None:
     begun = {"policies": [{"name": "sft", "gold": None}], "reward_models": [], "test": None}
     assert caveats(begun) == []

@@ -33,7 +33,7 @@ def test_a_classifier_judges_each_prompt_once_and_equal_texts_are_ties(tmp_path:
         for prompt, one, other in zip(prompts, ours.texts, sft.texts, strict=True)
     ][:3]
     params = LabelParams(annotators="none", reward_model=str(tmp_path))
-    found = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=ours, sft=sft)
+    found = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=ours, theirs=sft)
     assert found == {**hits_interval([*map(float, wins), 0.5]).as_dict(), "skipped": 0}
-    turned = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=sft, sft=ours)
+    turned = judged_win_rate("reward_model", params, RUN, prompts=prompts, ours=sft, theirs=ours)
     assert turned["mean"] == pytest.approx(1 - found["mean"])

@@ -134,9 +134,12 @@ def _take_in(root: Path, order: Order, answer: Answer, remote: str, execution: s
     adopt_notes(root, order, answer)
     adopt_entry(root, order, answer)
     if remotes.dvc(root, execution, "pull", "--quiet", "--force", order.stage, logger=logger):
-        lock.unlink()
-        if before is not None:
-            lock.write_bytes(before)
+        if before is None:
+            lock.unlink()
+        else:
+            draft = lock.with_name(f".{lock.name}.{os.getpid()}")
+            draft.write_bytes(before)
+            draft.replace(lock)
         return Ending("failed", f"`dvc pull {order.stage}` failed; the log says why")
     try:
         forget_order(root, order, remote)

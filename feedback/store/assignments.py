@@ -71,6 +71,9 @@ _room = _rows.c.needed > _at_it
 _IS_WANTED = select(_rows.c.pair_id).where(
     _rows.c.round == bindparam("round"), _rows.c.pair_id == bindparam("pair"), schema.WANTED
 )
+_WANTED_SOMEWHERE = select(_rows.c.pair_id).where(
+    _rows.c.pair_id == bindparam("pair"), schema.WANTED
+)
 _HAS_ROOM = _IS_WANTED.where(_room)
 _answered = exists().where(
     _table.c.pair_id == _rows.c.pair_id,
@@ -159,9 +162,13 @@ def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
 
 
 def is_open_to_answers(connection: Connection, task: Task) -> bool:
-    """Whether its pair needs more answers than have been given; a check is always open."""
-    where = {"round": task.round, "pair": task.pair.pair_id}
-    return task.purpose != "label" or connection.execute(_IS_WANTED, where).first() is not None
+    """Whether its pair needs more answers than have been given; a check is always open.
+
+    In any round: labels belong to content.
+    """
+    where = {"pair": task.pair.pair_id}
+    wanted = connection.execute(_WANTED_SOMEWHERE, where).first() is not None
+    return task.purpose != "label" or wanted
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:

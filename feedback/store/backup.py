@@ -1,5 +1,6 @@
 """Copies of a SQLite store in one file: taken while the page is open, and restored."""
 
+import fcntl
 import os
 import sqlite3
 from contextlib import closing
@@ -57,8 +58,14 @@ def _copy(source: Path, target: Path) -> int:
     """Copies a whole store, or leaves no trace."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    draft = os.open(part, os.O_CREAT | os.O_WRONLY, 0o600)
     try:
+        fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(draft)
+        raise BackupError(f"{target} is being written by somebody else; wait for it") from None
+    try:
+        os.ftruncate(draft, 0)  # What a killed one has left.
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as old,
             closing(sqlite3.connect(part)) as new,
@@ -67,13 +74,16 @@ def _copy(source: Path, target: Path) -> int:
             # One file, without a log beside it.
             new.execute("PRAGMA journal_mode=DELETE")
             labels = _checked(new)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        os.fsync(draft)
         part.rename(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
     except sqlite3.DatabaseError as error:
         raise BackupError(f"{source}: not a labelling store ({error})") from error
     finally:
         part.unlink(missing_ok=True)
+        os.close(draft)
     return labels
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preferences.withdrawals import Tombstone
+from rlhf.manifests import flush
 from tasks.workspace.withdrawn import LOG, WITHDRAWN, tombstones_in
 
 
@@ -25,19 +26,22 @@ def missing(root: Path, name: str, wanted: Iterable[Tombstone]) -> list[Tombston
 
 
 def add(root: Path, name: str, tombstones: Iterable[Tombstone]) -> None:
-    """Add to the file, so that a reader sees the old one or the new one."""
+    """Add to the file, on disk when this returns; a reader sees the old one or the new one."""
     path = root / name
     before = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     lines = [f"{line}\n" for line in before.splitlines()] + [one.line() for one in tombstones]
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text("".join(lines), encoding="utf-8")
+    flush(draft)
     draft.replace(path)
+    flush(path.parent)
 
 
 def log(root: Path, entry: Mapping[str, Any]) -> None:
-    """Add an entry to the log, with the time."""
+    """Add an entry to the log, with the time; on disk when it returns."""
     at = datetime.now(tz=UTC).isoformat(timespec="seconds")
     (root / LOG).parent.mkdir(parents=True, exist_ok=True)
     with (root / LOG).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({"at": at, **entry}) + "\n")
+    flush(root / LOG)

@@ -28,8 +28,9 @@ class MarkError(Exception):
 def carry_out(root: Path, plan: Plan) -> list[str]:
     """Mark the models, note the tombstones, remove everything; the versions that were marked.
 
-    First what keeps it away, then what removes it: what an interruption leaves, the same command
-    finds again. What remains of own files is worked out before anything is changed.
+    First what keeps it away, and the log, by which the gate knows models; then what removes it.
+    What an interruption leaves, the same command finds again, and logs again what it removes then.
+    What remains of own files is worked out before anything is changed.
 
     Raises:
         OwnRowsError: an own file is no longer JSON Lines; nothing was changed.
@@ -40,6 +41,7 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
     for name, tombstones in plan.tombstones.items():
         if tombstones:
             add(root, name, tombstones)
+    log(root, _entry(root, plan, marked))
     for url, found in plan.stores:
         database = Database(url)
         try:
@@ -58,7 +60,6 @@ def carry_out(root: Path, plan: Plan) -> list[str]:
             one.path.unlink(missing_ok=True)
             if one.place != "cache":
                 _remove_empty(one.path.parent)
-    log(root, _entry(root, plan, marked))
     return marked
 
 

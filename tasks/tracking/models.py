@@ -29,6 +29,8 @@ from mlflow.types.schema import ParamSchema, ParamSpec
 
 from tasks.tracking.spool import link_or_copy
 from tasks.tracking.store import Store
+from tasks.workspace.shared_weights import DRAFTS
+from tasks.workspace.worktrees import WORK
 
 ModelKind = Literal["policy", "reward_model"]
 
@@ -72,7 +74,11 @@ def log_model(
         params=params,
         model_type=kind,
     )
-    with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
+    # On the same disk, and not among outputs, where a kill would leave it to change their hash.
+    roots = (one for one in folder.absolute().parents if (one / WORK).is_dir())
+    place = next((root / DRAFTS for root in roots), folder.parent)
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as draft:
         _write_folder(Path(draft), kind, folder, config["architectures"][0])
         _describe(kind, config["architectures"][0], run_id, model.model_id).save(
             str(Path(draft) / "MLmodel")

@@ -17,7 +17,12 @@ from tasks.params.loading import ParamsError, check_params, read_yaml
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import Driver, refuse_if_busy, sole_use
 from tasks.workspace.held import held
-from tasks.workspace.withdrawn import bring_withdrawn, set_aside, withdrawn_files
+from tasks.workspace.withdrawn import (
+    WITHDRAWN,
+    bring_withdrawn,
+    tombstones_in,
+    withdrawn_files,
+)
 from tasks.workspace.worktrees import (
     VARIANTS_FOLDER,
     WorkspaceError,
@@ -94,13 +99,14 @@ def _overlaid_workspace(
         with held(workspace.parent / ".lock"):
             if workspace.exists():
                 refuse_if_busy(workspace)
-            own = {path.relative_to(workspace).as_posix(): path.read_bytes()
-                   for path in withdrawn_files(workspace)}  # fmt: skip
-            _check_out(root, workspace, _snapshot(root))
+            for file in WITHDRAWN:  # Damaged ones are refused before anything is changed.
+                tombstones_in(root, file)
+            kept = _set_aside(workspace)
+            _check_out(root, workspace, _snapshot(root), kept)
             stack.enter_context(sole_use(workspace, driver))
         bring_withdrawn(root, workspace)
-        with set_aside(own) as before:
-            bring_withdrawn(before, workspace)
+        bring_withdrawn(kept, workspace)
+        shutil.rmtree(kept)
         _write_params(workspace / "params.yaml", overlay)
         link_own_files(root, workspace)
         share_cache(root, workspace)
@@ -134,23 +140,45 @@ def _snapshot(root: Path) -> str:
     return worktree_git(root, "stash", "create") or head
 
 
-def _check_out(root: Path, workspace: Path, commit: str) -> None:
-    """Bring the tracked files to `commit`; ignored ones and what a run writes stay.
+def _set_aside(workspace: Path) -> Path:
+    """A folder beside the workspace with what of it a checkout overwrites and nobody else has.
 
-    That is dvc.lock and metrics/: the main line's know nothing of what this variant has run.
+    It stays until all of that is back: who is killed in between finds it here the next time.
     """
+    kept = workspace.with_name(f".{workspace.name}.kept")
+    if not (workspace / ".git").exists():
+        shutil.rmtree(kept, ignore_errors=True)
+    if not kept.exists():
+        draft = kept.with_name(f"{kept.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        for path in [*withdrawn_files(workspace), *_results(workspace)]:
+            target = draft / path.relative_to(workspace)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        draft.rename(kept)
+    return kept
+
+
+def _results(folder: Path) -> list[Path]:
+    """What a run writes and git tracks: the main line's know nothing of this variant's runs."""
+    files = [folder / "dvc.lock", *(folder / "metrics").rglob("*.json")]
+    return [path for path in files if path.exists()]
+
+
+def _check_out(root: Path, workspace: Path, commit: str, kept: Path) -> None:
+    """Bring the tracked files to `commit`, but for results, which come from `kept`."""
     forget_lost(root, workspace)
     if not (workspace / ".git").exists():
         worktree_git(root, "worktree", "add", "--force", "--detach", str(workspace), commit)
         return
-    files = [workspace / "dvc.lock", *(workspace / "metrics").rglob("*.json")]
-    kept = {path: path.read_bytes() for path in files if path.exists()}
     worktree_git(workspace, "checkout", "--force", "--detach", commit)
-    if kept:
+    if results := _results(kept):
         shutil.rmtree(workspace / "metrics", ignore_errors=True)
-    for path, content in kept.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    for path in results:
+        target = workspace / path.relative_to(kept)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def _write_params(path: Path, overlay: Mapping[str, object]) -> None:

@@ -1,0 +1,44 @@
+"""A second withdrawal keeps the first; long files are searched to their end; modes stay."""
+
+import json
+
+from preferences.withdrawals import WITHDRAWN_JUDGMENTS, load_withdrawals
+from tasks.forget import main
+from tasks.forgetting.places import TEXT_START
+from tests.traced_world import World
+from tests.unit.tasks.forgetting.test_forgotten import name_own
+
+
+def test_a_second_withdrawal_keeps_the_tombstones_of_the_first(world: World) -> None:
+    for name in ("ann", "bob"):
+        assert main(["--annotator", name, "--yes"]) == 0
+
+    found = load_withdrawals(world.root / WITHDRAWN_JUDGMENTS)
+    assert found.holds("annotator", "ann")
+    assert found.holds("annotator", "bob")
+    assert len(found.salts) == 1
+
+
+def test_what_stands_at_the_end_of_a_long_file_goes_too(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    rows = [{"prompt": f"question {n}"} for n in range(TEXT_START // 10)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert len(text) > TEXT_START
+    own.write_text(text + json.dumps({"prompt": "Kim asks"}) + "\n")
+    name_own(world, own.name)
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert own.read_text() == text
+
+
+def test_a_file_of_ones_own_stays_as_private_as_it_was(world: World) -> None:
+    own = world.root / "mine.jsonl"
+    own.write_text(json.dumps({"prompt": "Kim asks"}) + "\n" + json.dumps({"prompt": "x"}) + "\n")
+    own.chmod(0o600)
+    name_own(world, own.name)
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert "Kim" not in own.read_text()
+    assert own.stat().st_mode & 0o777 == 0o600

@@ -6,10 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dvc.config import Config, ConfigError
+
 from flows import processes
 from flows.environment import stage_environment
 from tasks.params.redaction import redact
 from tasks.workspace.git import git
+
+TRANSFERS = ("push", "pull", "fetch")
+"""Commands of DVC's that use the default remote."""
+ABSENT = 1
+"""Exit code where that is a folder which is not there."""
 
 
 def dvc(
@@ -20,8 +27,12 @@ def dvc(
 ) -> int:
     """Exit code of a command of DVC's, which ends when we do; what it says goes to the log.
 
-    It waits where another process uses DVC in this workspace.
+    It waits where another process uses DVC in this workspace. To and from a remote that is a folder
+    which is not there nothing is transferred: DVC would make it, on whichever disk is in its place.
     """
+    if arguments[0] in TRANSFERS and (problem := _absent_folder(workspace)):
+        logger.error("%s", problem)
+        return ABSENT
     process = processes.start(
         [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments],
         cwd=workspace,
@@ -31,6 +42,19 @@ def dvc(
     for line in processes.lines(process):
         logger.info("%s", redact(line.decode("utf-8", "replace")))
     return process.wait()
+
+
+def _absent_folder(workspace: Path) -> str:
+    """What to say of DVC's default remote if it is a folder that is not there; else empty."""
+    try:
+        config = Config(dvc_dir=str(workspace / ".dvc"))
+    except ConfigError:  # Which DVC itself explains.
+        return ""
+    name = config["core"].get("remote", "")
+    url = config["remote"].get(name, {}).get("url", "")
+    if not url or "://" in url or Path(url).is_dir():
+        return ""
+    return f"DVC's remote {name!r}, {url}: no such folder; mount it, or make it if it is new"
 
 
 def dvc_remote(workspace: Path) -> str:

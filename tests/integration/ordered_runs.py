@@ -175,6 +175,7 @@ def checkout_fixture(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         "[core]\n    analytics = false\n    remote = shared\n"
         "['remote \"shared\"']\n    url = ../../data-remote\n"
     )
+    (checkout.folder / "data-remote").mkdir()
     (root / ".dvc/.gitignore").write_text("/config.local\n/tmp\n/cache\n")
     (root / ".gitignore").write_text("/.work/\n/results/\n/reports/\n")
     (root / "dvc.yaml").write_text(PIPELINE)

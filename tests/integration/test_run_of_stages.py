@@ -20,6 +20,7 @@ def checkout(tmp_path: Path) -> Checkout:
     checkout = Checkout(tmp_path)
     copy_tiny_repository(checkout.root, rounds=2)
     checkout.git("init", "--quiet", "--initial-branch=main")
+    (tmp_path / "data-remote").mkdir()
     checkout.dvc("remote", "add", "--default", "shared", str(tmp_path / "data-remote"))
     checkout.git("add", "--all")
     checkout.git("commit", "--quiet", "-m", "tiny")

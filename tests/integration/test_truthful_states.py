@@ -123,6 +123,7 @@ def stage_of_another_machine(world: World) -> Iterator["subprocess.Popen[bytes]"
     clone = world.folder / "clone"
     world.git("clone", "--quiet", str(origin), str(clone))
     remote = ("remote", "add", "--local", "--default", "shared", str(world.folder / "data"))
+    (world.folder / "data").mkdir()
     world.dvc(*remote, cwd=clone)
     code = "from flows.stage_flow import remote_stage; remote_stage(stage='sft', revision='main')"
     with subprocess.Popen([sys.executable, "-c", code], cwd=clone, env=world.env) as process:

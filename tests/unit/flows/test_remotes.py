@@ -32,8 +32,23 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "['remote \"shared\"']\n    url = ../../remote\n"
     )
     (root / "rows").write_text("1")
+    (tmp_path / "remote").mkdir()
     subprocess.run([sys.executable, "-m", "dvc", "add", "--quiet", "rows"], cwd=root, check=True)
     return root
+
+
+@pytest.mark.parametrize("command", [("push",), ("pull", "--quiet")])
+def test_a_remote_that_is_not_mounted_is_not_made_anew(
+    workspace: Path, caplog: pytest.LogCaptureFixture, command: tuple[str, ...]
+):
+    folder = workspace.parent / "remote"
+    folder.rmdir()
+
+    assert remotes.dvc(workspace, "e", *command, logger=LOGGER) != 0
+
+    said = f"DVC's remote 'shared', {folder}: no such folder; mount it, or make it if it is new"
+    assert caplog.messages == [said]
+    assert not folder.exists()
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (checkout / ".dvc/config").write_text(
         "[core]\n    remote = shared\n['remote \"shared\"']\n    url = ../../data\n"
     )
+    (tmp_path / "data").mkdir()
     (checkout / ".dvc/.gitignore").write_text("/config.local\n/tmp\n/cache\n")
     (checkout / ".gitignore").write_text("/.work/\n")
     for command in (

@@ -44,6 +44,9 @@ Reply with one word: 1, 2 or tie."""
 CUT = "\n(This answer was cut at its length limit; its writer had not ended.)"
 """Follows an answer that is not finished."""
 
+BY_POSITION = "the verdicts in the two orders differ"
+"""The reason of a tie where the model chose the same place twice, whatever stood in it."""
+
 _VERDICT = re.compile(
     r"[\W_]*(?:the )?(?:(?:better|best|final) )?"
     r"(?:(?:answer|response|assistant|verdict)[\W_]+){0,2}(?:is )?"
@@ -165,7 +168,7 @@ class LanguageModelAnnotator:
             first, second = self._verdict(pair, "AB"), self._verdict(pair, "BA")
             choice: Choice = first if first == second else "tie"
             if first != second:
-                reason = "the verdicts in the two orders differ"
+                reason = BY_POSITION
         except VerdictError as error:
             choice, reason = "skip", str(error)
         return Judgment.of(

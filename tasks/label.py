@@ -12,6 +12,7 @@ from feedback.annotators import (
     MissingJudgmentsError,
     RubricAnnotator,
 )
+from feedback.judges import BY_POSITION
 from feedback.judgments import Pair, read_pairs, to_lines
 from preferences.records import Judgment, JudgmentError
 from preferences.withdrawals import WithdrawalsError, load_withdrawals
@@ -40,7 +41,13 @@ def run(stage: Stage) -> None:
     # A blank line holds no judgment, and DVC warns of a file of 0 bytes.
     target.write_text(to_lines([j.to_row() for j in judgments]) or "\n", encoding="utf-8")
     counts = Counter(judgment.choice for judgment in judgments)
-    metrics = {"judgments": len(judgments), **{f"chose_{c}": n for c, n in sorted(counts.items())}}
+    metrics: dict[str, float] = {"judgments": len(judgments)}
+    metrics |= {f"chose_{c}": n for c, n in sorted(counts.items())}
+    if stage.params.label.annotators == "language_model":
+        # Of both orders in which it was asked; it gave some verdict, or the stage had ended.
+        verdicts = [judgment for judgment in judgments if judgment.choice != "skip"]
+        same = sum(judgment.reason != BY_POSITION for judgment in verdicts)
+        metrics["position_consistency"] = same / len(verdicts)
     write_metrics(stage.staging.directory(f"results/label/{key}"), metrics)
     stage.final(metrics)
 

@@ -1,6 +1,9 @@
 """Stage `validate`: only preferences that pass the gate may train a reward model."""
 
+import logging
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from preferences.allowing import load_allowed
@@ -9,7 +12,7 @@ from preferences.gate import GateResult, Round, run_gate
 from preferences.grouped_shares import longer_wins
 from preferences.judging import judge
 from preferences.loading import load_comparisons, load_judgments, load_preferences, load_prompts
-from preferences.records import JudgmentMismatchError
+from preferences.records import Judgment, JudgmentMismatchError
 from preferences.statistics import votes_of
 from preferences.tokens import TokenLimit
 from tasks.running.metrics_file import write_metrics
@@ -19,6 +22,8 @@ from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED
+
+_log = logging.getLogger(__name__)
 
 INPUTS = (
     "data/allowed.jsonl",
@@ -65,6 +70,7 @@ def run(stage: Stage) -> None:
         context=context,
     )
     metrics = result.verdict.metrics() | _baselines(result, results / "report.md")
+    metrics |= _kinds(judgments, params.weights, results / "report.md")
     write_metrics(results, metrics)
     stage.final(metrics)
     if not result.passed:
@@ -83,6 +89,26 @@ def run(stage: Stage) -> None:
     for split, rows in (("train", result.train), ("heldout", result.heldout)):
         write_json_lines(folder / f"{split}.jsonl", [row.to_row() for row in rows])
     stage.keep(Output("artifact", Path(f"results/validate/{key}")))
+
+
+def _kinds(
+    judgments: Sequence[Judgment], weights: Mapping[str, float], report: Path
+) -> dict[str, int]:
+    """Votes by kind of annotator where there is more than one kind, also added to the report.
+
+    That people and machines count alike is to be somebody's choice: without one, a warning.
+    """
+    votes = Counter(judgment.kind for judgment in judgments if judgment.choice != "skip")
+    if len(votes) < 2:
+        return {}
+    listed = ", ".join(f"{kind} {number:,}" for kind, number in votes.most_common())
+    words = f"Votes by kind of annotator: {listed}."
+    if not votes.keys() & weights.keys():
+        words += " They count alike; `validate.weights` gives a kind another weight."
+        _log.warning("%s", words)
+    with report.open("a", encoding="utf-8") as stream:
+        stream.write(f"\n{words}\n")
+    return {f"votes/{kind}": number for kind, number in sorted(votes.items())}
 
 
 def _baselines(result: GateResult, report: Path) -> dict[str, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from feedback.annotators import LabelParams
+from feedback.judges import BY_POSITION
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt, pair_id
 from rlhf.intervals import hits_interval
@@ -37,8 +38,9 @@ def judged_win_rate(
 ) -> dict[str, Any]:
     """How often the judge of section `label` prefers our response to theirs, with its interval.
 
-    Ties count half, equal texts among them, about which nobody is asked. What the judge skipped
-    does not count; `skipped` says how many.
+    Ties count half, equal texts among them, about which nobody is asked, and those of a language
+    model that chose by position: `by_position` says how many. What the judge skipped does not
+    count; `skipped` says how many.
 
     Raises:
         StageEnd: the judge cannot be asked, or said nothing.
@@ -66,7 +68,12 @@ def judged_win_rate(
     if not points:
         raise StageEnd("failed", f"evaluate.judge: {judge} gave no verdict on any prompt")
     share = hits_interval(points)
-    return {**share.as_dict(), "skipped": len(prompts) - len(points)}
+    by_position = sum(each.reason == BY_POSITION for each in judgments)
+    return {
+        **share.as_dict(),
+        "skipped": len(prompts) - len(points),
+        **({"by_position": by_position} if judge == "language_model" else {}),
+    }
 
 
 def _ask(judge: str, params: LabelParams, pairs: Sequence[Pair], run: RunParams) -> list[Judgment]:

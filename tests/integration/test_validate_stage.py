@@ -97,6 +97,27 @@ def test_good_rows_pass_and_every_other_row_is_accounted_for(round_: Round):
     assert (aside["rules"], aside["where"]) == (["blank_responses"], f"comparison {round_.blank}")
 
 
+@pytest.mark.parametrize("weights", [{}, {"llm": 0.3}])
+def test_kinds_that_count_alike_without_anybodys_choice_are_said(
+    round_: Round, weights: dict[str, float]
+):
+    path = round_.root / "data/rounds/r1/judgments.jsonl"
+    mixed = [row | {"kind": "llm"} if n % 2 else row for n, row in enumerate(rows(path))]
+    write_rows(path, mixed)
+    round_.values["validate"]["weights"] = weights
+
+    code, err = round_.run()
+
+    assert code == 0
+    words = "Votes by kind of annotator: human 21, llm 21."
+    alike = " They count alike; `validate.weights` gives a kind another weight."
+    assert (words + alike in err) == (not weights)
+    assert (words + alike in (round_.results / "report.md").read_text()) == (not weights)
+    assert words in (round_.results / "report.md").read_text()
+    metrics = json.loads((round_.results / "metrics.json").read_text())
+    assert (metrics["votes/human"], metrics["votes/llm"]) == (21, 21)
+
+
 def test_the_repositorys_own_allow_list_allows_nothing_and_is_no_empty_file():
     """DVC warns of an empty file three times a round."""
     path = ROOT / "data/allowed.jsonl"

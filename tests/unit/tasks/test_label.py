@@ -1,8 +1,9 @@
-"""Stage `label`: what it writes where nobody labels."""
+"""Stage `label`: what it writes where nobody labels, and what it measures of a machine."""
 
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tasks.reporting.annotators import read_annotators
 from tasks.reporting.data import read_labels
 from tasks.running.staging import write_json_lines
 from tests import stage_world
+from tests.unit.feedback.model_endpoint import Endpoint
 
 JUDGMENTS = "data/rounds/r1/judgments.jsonl"
 
@@ -58,3 +60,25 @@ def test_nobodys_judgments_are_none_to_all_that_read_them(unlabelled: Path) -> N
     assert list(load_judgments(unlabelled / JUDGMENTS)) == []
     assert read_annotators(unlabelled, ["r1"]) == []
     assert read_labels(unlabelled, ["r1"])["r1"][1] == 0
+
+
+def test_how_often_a_language_model_keeps_to_its_verdict_is_measured(unlabelled: Path) -> None:
+    """The endpoint's model knows "good" in either place, and names the second place elsewhere."""
+    yaml = YAML()
+    comparisons = unlabelled / "data/rounds/r1/comparisons.jsonl"
+    (row,) = (json.loads(line) for line in comparisons.read_text().splitlines())
+    other = row | {"response_a": "good", "pair_id": pair_id(row["prompt"], "good", "There.")}
+    write_json_lines(comparisons, [row, other])
+    with Endpoint() as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        params = yaml.load(unlabelled / "params.yaml")
+        judge = {"endpoint": endpoint.address, "model": "judge-1"}
+        params["label"] |= {"annotators": "language_model", "language_model": judge}
+        yaml.dump(params, unlabelled / "params.yaml")
+        assert stage_world.run(unlabelled, "label@r1") == 0
+        endpoint.shutdown()
+
+    metrics = json.loads((unlabelled / "results/label/r1/metrics.json").read_text())
+    assert metrics == {
+        "judgments": 2, "chose_a": 1, "chose_tie": 1, "position_consistency": 0.5
+    }  # fmt: skip

@@ -12,13 +12,16 @@ import pytest
 import torch
 
 from feedback import endpoint as requests
+from feedback.annotators import LabelParams
 from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair
 from preferences.records import pair_id
 from tasks.params.loading import RunParams
+from tasks.reporting.without_gold import by_position
 from tasks.running.outcome import StageEnd
 from tasks.scoring.language_annotator import ask_language_model
 from tasks.scoring.reward_annotator import ask_reward_model
+from tasks.scoring.win_rates import Answers, judged_win_rate
 from tests import tiny
 
 RUN = RunParams(threads=1, device="cpu")
@@ -215,3 +218,24 @@ def test_an_endpoint_that_does_not_answer_ends_the_stage_with_one_line(
     with pytest.raises(StageEnd, match=said) as end:
         ask_language_model(by_language_model(endpoint.server_port), pairs)
     assert end.value.status == "failed"
+
+
+def test_a_judge_that_names_one_place_whatever_stands_there_is_found_out(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its win rate of one half reads as policies that cannot be told apart."""
+    monkeypatch.chdir(tmp_path)
+    judge = by_language_model(endpoint.server_port)
+    params = LabelParams(annotators="none", language_model=judge)
+    ours = Answers(texts=["Yes.", "It left.", "same"], finished=[True] * 3)
+    theirs = Answers(texts=["No.", "Wait.", "same"], finished=[True] * 3)
+
+    found = judged_win_rate(
+        "language_model", params, RunParams(), prompts=["1?", "2?", "3?"], ours=ours, theirs=theirs
+    )
+
+    assert (found["mean"], found["n"], found["skipped"], found["by_position"]) == (0.5, 3, 0, 2)
+    policies = [{"name": "r1", "gold": None, "win_rate_vs_sft": found}]
+    (said,) = by_position(policies)
+    assert said.startswith("The judge chose by position on 2 of 3 prompts about r1: ")
+    assert by_position([{**policies[0], "win_rate_vs_sft": found | {"by_position": 0}}]) == []

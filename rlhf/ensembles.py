@@ -1,11 +1,13 @@
 """Several reward models as one scorer that distrusts what they disagree about.
 
-    score = mean_i s_i - k std_i s_i
+    score = (mean_i s_i - k std_i s_i - m) / d
 
 s_i is the normalised score of member i and std the deviation over the members (Coste et al. 2024,
 with the deviation in place of the variance): a response that only some members like is worth less,
-so a policy gains less by finding what one of them got wrong. On disk the first member is the folder
-itself, the others are hub folders in it, `member_2`, `member_3` and so on.
+so a policy gains less by finding what one of them got wrong. m and d bring reference responses to
+mean 0 and deviation 1, as those of a single model: KL and penalties weigh as much. On disk the
+first member is the folder itself, the others are hub folders in it, `member_2`, `member_3` and so
+on.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,14 +19,18 @@ from torch import nn
 
 from rlhf.classifiers import load_classifier, reads_text
 from rlhf.model_folders import is_reward_model, save_model
-from rlhf.reward_models import RewardModel, load_reward_model
+from rlhf.reward_models import RewardModel, load_reward_model, require_spread
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
+
+NOT_FITTED = {"mean": 0.0, "std": 1.0}
+"""m and d of an ensemble whose folder has none."""
 
 
 class RewardEnsemble(RewardModel):
     """A scorer of two members or more, usable wherever a reward model is.
 
-    Normaliser, head and trunk (what a value function starts from) are the first member's.
+    Head and trunk (what a value function starts from) are the first member's, and so are `mean` and
+    `std`, on the scale of the joint score.
     """
 
     def __init__(self, members: Sequence[RewardModel], k: float):
@@ -34,15 +40,39 @@ class RewardEnsemble(RewardModel):
         self.k = k
 
     @property
+    def normaliser(self) -> tuple[float, float]:
+        """M and d: mean and deviation of the reference responses' joint scores."""
+        config = self.classifier.config
+        mean, std = (getattr(config, f"ensemble_{n}", usual) for n, usual in NOT_FITTED.items())
+        return float(mean), float(std)
+
+    def set_normaliser(self, mean: float, std: float) -> None:
+        """Store m and d; raises ValueError for a spread that is not positive."""
+        require_spread(std)
+        self.classifier.config.ensemble_mean = mean
+        self.classifier.config.ensemble_std = std
+
+    @property
+    def mean(self) -> float:
+        """The raw score of the first member that is 0 on the scale of the joint score."""
+        return super().mean + super().std * self.normaliser[0]
+
+    @property
+    def std(self) -> float:
+        """How much of the first member's raw score is 1 on the scale of the joint score."""
+        return super().std * self.normaliser[1]
+
+    @property
     def members(self) -> list[RewardModel]:
         """Every member as a reward model of its own."""
         others = [member for member in self.others if isinstance(member, RewardModel)]
         return [RewardModel(self.classifier), *others]
 
     def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:
-        """Mean of the members' normalised scores less `k` times their deviation."""
+        """Mean of the members' normalised scores less `k` times their deviation, normalised."""
         scores = torch.stack([member(ids, mask, packing=packing) for member in self.members])
-        return scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False)
+        mean, std = self.normaliser
+        return (scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False) - mean) / std
 
 
 def members_of(model: RewardModel) -> list[RewardModel]:

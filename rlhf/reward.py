@@ -209,7 +209,7 @@ def fit_normaliser(model: RewardModel, raw: Sequence[float]) -> None:
         model: whose normaliser leaves scores as they are (mean 0, deviation 1).
         raw: its scores of the reference responses.
     """
-    assert (model.mean, model.std) == (0.0, 1.0), "the scores are not raw"
+    assert model.normaliser == (0.0, 1.0), "the scores are not raw"
     # Where a row stands in its batch may change its last digits.
     noise = ROUNDING_STEPS * torch.finfo(torch.float32).eps * max(map(abs, raw))
     spread = statistics.pstdev(raw)

@@ -41,12 +41,14 @@ class RewardModel(nn.Module):
         """Standard deviation of the raw scores of the reference responses (1 before fitting)."""
         return float(getattr(self.classifier.config, "score_std", 1.0))
 
+    @property
+    def normaliser(self) -> tuple[float, float]:
+        """What `set_normaliser` has stored: (0, 1) before it is fitted."""
+        return self.mean, self.std
+
     def set_normaliser(self, mean: float, std: float) -> None:
         """Store the normaliser; raises ValueError for a spread that is not positive."""
-        if not std > 0:
-            raise ValueError(
-                f"the reward model gives every reference response one score (std {std})"
-            )
+        require_spread(std)
         self.classifier.config.score_mean = mean
         self.classifier.config.score_std = std
 
@@ -82,6 +84,12 @@ class RewardModel(nn.Module):
     def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:
         """Normalised scores; padding on either side changes nothing."""
         return (self.raw_scores(ids, mask, packing=packing) - self.mean) / self.std
+
+
+def require_spread(std: float) -> None:
+    """Raise ValueError for a deviation of reference responses' scores that is not positive."""
+    if not std > 0:
+        raise ValueError(f"the reward model gives every reference response one score (std {std})")
 
 
 def load_reward_model(

@@ -142,8 +142,11 @@ def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Mad
             adapters = [take_adapter(member.classifier) for member in members]
         for member in members:
             normalise(stage, member, encoder, compute)
+    model = join(members, params.ensemble_k)
+    if retrain and len(members) > 1:
+        normalise(stage, model, encoder, compute)
     return Made(
-        model=join(members, params.ensemble_k),
+        model=model,
         encoder=encoder,
         tokenizer=tokenizer,
         trained=retrain,

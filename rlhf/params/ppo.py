@@ -68,7 +68,8 @@ class PPOParams:
     value_model: Literal["shared", "separate"] = "separate"
     """Whether the value function has a trunk of its own."""
     value_init: Literal["zero", "reward"] = "reward"
-    """Start the value function at 0 or, with a separate trunk, at the reward model's score."""
+    """Start the value function at 0 or, with a separate trunk, at the reward model's score (of an
+    ensemble, that of its first member)."""
     value_carry: bool = True
     """A round that starts from a policy of PPO continues with its value function, too."""
     value_warmup_iterations: CountOrZero = 0

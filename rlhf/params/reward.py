@@ -52,7 +52,8 @@ class RewardParams:
     ensemble: Count = 1
     """Reward models that score together, each with its own head to start from and data order."""
     ensemble_k: NonNegative = 1.0
-    """Score of an ensemble: the members' mean less this many of their standard deviations."""
+    """Score of an ensemble: the members' mean less this many of their standard deviations, brought
+    to mean 0 and deviation 1 like that of a single model."""
     lora: LoraParams | None = None
     """Train low-rank adapters and the head, and merge them in the end; null trains all weights."""
     optimiser: OptimiserParams = field(default_factory=lambda: OptimiserParams(lr=1e-3))

@@ -237,6 +237,9 @@ def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_
             ids, torch.ones_like(ids, dtype=torch.bool)
         )
     wanted = statistics.fmean(scores) - 0.5 * statistics.pstdev(scores)
+    mean, std = (getattr(members[0].config, f"ensemble_{name}") for name in ("mean", "std"))
+    assert (mean, std) != (0.0, 1.0)
+    wanted = (wanted - mean) / std
     assert joined.item() == pytest.approx(wanted, abs=1e-5)
     metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())
     assert metrics["disagreement"] > 0

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import statistics
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from rlhf.params.reward import RewardParams
 from rlhf.reward import (
     EncodedPair,
     EnsembleTraining,
+    fit_normaliser,
     member_seeds,
     train,
     train_members,
@@ -180,6 +182,38 @@ def test_s34_a_member_whose_weights_are_lost_is_noticed():
     training.members[1].model.head.weight.data[0, 0] = float("nan")
     with pytest.raises(NonFiniteError):
         training.require_finite_weights()
+
+
+# --- the scale of the joint score ---------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_s15_the_joint_score_is_normalised_as_that_of_a_single_model(tmp_path):
+    ensemble = join(members(), 1.0)
+    joint = ensemble(*ROWS).tolist()
+    assert abs(statistics.fmean(joint)) > 0.1
+
+    ensemble.set_normaliser(0.0, 1.0)
+    fit_normaliser(ensemble, joint)
+
+    found = ensemble(*ROWS).tolist()
+    assert statistics.fmean(found) == pytest.approx(0, abs=1e-6)
+    assert statistics.pstdev(found) == pytest.approx(1, abs=1e-5)
+    mean, std = statistics.fmean(joint), statistics.pstdev(joint)
+    assert found == pytest.approx([(score - mean) / std for score in joint], abs=1e-5)
+    # The members keep their own.
+    assert [(m.mean, m.std) for m in ensemble.members] == [(m.mean, m.std) for m in members()]
+    assert load_scorer(saved(ensemble, tmp_path), CPU).normaliser == (mean, std)
+
+
+@torch.no_grad()
+def test_s37_a_value_function_starts_at_the_first_members_score_on_the_joint_scale():
+    ensemble = join(members(), 1.0)
+    ensemble.set_normaliser(-0.7, 0.4)
+    critic = build_actor_critic(tiny.llama(9), reward_model=ensemble, separate=True)
+    hidden = ensemble.last_hidden(*ROWS)
+    first = ensemble.members[0](*ROWS)
+    assert torch.allclose(critic.value_head(hidden).squeeze(-1), (first + 0.7) / 0.4, atol=1e-5)
 
 
 # --- to disk and back ----------------------------------------------------------------------------

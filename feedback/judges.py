@@ -44,8 +44,8 @@ Reply with one word: 1, 2 or tie."""
 CUT = "\n(This answer was cut at its length limit; its writer had not ended.)"
 """Follows an answer that is not finished."""
 
-BY_POSITION = "the verdicts in the two orders differ"
-"""The reason of a tie where the model chose the same place twice, whatever stood in it."""
+ORDERS_DIFFER = "the verdicts in the two orders differ"
+"""The reason of a tie that the model has not called one."""
 
 _VERDICT = re.compile(
     r"[\W_]*(?:the )?(?:(?:better|best|final) )?"
@@ -168,7 +168,7 @@ class LanguageModelAnnotator:
             first, second = self._verdict(pair, "AB"), self._verdict(pair, "BA")
             choice: Choice = first if first == second else "tie"
             if first != second:
-                reason = BY_POSITION
+                reason = ORDERS_DIFFER
         except VerdictError as error:
             choice, reason = "skip", str(error)
         return Judgment.of(

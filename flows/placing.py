@@ -108,6 +108,8 @@ def _order(
             f"the pool {pool} is reached by remotes of git and of DVC, and this repository lacks "
             "one; docs/how-to/several-machines.md sets them up"
         )
+    if problem := remotes.absent_folder(root):
+        raise OrderError(problem)
     order = make_order(root, stage)
     answer = read_answer(root, order, remote)
     if answer is None or answer.how not in WENT_WELL:

@@ -30,7 +30,7 @@ def dvc(
     It waits where another process uses DVC in this workspace. To and from a remote that is a folder
     which is not there nothing is transferred: DVC would make it, on whichever disk is in its place.
     """
-    if arguments[0] in TRANSFERS and (problem := _absent_folder(workspace)):
+    if arguments[0] in TRANSFERS and (problem := absent_folder(workspace)):
         logger.error("%s", problem)
         return ABSENT
     process = processes.start(
@@ -44,8 +44,11 @@ def dvc(
     return process.wait()
 
 
-def _absent_folder(workspace: Path) -> str:
-    """What to say of DVC's default remote if it is a folder that is not there; else empty."""
+def absent_folder(workspace: Path) -> str:
+    """What to say of DVC's default remote if it is a folder that is not there; else empty.
+
+    A mount point is there without what is mounted: only a folder below it tells.
+    """
     try:
         config = Config(dvc_dir=str(workspace / ".dvc"))
     except ConfigError:  # Which DVC itself explains.

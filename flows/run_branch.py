@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows.artifacts import results_until
-from flows.remotes import dvc, dvc_remote, git_remote
+from flows.remotes import absent_folder, dvc, dvc_remote, git_remote
 from tasks.reporting.headline import write_headline
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.git import GitError
@@ -43,6 +43,8 @@ class RunBranch:
         trailers = {"Flow-Run": self._flow_run}
         subject = f"Params of the run {self._workspace.name}"
         commit_run(self._workspace, subject, files={}, stages=None, trailers=trailers)
+        if problem := absent_folder(self._workspace):
+            get_run_logger().warning("%s. What this run makes cannot be pushed without.", problem)
 
     def end_round(self, key: str, stages: Sequence[str], results: Mapping[str, Any]) -> None:
         """Commit and push what the run has done by the end of a round, where that is new."""

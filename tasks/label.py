@@ -12,7 +12,7 @@ from feedback.annotators import (
     MissingJudgmentsError,
     RubricAnnotator,
 )
-from feedback.judges import BY_POSITION
+from feedback.judges import ORDERS_DIFFER
 from feedback.judgments import Pair, read_pairs, to_lines
 from preferences.records import Judgment, JudgmentError
 from preferences.withdrawals import WithdrawalsError, load_withdrawals
@@ -43,10 +43,10 @@ def run(stage: Stage) -> None:
     counts = Counter(judgment.choice for judgment in judgments)
     metrics: dict[str, float] = {"judgments": len(judgments)}
     metrics |= {f"chose_{c}": n for c, n in sorted(counts.items())}
-    if stage.params.label.annotators == "language_model":
-        # Of both orders in which it was asked; it gave some verdict, or the stage had ended.
-        verdicts = [judgment for judgment in judgments if judgment.choice != "skip"]
-        same = sum(judgment.reason != BY_POSITION for judgment in verdicts)
+    # A language model is asked in both orders; it may have been withdrawn since.
+    verdicts = [judgment for judgment in judgments if judgment.choice != "skip"]
+    if stage.params.label.annotators == "language_model" and verdicts:
+        same = sum(judgment.reason != ORDERS_DIFFER for judgment in verdicts)
         metrics["position_consistency"] = same / len(verdicts)
     write_metrics(stage.staging.directory(f"results/label/{key}"), metrics)
     stage.final(metrics)

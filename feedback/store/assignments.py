@@ -68,12 +68,8 @@ _at_it = (
 )
 _room = _rows.c.needed > _at_it
 """Condition on `round_pairs`: fewer people hold the pair than it needs answers."""
-_IS_WANTED = select(_rows.c.pair_id).where(
-    _rows.c.round == bindparam("round"), _rows.c.pair_id == bindparam("pair"), schema.WANTED
-)
-_WANTED_SOMEWHERE = select(_rows.c.pair_id).where(
-    _rows.c.pair_id == bindparam("pair"), schema.WANTED
-)
+_IS_WANTED = select(_rows.c.pair_id).where(_rows.c.pair_id == bindparam("pair"), schema.WANTED)
+"""In any round: labels belong to content."""
 _HAS_ROOM = _IS_WANTED.where(_room)
 _answered = exists().where(
     _table.c.pair_id == _rows.c.pair_id,
@@ -156,19 +152,15 @@ def free_expired(connection: Connection) -> None:
         )
 
 
-def has_room(connection: Connection, pair_id: str, round_key: str) -> bool:
+def has_room(connection: Connection, pair_id: str) -> bool:
     """Whether the pair needs more answers than have been given or are being worked on."""
-    return connection.execute(_HAS_ROOM, {"round": round_key, "pair": pair_id}).first() is not None
+    return connection.execute(_HAS_ROOM, {"pair": pair_id}).first() is not None
 
 
 def is_open_to_answers(connection: Connection, task: Task) -> bool:
-    """Whether its pair needs more answers than have been given; a check is always open.
-
-    In any round: labels belong to content.
-    """
+    """Whether its pair needs more answers than have been given; a check is always open."""
     where = {"pair": task.pair.pair_id}
-    wanted = connection.execute(_WANTED_SOMEWHERE, where).first() is not None
-    return task.purpose != "label" or wanted
+    return task.purpose != "label" or connection.execute(_IS_WANTED, where).first() is not None
 
 
 def find_task(connection: Connection, assignment_id: str) -> Task | None:

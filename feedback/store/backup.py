@@ -1,13 +1,19 @@
 """Copies of a SQLite store in one file: taken while the page is open, and restored."""
 
-import fcntl
 import os
 import sqlite3
-from contextlib import closing
+import tempfile
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 from feedback.store import schema
 from feedback.store.database import beside, sqlite_file
+
+PART = ".part"
+"""At the end of a copy that is being written."""
+ABANDONED_S = 86_400.0
+"""Nobody writes a part any more that is older."""
 
 
 class BackupError(ValueError):
@@ -57,15 +63,10 @@ def _file_of(store: str) -> Path:
 def _copy(source: Path, target: Path) -> int:
     """Copies a whole store, or leaves no trace."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    draft = os.open(part, os.O_CREAT | os.O_WRONLY, 0o600)
+    _remove_abandoned(target)
+    draft, name = tempfile.mkstemp(PART, f".{target.name}.", target.parent)
+    part = Path(name)
     try:
-        fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(draft)
-        raise BackupError(f"{target} is being written by somebody else; wait for it") from None
-    try:
-        os.ftruncate(draft, 0)  # What a killed one has left.
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as old,
             closing(sqlite3.connect(part)) as new,
@@ -82,9 +83,17 @@ def _copy(source: Path, target: Path) -> int:
     except sqlite3.DatabaseError as error:
         raise BackupError(f"{source}: not a labelling store ({error})") from error
     finally:
-        part.unlink(missing_ok=True)
         os.close(draft)
+        part.unlink(missing_ok=True)
     return labels
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what killed copies have left: parts in which nothing has been written for long."""
+    for part in target.parent.glob(f".{target.name}.*{PART}"):
+        with suppress(FileNotFoundError):
+            if time.time() - part.stat().st_mtime > ABANDONED_S:
+                part.unlink()
 
 
 def _checked(store: sqlite3.Connection) -> int:

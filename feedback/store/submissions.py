@@ -196,7 +196,7 @@ def _refuse_if_closed(connection: Connection, task: Task) -> None:
         raise RefusedError("this pair has been judged meanwhile and needs no further answer")
     if task.state == "open" or task.purpose != "label":
         return
-    if not has_room(connection, task.pair.pair_id, task.round):
+    if not has_room(connection, task.pair.pair_id):
         raise RefusedError("your time for this pair expired and somebody else has taken it")
 
 

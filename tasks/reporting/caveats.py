@@ -6,7 +6,7 @@ from typing import Any
 from tasks.reporting.without_gold import (
     at_chance,
     below_baselines,
-    by_position,
+    by_order,
     undistinguished,
     without_verdict,
     worse_than_sft,
@@ -30,7 +30,7 @@ def caveats(results: Mapping[str, Any]) -> list[str]:
         *undistinguished([*results["policies"], *tested]).values(),
         *worse_than_sft([*results["policies"], *tested]),
         *without_verdict([*results["policies"], *tested]),
-        *by_position([*results["policies"], *tested]),
+        *by_order([*results["policies"], *tested]),
         *answers_of_servers([*results["policies"], *tested]),
         *rollouts_of_servers(results.get("served_rollouts", [])),
         *at_chance(results["reward_models"]),

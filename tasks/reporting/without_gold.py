@@ -75,16 +75,16 @@ def without_verdict(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def by_position(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each policy about which the judge often chose by the place of a response."""
+def by_order(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each policy about which the judge's verdict often changed with the order."""
     found = []
     for name, wins in _win_rates(policies):
-        many = wins.get("by_position", 0)
+        many = wins.get("orders_differ", 0)
         if many > MANY * wins["n"]:
             found.append(
-                f"The judge chose by position on {many} of {wins['n']} prompts about {name}: asked "
-                "with the responses in either order, it named the same place. Those count as ties "
-                "and bring the win rate nearer to one half."
+                f"The judge's verdict changed with the order of the responses on {many} of "
+                f"{wins['n']} prompts about {name}. Those count as ties and bring the win rate "
+                "nearer to one half."
             )
     return found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from feedback.annotators import LabelParams
-from feedback.judges import BY_POSITION
+from feedback.judges import ORDERS_DIFFER
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt, pair_id
 from rlhf.intervals import hits_interval
@@ -39,8 +39,8 @@ def judged_win_rate(
     """How often the judge of section `label` prefers our response to theirs, with its interval.
 
     Ties count half, equal texts among them, about which nobody is asked, and those of a language
-    model that chose by position: `by_position` says how many. What the judge skipped does not
-    count; `skipped` says how many.
+    model whose verdict changed with their order: `orders_differ` says how many. What the judge
+    skipped does not count; `skipped` says how many.
 
     Raises:
         StageEnd: the judge cannot be asked, or said nothing.
@@ -68,11 +68,11 @@ def judged_win_rate(
     if not points:
         raise StageEnd("failed", f"evaluate.judge: {judge} gave no verdict on any prompt")
     share = hits_interval(points)
-    by_position = sum(each.reason == BY_POSITION for each in judgments)
+    differ = sum(each.reason == ORDERS_DIFFER for each in judgments)
     return {
         **share.as_dict(),
         "skipped": len(prompts) - len(points),
-        **({"by_position": by_position} if judge == "language_model" else {}),
+        **({"orders_differ": differ} if judge == "language_model" else {}),
     }
 
 

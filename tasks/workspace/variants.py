@@ -7,7 +7,7 @@ own `.work`, outputs and `dvc.lock` between calls. What was withdrawn in either 
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -101,12 +101,12 @@ def _overlaid_workspace(
                 refuse_if_busy(workspace)
             for file in WITHDRAWN:  # Damaged ones are refused before anything is changed.
                 tombstones_in(root, file)
-            kept = _set_aside(workspace)
-            _check_out(root, workspace, _snapshot(root), kept)
-            stack.enter_context(sole_use(workspace, driver))
-        bring_withdrawn(root, workspace)
-        bring_withdrawn(kept, workspace)
-        shutil.rmtree(kept)
+            commit = _snapshot(root)
+            with _set_aside(workspace) as kept:
+                _check_out(root, workspace, commit, kept)
+                stack.enter_context(sole_use(workspace, driver))
+                bring_withdrawn(root, workspace)
+                bring_withdrawn(kept, workspace)
         _write_params(workspace / "params.yaml", overlay)
         link_own_files(root, workspace)
         share_cache(root, workspace)
@@ -140,24 +140,50 @@ def _snapshot(root: Path) -> str:
     return worktree_git(root, "stash", "create") or head
 
 
-def _set_aside(workspace: Path) -> Path:
+@contextmanager
+def _set_aside(workspace: Path) -> Iterator[Path]:
     """A folder beside the workspace with what of it a checkout overwrites and nobody else has.
 
-    It stays until all of that is back: who is killed in between finds it here the next time.
+    It goes once the context ends, and where that fails, all of it is back before. So it is there
+    already only after a kill: then it is what the workspace had, whatever the checkout has left.
     """
     kept = workspace.with_name(f".{workspace.name}.kept")
+    draft = kept.with_name(f"{kept.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
     if not (workspace / ".git").exists():
         shutil.rmtree(kept, ignore_errors=True)
-    if not kept.exists():
-        draft = kept.with_name(f"{kept.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
+    if kept.exists():
+        for path in withdrawn_files(workspace):  # Of a withdrawal since the kill.
+            _add_lines(path, kept / path.relative_to(workspace))
+    else:
         draft.mkdir()
-        for path in [*withdrawn_files(workspace), *_results(workspace)]:
-            target = draft / path.relative_to(workspace)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+        _copy([*withdrawn_files(workspace), *_results(workspace)], workspace, draft)
         draft.rename(kept)
-    return kept
+    try:
+        yield kept
+    except BaseException:
+        if workspace.exists():
+            _copy([*withdrawn_files(kept), *_results(kept)], kept, workspace)
+        raise
+    finally:
+        # Renamed first: half of it would be taken for the whole.
+        kept.rename(draft)
+        shutil.rmtree(draft)
+
+
+def _copy(files: Iterable[Path], here: Path, there: Path) -> None:
+    for path in files:
+        target = there / path.relative_to(here)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+def _add_lines(here: Path, there: Path) -> None:
+    """Add the lines of one file that another lacks."""
+    known = there.read_text(encoding="utf-8") if there.exists() else ""
+    more = [line for line in here.read_text(encoding="utf-8").splitlines() if line not in known]
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_text("".join(f"{line}\n" for line in [*known.splitlines(), *more]), "utf-8")
 
 
 def _results(folder: Path) -> list[Path]:
@@ -175,10 +201,7 @@ def _check_out(root: Path, workspace: Path, commit: str, kept: Path) -> None:
     worktree_git(workspace, "checkout", "--force", "--detach", commit)
     if results := _results(kept):
         shutil.rmtree(workspace / "metrics", ignore_errors=True)
-    for path in results:
-        target = workspace / path.relative_to(kept)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+    _copy(results, kept, workspace)
 
 
 def _write_params(path: Path, overlay: Mapping[str, object]) -> None:

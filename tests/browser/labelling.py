@@ -55,6 +55,12 @@ def shown(browser: Any) -> str:
     return str(by_id(browser, "prompt").text)
 
 
+def fit(browser: Any, width: int, height: int) -> None:
+    """Give the page a window of this size, in CSS pixels."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
 def twelve(pair_of: Any) -> list[Any]:
     return [
         pair_of(

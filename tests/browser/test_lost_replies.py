@@ -82,6 +82,35 @@ def test_a_connection_that_hangs_is_told_and_tried_again(
     wait_for(browser, lambda b: shown(b) != first)
 
 
+def test_a_reply_that_takes_longer_than_a_silence_may_is_waited_for(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    """Long responses over a slow line."""
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    first = shown(browser)
+    browser.execute_script(
+        """
+        const real = window.fetch;
+        window.sent = 0;
+        window.fetch = async (url, options) => {
+          const reply = await real(url, options);
+          window.sent += url === "/api/judgments";
+          const text = await reply.text();
+          const body = new ReadableStream({ start: out => {
+            options.signal.addEventListener("abort", () => out.error(options.signal.reason));
+            setTimeout(() => { out.enqueue(new TextEncoder().encode(text)); out.close(); }, 12000);
+          } });
+          return new Response(body, { status: reply.status });
+        };
+        """
+    )
+    press(browser, "t")
+    wait_for(browser, lambda b: shown(b) != first, 30)
+    assert browser.execute_script("return window.sent") == 1
+    assert by_id(browser, "trouble").text == ""
+
+
 def test_an_answer_on_its_way_is_not_left_without_a_question(
     browser: Any, site: Any, pair_of: Any
 ) -> None:

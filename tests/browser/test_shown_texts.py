@@ -6,6 +6,7 @@ from tests.browser.labelling import (
     Keys,
     answer,
     by_id,
+    fit,
     press,
     ready,
     shown,
@@ -16,11 +17,6 @@ from tests.browser.labelling import (
 
 POEM = "Roses are red\nViolets are blue"
 WIDE = "```\n" + "wide " * 300 + "\n```"
-
-
-def fit(browser: Any, width: int, height: int) -> None:
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def test_lines_stay_lines_and_plain_shows_conversations_too(

@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.browser.labelling import answer, by_id, press, ready, shown, sign_in, twelve, wait_for
+from tests.browser.labelling import (
+    answer,
+    by_id,
+    fit,
+    press,
+    ready,
+    shown,
+    sign_in,
+    twelve,
+    wait_for,
+)
 
 chains = pytest.importorskip("selenium.webdriver.common.action_chains")
 
@@ -53,6 +63,30 @@ def test_a_second_answer_before_anybody_can_have_read_the_pair_is_none(
     assert [row[1] for row in site.labels()] == ["tie"]
     answer(browser, site, "b")
     assert [row[1] for row in site.labels()][:2] == ["tie", "both_bad"]
+
+
+@pytest.mark.parametrize("choice", ["left", "right"])
+@pytest.mark.parametrize("size", [(640, 360), (390, 844)])
+def test_a_double_tap_on_a_side_rates_nothing(
+    browser: Any, site: Any, pair_of: Any, size: tuple[int, int], choice: str
+) -> None:
+    """The strengths come above the choices; the choices must not move from under the finger."""
+    site.publish(twelve(pair_of))
+    try:
+        fit(browser, *size)
+        sign_in(browser, site)
+        browser.execute_script("scrollTo(0, document.body.scrollHeight)")
+        button = browser.find_element("css selector", f'[data-choice="{choice}"]')
+        box = "return arguments[0].getBoundingClientRect().top"
+        before = browser.execute_script(box, button)
+        double = chains.ActionChains(browser, duration=0)
+        double.move_to_element(button).click().pause(0.15).click().perform()
+        assert browser.execute_script(box, button) == before
+        assert "waiting" in by_id(browser, "strengths").get_attribute("class")
+        time.sleep(0.3)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert site.labels() == []
 
 
 def test_a_chosen_response_is_taken_back_and_sent_unrated_by_clicks_alone(

@@ -28,12 +28,15 @@ const say = (text) => { $("live").textContent = text; };
 const trouble = (text) => { $("trouble").textContent = text; $("trouble").hidden = !text; };
 
 async function post(path, body) {
+  // Until it begins to answer: what it says may take as long as the line needs.
+  const patience = new AbortController();
+  const timer = setTimeout(() => patience.abort(), REPLY_MS);
   const reply = await fetch(path, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
     body: JSON.stringify(body ?? {}),
-    signal: AbortSignal.timeout(REPLY_MS),
-  });
+    signal: patience.signal,
+  }).finally(() => clearTimeout(timer));
   if (reply.status === 401) {
     const lost = unsaved;
     unsaved = false;
@@ -267,7 +270,7 @@ $("skip-cancel").addEventListener("click", () => $("skip-dialog").close());
 
 // The second click of a double click would judge the next pair, unseen. (By keyboard, detail is 0.)
 for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", (event) => { if (event.detail < 2) press(button); });
-for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", () => rate(Number(button.dataset.strength) || null));
+for (const button of document.querySelectorAll("[data-strength]")) button.addEventListener("click", (event) => { if (event.detail < 2) rate(Number(button.dataset.strength) || null); });
 for (const button of document.querySelectorAll("[data-reason]")) button.addEventListener("click", () => skip(button.dataset.reason));
 // Nor may it take back a second answer.
 $("undo").addEventListener("click", (event) => { if (event.detail < 2) undo(); });

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from preferences.loading import load_judgments
 from preferences.records import pair_id
+from preferences.withdrawals import tombstone
 from tasks.reporting.annotators import read_annotators
 from tasks.reporting.data import read_labels
 from tasks.running.staging import write_json_lines
@@ -82,3 +83,20 @@ def test_how_often_a_language_model_keeps_to_its_verdict_is_measured(unlabelled:
     assert metrics == {
         "judgments": 2, "chose_a": 1, "chose_tie": 1, "position_consistency": 0.5
     }  # fmt: skip
+
+
+def test_a_language_model_that_was_withdrawn_gives_nothing_and_no_error(unlabelled: Path) -> None:
+    yaml = YAML()
+    tombstones = unlabelled / "data/withdrawn/judgments.jsonl"
+    tombstones.write_text(tombstone("annotator", "judge-1", "01" * 16).line())
+    with Endpoint() as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        params = yaml.load(unlabelled / "params.yaml")
+        judge = {"endpoint": endpoint.address, "model": "judge-1"}
+        params["label"] |= {"annotators": "language_model", "language_model": judge}
+        yaml.dump(params, unlabelled / "params.yaml")
+        assert stage_world.run(unlabelled, "label@r1") == 0
+        endpoint.shutdown()
+
+    metrics = json.loads((unlabelled / "results/label/r1/metrics.json").read_text())
+    assert metrics == {"judgments": 0}

@@ -1,5 +1,6 @@
 """A pair of two rounds, and a backup after one that was killed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,33 @@ def test_an_answer_to_a_pair_that_another_round_still_needs_is_taken(
     assert desk.progress("r2").complete
 
 
+def test_an_answer_that_comes_late_is_taken_while_another_round_has_room(
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(1, key="r1"))
+    desk.publish(make_pairs(1, key="r2"))
+    task = desk.serve("ana")
+    desk.publish(make_pairs(1, key="r1", start=50))
+    with desk.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE assignments SET state = 'free'")
+
+    desk.submit(task)
+
+    assert desk.progress("r2").complete
+
+
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_a_backup_that_was_killed_does_not_stop_the_next_one(
     desk: Any, make_pairs: Any, store: str, tmp_path: Path
 ) -> None:
     desk.publish(make_pairs(1))
-    (tmp_path / ".copy.db.part").touch()
+    old, new = tmp_path / ".copy.db.a.part", tmp_path / ".copy.db.b.part"
+    for part in (old, new):
+        part.touch()
+    os.utime(old, (0, 0))
+
     assert back_up(store, tmp_path / "copy.db") == 0
+
+    # The other may be somebody's who is at it.
+    assert sorted(path.name for path in tmp_path.glob(".copy*")) == [new.name]

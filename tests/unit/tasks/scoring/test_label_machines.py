@@ -17,7 +17,7 @@ from feedback.judges import LanguageModelParams
 from feedback.judgments import Pair
 from preferences.records import pair_id
 from tasks.params.loading import RunParams
-from tasks.reporting.without_gold import by_position
+from tasks.reporting.without_gold import by_order
 from tasks.running.outcome import StageEnd
 from tasks.scoring.language_annotator import ask_language_model
 from tasks.scoring.reward_annotator import ask_reward_model
@@ -234,8 +234,10 @@ def test_a_judge_that_names_one_place_whatever_stands_there_is_found_out(
         "language_model", params, RunParams(), prompts=["1?", "2?", "3?"], ours=ours, theirs=theirs
     )
 
-    assert (found["mean"], found["n"], found["skipped"], found["by_position"]) == (0.5, 3, 0, 2)
+    assert (found["mean"], found["n"], found["skipped"], found["orders_differ"]) == (0.5, 3, 0, 2)
     policies = [{"name": "r1", "gold": None, "win_rate_vs_sft": found}]
-    (said,) = by_position(policies)
-    assert said.startswith("The judge chose by position on 2 of 3 prompts about r1: ")
-    assert by_position([{**policies[0], "win_rate_vs_sft": found | {"by_position": 0}}]) == []
+    (said,) = by_order(policies)
+    assert said.startswith(
+        "The judge's verdict changed with the order of the responses on 2 of 3 prompts about r1."
+    )
+    assert by_order([{**policies[0], "win_rate_vs_sft": found | {"orders_differ": 0}}]) == []

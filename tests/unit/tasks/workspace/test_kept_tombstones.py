@@ -1,11 +1,14 @@
 """Damaged tombstones of the checkout (a merge conflict), mended afterwards."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS
 from tasks.forgetting.ledger import add
+from tasks.workspace import variants
 from tasks.workspace.worktrees import WorkspaceError
 from tests.unit.tasks.workspace.test_runs import root as root
 from tests.unit.tasks.workspace.test_withdrawn import ANN, withdrawn
@@ -38,3 +41,55 @@ def withdrawn_judgments(workspace: Path) -> frozenset[object]:
     from preferences.withdrawals import load_withdrawals
 
     return load_withdrawals(workspace / WITHDRAWN_JUDGMENTS).tombstones
+
+
+def test_a_refresh_that_git_refused_leaves_the_workspace_and_nothing_beside_it(root: Path):
+    """What is withdrawn or run afterwards counts, and not what was there before."""
+    workspace = prepare_workspace(root, "seed1")
+    (workspace / "dvc.lock").write_text("stages: {}\n")
+    lock = root / ".git/worktrees/seed1/index.lock"
+    lock.touch()
+    with pytest.raises(WorkspaceError):
+        prepare_workspace(root, "seed1")
+    lock.unlink()
+    add(workspace, WITHDRAWN_JUDGMENTS, [ANN])
+    (workspace / "dvc.lock").write_text("stages: {sft: {}}\n")
+
+    prepare_workspace(root, "seed1")
+
+    assert ANN in withdrawn_judgments(workspace)
+    assert (workspace / "dvc.lock").read_text() == "stages: {sft: {}}\n"
+    assert not list(workspace.parent.glob(".seed1*"))
+
+
+@pytest.mark.parametrize("moment", ["checked out", "put back"])
+def test_a_kill_in_the_middle_of_a_refresh_loses_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+):
+    workspace = prepare_workspace(root, "seed1")
+    add(workspace, WITHDRAWN_JUDGMENTS, [ANN])
+    (workspace / "dvc.lock").write_text("stages: {sft: {}}\n")
+    (workspace / "metrics").mkdir(exist_ok=True)
+    (workspace / "metrics/r1.json").write_text("{}")
+    if os.fork() == 0:
+        where = {"checked out": "_results", "put back": "shutil.rmtree"}[moment]
+        done = shutil.rmtree if moment == "put back" else variants._results
+
+        def killed(path: Path, *arguments: object, **options: object) -> object:
+            if path.name.startswith(".seed1.kept") and path.exists():
+                if moment == "put back":  # A part of it is gone.
+                    next(file for file in path.rglob("*") if file.is_file()).unlink()
+                os._exit(9)
+            return done(path, *arguments, **options)
+
+        monkeypatch.setattr(f"tasks.workspace.variants.{where}", killed)
+        prepare_workspace(root, "seed1")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+
+    prepare_workspace(root, "seed1")
+
+    assert ANN in withdrawn_judgments(workspace)
+    assert (workspace / "dvc.lock").read_text() == "stages: {sft: {}}\n"
+    assert (workspace / "metrics/r1.json").read_text() == "{}"
+    assert not list(workspace.parent.glob(".seed1*"))

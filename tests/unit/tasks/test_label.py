@@ -63,40 +63,35 @@ def test_nobodys_judgments_are_none_to_all_that_read_them(unlabelled: Path) -> N
     assert read_labels(unlabelled, ["r1"])["r1"][1] == 0
 
 
+def measured_by_model(root: Path) -> dict[str, float]:
+    """Metrics of the stage once the endpoint's model has judged."""
+    yaml = YAML()
+    with Endpoint() as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        params = yaml.load(root / "params.yaml")
+        judge = {"endpoint": endpoint.address, "model": "judge-1"}
+        params["label"] |= {"annotators": "language_model", "language_model": judge}
+        yaml.dump(params, root / "params.yaml")
+        assert stage_world.run(root, "label@r1") == 0
+        endpoint.shutdown()
+    found: dict[str, float] = json.loads((root / "results/label/r1/metrics.json").read_text())
+    return found
+
+
 def test_how_often_a_language_model_keeps_to_its_verdict_is_measured(unlabelled: Path) -> None:
     """The endpoint's model knows "good" in either place, and names the second place elsewhere."""
-    yaml = YAML()
     comparisons = unlabelled / "data/rounds/r1/comparisons.jsonl"
     (row,) = (json.loads(line) for line in comparisons.read_text().splitlines())
     other = row | {"response_a": "good", "pair_id": pair_id(row["prompt"], "good", "There.")}
     write_json_lines(comparisons, [row, other])
-    with Endpoint() as endpoint:
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        params = yaml.load(unlabelled / "params.yaml")
-        judge = {"endpoint": endpoint.address, "model": "judge-1"}
-        params["label"] |= {"annotators": "language_model", "language_model": judge}
-        yaml.dump(params, unlabelled / "params.yaml")
-        assert stage_world.run(unlabelled, "label@r1") == 0
-        endpoint.shutdown()
 
-    metrics = json.loads((unlabelled / "results/label/r1/metrics.json").read_text())
-    assert metrics == {
+    assert measured_by_model(unlabelled) == {
         "judgments": 2, "chose_a": 1, "chose_tie": 1, "position_consistency": 0.5
     }  # fmt: skip
 
 
 def test_a_language_model_that_was_withdrawn_gives_nothing_and_no_error(unlabelled: Path) -> None:
-    yaml = YAML()
     tombstones = unlabelled / "data/withdrawn/judgments.jsonl"
     tombstones.write_text(tombstone("annotator", "judge-1", "01" * 16).line())
-    with Endpoint() as endpoint:
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        params = yaml.load(unlabelled / "params.yaml")
-        judge = {"endpoint": endpoint.address, "model": "judge-1"}
-        params["label"] |= {"annotators": "language_model", "language_model": judge}
-        yaml.dump(params, unlabelled / "params.yaml")
-        assert stage_world.run(unlabelled, "label@r1") == 0
-        endpoint.shutdown()
 
-    metrics = json.loads((unlabelled / "results/label/r1/metrics.json").read_text())
-    assert metrics == {"judgments": 0}
+    assert measured_by_model(unlabelled) == {"judgments": 0}

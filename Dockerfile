@@ -1,6 +1,6 @@
 # The pipeline, as `make repro` runs it, on a CPU (the default target) or on NVIDIA GPUs:
 #   docker build -t rlhf-rounds . && docker run --init --name rounds rlhf-rounds
-#   docker build --target cuda -t rlhf-rounds:cuda . && docker run --init --gpus all rlhf-rounds:cuda
+#   docker build --target cuda -t rlhf-rounds:cuda . && docker run --init --gpus all --shm-size 2g rlhf-rounds:cuda
 #   docker cp rounds:/home/rlhf/rounds/reports .
 FROM python:3.11.15-slim-bookworm AS system
 

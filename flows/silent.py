@@ -55,9 +55,10 @@ STARTED_HERE = ["rlhf", "rlhf-sweep", "rlhf-on-feedback", "promote"]
 
 ENDS = {
     *STATE_NAMES.values(), "Stale", "Busy", "NotPushed", "Ordered", "Incomplete",
-    "Crashed", "Cancelled", "TimedOut", "Paused", "Suspended",
+    "Crashed", "Cancelled", "TimedOut", "Paused", "Suspended", "AwaitingRetry",
 }  # fmt: skip
-"""Names of the states after which no heartbeat is expected."""
+"""Names of the states after which no heartbeat is expected. A pod that is evicted has its run wait
+for another one (`AwaitingRetry`), which may take longer to come than a run may be silent."""
 
 
 def _of(flows: list[str]) -> dict[str, Any]:

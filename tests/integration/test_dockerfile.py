@@ -62,12 +62,14 @@ def ignored(path: str) -> bool:
     patterns = [line.strip().rstrip("/") for line in lines if line.strip() and line[0] != "#"]
     parts = Path(path).parts
     below = ["/".join(parts[: n + 1]) for n in range(len(parts))]
-    for pattern in patterns:
-        name = pattern.removeprefix("**/")
-        candidates = parts if name != pattern else below
+    found = False
+    for pattern in patterns:  # The last that matches counts.
+        plain = pattern.removeprefix("!")
+        name = plain.removeprefix("**/")
+        candidates = parts if name != plain else below
         if any(fnmatch.fnmatchcase(candidate, name) for candidate in candidates):
-            return True
-    return False
+            found = plain == pattern
+    return found
 
 
 # --- Rules ---------------------------------------------------------------------------------------
@@ -83,6 +85,14 @@ def test_the_base_is_pinned_to_a_patch_release_of_the_python_that_we_need():
     assert targets == ["system AS cuda", "system AS cpu"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"].startswith(f">={found[1]},")
+
+
+def test_nothing_that_git_tracks_is_missing_in_the_image():
+    """Every run in it would be of an edited checkout."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    assert [path for path in listed.stdout.splitlines() if ignored(path)] == []
+    assert ignored(".env")
+    assert ignored("deploy/.env.local")
 
 
 def test_only_the_system_packages_are_installed_as_root():

@@ -19,6 +19,7 @@ def test_no_heartbeat_is_expected_after_any_state_in_which_a_run_of_ours_ends():
     }
     assert {"BadInput", "Busy", "Stale", "NotPushed", "Incomplete"} <= named
     assert named <= silent.ENDS
+    assert "AwaitingRetry" in silent.ENDS, "the run of an evicted pod waits for another one"
     assert "Running" not in silent.ENDS
     assert "Cancelling" not in silent.ENDS, "it stays in it whose worker dies"
 

@@ -115,7 +115,7 @@ BEYOND = {
     # Of prefect-docker 0.7.4, newer than what Prefect's server lists.
     "docker": {"container_create_kwargs"},
     # Of prefect-slurm 0.1.7, which is somebody else's and not listed.
-    "slurm": {"cpu", "memory", "partition", "source_files", "time_limit", "working_dir"},
+    "slurm": {"cpu", "env", "memory", "partition", "source_files", "time_limit", "working_dir"},
 }
 
 
@@ -275,6 +275,7 @@ def test_the_files_of_slurm_are_shell_and_start_our_worker():
     assert options["signal"] == "B:INT@120", "nobody would write a checkpoint"
     variant = read_variant(ROOT / "deploy/pools/slurm.yaml")
     assert variant.job_variables["source_files"] == ["deploy/slurm/environment.sh"]
+    assert variant.job_variables["env"] == {"MLFLOW_TRACKING_URI": "http://LOGIN_NODE:5000"}
 
 
 def test_a_job_of_slurm_sees_what_a_worker_sets_for_its_processes(tmp_path: Path):
@@ -285,6 +286,23 @@ def test_a_job_of_slurm_sees_what_a_worker_sets_for_its_processes(tmp_path: Path
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == [str(tmp_path), str(tmp_path), str(HEARTBEAT_SECONDS)]
+
+
+def test_a_job_of_slurm_has_a_folder_that_nobody_else_can_have_made(tmp_path: Path):
+    """Prefect reads settings from its home and runs what they name."""
+    script = f". {ROOT}/deploy/slurm/environment.sh; echo $PREFECT_HOME; echo $DVC_SITE_CACHE_DIR"
+
+    def folders() -> list[Path]:
+        done = subprocess.run(
+            ["bash", "-euc", script], env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [Path(line).parent for line in done.stdout.splitlines()]
+
+    one, other = folders(), folders()
+    assert len(set(one)) == len(set(other)) == 1
+    assert one[0] != other[0]
+    assert (one[0].parent, one[0].stat().st_mode & 0o777) == (tmp_path, 0o700)
 
 
 def test_the_task_of_skypilot_clones_sets_up_and_works_for_the_pool():

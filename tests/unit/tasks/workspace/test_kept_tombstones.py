@@ -71,21 +71,23 @@ def test_a_kill_in_the_middle_of_a_refresh_loses_nothing(
     (workspace / "dvc.lock").write_text("stages: {sft: {}}\n")
     (workspace / "metrics").mkdir(exist_ok=True)
     (workspace / "metrics/r1.json").write_text("{}")
-    if os.fork() == 0:
-        where = {"checked out": "_results", "put back": "shutil.rmtree"}[moment]
-        done = shutil.rmtree if moment == "put back" else variants._results
+    where = {"checked out": "_results", "put back": "shutil.rmtree"}[moment]
+    done = shutil.rmtree if moment == "put back" else variants._results
 
-        def killed(path: Path, *arguments: object, **options: object) -> object:
-            if path.name.startswith(".seed1.kept") and path.exists():
-                if moment == "put back":  # A part of it is gone.
-                    next(file for file in path.rglob("*") if file.is_file()).unlink()
-                os._exit(9)
-            return done(path, *arguments, **options)
+    def killed(path: Path, *arguments: object, **options: object) -> object:
+        if path.name.startswith(".seed1.kept") and path.exists():
+            if moment == "put back":  # A part of it is gone.
+                next(file for file in path.rglob("*") if file.is_file()).unlink()
+            os._exit(9)
+        return done(path, *arguments, **options)
 
-        monkeypatch.setattr(f"tasks.workspace.variants.{where}", killed)
-        prepare_workspace(root, "seed1")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+    if (child := os.fork()) == 0:
+        try:
+            monkeypatch.setattr(f"tasks.workspace.variants.{where}", killed)
+            prepare_workspace(root, "seed1")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
     prepare_workspace(root, "seed1")
 

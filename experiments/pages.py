@@ -167,7 +167,7 @@ def _remarks(experiment: Experiment, records: Sequence[Record]) -> list[str]:
             recipes.setdefault(record.get("recipe", ""), []).append(str(seed))
         if len(recipes) > 1:
             groups = "; ".join(", ".join(seeds) for seeds in recipes.values())
-            lines.append(f"- {variant}: not all of one code and params, but by seed: {groups}")
+            lines.append(f"- {variant}: not all known to be of one code and params: seed {groups}")
     return ["To know of them:", "", *lines, ""] if lines else []
 
 

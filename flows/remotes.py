@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dvc.config import Config, ConfigError
-
 from flows import processes
 from flows.environment import stage_environment
 from tasks.params.redaction import redact
@@ -49,6 +47,9 @@ def absent_folder(workspace: Path) -> str:
 
     A mount point is there without what is mounted: only a folder below it tells.
     """
+    # Imported here: a run that transfers nothing needs none of DVC in its process.
+    from dvc.config import Config, ConfigError  # noqa: PLC0415
+
     try:
         config = Config(dvc_dir=str(workspace / ".dvc"))
     except ConfigError:  # Which DVC itself explains.

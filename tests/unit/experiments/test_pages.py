@@ -101,7 +101,7 @@ def test_what_is_odd_about_runs_is_said_before_their_figures():
     assert head.splitlines()[-4:] == [
         "- default, seed 1: Blocked at first.",
         "- not counted, since it was not decided beforehand: seed 9",
-        "- default: not all of one code and params, but by seed: 0, 2; 1",
+        "- default: not all known to be of one code and params: seed 0, 2; 1",
         "",
     ]
 

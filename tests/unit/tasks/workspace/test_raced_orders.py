@@ -8,6 +8,7 @@ import pytest
 from tasks.workspace import orders
 from tasks.workspace.orders import (
     Answer,
+    Order,
     OrderError,
     adopt_entry,
     make_order,
@@ -32,13 +33,19 @@ from tests.unit.tasks.workspace.test_orders import (
 )
 
 
+def arrived(driver: Path, clone: Path) -> Order:
+    """An order of SFT, sent by the driver and known in the clone."""
+    order = make_order(driver, "sft")
+    send_order(driver, order, "origin")
+    find_commit(clone, order.commit, "origin")
+    return order
+
+
 def test_an_order_that_comes_late_does_not_replace_the_answer(
     driver: Path, clone: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Another driver of the same workspace has ordered, and got it, after we had looked."""
-    order = make_order(driver, "sft")
-    send_order(driver, order, "origin")
-    find_commit(clone, order.commit, "origin")
+    order = arrived(driver, clone)
     with order_workspace(clone, order, ME) as workspace:
         commit = send_answer(workspace, order, Answer("ran", ""), "origin")
 
@@ -53,9 +60,7 @@ def test_an_order_that_comes_late_does_not_replace_the_answer(
 def test_a_second_attempt_starts_from_the_order_whatever_the_first_has_left(
     driver: Path, clone: Path
 ):
-    order = make_order(driver, "sft")
-    send_order(driver, order, "origin")
-    find_commit(clone, order.commit, "origin")
+    order = arrived(driver, clone)
     for _ in range(2):
         with order_workspace(clone, order, ME) as workspace:
             assert (workspace / "params.yaml").read_text() == PARAMS
@@ -83,9 +88,7 @@ def test_an_answer_to_another_order_is_refused(driver: Path, clone: Path):
 def test_a_disk_that_is_full_leaves_the_lock_as_it_was(
     driver: Path, clone: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    order = make_order(driver, "sft")
-    send_order(driver, order, "origin")
-    find_commit(clone, order.commit, "origin")
+    order = arrived(driver, clone)
     with order_workspace(clone, order, ME) as workspace:
         (workspace / "dvc.lock").write_text(HEAD + entry("sft", "9"))
         send_answer(workspace, order, Answer("ran", ""), "origin")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlhf.classifiers import load_classifier, reads_text
 from rlhf.model_folders import is_reward_model, save_model
@@ -41,13 +41,17 @@ class RewardEnsemble(RewardModel):
 
     @property
     def normaliser(self) -> tuple[float, float]:
-        """M and d: mean and deviation of the reference responses' joint scores."""
+        """What `set_normaliser` has stored, `(m, d)`; (0, 1) before."""
         config = self.classifier.config
         mean, std = (getattr(config, f"ensemble_{n}", usual) for n, usual in NOT_FITTED.items())
         return float(mean), float(std)
 
     def set_normaliser(self, mean: float, std: float) -> None:
-        """Store m and d; raises ValueError for a spread that is not positive."""
+        """Store mean and deviation of reference responses' joint scores as m and d.
+
+        Raises:
+            ValueError: a deviation that is not positive.
+        """
         require_spread(std)
         self.classifier.config.ensemble_mean = mean
         self.classifier.config.ensemble_std = std
@@ -72,7 +76,11 @@ class RewardEnsemble(RewardModel):
         """Mean of the members' normalised scores less `k` times their deviation, normalised."""
         scores = torch.stack([member(ids, mask, packing=packing) for member in self.members])
         mean, std = self.normaliser
-        return (scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False) - mean) / std
+        return (self.joint(scores) - mean) / std
+
+    def joint(self, scores: Tensor) -> Tensor:
+        """Joint scores (rows,) before m and d, of the members' normalised ones (members, rows)."""
+        return scores.mean(dim=0) - self.k * scores.std(dim=0, unbiased=False)
 
 
 def members_of(model: RewardModel) -> list[RewardModel]:

@@ -83,7 +83,11 @@ class RewardModel(nn.Module):
 
     def forward(self, ids: TokenIds, mask: AttentionMask, *, packing: bool = False) -> PerSequence:
         """Normalised scores; padding on either side changes nothing."""
-        return (self.raw_scores(ids, mask, packing=packing) - self.mean) / self.std
+        return self.normalised(self.raw_scores(ids, mask, packing=packing))
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Scores of any shape on the scale where reference responses have mean 0, deviation 1."""
+        return (raw - self.mean) / self.std
 
 
 def require_spread(std: float) -> None:

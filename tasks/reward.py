@@ -140,10 +140,8 @@ def _trained(stage: Stage, train: Sequence[Preference], compute: Compute) -> Mad
                 nn.ModuleList(members), lambda: nn.ModuleList(_fresh(stage, start, HOST))
             )
             adapters = [take_adapter(member.classifier) for member in members]
-        for member in members:
-            normalise(stage, member, encoder, compute)
     model = join(members, params.ensemble_k)
-    if retrain and len(members) > 1:
+    if retrain:
         normalise(stage, model, encoder, compute)
     return Made(
         model=model,

@@ -1,14 +1,16 @@
 """The world of tests/stage_world.py for tests of options, and what its stages have made."""
 
 import csv
+import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from tasks.running.staging import model_hash
 from tests import stage_world
 from tests.stage_world import digest, forget, interrupt_at, run
 
@@ -50,3 +52,16 @@ def assert_resumes(root: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
     assert run(root, stage) == 0
     assert digest(root, stage) == whole
+
+
+def by_sft(world: Path, tokenizer: PreTrainedTokenizerBase) -> Iterator[torch.Tensor]:
+    """Token ids of SFT's own responses among the pairs of the round, each with its prompt."""
+    sft = model_hash(world / "models/sft")
+    lines = (world / "data/rounds/r1/comparisons.jsonl").read_text().splitlines()
+    for row in map(json.loads, lines):
+        for side in "ab":
+            if row[f"policy_{side}"] == sft:
+                text = (
+                    f"<|user|>{row['prompt']}<|end|><|assistant|>{row[f'response_{side}']}<|end|>"
+                )
+                yield tokenizer(text, return_tensors="pt")["input_ids"]

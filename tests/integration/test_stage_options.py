@@ -21,6 +21,7 @@ from tests.integration.options_world import (  # noqa: F401
     LORA,
     assert_resumes,
     built_fixture,
+    by_sft,
     history,
     same,
     weights,
@@ -231,6 +232,11 @@ def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_
     ids = tokenizer("where is order 12 ?", return_tensors="pt")["input_ids"]
     scores = [own_score(member, ids) for member in members]
     assert len({round(score, 6) for score in scores}) == 3
+    reference = [[own_score(member, row) for member in members] for row in by_sft(world, tokenizer)]
+    for one in zip(*reference, strict=True):
+        assert statistics.fmean(one) == pytest.approx(0, abs=1e-3)
+        assert statistics.pstdev(one) == pytest.approx(1, abs=1e-3)
+    together = [statistics.fmean(row) - 0.5 * statistics.pstdev(row) for row in reference]
 
     with torch.no_grad():
         joined = load_scorer(folder, torch.device("cpu"))(
@@ -238,7 +244,8 @@ def test_an_ensemble_with_adapters_is_published_whole_and_scores_as_its_members_
         )
     wanted = statistics.fmean(scores) - 0.5 * statistics.pstdev(scores)
     mean, std = (getattr(members[0].config, f"ensemble_{name}") for name in ("mean", "std"))
-    assert (mean, std) != (0.0, 1.0)
+    assert mean == pytest.approx(statistics.fmean(together), abs=1e-3)
+    assert std == pytest.approx(statistics.pstdev(together), abs=1e-3)
     wanted = (wanted - mean) / std
     assert joined.item() == pytest.approx(wanted, abs=1e-5)
     metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())

@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.params.loading import flatten
 from tasks.tracing.records import Ran
+from tasks.workspace.stage_inputs import overlap
 
 
 def own_runs(
@@ -18,7 +19,7 @@ def own_runs(
     flat = flatten(params)
     made = {path: (ran.stage, digest) for ran in runs for path, digest in ran.outs.items()}
     needs = {
-        ran.stage: {made[out][0] for out in made if any(_overlap(out, dep) for dep in ran.deps)}
+        ran.stage: {made[out][0] for out in made if any(overlap(out, dep) for dep in ran.deps)}
         for ran in runs
     }
     others = {
@@ -28,11 +29,6 @@ def own_runs(
         others |= more
     kept = tuple(ran for ran in runs if ran.stage not in others)
     return kept, tuple(ran.stage for ran in runs if ran.stage in others)
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Whether two paths are one, or one is a folder that holds the other."""
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _has_other_params(ran: Ran, flat: Mapping[str, Any]) -> bool:

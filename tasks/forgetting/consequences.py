@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError, Contents
 from tasks.tracing.records import Ran, RecordError
+from tasks.workspace.stage_inputs import overlap
 
 
 def holding(runs: Sequence[Ran], contents: Contents, digests: AbstractSet[str]) -> set[str]:
@@ -34,7 +35,7 @@ def stale(runs: Sequence[Ran], changed: Iterable[str]) -> list[str]:
         ran.stage: {
             other
             for other, theirs in outs.items()
-            if other != ran.stage and any(_touches(dep, out) for dep in ran.deps for out in theirs)
+            if other != ran.stage and any(overlap(dep, out) for dep in ran.deps for out in theirs)
         }
         for ran in runs
     }
@@ -85,7 +86,3 @@ def _is_here(contents: Contents, path: str, digest: str) -> bool:
     except ContentError:
         return False
     return True
-
-
-def _touches(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")

@@ -38,7 +38,9 @@ def stage_inputs(root: Path, stage: str) -> StageInputs:
         raise DefinitionError(f"dvc.yaml has no stage {name}")
     lock = read_lock(root)
     made = {
-        dep: [name for name, locked in lock.items() if _any_overlaps(dep, locked.outs)]
+        dep: [
+            name for name, locked in lock.items() if any(overlap(dep, out) for out in locked.outs)
+        ]
         for dep in definition.deps
     }
     return StageInputs(
@@ -71,5 +73,6 @@ def _not_in_git(root: Path, dep: str) -> str:
     return git(root, "ls-files", *what, "--", dep).partition("\0")[0]
 
 
-def _any_overlaps(dep: str, outs: Iterable[str]) -> bool:
-    return any(dep == out or dep.startswith(f"{out}/") or out.startswith(f"{dep}/") for out in outs)
+def overlap(one: str, other: str) -> bool:
+    """Whether two paths are one, or one is a folder that holds the other."""
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from feedback.formats.label_studio import is_export, read_export
 from feedback.judges import LanguageModelParams
@@ -99,14 +99,6 @@ class MissingJudgmentsError(RuntimeError):
         self.round_key, self.missing, self.wanted = round_key, missing, wanted
         text = f"round {round_key} waits for {missing} of {wanted} judgments"
         super().__init__(f"{text}; {note}" if note else text)
-
-
-class Annotator(Protocol):
-    """Anyone who judges pairs."""
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
-        """All judgments of these pairs, in their order, or MissingJudgmentsError."""
-        ...
 
 
 class RubricAnnotator:
@@ -248,13 +240,7 @@ def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: i
             _keep(taken[pair.pair_id], turned, this_round=judgment.round == pair.round)
         elif judgment.round in rounds:
             reason = f"round {judgment.round} does not contain the pair {judgment.pair_id}"
-            refused.append(
-                Refusal(
-                    judgment_id=judgment.judgment_id,
-                    pair_id=judgment.pair_id,
-                    reason=reason,
-                )
-            )
+            refused.append(Refusal(judgment_id=judgment.judgment_id, reason=reason))
     ordered = [taken[key][name] for key in known for name in sorted(taken[key])]
     missing = sum(max(0, overlap - len(found)) for found in taken.values())
     return Collected(judgments=ordered, refused=refused, missing=missing)

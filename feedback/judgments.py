@@ -77,7 +77,6 @@ class Refusal:
     """A judgment that was not accepted, and why."""
 
     judgment_id: str
-    pair_id: str
     reason: str
 
 
@@ -144,9 +143,9 @@ def _answer(judgment: Judgment, pair: Pair) -> tuple[str, int | None] | None:
 
 
 def _contradicted(judgment: Judgment) -> Refusal:
-    key = judgment.pair_id
-    reason = f"{judgment.annotator_id} judges pair {key} differently in another row, expected one"
-    return Refusal(judgment_id=judgment.judgment_id, pair_id=key, reason=reason)
+    who, key = judgment.annotator_id, judgment.pair_id
+    reason = f"{who} judges pair {key} differently in another row, expected one"
+    return Refusal(judgment_id=judgment.judgment_id, reason=reason)
 
 
 def to_lines(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -47,13 +47,7 @@ def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) 
             else:
                 known += 1
         except JudgmentError as error:
-            refused.append(
-                Refusal(
-                    judgment_id=judgment.judgment_id,
-                    pair_id=judgment.pair_id,
-                    reason=str(error),
-                )
-            )
+            refused.append(Refusal(judgment_id=judgment.judgment_id, reason=str(error)))
     settle(connection, sorted(set(taken)))
     if taken:
         record(connection, "import", round_key=round_key, taken=len(taken), refused=len(refused))

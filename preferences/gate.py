@@ -64,7 +64,7 @@ class Decision:
             if aside or warned:
                 places.add(candidate.sourced, origin, aside, warned)
             if aside:
-                yield Quarantined(row=row, rules=aside, origin=origin, sourced=candidate.sourced)
+                yield Quarantined(rules=aside, origin=origin, sourced=candidate.sourced)
             else:
                 yield candidate.preference
 

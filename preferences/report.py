@@ -79,8 +79,6 @@ class Finding:
 class Quarantined:
     """A row that was quarantined."""
 
-    row: int
-    """Its index among all rows, earlier ones first."""
     rules: tuple[str, ...]
     """All rules it breaks."""
     origin: Origin

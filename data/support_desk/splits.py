@@ -140,9 +140,9 @@ def draw_request(split: Split, rng: random.Random, *, templates: Templates) -> R
 
 
 def sample_requests(
-    split: Split, count: int, rng: random.Random, *, templates: Templates, unique: bool = True
+    split: Split, count: int, rng: random.Random, *, templates: Templates
 ) -> list[Request]:
-    """Draws requests of a split, all with different texts if `unique`.
+    """Draws requests of a split, all with different texts.
 
     With the same seed, a longer sample starts with the shorter one.
 
@@ -151,13 +151,10 @@ def sample_requests(
         count: How many requests.
         rng: Source of all randomness.
         templates: What to draw from, for every split; see ``select_templates``.
-        unique: Whether all texts must differ.
 
     Raises:
         TooManyRequestsError: The split has fewer than ``count`` different texts.
     """
-    if not unique:
-        return [draw_request(split, rng, templates=templates) for _ in range(count)]
     if count > (available := capacity(split, templates=templates)):
         raise TooManyRequestsError(split, count, available)
     drawn: dict[str, Request] = {}

@@ -5,9 +5,8 @@ ever None. Every field is a tensor whose first dimension counts the rows. Prompt
 left, responses on the right; masks are bool, True at real tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
 from typing import TypeVar
 
 import torch
@@ -36,7 +35,7 @@ class BatchShapeError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBatch:
-    """The algebra of batches: length, selection, device, splitting and joining."""
+    """The algebra of batches: length, selection and joining."""
 
     def __post_init__(self) -> None:
         """Refuse fields with different numbers of rows."""
@@ -53,17 +52,6 @@ class TensorBatch:
     def select(self: AnyBatch, rows: Rows) -> AnyBatch:
         """The rows with these indices, in their order, or those where a bool mask is True."""
         return self._map(lambda tensor: tensor[rows])
-
-    def to(self: AnyBatch, device: torch.device | str) -> AnyBatch:
-        """The same batch on another device."""
-        return self._map(lambda tensor: tensor.to(device))
-
-    def split(self: AnyBatch, size: int) -> Iterator[AnyBatch]:
-        """Consecutive parts of `size` rows; the last one may be smaller."""
-        if size < 1:
-            raise ValueError(f"size: expected 1 row or more, found {size}")
-        for start in range(0, len(self), size):
-            yield self._map(itemgetter(slice(start, start + size)))
 
     @classmethod
     def concat(cls: type[AnyBatch], parts: Sequence[AnyBatch]) -> AnyBatch:

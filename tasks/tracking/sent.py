@@ -121,7 +121,8 @@ def _is_in(made: int | None, record: Mapping[str, Any], path: Path) -> bool:
         return made is not None
     if before := record.get("made"):
         return bool(before == made)
-    # An earlier version wrote it and did not say: what it sent before that time is elsewhere.
+    # There was no store yet when it was written, or an earlier version wrote it and did not say:
+    # what was sent before that time is elsewhere.
     return path.stat().st_mtime_ns // 1_000_000 >= made
 
 

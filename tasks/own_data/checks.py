@@ -69,7 +69,7 @@ class OwnData:
 
     @property
     def evaluation(self) -> set[str]:
-        """What the evaluation prompts ask."""
+        """What the evaluation prompts ask; put together anew each time, so not for each row."""
         return self.splits.get("heldout", set()) | self.splits.get("test", set())
 
 
@@ -158,10 +158,11 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     key = "prepare.files.demonstrations"
     rows = data.rows(key, files.demonstrations, own_demonstrations)
     _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
+    evaluation = data.evaluation
     shared = [
         number
         for number, row in enumerate(rows, start=1)
-        if any(question(prompt) in data.evaluation for prompt in prompts_of(row))
+        if any(question(prompt) in evaluation for prompt in prompts_of(row))
     ]
     if shared:
         first = ", ".join(map(str, shared[:MAX_NAMED]))
@@ -222,11 +223,11 @@ def _sided(source: Source, params: Params) -> Iterator[Preference]:
 def _examine_pairs(data: OwnData, key: str, pairs: list[Preference], params: Params) -> None:
     """What the gate of the first round would find between these files."""
     sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
-    leaks = 0
+    evaluation, leaks = data.evaluation, 0
     for pair in pairs:
         what_is_asked = question(pair.prompt)
         sides[pair.split].add(what_is_asked)
-        leaks += pair.split == "train" and what_is_asked in data.evaluation
+        leaks += pair.split == "train" and what_is_asked in evaluation
     if leaks:
         what = f"{leaks} of {len(pairs)} pairs are for training and have prompts that policies are"
         _leak(data, key, "evaluation_leaks", f"{what} evaluated on", params)

@@ -1,0 +1,46 @@
+"""What the preflight's checks of rows cost."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preferences.source_params import SourceParams
+from tasks.own_data.checks import OwnData, examine
+from tasks.params.loading import load_params
+from tasks.params.prepare import FilesParams
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def test_the_evaluation_prompts_are_put_together_once_for_a_file_and_not_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 60,000 pairs and demonstrations that took minutes, with 200,000 an hour."""
+    asked = [f"w{n} w{n // 2}" for n in range(50)]
+    write_rows(tmp_path / "prompts.jsonl", [{"prompt": one} for one in asked])
+    said = [{"prompt": one, "response": "w1"} for one in asked]
+    write_rows(tmp_path / "demonstrations.jsonl", said)
+    pairs = [{"prompt": one, "chosen": "w1", "rejected": "w2"} for one in asked]
+    write_rows(tmp_path / "pairs.jsonl", pairs)
+    files = FilesParams(prompts="prompts.jsonl", demonstrations="demonstrations.jsonl")
+    params = load_params(ROOT / "params.yaml")
+    prepare = replace(params.prepare, files=files, sources=(SourceParams(path="pairs.jsonl"),))
+    times: list[int] = []
+
+    def counted(_: OwnData) -> set[str]:
+        times.append(1)
+        return {"w1 w0"}
+
+    monkeypatch.setattr(OwnData, "evaluation", property(counted))
+
+    found = examine(replace(params, prepare=prepare), tmp_path)
+
+    assert "1 of 50 demonstrations answer prompts" in "".join(found.notes)
+    assert len(times) == 2

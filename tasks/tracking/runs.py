@@ -123,7 +123,7 @@ def _send_rounds(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     assert start is not None
     assert rounds is not None
     run = execution_run(store, root, start["execution"], start).info.run_id
-    _log_metrics(store, run, _metrics(rounds["points"], int(start["started_ms"])))
+    _log_new_metrics(store, run, _metrics(rounds["points"], int(start["started_ms"])))
     sent.run, sent.rounds_ms = run, rounds["recorded_ms"]
     save_sent(folder, sent)
 
@@ -143,7 +143,7 @@ def _send_end(store: Store, root: Path, folder: Path, sent: Sent) -> None:
     ]
     # The description: empty after success, even if an earlier attempt failed.
     tags = [RunTag(MLFLOW_RUN_NOTE, end["message"][:PARAM_LENGTH])]
-    _log_metrics(store, run, metrics)
+    _log_new_metrics(store, run, metrics)
     store.client.log_batch(run, tags=tags)
     if inputs := [data_set(**entry) for entry in end.get("inputs", [])]:
         store.client.log_inputs(run, inputs)
@@ -160,6 +160,22 @@ def _metrics(points: Sequence[Mapping[str, Any]], started_ms: int) -> list[Metri
         Metric(mlflow_key(point["key"]), point["value"], started_ms + point["step"], point["step"])
         for point in points
     ]
+
+
+def _log_new_metrics(store: Store, run: str, metrics: Sequence[Metric]) -> None:
+    """Log the points that the run does not have yet.
+
+    Each round's records hold the curves of all rounds before it. MLflow drops known points, but
+    looks for each of them first: with twelve rounds for a minute, with more for hours.
+    """
+    keys = dict.fromkeys(metric.key for metric in metrics)
+    known = {_point(one) for key in keys for one in store.client.get_metric_history(run, key)}
+    _log_metrics(store, run, [metric for metric in metrics if _point(metric) not in known])
+
+
+def _point(metric: Metric) -> tuple[str, int, int, float]:
+    """What makes a point the same point to MLflow."""
+    return metric.key, metric.timestamp, metric.step, metric.value
 
 
 def _log_metrics(store: Store, run: str, metrics: Sequence[Metric]) -> None:

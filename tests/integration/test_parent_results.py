@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 
 from tasks.params.loading import Params
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
@@ -119,6 +122,35 @@ def test_a_parent_has_what_its_rounds_have_come_to_before_the_execution_ends(
     assert parent.data.metrics["gold"] == 6.25
     gold = client.get_metric_history(parent.info.run_id, "gold")
     assert [(one.step, one.value) for one in gold] == [(0, 4.5), (1, 6.25)]
+
+
+def test_a_round_sends_the_points_that_are_new(
+    root: Path, params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record holds all curves so far: sent whole, many rounds took MLflow hours."""
+    sent: list[tuple[str, int]] = []
+    log_batch = MlflowClient.log_batch
+
+    def noted(client: MlflowClient, run: str, metrics: tuple[Metric, ...] = (), **rest: Any) -> Any:
+        sent.extend((metric.key, metric.step) for metric in metrics)
+        return log_batch(client, run, metrics=metrics, **rest)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", noted)
+    made = results(4.5, 6.25, 8.0)
+    write_history(root, "ppo", "r1", "objective/kl", [0.5, 1.5])
+    record_start(root, "rounds", params)
+    record_rounds(root, "rounds", ["r1"], "r1", made)
+    ship_all(root)
+    assert {("gold", 0), ("gold", 1), ("ppo/objective/kl", 1)} <= set(sent)
+    assert len(sent) == len(set(sent))
+    del sent[:]
+
+    write_history(root, "ppo", "r2", "objective/kl", [2.5, 3.5])
+    record_rounds(root, "rounds", ["r1", "r2"], "r2", made)
+    ship_all(root)
+    assert ("gold", 2) in sent
+    assert {("ppo/objective/kl", 2), ("ppo/objective/kl", 3)} <= set(sent)
+    assert {step for _, step in sent} == {2, 3}
 
 
 LOCK = """

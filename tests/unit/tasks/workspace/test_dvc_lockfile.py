@@ -3,10 +3,13 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock, read_settled_lock
+from tasks.workspace import dvc_lockfile
+from tasks.workspace.dvc_lockfile import DamagedLockError, parsed, read_lock, read_settled_lock
 
 LOCK = """schema: '2.0'
 stages:
@@ -46,6 +49,46 @@ def test_a_lock_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
 def test_one_that_was_just_written_to_may_be_a_part(tmp_path: Path) -> None:
     written(tmp_path, LOCK, seconds_ago=-60)  # However long we take until we read it.
     assert read_settled_lock(tmp_path) is None
+
+
+def test_an_entry_that_many_commits_have_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories of many rounds are hundreds of files of hundreds of entries, nearly all alike."""
+    read: list[str] = []
+
+    class Counted(YAML):
+        def load(self, text: Any) -> Any:
+            read.append(text)
+            return super().load(text)
+
+    monkeypatch.setattr(dvc_lockfile, "YAML", Counted)
+    entry = LOCK.split("stages:\n")[1].replace("0123", "3210")
+    rounds = [entry.replace("  sft:", f"  ppo@r{number}:", 1) for number in range(1, 9)]
+    commits = [LOCK + "".join(rounds[:number]) for number in range(1, 9)]
+    for commit in commits:
+        # As git shows a file, it has no line end at its end.
+        assert list(parsed(commit.rstrip("\n")))[-1] == f"ppo@r{commits.index(commit) + 1}"
+    assert sum(map(len, read)) <= len(commits[-1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOCK,
+        f"# a comment\n{LOCK}",
+        LOCK.replace("    cmd: python", "    cmd: |\n\n      python"),
+        LOCK.replace("  sft:\n", "  base: &one\n    cmd: a\n  more: *one\n  sft:\n"),
+        LOCK.replace("stages:\n", "stages:\n  other:\n    cmd: a\n  'sft@1.5':\n    cmd: b\n"),
+        "stages:\n  sft:\n    cmd: a\nschema: '2.0'\n",
+    ],
+)
+def test_what_is_read_by_entry_is_what_yaml_says_of_the_whole(text: str) -> None:
+    assert parsed(text) == YAML(typ="safe").load(text)["stages"]
+
+
+def test_a_stage_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, LOCK + LOCK.split("stages:\n")[1], seconds_ago=5)
+    with pytest.raises(DamagedLockError):
+        read_lock(tmp_path)
 
 
 @pytest.mark.parametrize(

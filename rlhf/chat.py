@@ -14,6 +14,10 @@ _SAID = "3f79bb7b"
 """What is said where only the text around it is of interest; in no template."""
 
 
+_IDS: dict[int, int] = {}
+"""Every id that was met."""
+
+
 class TokenizerError(ValueError):
     """The tokenizer cannot be used; the message says why."""
 
@@ -103,12 +107,11 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
     if tokenizer.chat_template is None:
         if not isinstance(prompt, str):
             raise TokenizerError("a prompt of messages needs a tokenizer with a chat template")
-        ids = list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = _plain_ids(tokenizer, prompt)
         first = _first_ids(tokenizer)
         return ids if ids[: len(first)] == first else [*first, *ids]
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    text = render(tokenizer, messages)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return _plain_ids(tokenizer, render(tokenizer, messages))
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -160,7 +163,15 @@ def _lead(tokenizer: PreTrainedTokenizerBase, _template: str) -> str:
 
 
 def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return shared_ids(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def shared_ids(ids: Sequence[int]) -> list[int]:
+    """The same ids, equal ones being one object: a list of them has 8 bytes each and not 40.
+
+    Demonstrations and pairs are kept as ids, a hundred million of them where there are 200,000.
+    """
+    return list(map(_IDS.setdefault, ids, ids))
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.chat import TokenizerError, end_id
+from rlhf.chat import TokenizerError, end_id, shared_ids
 from rlhf.templates import Message, render
 
 
@@ -67,7 +67,7 @@ def encode_conversation(
     encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     spans = [(len(turn.before), len(turn.upto)) for turn in turns]
     return EncodedConversation(
-        list(encoded["input_ids"]),
+        shared_ids(encoded["input_ids"]),
         [
             any(first <= start < last for first, last in spans)
             for start, _ in encoded["offset_mapping"]

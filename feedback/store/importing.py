@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from feedback.judgments import Refusal, consistent
 from feedback.store import schema
@@ -18,6 +18,20 @@ from feedback.store.names import check_name
 from feedback.store.rounds import round_pair_ids, settle
 from feedback.store.standing import pairs_of
 from preferences.records import Judgment, JudgmentError, oriented
+
+# Built once, as in `feedback.store.assignments`: a file has tens of thousands of judgments, and
+# nobody's answer is saved meanwhile.
+_labels, _table, _people = schema.labels, schema.assignments, schema.annotators
+_KIND = select(_people.c.kind).where(_people.c.annotator_id == bindparam("name"))
+_MINE = select(_table).where(
+    _table.c.pair_id == bindparam("pair"),
+    _table.c.annotator_id == bindparam("mine"),
+    _table.c.purpose == "label",
+)
+_SAID = select(_labels.c.choice, _labels.c.strength).where(
+    _labels.c.assignment_id == bindparam("assignment"), _labels.c.revision == bindparam("newest")
+)
+_ADD_LABEL, _ADD_ASSIGNMENT = insert(_labels), insert(_table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,38 +78,35 @@ def _as_known(connection: Connection, judgments: Sequence[Judgment]) -> list[Jud
 def _take_one(connection: Connection, judgment: Judgment) -> bool:
     """Writes one judgment; False if it is already stored."""
     _hire(connection, judgment)
-    labels = schema.labels
     row = _assignment(connection, judgment)
     if row is not None and row.state == "done":
-        this = (labels.c.assignment_id == row.assignment_id, labels.c.revision == row.revision)
-        held = connection.execute(select(labels.c.choice, labels.c.strength).where(*this)).one()
+        this = {"assignment": row.assignment_id, "newest": row.revision}
+        held = connection.execute(_SAID, this).one()
         if (held.choice, held.strength) == (judgment.choice, judgment.strength):
             return False
         raise JudgmentError(f"{judgment.annotator_id} has judged this pair differently")
     at = _milliseconds(judgment)
     assignment_id, revision = _close(connection, judgment, row, at)
-    connection.execute(
-        insert(labels).values(
-            assignment_id=assignment_id,
-            annotator_id=judgment.annotator_id,
-            revision=revision,
-            choice=judgment.choice,
-            strength=judgment.strength,
-            reason=judgment.reason,
-            visible_ms=judgment.latency_ms,
-            submission_key=f"import-{assignment_id}-{revision}",
-            guideline_hash=judgment.annotator_version[:16],
-            created_ms=at,
-        )
-    )
+    label = {
+        "assignment_id": assignment_id,
+        "annotator_id": judgment.annotator_id,
+        "revision": revision,
+        "choice": judgment.choice,
+        "strength": judgment.strength,
+        "reason": judgment.reason,
+        "visible_ms": judgment.latency_ms,
+        "submission_key": f"import-{assignment_id}-{revision}",
+        "guideline_hash": judgment.annotator_version[:16],
+        "created_ms": at,
+    }
+    connection.execute(_ADD_LABEL, [label])
     return True
 
 
 def _assignment(connection: Connection, judgment: Judgment) -> Row[Any] | None:
     """This annotator's assignment to judge this pair, in any state."""
-    table = schema.assignments
-    mine = (table.c.pair_id == judgment.pair_id, table.c.annotator_id == judgment.annotator_id)
-    return connection.execute(select(table).where(*mine, table.c.purpose == "label")).first()
+    mine = {"pair": judgment.pair_id, "mine": judgment.annotator_id}
+    return connection.execute(_MINE, mine).first()
 
 
 def _close(
@@ -105,18 +116,17 @@ def _close(
 
     The pair may be, or may have been, on the annotator's screen: the table then has a `row`.
     """
-    table = schema.assignments
     values = {"round": judgment.round, "swap": schema.SWAPS.index(judgment.shown_order)}
     values |= {"state": "done", "lease_until_ms": at, "served_ms": at}
     if row is not None:
         revision = row.revision + 1
-        this = update(table).where(table.c.assignment_id == row.assignment_id)
+        this = update(_table).where(_table.c.assignment_id == row.assignment_id)
         connection.execute(this.values(**values, revision=revision))
         return row.assignment_id, revision
     assignment_id = secrets.token_hex(16)
     key = {"assignment_id": assignment_id, "annotator_id": judgment.annotator_id}
     key |= {"pair_id": judgment.pair_id, "purpose": "label"}
-    connection.execute(insert(table).values(**key, **values, revision=1))
+    connection.execute(_ADD_ASSIGNMENT, [key | values | {"revision": 1}])
     return assignment_id, 1
 
 
@@ -126,9 +136,7 @@ def _hire(connection: Connection, judgment: Judgment) -> None:
     Raises:
         JudgmentError: the name cannot be seen, or belongs to another kind of annotator.
     """
-    people = schema.annotators
-    query = select(people.c.kind).where(people.c.annotator_id == judgment.annotator_id)
-    kind = connection.execute(query).scalar()
+    kind = connection.execute(_KIND, {"name": judgment.annotator_id}).scalar()
     if kind is None:
         try:
             check_name(judgment.annotator_id)
@@ -137,7 +145,7 @@ def _hire(connection: Connection, judgment: Judgment) -> None:
         nobody_knows = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
         row = {"annotator_id": judgment.annotator_id, "role": "source", "kind": judgment.kind}
         row |= {"token_hash": nobody_knows}
-        connection.execute(insert(people).values(**row, created_ms=now_ms(), judged_from_label=0))
+        connection.execute(insert(_people).values(**row, created_ms=now_ms(), judged_from_label=0))
     elif kind != judgment.kind:
         raise JudgmentError(f"{judgment.annotator_id} is known as {kind}, not {judgment.kind}")
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -89,6 +89,10 @@ class LabelParams:
         ):
             if wrong:
                 raise ValueError(message)
+
+
+SHOWN_REFUSALS = 20
+"""Of so many refused judgments each has a line of its own."""
 
 
 class MissingJudgmentsError(RuntimeError):
@@ -197,13 +201,8 @@ class FileAnnotator:
             JudgmentError: the file is missing, or a line (or task) is not a judgment.
         """
         collected = self.collect(pairs)
-        for refusal in collected.refused:
-            _log.warning(
-                "%s: judgment %s refused: %s",
-                self._path,
-                refusal.judgment_id,
-                refusal.reason,
-            )
+        for line in refusal_lines(collected.refused):
+            _log.warning("%s: %s", self._path, line)
         if collected.missing:
             note = f"expected in {self._path}"
             if collected.refused:
@@ -225,6 +224,14 @@ class FileAnnotator:
         standing, refused = consistent(judgments, {pair.pair_id: pair for pair in pairs})
         found = sort_out(standing, pairs, overlap=self._params.overlap)
         return replace(found, refused=[*refused, *found.refused])
+
+
+def refusal_lines(refused: Sequence[Refusal]) -> Iterator[str]:
+    """Which judgments were refused and why, for people; of many the first."""
+    for refusal in refused[:SHOWN_REFUSALS]:
+        yield f"judgment {refusal.judgment_id} refused: {refusal.reason}"
+    if (others := len(refused) - SHOWN_REFUSALS) > 0:
+        yield f"{others:,} more judgments refused"
 
 
 def sort_out(judgments: Sequence[Judgment], pairs: Sequence[Pair], *, overlap: int) -> Collected:

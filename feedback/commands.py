@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from feedback.annotators import MissingJudgmentsError
+from feedback.annotators import MissingJudgmentsError, refusal_lines
 from feedback.formats.exchange import from_trl
 from feedback.formats.label_studio import CONFIG, read_export
 from feedback.judgments import json_rows, read_judgments, read_pairs
@@ -227,8 +227,7 @@ def take_in(given: argparse.Namespace) -> int:
     judgments = _read(given.form, given.file, given.round_key)
     with _opened(given.store) as database, database.writing() as connection:
         done = take(connection, judgments, given.round_key)
-    for refusal in done.refused:
-        sys.stderr.write(f"refused {refusal.judgment_id}: {refusal.reason}\n")
+    sys.stderr.writelines(f"{line}\n" for line in refusal_lines(done.refused))
     _say(
         f"{done.taken} judgments imported, {done.known} already known, {len(done.refused)} refused"
     )

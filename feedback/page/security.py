@@ -48,7 +48,14 @@ class TooLargeError(HTTPException):
 
     def __init__(self, limit: int) -> None:
         """`limit`: the most bytes that a body may have."""
-        super().__init__(413, f"larger than {limit} bytes")
+        super().__init__(413, too_large(limit))
+
+
+def too_large(limit: int) -> str:
+    """What a body that has more bytes than this is answered with."""
+    published = limit == MAX_PUBLISHED_BYTES
+    way = "; python -m feedback publish takes larger files" if published else ""
+    return f"larger than {limit} bytes{way}"
 
 
 class Guard:
@@ -115,7 +122,7 @@ class Guard:
             return PlainTextResponse("requests from other sites are refused", status_code=403)
         length = headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length) or int(length) > limit:
-            return PlainTextResponse(f"larger than {limit} bytes", status_code=413)
+            return PlainTextResponse(too_large(limit), status_code=413)
         return None
 
 

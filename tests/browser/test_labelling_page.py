@@ -239,7 +239,9 @@ def test_a_file_too_large_is_said_to_be(browser: Any, site: Any, tmp_path: Path)
     for name, value in (("round", "r8"), ("file", str(file))):
         browser.find_element("name", name).send_keys(value)
     browser.find_element("css selector", "#publish button").click()
-    wait_for(browser, lambda b: "larger than 16777216 bytes" in by_id(b, "trouble").text)
+    wait_for(
+        browser, lambda b: "python -m feedback publish takes larger" in by_id(b, "trouble").text
+    )
 
 
 def test_a_lead_publishes_and_exports_from_the_overview(

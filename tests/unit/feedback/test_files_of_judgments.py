@@ -52,10 +52,21 @@ def test_a_judgment_of_an_unknown_pair_is_refused_with_the_reason(
     pairs, strangers = pairs_with(1.0, 2), pairs_with(2.0, 1)
     source = from_file(tmp_path / "j.jsonl", [judgment(pair) for pair in pairs + strangers])
     collected = source.collect(pairs)
-    assert [one.pair_id for one in collected.refused] == [strangers[0].pair_id]
+    assert [one.judgment_id for one in collected.refused] == [judgment(strangers[0]).judgment_id]
     assert "round r1 does not contain the pair" in collected.refused[0].reason
     assert source.judge(pairs) == [judgment(pair) for pair in pairs]
     assert "refused: round r1 does not contain the pair" in caplog.text
+
+
+def test_of_very_many_refused_judgments_the_first_have_a_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs, strangers = pairs_with(1.0, 2), pairs_with(2.0, 1_500)
+    source = from_file(tmp_path / "j.jsonl", [judgment(pair) for pair in pairs + strangers])
+    assert source.judge(pairs) == [judgment(pair) for pair in pairs]
+    lines = caplog.text.splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("1,480 more judgments refused")
 
 
 def test_labels_of_an_earlier_round_count_for_the_same_content(tmp_path: Path) -> None:
@@ -84,7 +95,8 @@ def test_judgments_that_contradict_each_other_are_refused_not_chosen_from(
     source = from_file(tmp_path / "j.jsonl", written)
     collected = source.collect(pairs)
     assert [one.choice for one in collected.judgments] == ["a", "b"]
-    assert [one.pair_id for one in collected.refused] == [pairs[0].pair_id] * 2
+    contradicting = [judgment(pairs[0]).judgment_id, turned[0].judgment_id]
+    assert [one.judgment_id for one in collected.refused] == contradicting
     assert collected.missing == 1
     with pytest.raises(MissingJudgmentsError, match=r"waits for 1 of 3 .* where 2 were refused"):
         source.judge(pairs)

@@ -182,7 +182,7 @@ def test_a_round_that_there_is_none_of_is_not_exported(client: TestClient, desk:
         (b'{"prompt": [NaN]}', 422, "comparisons.jsonl:1: not JSON (NaN is not a JSON number)"),
         (b'{"prompt": [-1e999]}', 422, "comparisons.jsonl:1: expected a number that fits"),
         (None, 422, "is of round 'r1', expected 'r2'"),
-        (b" " * (MAX_PUBLISHED_BYTES + 1), 413, f"larger than {MAX_PUBLISHED_BYTES} bytes"),
+        (b" " * (MAX_PUBLISHED_BYTES + 1), 413, "python -m feedback publish takes larger files"),
     ],
 )
 def test_a_file_that_is_none_is_refused_with_its_line(

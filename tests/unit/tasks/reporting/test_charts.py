@@ -136,3 +136,29 @@ def test_names_and_first_steps_of_rounds_do_not_run_into_each_other(
         steps = re.findall(r'class="tick" [^>]*>(\d+)', drawing)
         assert int(last[1]) == 3 * (int(steps[1]) - int(steps[0]))
     assert last is None or ends[-1] < 332.0 - 6.4 * len(last[1])
+
+
+def test_of_very_many_steps_what_can_be_seen_is_drawn(tmp_path: Path) -> None:
+    """Three rounds of 20,000 steps on some 300 pixels: a level, and one step in each far off it."""
+    write_world(tmp_path)
+    for key in ROUNDS:
+        values = [0.5 + 0.001 * (step % 7) for step in range(20_000)]
+        values[12_345], values[12_346] = 1.0, 0.0
+        rows = "".join(f"{step},{value}\n" for step, value in enumerate(values))
+        history = tmp_path / "results/ppo" / key / "history.csv"
+        history.write_text(f"step,policy/clip_fraction\n{rows}")
+    text = report(tmp_path).partition("<b>Clip fraction</b>")[2].partition("</svg>")[0]
+    lines = re.findall(r'<polyline class="line" points="([^"]*)"', text)
+    assert len(lines) == len(ROUNDS)
+    for number, line in enumerate(lines):
+        points = [tuple(map(float, point.split(","))) for point in line.split()]
+        assert len(points) < 250
+        # Every column of pixels has its part of the line, and the axis is from 0 to 1.
+        assert len({int(x) for x, _ in points}) >= 97
+        heights = {y for _, y in points}
+        low, high = max(heights), min(heights)
+        far = [x for x, y in points if y in (low, high)]
+        # From 38 to 332 pixels: 4.9 for each 1,000 steps.
+        assert far == pytest.approx([38 + 294 / 60_000 * (20_000 * number + 12_346)] * 2, abs=0.2)
+        assert high == pytest.approx(22, abs=0.1)
+        assert low == pytest.approx(170, abs=0.1)

@@ -1,6 +1,7 @@
 """The PPO round: its first step, its update, prompts, seeds and resuming."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -133,6 +134,18 @@ def test_s36_an_update_that_moves_too_far_skips_its_remaining_passes():
         assert [(m.optimiser_steps, m.skipped_passes) for m in found] == [expected] * 2
 
 
+def test_s36_a_pass_has_moved_as_far_as_the_mean_of_its_own_minibatches(monkeypatch):
+    """Two of 0.075 nats a token, with a step of 0.1 or more in each; the third is of 0.105."""
+    moved = iter([0.0, 0.15, 0.05, 0.1, 0.15, 0.06])
+    monkeypatch.setattr(
+        "rlhf.ppo_update._optimise",
+        lambda *_: {"ratio": 1.0, "clip_fraction": 0.0, "approx_kl": next(moved)},
+    )
+    settings = params(iterations=1, epochs=5, minibatches=2, target_approx_kl=0.1)
+    (found,) = metrics_of(run(fresh(settings), settings))
+    assert (found.optimiser_steps, found.skipped_passes) == (6, 2)
+
+
 def test_s31_the_entropy_bonus_raises_the_entropy():
     runs = []
     for coef in (0.0, 5.0):
@@ -165,6 +178,20 @@ def test_fewer_prompts_than_a_rollout_are_used_again_within_it():
     rows = prompt_rows(run(fresh(settings), settings, prompts=prompts))
     assert sorted(rows[:3]) == sorted(rows[3:6]) == [0, 1, 2]
     assert len(set(rows[6:])) == 2
+
+
+def test_a_prompt_that_comes_again_is_answered_with_other_draws():
+    """By a policy that has not moved: its warm-up takes a billion steps."""
+    slow = OptimiserParams(lr=1e-9, warmup_steps=10**9)
+    settings = params(iterations=3, optimiser=slow, value_optimiser=slow)
+    prompts = [[9, token] for token in range(2, 10)]
+    answers: list[dict[int, tuple[int, ...]]] = []
+    for one in run(fresh(settings), settings, prompts=prompts):
+        rows = zip(one.rollout.prompt_ids[:, -1].tolist(), one.rollout.response_ids, strict=True)
+        answers.append({token: tuple(ids.tolist()) for token, ids in rows})
+    assert [len(one) for one in answers] == [8, 8, 8]
+    for one, other in itertools.combinations(answers, 2):
+        assert sum(one[token] != other[token] for token in one) >= 6
 
 
 # --- seeds and resuming ------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf.params.kl import AdaptiveKLParams
-from tests.ppo_world import ONE_STEP, fresh, metrics_of, params, run
+from tests.ppo_world import ONE_STEP, PLAIN, assert_same_weights, fresh, metrics_of, params, run
 
 
 def test_s11_a_round_that_starts_at_the_reference_starts_without_kl(assert_close):
@@ -48,6 +48,20 @@ def test_s13_a_penalty_in_the_loss_pulls_the_policy_back_to_the_reference(estima
     result = metrics_of(run(fresh(settings, reference_seed=1), settings))
     assert result[0].kl > 1.0
     assert result[-1].kl < 0.7 * result[0].kl
+
+
+def test_s18_the_coefficient_that_was_reached_weighs_the_penalty_in_the_loss_too():
+    """One step at a coefficient of 3 is that of a round whose fixed one is 3."""
+    in_loss = {**ONE_STEP, "kl_in": "loss", "kl_estimator": "k2", "optimiser": PLAIN}
+    trained = []
+    for coef, adaptive in ((3.0, None), (0.2, AdaptiveKLParams(target=1.0, horizon=40))):
+        settings = params(**in_loss, kl_coef=coef, kl_adaptive=adaptive)
+        training = fresh(settings, reference_seed=1)
+        training.controller.load_state_dict({"coef": 3.0})
+        (metrics,) = metrics_of(run(training, settings))
+        assert metrics.kl_loss > 0.1
+        trained.append(training.models.actor)
+    assert_same_weights(*trained)
 
 
 def test_the_penalty_is_in_one_place_only():

@@ -1,5 +1,7 @@
 """Which weights a round of PPO moves: the policy's, the value function's, and no others."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,15 +66,8 @@ def test_s37_the_value_warm_up_leaves_the_policy_alone_on_either_kind_of_trunk()
         assert fingerprint(training.models.actor.lm) != fingerprint(start.models.actor.lm)
 
 
-def test_the_policys_schedule_and_the_penalty_wait_for_its_first_step():
-    """Two iterations train values alone; then warm-up over four steps begins, two an iteration."""
-    rate = OptimiserParams(lr=1e-3, warmup_steps=4, schedule="constant")
-    adaptive = AdaptiveKLParams(target=100.0, horizon=8)
-    settings = params(
-        iterations=5, epochs=1, value_warmup_iterations=2, optimiser=rate, value_optimiser=rate,
-        kl_adaptive=adaptive,
-    )  # fmt: skip
-    training = fresh(settings)
+def rates_of(training: PPOTraining) -> dict[str, list[float]]:
+    """The fraction of its peak rate at which each optimiser will step, step after step."""
     found: dict[str, list[float]] = {"optimiser": [], "value_optimiser": []}
     for name, factors in found.items():
         optimiser = getattr(training, name)
@@ -83,6 +78,19 @@ def test_the_policys_schedule_and_the_penalty_wait_for_its_first_step():
             plain(factor)
 
         optimiser.apply = noting
+    return found
+
+
+def test_the_policys_schedule_and_the_penalty_wait_for_its_first_step():
+    """Two iterations train values alone; then warm-up over four steps begins, two an iteration."""
+    rate = OptimiserParams(lr=1e-3, warmup_steps=4, schedule="constant")
+    adaptive = AdaptiveKLParams(target=100.0, horizon=8)
+    settings = params(
+        iterations=5, epochs=1, value_warmup_iterations=2, optimiser=rate, value_optimiser=rate,
+        kl_adaptive=adaptive,
+    )  # fmt: skip
+    training = fresh(settings)
+    found = rates_of(training)
     run(training, settings, stop=2)
     assert found["optimiser"] == []
     assert training.controller.coef == settings.kl_coef
@@ -90,6 +98,22 @@ def test_the_policys_schedule_and_the_penalty_wait_for_its_first_step():
     assert found["optimiser"] == [0.25, 0.25, 0.75, 0.75, 1, 1]
     assert found["value_optimiser"] == [0.25, 0.25, 0.75, 0.75, 1, 1, 1, 1, 1, 1]
     assert training.controller.coef < settings.kl_coef
+
+
+def test_s34_each_schedule_ends_with_the_round_whenever_it_began_and_however_many_its_passes():
+    """The policy has 2 steps in each of 3 iterations, the value function 6 in each of 5."""
+    falling = OptimiserParams(lr=1e-3, warmup_steps=0, schedule="linear", final_fraction=0.0)
+    settings = params(
+        iterations=5, epochs=1, value_epochs=3, value_warmup_iterations=2, optimiser=falling,
+        value_optimiser=replace(falling, warmup_steps=12),
+    )  # fmt: skip
+    training = fresh(settings)
+    found = rates_of(training)
+    run(training, settings)
+    policy = [factor for factor in (1, 2 / 3, 1 / 3) for _ in range(2)]
+    assert found["optimiser"] == pytest.approx(policy, rel=1e-12)
+    values = [factor for factor in (1 / 12, 7 / 12, 1, 2 / 3, 1 / 3) for _ in range(6)]
+    assert found["value_optimiser"] == pytest.approx(values, rel=1e-12)
 
 
 def test_s37_more_passes_of_the_value_function_leave_the_policy_as_it_would_be():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlhf.actor_critic import build_actor_critic, save_value_function
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
 from rlhf.frozen import cast_frozen, linear_layers, restore_frozen
@@ -76,6 +77,25 @@ def test_a_value_model_starts_from_the_digits_of_the_reward_model(folders):
     for mine, theirs in zip(trained.values(), whole.values(), strict=True):
         assert torch.equal(mine, theirs)
     assert {weight.dtype for weight in matrices(models.reward_model).values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_a_round_goes_on_with_the_value_function_of_its_policy_where_it_may(
+    folders, tmp_path: Path, carried: bool
+):
+    """Else it begins at 0, as without one beside the policy."""
+    start, (sft, reward) = tmp_path / "start", folders
+    before = build_actor_critic(tiny.llama(3), reward_model=None, separate=True)
+    torch.nn.init.normal_(before.value_head.weight, generator=torch.Generator().manual_seed(1))
+    save_model(before.lm, start)
+    save_value_function(before, start)
+    params = ppo_world.params(value_carry=carried)
+    draws = torch.Generator().manual_seed(1)
+
+    models = load_models(start, sft, reward, params, COMPUTE, prompts=PROMPTS, draws=draws)
+
+    head = before.value_head.weight if carried else torch.zeros_like(before.value_head.weight)
+    assert torch.equal(models.actor.value_head.weight, head)
 
 
 def test_models_that_read_packed_rows_are_whole_afterwards(folders):

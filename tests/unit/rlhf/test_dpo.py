@@ -1,6 +1,8 @@
 """The training loop of DPO: whose tokens count, what resumes, in what order."""
 
 import copy
+import math
+from dataclasses import replace
 
 import torch
 
@@ -65,6 +67,43 @@ def test_the_first_step_is_at_log_two_and_every_epoch_takes_each_pair_once(asser
     assert_close(metrics[0].loss, 0.6931472, rtol=0, atol=1e-5)
     assert len(metrics) == training.step == total_steps(len(PAIRS), PARAMS) == 6
     assert metrics[-1].loss < metrics[0].loss
+
+
+@torch.no_grad()
+def gap(policy, reference, pair: PromptedPair) -> float:
+    """How much more the policy favours the chosen side than the reference does, in nats."""
+    chosen, rejected = (
+        by_token(policy, pair.prompt, response) - by_token(reference, pair.prompt, response)
+        for response in (pair.chosen, pair.rejected)
+    )
+    return chosen - rejected
+
+
+def test_a_step_reports_the_weighted_loss_of_its_labels_each_beside_its_own_reference(assert_close):
+    """All pairs in one batch, which has them by length; the third is a tie, and ranks nothing."""
+    weights, labels = (1.0, 0.25, 3.0, 0.5, 2.0), (1.0, 0.8, 0.5, 1.0, 0.9)
+    each = list(zip(PAIRS, weights, labels, strict=True))
+    pairs = [replace(pair, weight=weight, label=label) for pair, weight, label in each]
+    policy, before = tiny.llama(3).eval(), tiny.llama().eval()
+    deltas = [0.3 * gap(policy, before, pair) for pair in PAIRS]
+    loss, ranked, margin = 0.0, 0.0, 0.0
+    for delta, weight, label in zip(deltas, weights, labels, strict=True):
+        chosen = 1 / (1 + math.exp(-delta))
+        loss -= weight * (label * math.log(chosen) + (1 - label) * math.log(1 - chosen))
+        ranked += weight * (delta > 0) * (label != 0.5)
+        margin += weight * delta
+    assert 0 < ranked < sum(weights) - 3.0
+
+    params = replace(PARAMS, beta=0.3, epochs=1, batch_size=len(pairs))
+    reference = all_logprobs(before, pairs, pad_id=PAD, compute=COMPUTE)
+    training = Training(policy, Optimiser(params.optimiser, policy.named_parameters()))
+    (found,) = train(
+        training, pairs, reference, params, pad_id=PAD, compute=COMPUTE, seeds=Seeds(0)
+    )
+
+    assert_close(found.loss, loss / sum(weights), rtol=1e-4, atol=0)
+    assert_close(found.accuracy, ranked / (sum(weights) - 3.0), rtol=1e-6, atol=0)
+    assert_close(found.margin, margin / sum(weights), rtol=1e-4, atol=1e-5)
 
 
 def test_a_training_that_stopped_continues_to_the_same_weights() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rlhf.draws import draw_table
-from rlhf.token_draws import BLOCK, ONE, draw_by_blocks, draw_index, filter_logits
+from rlhf.params.sampling import SamplingParams
+from rlhf.token_draws import BLOCK, ONE, draw_by_blocks, draw_index, draw_tokens, filter_logits
 from tests import tiny
 from tests.sampling import ending_often, sample
 from tests.tiny import PROMPTS
@@ -102,6 +103,23 @@ def test_both_filters_together_keep_what_both_keep():
 
 
 # --- the distribution --------------------------------------------------------------------------
+
+
+def test_the_filters_look_at_the_probabilities_that_the_temperature_gives():
+    """At 0.5 they are squared: 25, 9 and 4 of 38, and the first alone reaches 0.6 (as in vLLM)."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    for temperature, last in ((1.0, 1), (0.5, 0)):
+        settings = SamplingParams(temperature=temperature, top_p=0.6)
+        found, _ = draw_tokens(logits, settings, banned=None, uniform=torch.tensor([0.999]))
+        assert found.tolist() == [last]
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 1}, {"top_p": 0.4}])
+def test_the_filters_choose_among_what_is_not_banned(filters):
+    logits, banned = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([True, False, False])
+    settings = SamplingParams(**filters)
+    found, finite = draw_tokens(logits, settings, banned=banned, uniform=torch.tensor([0.999]))
+    assert (found.tolist(), bool(finite)) == ([1], True)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.8])

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from rlhf.muon import Muon, orthogonalise
+from rlhf.optimisers import Optimiser
+from rlhf.params.optimiser import OptimiserParams
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (6, 6)]
 
@@ -109,6 +111,17 @@ def test_a_weight_without_gradient_stays():
     Muon([still, moving], lr=0.1, weight_decay=0.5).step()
     assert torch.equal(still.data, torch.ones(3, 3))
     assert not torch.equal(moving.data, torch.ones(3, 3))
+
+
+def test_weight_decay_is_at_muons_rate_for_its_matrices(assert_close):
+    """Beside AdamW, whose rate is next to nothing: 2 (1 - 0.1 * 0.5)."""
+    matrix, vector = nn.Parameter(torch.full((2, 2), 2.0)), nn.Parameter(torch.full((2,), 2.0))
+    for weight in (matrix, vector):
+        weight.grad = torch.zeros_like(weight)
+    settings = OptimiserParams(name="muon", lr=1e-30, muon_lr=0.1, weight_decay=0.5)
+    Optimiser(settings, [("m", matrix), ("v", vector)]).apply(1.0)
+    assert_close(matrix, [[1.9, 1.9], [1.9, 1.9]], rtol=1e-6, atol=0)
+    assert_close(vector, [2.0, 2.0], rtol=0, atol=0)
 
 
 def test_a_gradient_of_zeros_gives_no_nan():

@@ -1,11 +1,13 @@
 """A reward model's metrics, on a model whose scores are known by hand."""
 
 import csv
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from data.support_desk.rubric import score_response
 from preferences.records import Preference
@@ -146,6 +148,8 @@ def test_s48_gold_counts_a_response_that_was_cut_as_unfinished(scorer):
         (gap,) = label_gaps(*scorer, [preference_], COMPUTE)
         accuracy = gold_accuracy(*scorer, [preference_], COMPUTE)
         assert accuracy["mean"] == float(gap * difference > 0)
+        # The chosen one is the longer one, labelled so in both cases.
+        assert measured(*scorer, [preference_], [])[0]["longer_wins"] == float(difference > 0)
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -155,6 +159,31 @@ def test_every_pass_is_counted_and_the_last_one_shown(members, scorer, capsys):
     measured(model, scorer[1], [], [preference("a", "b")])
     count = 2 + members
     assert f"reward       {count}/{count} passes" in capsys.readouterr().err
+
+
+def test_pairs_of_earlier_rounds_are_measured_without_those_of_the_round(scorer):
+    low, *_, high = ordered(scorer)
+    fresh = [preference(high, low, round="r2"), preference(high, low, round="r2")]
+    older = [preference(low, high, round=key) for key in ("r1", "", "")]
+    metrics, _ = measured(*scorer, fresh, fresh + older)
+    found = [metrics[name] for name in ("accuracy_after", "accuracy_older")]
+    assert [(each["mean"], each["n"]) for each in found] == [(1.0, 2), (0.0, 3)]
+    assert measured(*scorer, fresh, fresh)[0]["accuracy_older"] is None
+
+
+@torch.no_grad()
+def test_members_disagree_by_their_deviation_on_the_chosen_responses(scorer, assert_close):
+    """Of two members it is half of the distance between their normalised scores."""
+    members = [tiny.reward_model(seed, vocabulary=len(tokenizer())) for seed in (1, 2)]
+    members[1].set_normaliser(0.3, 2.0)
+    rows = [preference(one, other) for one, other in itertools.pairwise(ANSWERS)]
+    halves = []
+    for row in rows:
+        ids = torch.tensor([scorer[1].encode(row.prompt, row.chosen, finished=True)])
+        one, other = (float(each(ids, torch.ones_like(ids).bool())) for each in members)
+        halves.append(abs(one - other) / 2)
+    metrics, _ = measured(join(members, 1.0), scorer[1], [], rows)
+    assert_close(metrics["disagreement"], sum(halves) / len(halves), rtol=1e-4, atol=0)
 
 
 def test_pairs_of_one_prompt_tell_less_than_as_many_prompts(scorer):

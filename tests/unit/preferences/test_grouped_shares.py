@@ -53,6 +53,19 @@ def test_groups_that_agree_within_count_once_each() -> None:
     assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
 
 
+def test_groups_that_differ_within_count_no_more_than_their_cases() -> None:
+    """Twenty prompts with two pairs, one right and one wrong in all but two: v is a fifth of that
+    of 40 pairs of 40 prompts, and all the same n* = 40 (z / t_19)²."""
+    hits = [1.0, 0.0] * 18 + [1.0, 1.0] * 2
+    found = grouped_share(hits, [number // 2 for number in range(40)])
+    assert found is not None
+    z, t = 1.959963984540054, 2.093024054408263
+    n = 40 * (z / t) ** 2
+    half = z * np.sqrt(0.55 * 0.45 / n + z**2 / (4 * n * n)) / (1 + z**2 / n)
+    assert (found.mean, found.n) == (pytest.approx(0.55), 40)
+    assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
+
+
 def table(rows: list[Preference]) -> pd.DataFrame:
     columns = [(False, len(r.chosen), len(r.rejected), hash(r.prompt_id)) for r in rows]
     return pd.DataFrame(

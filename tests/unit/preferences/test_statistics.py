@@ -105,6 +105,19 @@ def test_cohen_kappa_by_hand():
     assert cohen_kappa(units, "x", "y") == pytest.approx(0.4)
 
 
+def test_cohen_kappa_takes_the_shares_of_each_of_the_two():
+    # x says a in three of four, y in two: chance 3/4 * 1/2 + 1/4 * 1/2. Observed 3/4.
+    units = [{"x": pair[0], "y": pair[1]} for pair in ("aa", "aa", "ab", "bb")]
+    assert cohen_kappa(units, "x", "y") == pytest.approx((3 / 4 - 1 / 2) / (1 / 2))
+
+
+def test_fleiss_kappa_is_of_the_pairs_with_the_most_usual_number_of_votes():
+    # Of two votes: agreement in two of three, chance 1/2. All three and four votes say a.
+    units = [{"x": pair[0], "y": pair[1]} for pair in ("aa", "ab", "bb")]
+    units += [dict.fromkeys("xyz", "a"), dict.fromkeys("xyzu", "a")]
+    assert fleiss_kappa(units) == pytest.approx((2 / 3 - 1 / 2) / (1 / 2))
+
+
 def test_alpha_is_one_where_all_agree_and_more_than_one_choice_occurs():
     units = [{"x": "a", "y": "a"}, {"x": "b", "y": "b", "z": "b"}]
     assert krippendorff_alpha(units) == 1
@@ -156,7 +169,8 @@ def votes(*judgments):
 
 def test_position_bias_is_about_the_response_shown_first_and_counts_votes_that_decide():
     said = [vote("u", "a"), vote("v", "a", shown_order="BA"), vote("w", "b", shown_order="BA")]
-    found = votes(*said, vote("x", "tie"), vote("y", "skip"), vote("z", "a")).first_wins()
+    undecided = [vote("x", "tie"), vote("y", "skip"), vote("q", "both_bad")]
+    found = votes(*said, *undecided, vote("z", "a")).first_wins()
     assert found is not None
     assert (found.mean, found.n) == (0.75, 4)
     assert Votes().first_wins() is None

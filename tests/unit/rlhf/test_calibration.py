@@ -40,6 +40,13 @@ def test_s48_confidences_in_one_bin_are_averaged(assert_close):
     assert_close(found, [(0.75, 0.5, 2)], rtol=1e-12, atol=0)
 
 
+def test_s48_ten_bins_lie_between_one_half_and_one(assert_close):
+    """Their ends are .55, .60 and so on."""
+    sure = (0.54, 0.56, 0.61, 0.64, 0.99)
+    expected = [(0.54, 1.0, 1), (0.56, 1.0, 1), (0.625, 1.0, 2), (0.99, 1.0, 1)]
+    assert_close(reliability([gap(one) for one in sure]), expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("size", [1e3, 1e6])
 def test_s40_huge_gaps_neither_overflow_nor_leave_the_last_bin(size):
     assert negative_log_likelihood([-size, size]) == size / 2

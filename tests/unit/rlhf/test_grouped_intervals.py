@@ -24,6 +24,18 @@ def test_groups_that_agree_within_count_once_each() -> None:
     assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
 
 
+def test_groups_that_differ_within_count_no_more_than_their_cases() -> None:
+    """Twenty prompts with two pairs, one right and one wrong in all but two: v is a fifth of that
+    of 40 pairs of 40 prompts, and all the same n* = 40 (z / t_19)²."""
+    hits = [1.0, 0.0] * 18 + [1.0, 1.0] * 2
+    found = grouped_proportion(hits, [number // 2 for number in range(40)])
+    z, t = 1.959963984540054, 2.093024054408263
+    n = 40 * (z / t) ** 2
+    half = z * np.sqrt(0.55 * 0.45 / n + z**2 / (4 * n * n)) / (1 + z**2 / n)
+    assert (found.mean, found.n) == (pytest.approx(0.55), 40)
+    assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
+
+
 def test_groups_that_agree_within_count_their_ties_once_each() -> None:
     """Forty groups of five equal cases, half of them tied: the interval is that of 39 (z / t_39)²
     cases by Pearson's statistic, with chances p - d/2, d and 1 - p - d/2 found by search."""

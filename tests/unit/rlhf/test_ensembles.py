@@ -209,6 +209,7 @@ def test_s15_the_joint_score_is_normalised_as_that_of_a_single_model(tmp_path):
 @torch.no_grad()
 def test_s37_a_value_function_starts_at_the_first_members_score_on_the_joint_scale():
     ensemble = join(members(), 1.0)
+    ensemble.members[0].set_normaliser(0.5, 3.0)
     ensemble.set_normaliser(-0.7, 0.4)
     critic = build_actor_critic(tiny.llama(9), reward_model=ensemble, separate=True)
     hidden = ensemble.last_hidden(*ROWS)

@@ -57,6 +57,18 @@ def test_s57_the_same_generator_gives_the_same_adapter_whatever_the_global_one()
     assert not torch.equal(found[0], found[2])
 
 
+def test_a_fresh_adapter_is_drawn_as_linear_layers_are_uniform_by_their_inputs():
+    """Within 1 / sqrt(inputs), and eight draws in ten within 0.8 of that."""
+    model = tiny.llama()
+    add_adapter(model, LoraParams(rank=8, alpha=8), generator(0))
+    down = [weight for name, weight in adapter_weights(model).items() if "lora_A" in name]
+    assert len({weight.shape[1] for weight in down}) > 1
+    for weight in down:
+        shares = weight.abs() * weight.shape[1] ** 0.5
+        assert 0.9 < shares.max() <= 1
+        assert abs(shares.lt(0.8).float().mean() - 0.8) < 0.15
+
+
 def test_s38_every_linear_layer_of_the_trunk_has_one_and_no_head_or_embedding():
     names = {name.split(".")[-4] for name in adapter_weights(adapted())}
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

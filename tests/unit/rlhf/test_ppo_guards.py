@@ -211,6 +211,14 @@ def test_a_round_ends_after_the_iteration_that_used_up_its_kl_budget_and_says_so
             assert [one.end for one in result] == [None, None]
 
 
+def test_a_round_whose_last_iteration_uses_up_the_budget_has_not_ended_early():
+    settings = params(iterations=1, kl_budget=1e-6)
+    training = fresh(settings, reference_seed=1)
+    (result,) = run(training, settings)
+    assert result.metrics.kl > 1e-3
+    assert result.end is training.end is None
+
+
 def test_s55_a_round_that_ended_by_its_budget_does_not_go_on_when_resumed():
     settings = params(kl_budget=1e-6)
     first, second = fresh(settings, reference_seed=1), fresh(settings, reference_seed=1)

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf.distributed import LostProcessError
 from rlhf.params.rule_rewards import RewardMixParams
-from rlhf.reward_functions import CALL, RewardFunction, RewardFunctionError
+from rlhf.reward_functions import CALL, RewardFunction, RewardFunctionError, own_function
 from rlhf.rule_rewards import build_rule_rewards
 from tests import tiny
 from tests.forked import run_together
@@ -152,3 +152,9 @@ def test_a_weight_of_the_function_needs_a_function_with_file_and_name():
     (problem,) = RewardMixParams(function="mine/check.py").problems()
     assert problem[0] == "function"
     assert list(RewardMixParams(learned=0.0, function="mine/check.py:score").problems()) == []
+
+
+def test_a_call_may_take_as_long_as_params_yaml_says():
+    assert own_function(RewardMixParams()) is None
+    params = RewardMixParams(function="mine/check.py:score", function_seconds=7.0)
+    assert own_function(params) == RewardFunction("mine/check.py:score", 7.0)

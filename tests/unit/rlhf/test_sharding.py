@@ -103,6 +103,28 @@ def test_every_process_makes_as_many_passes_as_the_others() -> None:
     assert second[1] == second[0][:2]
 
 
+def test_s34_gradients_of_divided_weights_are_scaled_down_to_the_global_norm() -> None:
+    """Both processes compute the same loss, so their sum has twice the gradient of one."""
+    ids = torch.tensor([[5, 6, 7, 8]])
+
+    def gradient_of(held: Held) -> list[Tensor]:
+        held.compute(lambda: 100 * held.model(ids).logits.square().mean()).backward()
+        return [part(weight.grad) for weight in held.model.parameters()]
+
+    def work() -> tuple[float, float]:
+        held = Held(tiny.llama(), divided=True)
+        gradients = gradient_of(held)
+        settings = OptimiserParams(max_grad_norm=0.5)
+        norm = Optimiser(settings, held.model.named_parameters()).scale_gradients()
+        squares = distributed.totals([float(sum(each.square().sum() for each in gradients))])
+        return float(norm), squares[0] ** 0.5
+
+    alone = torch.cat([each.flatten() for each in gradient_of(Held(tiny.llama()))]).norm().item()
+    assert alone > 1
+    for norm, after in run_together(work):
+        assert (norm, after) == (pytest.approx(2 * alone, rel=1e-4), pytest.approx(0.5, rel=1e-4))
+
+
 # --- weights -----------------------------------------------------------------------------------
 
 

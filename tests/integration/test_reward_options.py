@@ -60,6 +60,9 @@ def test_a_reward_model_that_is_not_retrained_is_a_copy_with_its_scale(world: Pa
     yaml.dump(params, world / "params.yaml")
     folder, before = (world / f"models/rounds/{key}/reward" for key in ("r1", "r0"))
     shutil.copytree(folder, before)
+    path = world / "data/rounds/r1/preferences/heldout.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_json_lines(path, [rows[0] | {"round": "r0"}, *rows[1:]])
     forget(world, "reward@r1")
 
     assert run(world, "reward@r1") == 0
@@ -72,3 +75,8 @@ def test_a_reward_model_that_is_not_retrained_is_a_copy_with_its_scale(world: Pa
     assert scale[0] == scale[1]
     assert scale[0][1] not in (0.0, 1.0)
     assert history(world, "reward@r1") == []
+    metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())
+    assert metrics["accuracy_before"] == metrics["accuracy_after"]
+    # Of the round's own held-out pairs, one less than there are.
+    assert metrics["accuracy_before"]["n"] == len(rows) - 1 == 3
+    assert metrics["accuracy_older"]["n"] == 1

@@ -16,6 +16,7 @@ from transformers import (
 from preferences.splitting import split_of
 from rlhf.ensembles import load_scorer
 from rlhf.manifests import verify_files
+from tasks import ppo
 from tests import stage_world
 from tests.integration.options_world import (  # noqa: F401
     LORA,
@@ -266,3 +267,16 @@ def test_a_reward_model_may_train_on_the_newest_preferences_alone(world: Path):
         metrics = json.loads((world / "results/reward/r1/metrics.json").read_text())
         pairs.append(metrics["pairs"])
     assert pairs == [len(rows), len(rows) - 10]
+
+
+def test_a_reference_that_is_another_at_the_end_is_no_round_of_ppo(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    at_first = ppo.frozen
+    monkeypatch.setattr(ppo, "frozen", lambda models: at_first(models)._replace(reference="other"))
+    forget(world, "ppo@r1")
+
+    assert run(world, "ppo@r1") == 3
+
+    assert "self-check 'the reference is unchanged at the end' failed" in capfd.readouterr().err
+    assert not (world / "models/rounds/r1/policy").exists()

@@ -78,6 +78,14 @@ def test_the_model_has_the_size_that_was_asked_for_and_ties_its_embeddings():
     assert not model.training
 
 
+def test_its_positions_are_rotated_by_the_base_that_was_asked_for(assert_close):
+    """Heads of 8: four frequencies, each the fourth root of the base below the one before."""
+    model = build_model(dataclasses.replace(PARAMS, rope_theta=10_000.0), tokenizer(), Seeds(0))
+    assert_close(model.model.rotary_emb.inv_freq, [1, 0.1, 0.01, 0.001], rtol=1e-5, atol=0)
+    other = build_model(dataclasses.replace(PARAMS, rope_theta=16.0), tokenizer(), Seeds(0))
+    assert_close(other.model.rotary_emb.inv_freq, [1, 1 / 2, 1 / 4, 1 / 8], rtol=1e-5, atol=0)
+
+
 # --- packing -----------------------------------------------------------------------------------
 
 

@@ -106,6 +106,14 @@ def test_a_step_reports_the_weighted_loss_of_its_labels_each_beside_its_own_refe
     assert_close(found.margin, margin / sum(weights), rtol=1e-4, atol=1e-5)
 
 
+def test_the_pairs_of_an_epoch_come_in_an_order_of_its_own() -> None:
+    """Nothing moves here, so that a margin is a pair."""
+    still = replace(PARAMS, epochs=4, batch_size=1, optimiser=OptimiserParams(lr=1e-30))
+    found = [round(step.margin, 4) for step in steps(tiny.llama(3).eval(), still)[2]]
+    epochs = {tuple(found[start : start + 5]) for start in range(0, 20, 5)}
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1 < len(epochs)
+
+
 def test_a_training_that_stopped_continues_to_the_same_weights() -> None:
     whole, reference, _ = steps(tiny.llama().eval())
     half, _, _ = steps(tiny.llama().eval(), stop=4)

@@ -57,6 +57,19 @@ def test_s35_the_metrics_of_an_iteration_are_those_of_its_rollout(assert_close):
     assert_close(metrics.reward, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_s35_the_explained_variance_is_the_share_of_the_returns_that_the_values_explain(
+    assert_close,
+):
+    settings = params(iterations=3, kl_coef=0.0, missing_end_penalty=0.0, lam=1.0)
+    for one in run(fresh(settings), settings):
+        mask, values = one.rollout.response_mask, one.rollout.values.double()
+        # Undiscounted, without a KL: every token's return is the score.
+        returns = one.rollout.scores.double()[:, None].expand_as(values)[mask]
+        left = (returns - values[mask]).var(unbiased=False) / returns.var(unbiased=False)
+        assert_close(one.metrics.explained_variance, 1 - left, rtol=1e-4, atol=1e-6)
+    assert values[mask].var() > 0
+
+
 @torch.no_grad()
 def test_s31_entropy_is_that_of_the_sampling_temperature_over_real_tokens(assert_close):
     """Peer defects 3 and 8: the padding's included, at another temperature than the logprobs."""

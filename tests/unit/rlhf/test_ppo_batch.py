@@ -48,8 +48,13 @@ def test_s14_the_score_falls_on_the_last_real_token_whether_it_ended_or_was_cut(
         ({"missing_end": "replace", "missing_end_penalty": 1.5}, [4.0, -1.5]),
         ({"missing_end_penalty": 0.0, "length_penalty": 0.5}, [2.5, -5.0]),
         ({"missing_end_penalty": 1.0, "score_clip": 2.0}, [2.0, -3.0]),
+        (
+            {"missing_end": "replace", "missing_end_penalty": 1.5, "length_penalty": 0.5},
+            [2.5, -3.5],
+        ),
+        ({"missing_end": "replace", "missing_end_penalty": 5.0, "score_clip": 2.0}, [2.0, -5.0]),
     ],
-    ids=["subtract", "replace", "length", "clip"],
+    ids=["subtract", "replace", "length", "clip", "replace and length", "clip and replace"],
 )
 def test_s08_s16_penalties_and_clipping_concern_the_score_and_not_the_kl(
     assert_close, changes, expected

@@ -183,6 +183,11 @@ def test_weights_per_source_are_the_mean_over_the_kinds_that_agreed(assert_close
 def test_s33_every_pair_is_trained_in_every_epoch():
     settings = params()
     assert len(run(fresh(settings), settings)) == total_steps(5, settings) == 9
+    # In an order of its own: nothing moves here, so that a margin is a pair.
+    still = params(batch_size=1, epochs=4, optimiser=OptimiserParams(lr=1e-30))
+    found = [round(step.margin, 4) for step in run(fresh(still), still)]
+    epochs = {tuple(found[start : start + 5]) for start in range(0, 20, 5)}
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1 < len(epochs)
 
 
 # --- scoring and normalising -------------------------------------------------------------------

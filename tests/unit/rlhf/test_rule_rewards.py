@@ -58,6 +58,10 @@ def test_the_relevance_rule_counts_content_words_once_and_no_stop_words(response
     assert relevance_reward("Kim: is it a lamp? A lamp for you!", response) == expected
 
 
+def test_a_number_of_two_digits_is_a_content_word():
+    assert relevance_reward("Where is order 12 now?", "It is number 12.") == 0.5
+
+
 def test_a_prompt_without_content_words_has_no_relevance_to_give():
     assert relevance_reward("What is it for?", "What is it for?") == 0.0
 

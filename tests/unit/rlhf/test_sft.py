@@ -167,6 +167,14 @@ def test_s33_every_example_is_trained_once_per_epoch():
     assert [sum(tokens[start : start + 3]) for start in (0, 3, 6)] == [15] * 3
 
 
+def test_s33_the_examples_of_an_epoch_come_in_an_order_of_its_own():
+    settings = params(batch_size=1, epochs=4)
+    tokens = [metrics.tokens for metrics in run(fresh(settings), settings)]
+    epochs = {tuple(tokens[start : start + 5]) for start in range(0, 20, 5)}
+    assert len(epochs) > 1
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+
+
 # --- seeds and resuming ------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages, wit
 from tasks.running.machine_errors import in_one_line
 from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import drop_recorded_checkpoints, wrong_entries
+from tasks.running.saying import say
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
 from tasks.tracking.run_names import run_name
 from tasks.tracking.shipper import Shipper
@@ -118,8 +119,7 @@ def _with_own_names(said: str, root: Path, variant: str | None) -> str:
     """What was said, with the files that a person has written in the place of a variant's own."""
     if variant is None:
         return said
-    made = root / VARIANTS_FOLDER / variant / "params.yaml"
-    return said.replace(str(made), params_files(variant))
+    return said.replace(f"{root / VARIANTS_FOLDER / variant}/params.yaml", params_files(variant))
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -164,7 +164,7 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
         labelled = params.label.annotators != "none"
         sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant, labelled))
     if ended.message:
-        sys.stderr.write(f"{ended.message}\n")
+        say(f"{ended.message}\n")
     return ended.code
 
 
@@ -235,7 +235,7 @@ def _run(
     if arrived:
         tag_and_register(workspace)
     else:
-        sys.stderr.write("Not everything is in MLflow yet; `make sync` sends the rest.\n")
+        say("Not everything is in MLflow yet; `make sync` sends the rest.\n")
     share_idle_outputs(workspace)
     return ended
 

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from tasks.running.saying import say
+
 Item = TypeVar("Item")
 Batch = TypeVar("Batch", bound=Sized)
 
@@ -56,11 +58,10 @@ class Progress:
         elapsed = now - self._started
         rate = (self._done - self._first) / elapsed if elapsed else 0.0
         left = (self._total - self._done) / rate if rate else 0.0
-        sys.stderr.write(
+        say(
             f"{self._name:<12} {self._done}/{self._total} {self._unit}  {text}  "
             f"{rate:.3g} {self._unit}/s, {left:.0f} s left\n"
         )
-        sys.stderr.flush()
 
     def close(self) -> None:
         """End the bar."""
@@ -96,4 +97,4 @@ def say_left_out(count: int, total: int, what: str, why: str) -> None:
         share = count / total
         warning = "WARNING: " if share > WORTH_A_WARNING else ""
         percent = f"{100 * share:.0f} %"
-        sys.stderr.write(f"{warning}{count} of {total} {what} left out ({percent}): {why}\n")
+        say(f"{warning}{count} of {total} {what} left out ({percent}): {why}\n")

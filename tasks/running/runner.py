@@ -11,7 +11,6 @@ import contextlib
 import gc
 import os
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from tasks.running.outcome import (
     write_refusal,
 )
 from tasks.running.provenance import FalseEntryError, drop_recorded_checkpoints
+from tasks.running.saying import say
 from tasks.running.screen import log_to_screen, say_if_not_portable
 from tasks.running.signals import die_with_parent, interruptible, launchers_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
@@ -89,7 +89,7 @@ def run_stage(
     try:
         params = _checked_params(round_key)
     except ParamsError as error:
-        sys.stderr.write(f"{error}\n")
+        say(f"{error}\n")
         return EXIT_CODES["bad_input"]
     stage_name = f"{section_name}@{round_key}" if round_key else name or section_name
     die_with_parent()
@@ -110,14 +110,14 @@ def run_stage(
             # A launcher would end all for another code; ours reads the outcome.
             return 0 if several else code
     except (ParamsError, DefinitionError, BitsError, StageEnd) as error:
-        sys.stderr.write(f"{error}\n")
+        say(f"{error}\n")
         status = error.status if isinstance(error, StageEnd) else "bad_input"
         records = launch.is_first() or not several
         return _refused(stage_name, status, redact(str(error)), started, records=records)
     except OSError as error:  # Not even the outcome could be recorded.
         if (trouble := explain(error, Path(".work"))) is None:
             raise
-        sys.stderr.write(f"{stage_name}: {trouble}\n")
+        say(f"{stage_name}: {trouble}\n")
         return EXIT_CODES["failed"]
 
 
@@ -227,7 +227,7 @@ def _run_and_record(
         # Where it stays, a stage was killed: not where the disk has no room for the outcome.
         (stage.work / RUNNING).unlink(missing_ok=True)
     if status != "done":
-        sys.stderr.write(f"{stage.name}: {message}\n")
+        say(f"{stage.name}: {message}\n")
     return EXIT_CODES[status]
 
 
@@ -252,7 +252,7 @@ def _run(
         if (trouble := explain(error, stage.work)) is not None:
             shutil.rmtree(stage.work / "staging", ignore_errors=True)
             return "failed", trouble
-        sys.stderr.write(redact(traceback.format_exc()))
+        say(redact(traceback.format_exc()))
         return "failed", f"{type(error).__name__}: {error}"
     return "done", ""
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import ParamSpec
 
 from tasks.running.outcome import EXIT_CODES, Status
+from tasks.running.saying import say, say_in_a_handler
 from tasks.workspace.processes import hear_of_the_parents_death
 
 PATIENCE_SECONDS = 8
@@ -78,7 +79,7 @@ def _end_import(_number: int, _frame: FrameType | None) -> None:
 
 def _say_interrupted(stage: object) -> None:
     if "RANK" not in os.environ:
-        os.write(2, f"{stage}: {INTERRUPTED}\n".encode())
+        say_in_a_handler(f"{stage}: {INTERRUPTED}\n")
 
 
 class Signals:
@@ -157,7 +158,7 @@ class Signals:
             raise KeyboardInterrupt
         self.asked = True
         if number == signal.SIGINT:
-            os.write(2, f"{self._name} {WAITING}".encode())  # A `print` may be in progress.
+            say_in_a_handler(f"{self._name} {WAITING}")
         elif not self._alarmed:
             self._alarmed = True
             signal.alarm(PATIENCE_SECONDS)
@@ -189,7 +190,7 @@ def die_with_parent() -> None:
         died = "dvc"
     else:
         return
-    sys.stderr.write(f"{died} died while this stage was starting, so the stage ends too\n")
+    say(f"{died} died while this stage was starting, so the stage ends too\n")
     raise SystemExit(EXIT_CODES["interrupted"])
 
 

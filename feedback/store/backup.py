@@ -80,6 +80,8 @@ def _copy(source: Path, target: Path) -> int:
         folder = os.open(target.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+    except sqlite3.OperationalError as error:  # A full disk, for one: nothing against the source.
+        raise BackupError(f"{source} cannot be copied to {target}: {error}") from error
     except sqlite3.DatabaseError as error:
         raise BackupError(f"{source}: not a labelling store ({error})") from error
     finally:

@@ -1,6 +1,7 @@
 """Connecting to MLflow: its store, its experiment, and a run that has a certain tag."""
 
 import functools
+import logging
 import os
 import re
 import sqlite3
@@ -20,6 +21,8 @@ from tasks.tracking.sent import DEFAULT_STORE, is_default_store
 from tasks.workspace.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
+# It writes the traceback of each error of the database, a full disk's too, before it raises it.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 ARTIFACT_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,17 @@ def test_a_run_is_found_by_a_tag_with_marks_of_quotation(store: Path, value: str
     found = find_run(opened, "rlhf.execution", value)
     assert found is not None
     assert found.info.run_id == made.info.run_id
+
+
+def test_an_error_of_the_database_is_raised_and_not_written_as_well(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """The driver says it in one line; MLflow's fifty lines hid what had ended the run."""
+    connected = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("ALTER TABLE runs RENAME TO gone")  # Stands for a disk without room.
+
+    with pytest.raises(MlflowException, match="no such table"):
+        find_run(connected, "a", "b")
+
+    assert "Traceback" not in capfd.readouterr().err

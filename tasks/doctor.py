@@ -81,7 +81,7 @@ def examine(place: Place) -> Iterator[Finding]:
         yield from _false_entries(root)
         yield from _outputs(place)
     except DamagedLockError as error:
-        yield Finding(str(error), remedy=f"mend it, or {place.enter}git checkout dvc.lock")
+        yield Finding(str(error), remedy=f"{place.enter}git checkout HEAD -- dvc.lock")
     except WithdrawalsError as error:
         yield Finding(str(error), remedy="mend it; git has what has been committed of it")
 

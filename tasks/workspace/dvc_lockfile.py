@@ -14,6 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 SETTLED_NS = 1_000_000_000
 """DVC writes the file in place, in less than this."""
+CONFLICT = "is it a merge conflict? Then take one side whole (docs/how-to/upgrade.md)"
 
 _HEADS = ("schema: '2.0'\nstages:\n", 'schema: "2.0"\nstages:\n')
 _ENTRIES = re.compile(r"^  ([A-Za-z_][\w@-]*):\n", re.MULTILINE)
@@ -98,7 +99,7 @@ def _as_a_whole(text: str) -> dict[str, dict[str, Any]]:
         known = [n for n, line in enumerate(text.splitlines(), 1) if line.startswith("<<<<<<<")]
         known += [error.problem_mark.line + 1] if error.problem_mark else []
         where = f" (line {known[0]})" if known else ""
-        raise DamagedLockError(f"not valid YAML{where}; is it a merge conflict?") from None
+        raise DamagedLockError(f"not valid YAML{where}; {CONFLICT}") from None
     except YAMLError as error:
         raise DamagedLockError(f"not valid YAML ({' '.join(str(error).split())})") from None
     entries = record.get("stages", {}) if isinstance(record, Mapping) else None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.workspace.dvc_cache import cache_folder, md5
+from tasks.workspace.dvc_lockfile import CONFLICT
 from tests.integration.repro_world import (  # noqa: F401
     PARAMS,
     drive,
@@ -58,7 +59,7 @@ def test_a_damaged_dvc_lock_is_refused_before_anything_runs(root: Path) -> None:
 
     code, out, err = drive(root)
 
-    problem = "not valid YAML (line 1); is it a merge conflict?"
+    problem = f"not valid YAML (line 1); {CONFLICT}"
     assert (code, out, err) == (2, "", f"{root / 'dvc.lock'}: {problem}\n")
 
 

@@ -257,13 +257,16 @@ def test_a_damaged_dvc_lock_is_a_problem_that_hides_no_other(
     code, said = doctor(capsys)
 
     assert code == 1
-    problem = "dvc.lock: not valid YAML (line 1); is it a merge conflict?: mend it, or"
+    problem = (
+        "dvc.lock: not valid YAML (line 1); is it a merge conflict? Then take one side whole "
+        "(docs/how-to/upgrade.md):"
+    )
     assert str(cached) in said[0]
     assert said[1:] == [
         "left   .work/sft/staging: never finished: make doctor FIX=1",
-        f"left   {root}/{problem} git checkout dvc.lock",
+        f"left   {root}/{problem} git checkout HEAD -- dvc.lock",
         f"left   .work/variants/other: {variant}/{problem} cd .work/variants/other && "
-        "git checkout dvc.lock",
+        "git checkout HEAD -- dvc.lock",
         "0 fixed, 4 left.",
     ]
 

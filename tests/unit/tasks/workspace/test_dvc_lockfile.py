@@ -9,7 +9,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from tasks.workspace import dvc_lockfile
-from tasks.workspace.dvc_lockfile import DamagedLockError, parsed, read_lock, read_settled_lock
+from tasks.workspace.dvc_lockfile import (
+    CONFLICT,
+    DamagedLockError,
+    parsed,
+    read_lock,
+    read_settled_lock,
+)
 
 LOCK = """schema: '2.0'
 stages:
@@ -124,7 +130,7 @@ def test_one_that_changes_while_it_is_read_is_none(
     ("content", "problem"),
     [
         (LOCK.replace("  sft:", "<<<<<<< HEAD\n  sft:").encode(),
-         "not valid YAML (line 3); is it a merge conflict?"),
+         f"not valid YAML (line 3); {CONFLICT}"),
         (b"- sft\n", "expected a mapping with an entry for each of its stages"),
         (b"stages:\n  sft:\n", "expected a mapping with an entry for each of its stages"),
         (b"stages: {}\n# caf\xe9\n", "not UTF-8 (byte 16)"),

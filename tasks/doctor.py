@@ -106,7 +106,8 @@ def notes(place: Place) -> Iterator[str]:
     for work in idle_stages(root):
         if (path := newest_checkpoint(work)) is not None:
             step = int(path.name.removeprefix("step-"))
-            yield f"{work.name} is unfinished: the next run resumes from step {step}"
+            same = "a run of the same params, inputs and code"
+            yield f"{work.name} is unfinished: {same} resumes from step {step}"
     try:
         differing, withdrawn = list(differing_outputs(root)), outputs_withdrawn(root)
     except (DamagedLockError, WithdrawalsError):  # A problem, which `examine` names.

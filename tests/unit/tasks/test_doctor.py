@@ -185,7 +185,8 @@ def test_what_is_found_in_a_variant_names_it_and_its_commands_go_there(
     (differs,) = [line for line in said if "differs from dvc.lock" in line]
     assert differs.startswith(f"left   {here}: results/sft: differs from dvc.lock: ")
     assert f": cd {here} && dvc checkout --force results/sft (or" in differs
-    assert f"note   {here}: sft is unfinished: the next run resumes from step 3" in said
+    same = "a run of the same params, inputs and code"
+    assert f"note   {here}: sft is unfinished: {same} resumes from step 3" in said
 
 
 def test_what_a_variant_lacks_is_a_note_that_names_it(variant: Path, capsys):
@@ -329,7 +330,10 @@ def test_unfinished_outputs_and_damaged_checkpoints_go_and_sound_ones_stay(root:
     assert code == 0
     assert len([line for line in said if line.startswith("fixed")]) == 4
     assert any("step-00000002/state.json: expected sha256" in line for line in said)
-    assert "note   sft is unfinished: the next run resumes from step 1" in said
+    assert (
+        "note   sft is unfinished: a run of the same params, inputs and code resumes from step 1"
+        in said
+    )
     assert [path.name for path in work.glob("*/step-*")] == ["step-00000001"]
     assert not (work / "staging").exists()
     assert not beside.exists()

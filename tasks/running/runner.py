@@ -38,7 +38,7 @@ from tasks.running.outcome import (
 from tasks.running.provenance import FalseEntryError, drop_recorded_checkpoints
 from tasks.running.saying import say
 from tasks.running.screen import log_to_screen, say_if_not_portable
-from tasks.running.signals import die_with_parent, interruptible, launchers_signals_restored
+from tasks.running.signals import die_with_parent, interruptible, outer_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
@@ -198,7 +198,7 @@ def _compute(
     return ranks.compute(work, {**errors, **BAD_INPUT})
 
 
-@launchers_signals_restored()
+@outer_signals_restored()
 def _run_and_record(
     stage: Stage,
     body: Callable[[Stage], None],
@@ -240,6 +240,8 @@ def _run(
             body(stage)
             stage.publish()
     except StageEnd as end:
+        if end.status == "waiting":  # The usual state of a round that people label.
+            shutil.rmtree(stage.work / "staging", ignore_errors=True)
         return end.status, str(end)
     except KeyboardInterrupt:
         return stage.signals.end

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a stage leaves at once, or, while it trains, at the next step."""
+"""What asks a stage to end: it leaves at once, or, while it trains, at the next step."""
 
 import functools
 import os
@@ -25,8 +25,9 @@ DEATH_OF_ANOTHER = signal.SIGUSR2
 Not SIGUSR1: that is how Slurm's (deploy/slurm/launch.sh) asks them to end.
 """
 
-FROM_A_LAUNCHER = (signal.SIGTERM, DEATH_OF_ANOTHER)
-"""Once a stage ends, these would only interrupt what is left to be written."""
+FROM_OUTSIDE = (signal.SIGTERM, signal.SIGHUP, DEATH_OF_ANOTHER)
+"""From launchers, or a terminal that was closed: they may come several times for one cause. Once a
+stage ends, these would only interrupt what is left to be written."""
 
 LOST = "another of the stage's processes has ended; run it again to resume"
 
@@ -103,21 +104,22 @@ class Signals:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Handle what asks a stage to end; Ctrl-C stays ignored where it was (nohup).
+        """Handle what asks a stage to end; Ctrl-C and SIGHUP stay ignored where they were (nohup).
 
-        An interrupt leaves what a launcher sends ignored, for the end is recorded next, and so does
-        an error, at which a launcher may end all processes. `launchers_signals_restored` undoes it.
+        An interrupt leaves `FROM_OUTSIDE` ignored, for the end is recorded next, and so does an
+        error, at which a launcher may end all processes. `outer_signals_restored` undoes it.
         """
         numbers = [signal.SIGTERM, signal.SIGALRM]
         if LAUNCHED_BY in os.environ:
             numbers.append(DEATH_OF_ANOTHER)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            numbers.append(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                numbers.append(number)
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
         except BaseException:
-            before |= dict.fromkeys(FROM_A_LAUNCHER, signal.SIG_IGN)
+            before |= dict.fromkeys(FROM_OUTSIDE, signal.SIG_IGN)
             raise
         finally:
             signal.alarm(0)
@@ -129,8 +131,8 @@ class Signals:
         """Inside, a first signal only sets `asked`; a second Ctrl-C or the alarm interrupts.
 
         DEATH_OF_ANOTHER does nothing: the next exchange with the others fails, and says so.
-        A second SIGTERM does not: DVC, its driver, the kernel and `tasks.running.forked` may each
-        send one for one cause.
+        A second SIGTERM or SIGHUP does not: DVC, its driver, the kernel and `tasks.running.forked`
+        may each send one for one cause.
         """
         self._patient = True
         try:
@@ -149,7 +151,7 @@ class Signals:
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         if number == DEATH_OF_ANOTHER and self._patient:
             return
-        if number in FROM_A_LAUNCHER and self._ending:
+        if number in FROM_OUTSIDE and self._ending:
             return
         self._lost = number == DEATH_OF_ANOTHER
         again = self.asked and number == signal.SIGINT
@@ -165,9 +167,9 @@ class Signals:
 
 
 @contextmanager
-def launchers_signals_restored() -> Iterator[None]:
-    """Afterwards what a launcher sends does what it did before, whatever was interrupted inside."""
-    before = {number: signal.getsignal(number) for number in FROM_A_LAUNCHER}
+def outer_signals_restored() -> Iterator[None]:
+    """Afterwards `FROM_OUTSIDE` does what it did before, whatever was interrupted inside."""
+    before = {number: signal.getsignal(number) for number in FROM_OUTSIDE}
     try:
         yield
     finally:

@@ -5,14 +5,22 @@ import signal
 
 import pytest
 
-from tasks.running.signals import LAUNCHED_BY, Signals, launchers_signals_restored
+from tasks.running.signals import LAUNCHED_BY, Signals, outer_signals_restored
 
 
 def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture(name="terminal", autouse=True)
+def terminal_fixture():
+    """Tests in the background ignore what comes with the end of a terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_interrupts_at_once_outside_of_training_and_asks_inside(number):
     signals = Signals()
     with signals.heard():
@@ -62,23 +70,32 @@ def test_only_a_step_is_given_up_and_no_checkpoint():
         assert signal.alarm(0) == 0
 
 
-def test_once_interrupted_a_stage_hears_no_further_sigterm_until_its_end_is_recorded():
-    before, unwound = signal.getsignal(signal.SIGTERM), []
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_once_interrupted_a_stage_hears_no_further_one_until_its_end_is_recorded(number):
+    before, unwound = signal.getsignal(number), []
 
     def work() -> None:
         with Signals().heard():
             try:
-                send(signal.SIGTERM)
+                send(number)
             finally:
-                send(signal.SIGTERM)
+                send(number)
                 unwound.append(True)
 
-    with launchers_signals_restored():
+    with outer_signals_restored():
         with pytest.raises(KeyboardInterrupt):
             work()
-        send(signal.SIGTERM)  # while its outcome is written
+        send(number)  # while its outcome is written
         assert unwound
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = Signals()
+    with signals.heard(), signals.patient():
+        send(signal.SIGHUP)
+        assert not signals.asked
 
 
 def test_once_its_training_has_failed_a_stage_hears_no_sigterm_until_that_is_recorded():
@@ -95,7 +112,7 @@ def test_once_its_training_has_failed_a_stage_hears_no_sigterm_until_that_is_rec
                 send(signal.SIGTERM)
                 unwound.append(True)
 
-    with launchers_signals_restored():
+    with outer_signals_restored():
         with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
             work()
         assert raised.type is RuntimeError
@@ -117,7 +134,7 @@ def test_the_death_of_another_process_ends_all_but_training_and_is_no_interrupt(
             assert not signals.asked
             send(signal.SIGUSR2)
 
-    with launchers_signals_restored():
+    with outer_signals_restored():
         with pytest.raises(KeyboardInterrupt):
             work()
         send(signal.SIGUSR2)  # while its outcome is written

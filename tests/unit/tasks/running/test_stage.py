@@ -57,6 +57,12 @@ def test_every_other_end_has_its_code_and_publishes_nothing(
     assert place.finish()["outputs"] == []
 
 
+def test_a_stage_that_waits_leaves_nothing_unfinished(place: Workplace):
+    place.run("raise StageEnd('waiting', '12 of 40 missing')")
+
+    assert not (place.root / ".work/probe/staging").exists()
+
+
 def test_bad_input_that_is_found_before_the_body_begins_is_recorded(place: Workplace):
     (place.root / "dvc.yaml").write_text("stages: [")
 

@@ -38,9 +38,14 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decod
 class Guard:
     """Lets through what a page of this very server, or no page at all, asks for."""
 
-    def __init__(self, app: ASGIApp, addresses: Collection[str]) -> None:
-        """`addresses`: each host with its port by which the server may be called."""
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, addresses: Collection[str], *, policy: str | None = None
+    ) -> None:
+        """`addresses`: each host with its port by which the server may be called.
+
+        `policy`: the Content-Security-Policy of pages that have none of their own.
+        """
+        self._app, self._policy = app, policy
         self._hosts = {address.lower() for address in addresses}
         self._origins = {f"http://{host}" for host in self._hosts}
 
@@ -62,6 +67,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
+                if self._policy is not None:
+                    headers.setdefault("Content-Security-Policy", self._policy)
             await send(message)
 
         await (refusal or self._app)(scope, receive, send_guarded)
@@ -80,6 +87,17 @@ class Guard:
         if foreign or embedded:
             return PlainTextResponse("requests from other sites are refused", status_code=403)
         return None
+
+
+def asks_only(addresses: Collection[str]) -> str:
+    """The policy of pages that fetch from, and run code of, these addresses alone.
+
+    Prefect's page asks Amplitude, a service that counts users, for its settings at each visit,
+    whatever the server's settings say of telemetry.
+    """
+    here = " ".join(f"{scheme}://{one}" for one in addresses for scheme in ("http", "ws"))
+    inline = "'unsafe-inline' 'unsafe-eval'"
+    return f"connect-src 'self' data: blob: {here}; script-src 'self' blob: {inline}"
 
 
 def with_sign_in(app: ASGIApp) -> ASGIApp:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from flows.access import auth_string, make_private, sign_in
 from flows.artifact_addresses import ByServer
 from flows.environment import environment
-from flows.guard import Guard, with_sign_in, without
+from flows.guard import Guard, asks_only, with_sign_in, without
 from tasks.tracking.sent import is_default_store
 
 ASSISTANT = "/ajax-api/3.0/mlflow/assistant"
@@ -45,8 +45,10 @@ def main(argv: list[str] | None = None) -> int:
         password = auth_string(Path(os.environ["PREFECT_HOME"]))
         sys.stdout.write(f"{sign_in(f'http://{addresses[0]}', password)}\n")
         return 0
+    policy = asks_only(addresses) if given.server == "prefect" else None
     app = _prefect(addresses) if given.server == "prefect" else _mlflow(addresses)
-    uvicorn.run(Guard(app, addresses), host=given.host, port=given.port, log_level="warning")
+    guarded = Guard(app, addresses, policy=policy)
+    uvicorn.run(guarded, host=given.host, port=given.port, log_level="warning")
     return 0
 
 

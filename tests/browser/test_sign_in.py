@@ -97,6 +97,8 @@ def test_the_printed_address_signs_in_and_another_site_is_refused(
     assert "#" not in browser.current_url
     own = browser.execute_async_script(ATTACK, flows, password)
     assert own[0] == "basic"
+    # Nor does what Prefect's page runs reach anybody else.
+    assert browser.execute_async_script(ATTACK, other_site, password) == ["refused", "refused"]
 
     browser.get(mlflow.url)
     sees(browser, "Experiments")

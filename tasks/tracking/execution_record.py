@@ -6,14 +6,14 @@
     rounds.json  results and curves of the rounds that have ended so far; replaced after each
     end.json     how it ended, its results, curves and seconds, and the data sets that were read;
                  rewritten by each call that ends it
-    report.html  the report of the results in end.json
+    report.html  the report of the results in end.json, without its link to reports/run.html
     sent.json    what has arrived where (written by the shipper)
 
 The results are read from the pipeline's outputs, so it makes no difference whether a stage ran or
 its outputs came from DVC's cache: an execution in which no stage ran has a parent run as well.
 """
 
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -32,6 +32,9 @@ RESULTS = Path("reports/results.json")
 
 FIELDS = ("gold", "win_rate_vs_sft", "kl")
 """The metrics of a policy by which runs are compared."""
+
+_BESIDE = re.compile(rb'<p class="small"><a href="run\.html">.*?</p>\n')
+"""The report's link to the page beside it: MLflow has none, and following it emptied its view."""
 
 
 def record_start(
@@ -125,7 +128,7 @@ def record_end(
         points += round_curves(root, rounds)
         inputs = data_sets(root, rounds)
         if report.exists():
-            shutil.copyfile(report, folder / "report.html")
+            (folder / "report.html").write_bytes(_BESIDE.sub(b"", report.read_bytes()))
     record = {
         "status": status,
         "ended_ms": now_ms(),

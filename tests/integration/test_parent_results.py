@@ -22,6 +22,8 @@ from tests.integration.parent_world import (  # noqa: F401
     today,
 )
 
+REPORTING = Path(__file__).resolve().parents[2] / "tasks/reporting"
+
 
 def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report(
     root: Path, params: Params
@@ -54,6 +56,21 @@ def test_an_execution_of_which_no_stage_ran_has_a_parent_with_results_and_report
     assert [(point.step, point.value) for point in curve] == [(0, 4.5), (1, 6.25)]
     page = client.download_artifacts(parent.info.run_id, "report.html")
     assert Path(page).read_text() == "<p>the report</p>"
+
+
+def test_the_report_in_mlflow_does_not_link_to_a_page_that_is_not_there(
+    root: Path, params: Params
+) -> None:
+    template = (REPORTING / "report.html.j2").read_text()
+    assert template.count('href="run.html"') == 1
+    (root / "reports/index.html").write_text(template)
+    record_start(root, "linked", params)
+    made = results(4.5, 6.25, 8.0, test="r1")
+    record_end(root, "linked", status="FINISHED", message="", seconds=1.0, results=made)
+
+    page = (root / ".work/executions/linked/report.html").read_text()
+    lines = template.splitlines()
+    assert page.splitlines() == [line for line in lines if "run.html" not in line]
 
 
 def write_history(root: Path, stage: str, key: str, column: str, values: list[float]) -> None:

@@ -12,8 +12,8 @@ from typing import ParamSpec
 from tasks.running.outcome import Status
 from tasks.workspace.dvc_cache import cache_folder, is_cached
 from tasks.workspace.dvc_lockfile import read_lock
-from tasks.workspace.variants import variant_of
 from tasks.workspace.work_folder import newest_checkpoint
+from tasks.workspace.worktrees import checkout_of
 
 P = ParamSpec("P")
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -79,8 +79,8 @@ def advice(root: Path, stage: str, status: Status) -> str:
         and (kept := newest_checkpoint(root / ".work" / stage)) is not None
     ):
         words += f" (its last good checkpoint is kept: {kept.relative_to(root)})"
-    # What a variant's dvc.lock names may be the main line's.
-    if status in ("bad_input", "stopped", "blocked", "failed") and variant_of(root) is None:
+    # What the dvc.lock of a variant or an ordered run names may be the main line's.
+    if status in ("bad_input", "stopped", "blocked", "failed") and checkout_of(root) == root:
         locked = read_lock(root).get(stage)
         cache = cache_folder(root)
         missing = [

@@ -84,8 +84,11 @@ def test_outputs_that_dvc_removed_come_back_with_the_command_that_is_named(tmp_p
     assert advice(tmp_path, "sft", "stopped").endswith("dvc checkout results/sft")
 
 
-def test_in_a_variant_no_outputs_are_offered_that_may_be_the_main_lines(tmp_path: Path):
-    root = tmp_path / ".work/variants/mine"
+@pytest.mark.parametrize("kind", ["variants", "runs"])
+def test_in_a_workspace_no_outputs_are_offered_that_may_be_the_main_lines(
+    tmp_path: Path, kind: str
+):
+    root = tmp_path / ".work" / kind / "mine"
     root.mkdir(parents=True)
     (root / "dvc.lock").write_text(
         "stages:\n  sft:\n    outs:\n    - {path: models/sft, md5: aa1}\n"

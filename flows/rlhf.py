@@ -237,6 +237,8 @@ def mlflow_status(states: list[State[None]]) -> Status:
     """How the parent run in MLflow ended, by the flow's final state; none: it was interrupted."""
     if not states:
         return "KILLED"
+    if states[0].name == "Waiting":
+        return "SCHEDULED"
     return "FINISHED" if states[0].name in ("Completed", "Stale") else "FAILED"
 
 

@@ -72,7 +72,8 @@ from tasks.workspace.variants import params_files, require_valid, variant_worksp
 from tasks.workspace.worktrees import VARIANTS_FOLDER, WorkspaceError
 
 SHIPPING_DEADLINE_SECONDS = 60.0
-STATUSES: Mapping[int, Status] = {0: "FINISHED", 130: "KILLED", 137: "KILLED", 143: "KILLED"}
+_KILLED = (130, 137, 143)
+STATUSES: Mapping[int, Status] = {0: "FINISHED", 5: "SCHEDULED", **dict.fromkeys(_KILLED, "KILLED")}
 """Exit code -> how the parent run in MLflow ended; FAILED for all others."""
 
 
@@ -217,10 +218,9 @@ def _run(
     execution.lock = lock_digest(workspace)
     save_execution(workspace, execution)
     results = read_results(workspace, params)
-    if ended.code != 0 and has_worked(workspace, execution.id):
-        rounds = rounds_that_ended(workspace, params.rounds)
-        if rounds:
-            record_rounds(workspace, execution.id, rounds, params.final, results)
+    rounds = rounds_that_ended(workspace, params.rounds)
+    if rounds and ended.code != 0 and has_worked(workspace, execution.id):
+        record_rounds(workspace, execution.id, rounds, params.final, results)
     record_end(
         workspace,
         execution.id,

@@ -32,7 +32,11 @@ from tasks.workspace.files import git_commit
 MODELS = "models/"
 """Stages write everything below it, with manifests; so a missing manifest is damage."""
 
-SPOOL_STATUS: dict[Status, Any] = {"done": "FINISHED", "interrupted": "KILLED"}
+SPOOL_STATUS: dict[Status, Any] = {
+    "done": "FINISHED",
+    "interrupted": "KILLED",
+    "waiting": "SCHEDULED",
+}
 
 
 class Stage:

@@ -33,7 +33,8 @@ from typing import IO, Any, Literal
 from tasks.workspace.files import now_ms, read_json, relative_to, write_json
 from tasks.workspace.held import is_held, take
 
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+Status = Literal["FINISHED", "FAILED", "KILLED", "SCHEDULED"]
+"""MLflow's words for how something ended; scheduled: it waits for people, and goes on later."""
 OutputKind = Literal["policy", "reward_model", "artifact"]
 
 SPOOL_FOLDER = Path(".work") / "spool"

@@ -60,6 +60,8 @@ if wanted == "edit" and name != "baseline":
     Path("wanted").write_text("success")
 if wanted == "blocked" and name != "baseline" or wanted == f"blocked {name}":
     end("blocked", 4, "3 contradictory pairs")
+if wanted == f"waiting {name}":
+    end("waiting", 5, "for 3 judgments")
 if wanted == "kill":
     sys.path.insert(0, os.environ["PYTHONPATH"])
     from tasks.workspace.work_folder import note_running

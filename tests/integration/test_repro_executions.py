@@ -29,7 +29,12 @@ def test_a_run_that_dvc_restores_as_a_whole_has_its_own_run_in_mlflow(root: Path
     assert len({run.info.run_name for run in runs}) == 3
 
 
-def test_a_run_that_stops_shows_the_rounds_before_in_mlflow(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "stopped", "status"), [("blocked", 4, "FAILED"), ("waiting", 5, "SCHEDULED")]
+)
+def test_a_run_that_stops_shows_the_rounds_before_in_mlflow(
+    root: Path, how: str, stopped: int, status: str
+) -> None:
     text = (root / "params.yaml").read_text()
     first = text[text.index("  r1:") : text.index("final:")]
     second = first.replace("r1:", "r2:")
@@ -39,13 +44,13 @@ def test_a_run_that_stops_shows_the_rounds_before_in_mlflow(root: Path) -> None:
     # Of an earlier execution.
     (root / "results/evaluate/r2").mkdir(parents=True)
     (root / "results/evaluate/r2/metrics.json").write_text('{"gold": {"mean": 9.75}}')
-    (root / "wanted").write_text("blocked evaluate@r2")
+    (root / "wanted").write_text(f"{how} evaluate@r2")
     code, _, err = drive(root)
-    assert code == 4, err
+    assert code == stopped, err
     client = MlflowClient(f"sqlite:///{root}/.work/mlflow/mlflow.db")
     (experiment,) = [one for one in client.search_experiments() if one.name == "rlhf-rounds"]
     (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.status == "FAILED"
+    assert run.info.status == status
     curve = client.get_metric_history(run.info.run_id, "gold")
     assert [(point.step, point.value) for point in curve] == [(0, 4.5), (1, 8.25)]
 

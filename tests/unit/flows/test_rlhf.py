@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import TaskRun
 
 from flows import promotion_request
 from flows.graph import PlannedStage, plan_line
-from flows.rlhf import ask_for_promotion, flow_links, second_try_can_help, stage
+from flows.rlhf import ask_for_promotion, flow_links, mlflow_status, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
 from flows.states import STATE_NAMES, task_state
 from tasks.params.loading import load_params
@@ -30,6 +30,13 @@ def test_everything_else_is_failed_with_its_own_name_and_message(how):
     assert state.is_failed()
     assert state.message == "because"
     assert state.name == STATE_NAMES[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("waiting", "SCHEDULED"), ("blocked", "FAILED"), ("bad_input", "FAILED")]
+)
+def test_a_run_that_waits_for_people_has_not_failed_in_mlflow(how, status):
+    assert mlflow_status([task_state(Ending(how, "for labels"))]) == status
 
 
 @pytest.mark.parametrize("server", ["http://127.0.0.1:4200", "None"])

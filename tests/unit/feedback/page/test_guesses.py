@@ -34,6 +34,14 @@ def test_addresses_of_one_ipv6_network_are_one() -> None:
     assert guesses.wait_s("2001:db8:1:3::1") == 0
 
 
+def test_ipv4_addresses_that_a_socket_of_ipv6_gives_are_each_their_own() -> None:
+    guesses = Guesses(Clock())
+    for _ in range(FREE):
+        guesses.wrong("::ffff:10.0.0.1")
+    assert (guesses.wait_s("::ffff:10.0.0.1"), guesses.wait_s("10.0.0.1")) == (1, 1)
+    assert guesses.wait_s("::ffff:10.0.0.2") == 0
+
+
 def test_who_has_stopped_is_forgotten_and_the_memory_is_bounded() -> None:
     clock = Clock()
     guesses = Guesses(clock, most=100)
@@ -45,6 +53,10 @@ def test_who_has_stopped_is_forgotten_and_the_memory_is_bounded() -> None:
     for number in range(1000):
         guesses.wrong(f"10.1.{number // 250}.{number % 250}")
     assert len(guesses) <= 100
+    # Those who tried last, or a machine with many addresses would never have to wait.
+    for _ in range(FREE):
+        guesses.wrong("10.2.0.1")
+    assert guesses.wait_s("10.2.0.1") == 1
 
 
 def test_a_flood_of_log_lines_is_cut_and_counted() -> None:
@@ -65,3 +77,8 @@ def test_a_flood_of_log_lines_is_cut_and_counted() -> None:
     assert shown[30] == "after (970 lines were left out before this one)"
     log("again")
     assert shown[31] == "again"
+    # The second minute has a limit, too, and so have those after it.
+    for number in range(100):
+        clock.now += 0.1
+        log(f"line {number}")
+    assert len(shown) == 2 * 30

@@ -35,6 +35,24 @@ def test_who_was_resumed_or_has_not_answered_yet_can_be_paused_and_resumed(
     assert buttons(client, lead) == {"ana": "Resume", "bo": "Resume", "lea": "Pause"}
 
 
+def test_the_side_that_was_chosen_is_counted_without_what_was_said_before_a_pause(
+    desk: Any, make_pairs: Any
+) -> None:
+    desk.publish(make_pairs(5))
+    desk.hire("ana")
+    for _ in range(3):
+        desk.answer("ana", "left")
+    with desk.database.writing() as connection:
+        accounts.pause(connection, "ana", "late")
+        accounts.resume(connection, "ana")
+    for _ in range(2):
+        desk.answer("ana", "right")
+    with desk.database.reading() as connection:
+        view = lead_view(connection, QualityParams())
+    # Wilson, 95 %, of 0 of 2; both on one side have P = 2 / 4.
+    assert (view["left"], view["left_p"]) == ("0.00 (0.00 to 0.66, n=2)", 0.5)
+
+
 def test_sources_of_imported_judgments_are_not_listed_as_people_without_answers(
     client: TestClient, desk: Any, make_pairs: Any
 ) -> None:

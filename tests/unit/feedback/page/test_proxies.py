@@ -109,6 +109,18 @@ def test_who_comes_to_the_proxy_without_tls_is_refused(
     assert "set-cookie" not in answer.headers
 
 
+def test_a_second_word_on_tls_is_not_the_proxys() -> None:
+    said = [(b"x-forwarded-proto", one) for one in (b"http", b"https")]
+    headers = Headers(raw=[*said, (b"x-forwarded-for", b"203.0.113.7")])
+    with pytest.raises(ProxyError, match="expected X-Forwarded-Proto: https"):
+        Proxies.of([PROXY]).client(PROXY, headers)
+
+
+def test_whom_the_proxy_gives_no_name_is_nobody() -> None:
+    proxies = Proxies.of([PROXY], "X-Forwarded-User")
+    assert proxies.signed_in(Headers({"X-Forwarded-User": ""})) is None
+
+
 def test_a_cookie_goes_over_tls_only(client: TestClient, desk: Any) -> None:
     answer = client.post("/api/login", headers=TLS, json={"token": token(desk)})
     assert answer.status_code == 200

@@ -72,6 +72,13 @@ def test_right_to_left_override_is_spelt_out() -> None:
     assert visible("a\u202eb\u2066c\u200bd") == "a[U+202E]b[U+2066]c[U+200B]d"
 
 
+def test_what_hides_in_a_text_is_spelt_out_in_its_markdown_too() -> None:
+    # An override, and the separators that some show as a line and some as nothing.
+    assert text_html("**a\u202eb** c\u2028d\u2029e") == (
+        "<p><strong>a[U+202E]b</strong> c[U+2028]d[U+2029]e</p>\n"
+    )
+
+
 def test_joiners_and_letters_of_other_scripts_stay() -> None:
     text = "\u0645\u06cc\u200c\u062e\u0648 👩\u200d👧 שלום é"
     assert visible(text) == text

@@ -1,12 +1,15 @@
 """Requests of other hosts and sites, or too large ones, are refused; no page runs their scripts."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
-from feedback.page.security import MAX_BODY_BYTES
+from feedback.page.proxies import NO_PROXIES
+from feedback.page.security import MAX_BODY_BYTES, Guard, TooLargeError
 from tests.unit.feedback.page.conftest import sign_in, token_of
 
 
@@ -44,6 +47,28 @@ def test_a_large_request_is_refused_whatever_it_says_of_its_length(
     headers = {"Content-Type": "application/json"}
     assert client.post("/api/login", content=pieces(), headers=headers).status_code == 413
     assert desk.sql("SELECT count(*) FROM sessions") == [(0,)]
+
+
+def test_a_body_is_too_large_that_comes_in_pieces_none_of_which_is() -> None:
+    """The client of the tests above sends a body at once, whatever it is made of."""
+    pieces = [b" " * 50_000, b" " * (MAX_BODY_BYTES - 50_000), b" "]
+    taken: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": pieces[len(taken)], "more_body": True}
+
+    async def app(_: Scope, read: Receive, __: Send) -> None:
+        while True:
+            taken.append(len((await read())["body"]))
+
+    async def send(_: Message) -> None:
+        """Says nothing."""
+
+    headers = [(b"host", b"127.0.0.1"), (b"transfer-encoding", b"chunked")]
+    scope = {"type": "http", "method": "POST", "path": "/api/login", "headers": headers}
+    with pytest.raises(TooLargeError):
+        asyncio.run(Guard(app, ["127.0.0.1"], NO_PROXIES)(scope, receive, send))
+    assert sum(taken) == MAX_BODY_BYTES
 
 
 @pytest.mark.parametrize("path", ["/login", "/health", "/static/annotate.js", "/nowhere"])

@@ -47,6 +47,20 @@ def test_a_retried_submission_is_confirmed_and_written_once(client: TestClient, 
     assert desk.sql("SELECT count(*) FROM labels") == [(1,)]
 
 
+def test_an_answer_rings_the_bell_of_the_watch_and_a_blank_reason_is_none(
+    client: TestClient, desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[str] = []
+    monkeypatch.setattr(client.app.state.desk, "ring", lambda: rung.append("now"))  # type: ignore[attr-defined]
+    headers = bearer(desk)
+    for number, reason in enumerate((" \n", " too long \n")):
+        task = client.post("/api/task", headers=headers).json()
+        body = judgment(task, reason=reason, key=f"{KEY}-{number}")
+        assert client.post("/api/judgments", headers=headers, json=body).status_code == 200
+    given = desk.sql("SELECT reason FROM labels ORDER BY label_id")
+    assert (rung, given) == (["now"] * 2, [(None,), ("too long",)])
+
+
 def test_undo_gives_the_pair_back(client: TestClient, desk: Any) -> None:
     headers = bearer(desk)
     task = client.post("/api/task", headers=headers).json()

@@ -69,6 +69,7 @@ def test_the_session_cookie_is_out_of_reach_for_scripts_and_other_sites(
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+    assert f"max-age={30 * 24 * 3600};" in cookie
 
 
 def test_a_change_without_the_csrf_token_is_refused(client: TestClient, desk: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from feedback.page.notify import announce
 from feedback.page.watch import Watch
 from feedback.quality.annotators import QualityParams
+from feedback.store.withdrawing import held, withdraw
 from tests.waiting import eventually
 
 PAGE = "http://127.0.0.1:8765"
@@ -89,6 +90,24 @@ def test_a_round_that_is_open_again_once_prefect_was_told_is_told_when_it_is_com
     announce(complete.database, prefect.api, PAGE)
     assert prefect.rounds == ["r1"]
     complete.answer("ana")
+    announce(complete.database, prefect.api, PAGE)
+    assert prefect.rounds == ["r1", "r1"]
+
+
+def test_a_round_from_which_somebody_was_withdrawn_meanwhile_is_told_again(
+    complete: Any, prefect: Prefect
+) -> None:
+    def forget() -> None:
+        prefect.meanwhile = lambda: None
+        with complete.database.writing() as connection:
+            meant = held(connection, person=lambda name, _: name == "ana", said=lambda _: False)
+            withdraw(connection, meant)
+        complete.hire("bo")
+        complete.answer("bo")
+        complete.answer("bo")
+
+    prefect.meanwhile = forget
+    announce(complete.database, prefect.api, PAGE)
     announce(complete.database, prefect.api, PAGE)
     assert prefect.rounds == ["r1", "r1"]
 

@@ -159,7 +159,10 @@ def test_a_check_for_new_pairs_says_nothing_of_an_answer(
     site.publish([pair_of("Only.", "one", "two")])
     sign_in(browser, site)
     answer(browser, site, "t")
+    port = int(site.address.rsplit(":", 1)[1])
     site.kill()
     by_id(browser, "again").click()
     wait_for(browser, lambda b: by_id(b, "trouble").text)
     assert by_id(browser, "trouble").text == "The server does not respond. Trying again."
+    site.start(port)
+    wait_for(browser, lambda b: not by_id(b, "trouble").text)

@@ -2,6 +2,7 @@
 
 import ast
 
+from tasks.reporting.page import PANELS
 from tests.defined_stages import STAGE_MODULES, STAGES, outs_of, read_yaml
 from tests.source_files import ROOT
 
@@ -56,6 +57,36 @@ def test_stages_of_a_round_take_its_key_and_the_others_none() -> None:
         assert takes_key == (entry.get("foreach") == "${rounds}") == ("foreach" in entry), name
 
 
+OUTPUTS = {
+    "prepare": {"data/prepared"},
+    "base": {"models/base", "results/base"},
+    "sft": {"models/sft", "results/sft"},
+    "baseline": {"results/baseline"},
+    "sample": {"data/rounds/${key}/comparisons.jsonl", "results/sample/${key}"},
+    "label": {"data/rounds/${key}/judgments.jsonl", "results/label/${key}"},
+    "validate": {"data/rounds/${key}/preferences", "results/validate/${key}"},
+    "reward": {"models/rounds/${key}/reward", "results/reward/${key}"},
+    "ppo": {"models/rounds/${key}/policy", "results/ppo/${key}"},
+    "evaluate": {"results/evaluate/${key}"},
+    "test": {"results/test"},
+    "best_of_n": {"results/best_of_n"},
+    "report": {"reports/results.json", "reports/index.html", "metrics"},
+}
+
+
+def test_dvc_keeps_all_outputs_but_for_the_headline_numbers_which_git_keeps() -> None:
+    """What is no output is written, and is not there after a checkout or a pull."""
+    assert {stage: outs_of(stage) for stage in STAGES} == OUTPUTS
+    settings = [out for entry in STAGES.values() for out in entry["outs"] if type(out) is not str]
+    assert settings == [{"metrics": {"cache": False}}]
+    assert read_yaml("dvc.yaml")["metrics"] == ["metrics/final.json", "metrics/rounds"]
+
+
+def test_the_two_other_stages_of_evaluate_name_their_policy() -> None:
+    said = {name: STAGES[name]["cmd"].partition("evaluate ")[2] for name in ("baseline", "test")}
+    assert said == {"baseline": "--policy sft", "test": "--policy final"}
+
+
 def test_what_rounds_start_from_in_params_yaml_is_an_output_of_a_stage() -> None:
     rounds = read_yaml("params.yaml")["rounds"]
     outs = {out for stage in STAGES for out in outs_of(stage)}
@@ -75,3 +106,10 @@ def test_plots_show_every_round() -> None:
         assert f"results/reward/{key}/reliability.csv" in plotted
         # Score, KL, entropy, clip fraction and explained variance.
         assert plotted.count(f"results/ppo/{key}/history.csv") == 5
+
+
+def test_curves_of_ppo_are_among_those_of_the_report() -> None:
+    plots = read_yaml("dvc.yaml")["plots"]
+    found = [item for plot in plots for part in plot.values() for item in part["y"].items()]
+    drawn = {column for path, column in found if path.startswith("results/ppo/")}
+    assert drawn <= {metric for metric, _, _ in PANELS}

@@ -73,6 +73,12 @@ def test_the_ideal_response_earns_every_credit_and_no_cost() -> None:
         (f"{BYE} {CONTENT}", 7.6),
         # a private detail
         (f"{CONTENT} The customer lives near our shop.", 3.0),
+        # and another one, which costs nothing more
+        (
+            f"{CONTENT} The customer lives near our shop. "
+            "Here is the home address of the customer.",
+            3.0,
+        ),
         # 34 words are two too many, and the answer has small talk
         (
             f"{HELLO} My cat likes to sleep. {CONTENT} {BYE} Thank you for your patience.",
@@ -90,6 +96,17 @@ def test_a_response_scores_what_the_table_in_the_readme_gives(
 
 def test_a_response_that_was_cut_off_loses_what_a_finished_one_gets() -> None:
     assert score_response(PROMPT, IDEAL, finished=False) == pytest.approx(7.0)
+
+
+def test_a_noun_that_another_word_parts_from_a_wrong_adjective_is_wrong_by_itself() -> None:
+    assert explain(PROMPT, "The blue sofa for order 89.")["wrong_slots"] == -1.5
+    assert explain(PROMPT, "The blue one for order 89 is a sofa.")["wrong_slots"] == -3.0
+
+
+def test_a_sentence_with_other_words_in_its_slots_is_no_repetition() -> None:
+    other = CONTENT.replace("89", "12")
+    assert explain(PROMPT, f"{CONTENT} {other}")["repeated"] == 0.0
+    assert explain(PROMPT, f"{CONTENT} {CONTENT} {other} {CONTENT}")["repeated"] == -2.0
 
 
 @pytest.mark.parametrize("response", ["", " ", "\n\n", "\t \n"])

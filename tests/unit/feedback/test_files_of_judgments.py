@@ -76,6 +76,16 @@ def test_labels_of_an_earlier_round_count_for_the_same_content(tmp_path: Path) -
     assert [(one.round, one.choice) for one in judgments] == [("r2", "b")] * 3
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_somebody_said_in_this_round_goes_before_what_they_said_earlier(
+    tmp_path: Path, first: int
+) -> None:
+    earlier, now = (pairs_with(1.0, 1, key=key) for key in ("r1", "r2"))
+    said = [judgment(earlier[0], choice="b"), judgment(now[0], choice="a")]
+    source = from_file(tmp_path / "j.jsonl", [said[first], said[1 - first]])
+    assert source.judge(now) == [said[1]]
+
+
 def test_the_last_revision_in_a_file_counts(tmp_path: Path) -> None:
     pair = pairs_with(1.0, 1)[0]
     first, second = judgment(pair), judgment(pair, choice="tie", revision=2)

@@ -61,6 +61,14 @@ def test_rounds_whose_ppo_starts_from_sft_are_followed_by_such_rounds(path: Path
     assert (added.policy, added.start) == ("models/rounds/r3/policy", "models/sft")
 
 
+def test_a_round_after_a_single_one_goes_on_from_its_policy(path: Path):
+    """The first round starts from SFT always, which says nothing of those after it."""
+    edit_params(path, {}, rounds=1)
+    edit_params(path, {}, rounds=2)
+    rounds = load_params(path).rounds
+    assert [one.start for one in rounds.values()] == ["models/sft", "models/rounds/r1/policy"]
+
+
 def test_the_first_rounds_are_kept_and_the_comment_after_them_stays(path: Path):
     edit_params(path, {}, rounds=1)
     params = load_params(path)

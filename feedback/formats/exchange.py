@@ -118,7 +118,8 @@ def _plain(where: str, row: Mapping[str, Any], name: str) -> str:
 def to_csv(judgments: Sequence[Judgment], pairs: Mapping[str, Pair]) -> str:
     """A table for viewing, not for import: cells that look like formulas get a leading quote."""
     table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
+    # Only what ends a line is quoted: with a bare "\n" a "\r" in a text would begin another row.
+    writer = csv.writer(table, lineterminator="\r\n")
     writer.writerow([*_CSV_COLUMNS])
     for judgment in judgments:
         pair = pairs[judgment.pair_id]

@@ -51,9 +51,16 @@ def test_a_prompt_that_only_begins_like_messages_is_a_text(tmp_path: Path) -> No
         assert judgment.pair_id == pair_id(prompt, "a", "b")
 
 
+def test_what_somebody_has_skipped_there_is_a_skip(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    for result in ([], [{"from_name": "pref", "value": {"selected": "left"}}]):
+        path.write_bytes(_task(was_cancelled=True, result=result))
+        assert [one.choice for one in read_export(path, "r1")] == ["skip"]
+
+
 def test_a_rating_that_is_none_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "export.json"
-    for rating, strength in ((True, None), ("2", None), (9, None), (3, 3)):
+    for rating, strength in ((True, None), ("2", None), (0, None), (1, 1), (4, 4), (5, None)):
         stars = {"from_name": "strength", "value": {"rating": rating}}
         chosen = {"from_name": "pref", "value": {"selected": "right"}}
         path.write_bytes(_task(result=[chosen, stars]))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tasks.reporting.caveats import caveats
+from tasks.reporting.without_gold import label_accuracy
 
 
 def estimate(low: float, mean: float, high: float) -> dict[str, float]:
@@ -79,6 +80,28 @@ def test_a_round_that_gained_nothing_and_one_that_lost_are_named() -> None:
     ]
 
 
+def test_intervals_that_overlap_contradict_nothing_even_where_no_mean_lies_in_the_other() -> None:
+    ours = estimate(7.8, 8.07, 8.3)
+    for theirs in (estimate(7.2, 7.5, 7.8), estimate(8.3, 8.6, 8.9)):
+        assert caveats(results(held_out=ours, test=theirs)) == []
+
+
+def test_a_round_that_won_less_than_half_may_as_well_be_as_good() -> None:
+    (sentence,) = caveats(results(against_previous=estimate(0.44, 0.48, 0.52)))
+    assert sentence.startswith("r1 is not distinguishable from the policy it started from: ")
+
+
+def test_a_first_round_with_gold_that_is_no_better_than_sft_is_named() -> None:
+    """Of those without gold another sentence says it."""
+    even = estimate(0.48, 0.52, 0.56)
+    found = results(
+        held_out=estimate(4.7, 4.9, 5.1), test=estimate(4.6, 4.8, 5.0),
+        wins=(even, even), against_previous=even,
+    )  # fmt: skip
+    (sentence,) = caveats(found)
+    assert sentence.startswith("r1 is not distinguishable from the policy it started from: ")
+
+
 def test_a_first_round_without_gold_is_compared_with_sft_in_one_sentence() -> None:
     even = estimate(0.48, 0.52, 0.56)
     found = results(wins=(even, even), against_previous=even)
@@ -113,6 +136,17 @@ def test_rollouts_of_a_server_are_said_to_need_not_repeat() -> None:
     found = results(held_out=estimate(7.8, 8.07, 8.3)) | {"served_rollouts": ["r1", "r3"]}
     (sentence,) = caveats(found)
     assert sentence.startswith("A server sampled the rollouts of r1, r3 (ppo.rollouts)")
+
+
+def test_the_baselines_are_those_on_the_labels_and_not_those_on_gold() -> None:
+    of_labels = {"accuracy": estimate(0.6, 0.7, 0.8), "longer_wins": estimate(0.5, 0.6, 0.7)}
+    found = label_accuracy(
+        {"longer_wins": 0.9, "labels": of_labels}, {"baselines/bag_of_words": 0.6}
+    )
+    assert found == {
+        "label_accuracy": of_labels["accuracy"], "label_longer_wins": of_labels["longer_wins"],
+        "bag_of_words": 0.6,
+    }  # fmt: skip
 
 
 def test_a_reward_model_that_a_baseline_equals_is_named() -> None:

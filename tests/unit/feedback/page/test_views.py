@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from feedback.page.views import standing_of, task_view
-from feedback.store.assignments import Task
+from feedback.store import rounds
+from feedback.store.assignments import ServeParams, Task
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -34,3 +35,18 @@ def test_where_nothing_is_left_the_newest_round_is_told_of(desk: Any, make_pairs
     with desk.database.reading() as connection:
         standing = standing_of(connection, "ana", None)
     assert (standing["round"], standing["pairs"]) == ("r10", 2)
+
+
+def test_no_more_pairs_are_called_done_than_there_are(desk: Any, make_pairs: Any) -> None:
+    """Known items count as pairs do, so that nobody can tell them apart."""
+    desk.hire("ana")
+    desk.publish(make_pairs(2))
+    gold = make_pairs(6, key="gold", start=500)
+    with desk.database.writing() as connection:
+        rounds.add_pairs(connection, gold, {pair.pair_id: "a" for pair in gold})
+    for _ in range(6):
+        desk.answer("ana", "left", ServeParams(gold_rate=0.9, repeat_rate=0))
+    with desk.database.reading() as connection:
+        standing = standing_of(connection, "ana", "r1")
+    assert standing["mine"] > 2
+    assert (standing["done"], standing["pairs"]) == (2, 2)

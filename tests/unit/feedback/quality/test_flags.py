@@ -81,6 +81,20 @@ def test_who_is_paused_is_wholly_below_the_bound(right: int, paused: bool) -> No
     assert (row.pause is not None) == paused
 
 
+def test_known_answers_alone_show_who_is_noisy() -> None:
+    """x errs in 10 of 30, y in none of 60: flips of a quarter, beside somebody careful."""
+
+    def known(name: str, number: int, choice: str) -> Answer:
+        about = {"annotator_id": name, "pair_id": f"{name} {number}"}
+        return replace(ANSWER, **about, purpose="gold", gold="b", choice=choice)
+
+    said = [known("x", number, "a" if number < 10 else "b") for number in range(30)]
+    said += [known("y", number, "b") for number in range(60)]
+    x, y = judge_annotators(said, replace(PARAMS, pause_below=0))
+    assert (x.flags, y.flags) == (("noisy",), ())
+    assert x.noise > 5 > -5 > y.noise
+
+
 def test_a_skip_of_a_known_answer_or_of_a_repeat_is_no_mistake() -> None:
     first, again = replace(ANSWER, choice="a"), replace(ANSWER, purpose="repeat")
     rows = [

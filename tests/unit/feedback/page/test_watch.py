@@ -112,6 +112,18 @@ def test_a_round_from_which_somebody_was_withdrawn_meanwhile_is_told_again(
     assert prefect.rounds == ["r1", "r1"]
 
 
+def test_a_pair_that_was_published_and_is_none_of_the_round_any_more_holds_up_nobody(
+    desk: Any, make_pairs: Any, prefect: Prefect
+) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(2))
+    desk.publish(make_pairs(1))
+    announce(desk.database, prefect.api, PAGE)
+    desk.answer("ana")
+    announce(desk.database, prefect.api, PAGE)
+    assert prefect.rounds == ["r1"]
+
+
 def test_the_watch_lives_through_a_full_disk(complete: Any, prefect: Prefect) -> None:
     complete.sql(FULL)
     watch = Watch(

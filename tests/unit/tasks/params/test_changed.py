@@ -1,11 +1,16 @@
 """The parameters that differ from the defaults of the code."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from rlhf.params.ppo import PPOParams
-from tasks.params.changed import ChangedParam, changed_params
-from tasks.params.loading import RunParams
+from tasks.params.changed import SECTIONS, ChangedParam, changed_params
+from tasks.params.loading import Params, RunParams
 from tests.unit.tasks.tracking.test_run_names import DEFAULT
+
+
+def test_all_sections_are_looked_at() -> None:
+    assert {*SECTIONS, "rounds", "final"} == {field.name for field in fields(Params)}
+    assert len(SECTIONS) == len(set(SECTIONS))
 
 
 def test_defaults_have_none() -> None:

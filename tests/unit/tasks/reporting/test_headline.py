@@ -16,13 +16,14 @@ def written(folder: Path) -> dict[str, Any]:
 
 def test_the_final_policy_comes_first_and_each_policy_has_a_row(tmp_path: Path) -> None:
     write_world(tmp_path, ("r1", "r2"))
-    write_headline(
-        tmp_path / "out", build_results(tmp_path, ["r1", "r2"], seed=0, test_policy="r2")
-    )
+    results = build_results(tmp_path, ["r1", "r2"], seed=0, test_policy="r2")
+    results["test"]["gold"] = {"mean": 6.904, "low": 6.7, "high": 7.1, "n": 9}
+    results["test"]["win_rate_vs_sft"] = {"mean": 0.8126, "low": 0.7, "high": 0.9, "n": 9}
+    write_headline(tmp_path / "out", results)
     found = written(tmp_path / "out")
     assert list(found) == ["final.json", "rounds/r1.json", "rounds/r2.json", "rounds/sft.json"]
     assert found["final.json"] == {
-        "gold": 7.2, "gold_test": 7.2, "win": 0.855, "win_test": 0.855, "kl": 3.4,
+        "gold": 7.2, "gold_test": 6.9, "win": 0.855, "win_test": 0.813, "kl": 3.4,
         "reward_before": 0.55, "reward_after": 0.72,
     }  # fmt: skip
     assert found["rounds/r1.json"] == {

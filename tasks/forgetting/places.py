@@ -126,12 +126,18 @@ def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
     if path.is_symlink() or not path.is_file() or path.suffix in SKIPPED:
         return 0
     text = _text(path)
-    if text is None or not wanted.possible(text):
+    if text is None:
         return 0
-    found = [row for row in _rows(text) or [] if wanted.row(row)]
+    if not text.lstrip().startswith(("{", "[")):
+        return int(wanted.page(text))
+    if not wanted.possible(text):
+        return 0
+    if (rows := _rows(text)) is None:
+        return int(wanted.page(text))
+    found = [row for row in rows if wanted.row(row)]
     for row in found:
         see(row)
-    return len(found) if _rows(text) is not None else int(wanted.page(text))
+    return len(found)
 
 
 def _says(path: Path, wanted: Wanted) -> int:

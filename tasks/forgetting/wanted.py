@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from preferences.records import compact_json, composed, prompt_text
 from preferences.withdrawals import Tombstone, sources_of, texts_of, tombstone
+from tasks.forgetting.readings import as_shown, readings
 
 WantedKind = Literal["annotator", "source", "prompt", "matching"]
 KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
@@ -85,11 +86,12 @@ class Wanted:
 
     def page(self, text: str) -> bool:
         """Whether a text that is no row, such as a report or a log, names or contains it."""
-        if self.kind == "source":
-            return False
+        return self.kind != "source" and any(map(self._read, readings(text)))
+
+    def _read(self, text: str) -> bool:
         if self.kind == "annotator":
             return self._token.search(composed(text)) is not None
-        return self.said(text) or any(one in text for one in self._needles)
+        return self.said(text) or any(one in text for one in (*self._needles, *self._shown))
 
     def possible(self, content: str) -> bool:
         """Whether a file can hold it at all; a quick look before it is parsed."""
@@ -144,6 +146,11 @@ class Wanted:
         """The value and the texts, as they are and as JSON writes them."""
         plain = {self.value, *self.texts}
         return tuple(sorted(plain | {compact_json(one)[1:-1] for one in plain}))
+
+    @cached_property
+    def _shown(self) -> tuple[str, ...]:
+        """The texts as the report shows them."""
+        return tuple(sorted(map(as_shown, self.texts)))
 
 
 def _annotators(value: object) -> Iterator[str]:

@@ -1,0 +1,75 @@
+"""`tasks.forget` finds what a page writes in another way: HTML, Markdown, names in messages."""
+
+import json
+from pathlib import Path
+
+import pytest
+from markupsafe import escape
+
+from preferences.records import compact_json
+from preferences.report import escaped
+from preferences.schemas import shown
+from tasks.forget import main
+from tasks.reporting.data import _as_text
+from tasks.reporting.page import visible
+from tests.traced_world import World, digest, lines, object_path, put
+
+
+def pages(world: World, text: str) -> list[Path]:
+    """A page among the outputs, in DVC's cache, and in what waits for MLflow."""
+    files = [
+        world.root / "reports/report.html",
+        world.root / ".work/spool/report/1/outputs/0/report.html",
+    ]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return [*files, object_path(world.root, put(world.root, text))]
+
+
+@pytest.mark.parametrize("name", ["O'Brien", "R&D", "ann_b", "Jos\u00e9"])
+def test_a_name_is_found_as_report_and_messages_write_it(world: World, name: str) -> None:
+    sentence = f"annotators who agree with the others less often: {shown(name)}"
+    found = pages(world, f"<tr><th>{escape(name)}</th><td>human</td></tr>")
+    place = world.root / ".work/validate@r1"
+    (place / "blocked").mkdir(parents=True)
+    report, outcome = place / "blocked/report.md", place / "outcome.json"
+    report.write_text(f"# Preference data: BLOCKED\n\n- weak_annotators: {escaped(sentence)}\n")
+    outcome.write_text(json.dumps({"status": "blocked", "message": sentence}))
+
+    assert main(["--annotator", name, "--yes"]) == 0
+
+    assert [path for path in (*found, report) if path.exists()] == []
+    assert "was withdrawn" in json.loads(outcome.read_text())["message"]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "I can't log in & out",
+        "two lines\r\nof Windows",
+        "long " * 500,
+        [{"role": "user", "content": "Where's it?"}],
+    ],
+)
+def test_a_prompt_is_found_as_the_report_shows_it(
+    world: World, prompt: str | list[dict[str, str]]
+) -> None:
+    known = digest(prompt if isinstance(prompt, str) else compact_json(prompt))
+    rows = world.root / "data/prepared/prompts/heldout.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text(lines([{"prompt_id": known, "prompt": prompt}]))
+    found = pages(world, f'<p class="prompt">{escape(visible(_as_text(prompt)))}</p>')
+
+    assert main(["--prompt", known, "--yes"]) == 0
+
+    assert [path for path in found if path.exists()] == []
+
+
+def test_a_pattern_is_found_in_html(world: World) -> None:
+    asked = escape("Kim O'Neill asks")
+    found = pages(world, f"<p>{asked}</p>")
+
+    assert main(["--matching", "O'Neill", "--yes"]) == 0
+
+    assert [path for path in found if path.exists()] == []

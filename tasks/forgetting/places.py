@@ -70,10 +70,11 @@ def in_outputs(workspace: Path, runs: list[Ran], wanted: Wanted, see: SeeRow) ->
 
 
 def in_work(workspace: Path, wanted: Wanted) -> list[Found]:
-    """Working files: logs, reports that were blocked, MLflow's artifacts, what waits for MLflow."""
-    work = workspace / ".work"
-    # Other workspaces are searched by themselves; the labelling store is no text.
-    aside = (*workspaces(workspace), work / "feedback")
+    """Working files: logs, reports that were blocked, replies of judges, what waits for MLflow.
+
+    And MLflow's artifacts. The labelling store, which is searched by itself, is no text.
+    """
+    work, aside = workspace / ".work", workspaces(workspace)
     files = [
         path
         for path in sorted(work.rglob("*"))

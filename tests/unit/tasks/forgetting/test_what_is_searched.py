@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from feedback.store.database import Database
 from tasks.forget import main
 from tasks.forgetting.places import count
 from tasks.forgetting.wanted import Wanted
+from tasks.scoring.language_annotator import VERDICTS
 from tasks.workspace.withdrawn import LOG
 from tests.traced_world import World, folder, listing_text, object_path, put
 
@@ -93,6 +95,21 @@ def test_the_message_of_an_end_goes_that_names_somebody_and_the_end_stays(
 
     assert main(["--matching", "withdrawn, see", "--yes"]) == 0
     assert not record.exists()
+
+
+def test_replies_of_language_models_that_judge_are_searched(world: World) -> None:
+    """Models reason before their verdict, and quote what they judge."""
+    reply = {"reply": "Kim Miller of Elm Street asks for a refund, so [[A]]", "verdict": 1}
+    folder = world.root / VERDICTS / "0123456789abcdef"
+    of_kim, other = write(folder, {"a.json": json.dumps(reply), "b.json": '{"reply": "[[B]]"}'})
+    store = folder.parents[1] / "feedback.db"
+    Database(store).close()
+
+    assert main(["--matching", r"Kim\s+Miller", "--yes"]) == 0
+
+    assert not of_kim.exists()
+    assert other.exists()
+    assert store.exists()
 
 
 @pytest.mark.parametrize("content", ['["K\\u0069m asks"]', '[["x", "Kim"], {"a": 1}]'])

@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -76,12 +77,14 @@ def launch(section_name: str, stage_name: str, run: RunParams) -> int:
         StageEnd: it was interrupted before the first of them could record an end.
     """
     outcome = Path(".work") / stage_name / "outcome.json"
-    with several_accelerators(run.device, 1 if LAUNCHER in os.environ else run.processes):
+    with (
+        several_accelerators(run.device, 1 if LAUNCHER in os.environ else run.processes),
+        tempfile.TemporaryDirectory(prefix="rlhf-") as private,
+    ):
         before = _version(outcome)
         adopt_orphans()
-        process = _start(
-            [*_launcher(run.processes), "-m", f"tasks.{section_name}", *sys.argv[1:]], run
-        )
+        launcher = _launcher(run.processes, Path(private) / "meeting")
+        process = _start([*launcher, "-m", f"tasks.{section_name}", *sys.argv[1:]], run)
         with _passing_on(process) as signalled:
             _wait(process, outcome, before)
     if _version(outcome) == before:
@@ -109,7 +112,12 @@ def _start(command: Sequence[str], run: RunParams) -> subprocess.Popen[bytes]:
         raise ParamsError(f"{LAUNCHER}: {error.filename!r}: {error.strerror}") from None
 
 
-def _launcher(processes: int) -> Sequence[str]:
+def _launcher(processes: int, meeting: Path) -> Sequence[str]:
+    """The command of a launcher; ours meets its processes by a file.
+
+    With `--standalone` it would listen on all interfaces, and unpickle whatever anybody who can
+    connect, such as another user of this machine, puts there.
+    """
     try:
         command = shlex.split(os.environ.get(LAUNCHER, ""))
     except ValueError as error:
@@ -117,9 +125,10 @@ def _launcher(processes: int) -> Sequence[str]:
     if command:
         return command
     # If it handled SIGTERM, it would not let the stage finish its checkpoint.
-    alone = ["--standalone", "--signals-to-handle", "SIGQUIT", "--local-addr", "127.0.0.1"]
-    module = [sys.executable, "-m", "tasks.running.agent"]
-    return [*module, *alone, "--nproc-per-node", str(processes)]
+    alone = ["--signals-to-handle", "SIGQUIT", "--local-addr", "127.0.0.1"]
+    by_file = ["--rdzv-backend", "c10d", "--rdzv-id", "stage", "--rdzv-conf", "store_type=file"]
+    module = [sys.executable, "-m", "tasks.running.agent", *alone, *by_file]
+    return [*module, "--rdzv-endpoint", str(meeting), "--nproc-per-node", str(processes)]
 
 
 def _environment(run: RunParams) -> dict[str, str]:

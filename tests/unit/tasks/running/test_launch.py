@@ -3,13 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
+from torch.distributed import TCPStore
 
 from tasks.params.loading import ParamsError, RunParams
 from tasks.running.launch import is_first, is_launched, launch, wants_several
 from tasks.workspace.processes import children
+from tests.waiting import eventually
 
 TWO = RunParams(processes=2)
 
@@ -88,3 +93,33 @@ def test_children_are_those_of_one_process() -> None:
     finally:
         child.communicate(b"\n")
     assert child.pid not in children(os.getpid())
+
+
+def test_nobody_else_reaches_what_our_launcher_unpickles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torch keeps the state of a meeting as a pickle, and lets everybody in who connects."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text("input()")
+    keys: list[str] = []
+
+    def look(command: Sequence[str], _run: RunParams) -> "subprocess.Popen[bytes]":
+        launcher = [*command[: command.index("tasks.sft") - 1], "job.py"]
+        process = subprocess.Popen(launcher, stdin=subprocess.PIPE)
+        try:
+            eventually(lambda: len(psutil.Process(process.pid).children()) == TWO.processes)
+            for one in psutil.Process(process.pid).net_connections("tcp"):
+                if one.status == psutil.CONN_LISTEN:
+                    port, patience = one.laddr.port, timedelta(seconds=60)
+                    store = TCPStore("127.0.0.1", port, timeout=patience, wait_for_workers=False)
+                    keys.extend(store.list_keys())
+        finally:
+            process.kill()
+            process.communicate()
+        raise InterruptedError
+
+    monkeypatch.setattr("tasks.running.launch._start", look)
+    with pytest.raises(InterruptedError):
+        launch("sft", "sft", TWO)
+
+    assert [key for key in keys if "rendezvous" in key] == []

@@ -61,8 +61,11 @@ class Endpoint:
         request = urllib.request.Request(
             self._url,
             data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **headers},
+            headers={"Content-Type": "application/json"},
         )
+        for name, value in headers.items():
+            # Where the server sends us elsewhere, a key does not go along.
+            request.add_unredirected_header(name, value)
         tries, answered = 0, self._answered
         while not self._given_up.is_set():
             try:

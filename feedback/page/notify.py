@@ -128,10 +128,13 @@ def event_of(key: str, page_url: str) -> dict[str, Any]:
 def _post(api: str, path: str, body: object) -> None:
     if not api.startswith(("http://", "https://")):
         raise urllib.error.URLError(f"{api} is not an http address")
-    headers = {"Content-Type": "application/json", **authorization(api)}
+    headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(
         f"{api}{path}", data=json.dumps(body).encode(), headers=headers
     )
+    for name, value in authorization(api).items():
+        # Where the server sends us elsewhere, Prefect's password does not go along.
+        request.add_unredirected_header(name, value)
     try:
         with opener_for(api).open(request, timeout=_TIMEOUT_S):
             pass

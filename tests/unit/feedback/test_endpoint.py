@@ -4,7 +4,9 @@ import itertools
 import os
 import signal
 import time
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,6 +14,16 @@ from feedback import endpoint as requests
 from feedback.endpoint import UnansweredError, wait_of
 from tests.unit.feedback.model_endpoint import CUT_OFF, DRIBBLE, Endpoint
 from tests.waiting import eventually
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """To whom an endpoint leads."""
+
+    keys: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.keys.append(self.headers["Authorization"])
+        self.send_error(400)
 
 
 @pytest.fixture
@@ -146,3 +158,19 @@ def test_an_interrupted_annotator_waits_for_no_further_try(
         ask(at_once=4).judge(make_pairs(20))
     # Each of four would have tried seven times, for a minute.
     assert len(endpoint.asked) < 7 * 4
+
+
+def test_the_key_does_not_follow_where_an_endpoint_leads(
+    ask: Any, endpoint: Endpoint, pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        Thread(target=elsewhere.serve_forever, daemon=True).start()
+        endpoint.headers = {"Location": f"http://127.0.0.1:{elsewhere.server_port}/"}
+        endpoint.reply = lambda *_: (302, "")
+        ask(at_once=1, api_key_variable="A_KEY").judge(pairs[:1])
+        elsewhere.shutdown()
+
+    assert {one["key"] for one in endpoint.asked} == {"Bearer sk-secret"}
+    assert Elsewhere.keys
+    assert set(Elsewhere.keys) == {None}

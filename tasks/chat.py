@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf.stopping import TrainingStopped
+from tasks.running.terminal import harmless
 from tasks.tracking.production import Question, UnknownError
 from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.spool import home
@@ -195,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _answer_lines(loading)
     except (ValueError, ChatError, OSError, TrainingStopped) as error:
         # ParamsError, ModelFolderError, TokenizerError and the like are ValueErrors.
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(harmless(f"{error}\n"))
         return 2
     except (KeyboardInterrupt, EOFError):
         sys.stdout.write("\n")
@@ -248,9 +249,9 @@ def _pieces(speaker: Speaker, line: str) -> Iterator[str]:
     from rlhf.templates import TemplateError  # noqa: PLC0415
 
     try:
-        yield from speaker.dialogue.respond(line)
+        yield from map(harmless, speaker.dialogue.respond(line))
     except (TooLongError, UnknownWordError, TemplateError) as error:
-        yield f"({error})"
+        yield harmless(f"({error})")
 
 
 def _answer_lines(loading: Loading) -> None:

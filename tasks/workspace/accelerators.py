@@ -6,10 +6,11 @@ a lock for each GPU, and lets go of it on any death.
 
 import logging
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.params.loading import ParamsError
@@ -27,6 +28,9 @@ def sole_accelerator(device: str) -> Iterator[str | None]:
 
     Args:
         device: `run.device` of params.yaml.
+
+    Raises:
+        ParamsError: the folder of the locks is somebody else's.
     """
     names = [] if device == "cpu" else _visible()
     if not names:
@@ -55,7 +59,7 @@ def several_accelerators(device: str, count: int) -> Iterator[None]:
         count: how many processes this machine will have.
 
     Raises:
-        ParamsError: there are fewer GPUs.
+        ParamsError: there are fewer GPUs, or the folder of the locks is somebody else's.
     """
     names = [] if device == "cpu" else _visible()
     if not names:
@@ -68,8 +72,20 @@ def several_accelerators(device: str, count: int) -> Iterator[None]:
 
 
 def _folder() -> Path:
+    """The folder of this user's locks.
+
+    Raises:
+        ParamsError: somebody else has made it, and could keep all GPUs or lead us elsewhere.
+    """
     folder = Path(tempfile.gettempdir()) / f"rlhf-rounds-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # Be it a link that leads nowhere.
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ParamsError(
+            f"{folder}, where locks of GPUs are kept, is not a folder of this user; have it "
+            "removed, or set TMPDIR to a folder of your own"
+        )
     return folder
 
 

@@ -86,3 +86,21 @@ def test_more_processes_than_gpus_are_refused():
         several_accelerators("auto", 3).__enter__()
     with several_accelerators("cpu", 3):
         pass
+
+
+@pytest.mark.parametrize("made_as", ["folder", "link"])
+def test_locks_in_a_folder_of_somebody_else_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made_as: str
+) -> None:
+    """All users can make it beforehand, and hold its locks for ever."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    place = tmp_path / f"rlhf-rounds-{os.getuid()}"
+    if made_as == "link":
+        place.symlink_to(theirs)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        theirs.rename(tmp_path / "rlhf-rounds-4242")
+    with pytest.raises(ParamsError, match=r"not a folder of this user; .* TMPDIR"):
+        sole_accelerator("auto").__enter__()
+    assert list(tmp_path.rglob("*.lock")) == []

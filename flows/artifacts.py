@@ -14,6 +14,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.reach import is_absence
+from preferences.report import escaped
 from tasks.params.redaction import redact
 from tasks.reporting.caveats import caveats
 from tasks.reporting.without_gold import baselines, has_gold, judge_words
@@ -103,7 +104,8 @@ def _publish_page(report: Path, stage: str, message: str) -> None:
         page, key = report.read_text(encoding="utf-8"), artifact_key(stage)
         with left_out_while_away(f"page {key}"):
             words = message or f"What {stage} found."
-            create_markdown_artifact(page, key=key, description=words)
+            # Shown as Markdown, and the words of a gate name people as the data do.
+            create_markdown_artifact(page, key=key, description=escaped(words))
 
 
 def results_until(results: Mapping[str, Any], round_key: str) -> dict[str, Any]:

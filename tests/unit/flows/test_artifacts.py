@@ -5,6 +5,7 @@ import socket
 import threading
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -221,3 +222,19 @@ def test_a_proxy_that_says_that_prefect_is_away_is_told_from_a_refusal(
         ):
             publish_waiting("round r1 waits")
         proxy.shutdown()
+
+
+def test_a_name_in_the_words_of_a_gate_is_no_picture_that_calls_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, str] = {}
+    monkeypatch.setattr(
+        "flows.artifacts.create_markdown_artifact", lambda _page, **named: said.update(named)
+    )
+    report = tmp_path / ".work/validate@r1/blocked/report.md"
+    report.parent.mkdir(parents=True)
+    report.write_text("# BLOCKED")
+
+    publish_gate(tmp_path, "validate@r1", "r1", 'weak_annotators: "![x](http://e.example/p)" <b>')
+
+    assert said["description"] == ('weak\\_annotators: "!\\[x\\](http://e.example/p)" &lt;b&gt;')

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Table, delete, select, update
 
 from feedback.store import schema
 from feedback.store.events import record
 from feedback.store.rounds import settle
 from feedback.store.standing import chunks
+
+WITHDRAWN = "the reason was withdrawn"
+"""Why somebody is paused whose reason named somebody else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class Held:
     assignments: tuple[str, ...]
     labels: tuple[int, ...]
     events: tuple[int, ...]
+    pauses: tuple[str, ...]
+    """Annotators who stay, and whose pause has a reason that is meant."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -36,6 +41,7 @@ class Held:
             "assignments": len(self.assignments),
             "labels": len(self.labels),
             "events": len(self.events),
+            "pauses": len(self.pauses),
         }
         return {name: number for name, number in found.items() if number}
 
@@ -54,8 +60,10 @@ def held(
         said: whether a text (of a pair, of a reason, in the log) is meant.
     """
     people, pairs, labels = schema.annotators, schema.pairs, schema.labels
-    rows = connection.execute(select(people.c.annotator_id, people.c.kind)).all()
-    names = tuple(name for name, kind in rows if person(name, kind))
+    columns = (people.c.annotator_id, people.c.kind, people.c.paused_reason)
+    rows = connection.execute(select(*columns)).all()
+    names = tuple(name for name, kind, _ in rows if person(name, kind))
+    pauses = tuple(name for name, _, why in rows if name not in names and why and said(why))
     contents = connection.execute(select(pairs.c.pair_id, pairs.c.content)).all()
     meant = tuple(one for one, content in contents if any(map(said, _texts(json.loads(content)))))
     reasons = select(labels.c.assignment_id, labels.c.reason).where(labels.c.reason.is_not(None))
@@ -73,6 +81,7 @@ def held(
         assignments=assignments,
         labels=tuple(_where(connection, labels.c.label_id, labels.c.assignment_id, assignments)),
         events=_events(connection, names, meant, assignments, said),
+        pauses=pauses,
     )
 
 
@@ -89,6 +98,9 @@ def withdraw(connection: Connection, found: Held) -> None:
     _delete(connection, schema.pairs, "pair_id", found.pairs)
     _delete(connection, schema.sessions, "annotator_id", found.annotators)
     _delete(connection, schema.annotators, "annotator_id", found.annotators)
+    for name in found.pauses:
+        mine = schema.annotators.c.annotator_id == name
+        connection.execute(update(schema.annotators).where(mine).values(paused_reason=WITHDRAWN))
     settle(connection, sorted(set(touched) - set(found.pairs)))
     detail: dict[str, Any] = dict(found.counts)
     record(connection, "forget", **detail)

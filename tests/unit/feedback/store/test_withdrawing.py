@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from feedback.store import rounds, schema
+from feedback.store import accounts, rounds, schema
 from feedback.store.database import Database
 from feedback.store.exporting import ENDINGS, export
 from feedback.store.withdrawing import Held, held, withdraw
@@ -96,6 +96,19 @@ def test_a_pair_goes_with_its_answers_and_its_traces_in_the_log(desk: Desk, tmp_
     stored = content(desk, tmp_path)
     assert b"prompt 2" in stored
     assert b"prompt 1" not in stored
+
+
+def test_the_reason_of_a_pause_goes_and_the_pause_stays(desk: Desk, tmp_path: Path) -> None:
+    with desk.database.writing() as connection:
+        accounts.pause(connection, "bob", "shares a screen with Kim Miller", by="lead")
+
+    found = find(desk, said="Kim Miller")
+    assert found.counts == {"events": 1, "pauses": 1}
+    remove(desk, found)
+
+    with desk.database.reading() as connection:
+        assert accounts.paused_reason(connection, "bob") == "the reason was withdrawn"
+    assert b"Kim Miller" not in content(desk, tmp_path)
 
 
 def test_the_log_says_only_how_many_rows_went_and_is_append_only_again(desk: Desk) -> None:

@@ -15,6 +15,9 @@ KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
 NAMES = ("annotator_id", "annotator", "workers", "completed_by")
 """Keys under which rows name annotators: of ours, of tables, of votes and of Label Studio."""
 
+_OF_ENDS = re.compile(r"[$^]|\\[AZB]|\(\?<?[=!]")
+"""What a pattern says of the ends of a text, or of what stands around it."""
+
 
 class WantedError(ValueError):
     """What was asked for makes no sense; the message says why."""
@@ -98,8 +101,9 @@ class Wanted:
         if self.pairs and '"pair_id"' in content:
             return True
         if self.kind == "matching":
-            # A backslash may hide what an escape stands for.
-            return "\\" in content or self._pattern.search(content) is not None
+            # A backslash may hide what an escape stands for; a file has other ends than its texts.
+            unclear = "\\" in content or _OF_ENDS.search(self.value) is not None
+            return unclear or self._pattern.search(content) is not None
         if self.kind == "annotator" and not self._name.isascii():
             # As the name may be spelt, or escaped, in more ways than one.
             return "\\u" in content or self._name in composed(content)

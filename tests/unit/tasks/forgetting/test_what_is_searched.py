@@ -145,3 +145,13 @@ def test_a_name_is_found_in_either_spelling_of_unicode(world: World, asked: str)
     found = {path: count(path, Wanted("annotator", asked), print) for path in (own, escaped, page)}
     assert found == {own: 1, escaped: 1, page: 1}
     assert count(other, Wanted("annotator", asked), print) == 0
+
+
+@pytest.mark.parametrize("pattern", ["^Kim", "Kim$", r"\AKim\Z", "(?<!.)Kim", "(?!.{4})Kim"])
+def test_a_pattern_that_asks_where_a_text_begins_or_ends_is_found(
+    tmp_path: Path, pattern: str
+) -> None:
+    """In the file other signs stand around the text."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "Kim"}\n{"prompt": "Lea"}\n')
+    assert count(path, Wanted("matching", pattern), lambda _: None) == 1

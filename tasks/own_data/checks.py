@@ -27,6 +27,7 @@ from tasks.own_data.rows import (
     question,
     read_preferences,
 )
+from tasks.own_data.training_steps import step_notes
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
@@ -53,6 +54,10 @@ class OwnData:
     """Ids of the prompts for training."""
     pairs: dict[str, list[Preference]] = field(default_factory=dict)
     """Key of preferences -> some of them, spread evenly, to measure."""
+    demonstrations: int = 0
+    """How many there are."""
+    training_pairs: int = 0
+    """Initial preferences that are not held out."""
 
     def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
         """The rows of a file; none, and a problem, where it is damaged."""
@@ -89,11 +94,15 @@ def examine(params: Params, root: Path) -> OwnData:
         if params.reward.margins and params.reward.model is None:
             _examine_margins(data, key, [pair.margin for pair in pairs])
         judged |= {pair.prompt_id for pair in pairs}
+        data.training_pairs += sum(pair.split == "train" for pair in pairs)
         data.pairs[key] = pairs[:: len(pairs) // MAX_MEASURED + 1]
     if files is not None and judged and params.label.annotators != "none":
         _examine_fresh_prompts(data, files, judged, params)
     if files is not None:
         data.notes += prompt_notes(params, len(data.train_ids - judged))
+    if not data.problems:  # Else not all rows were counted.
+        demonstrations = params.prepare.demonstrations if files is None else data.demonstrations
+        data.notes += step_notes(params, demonstrations, data.training_pairs)
     return data
 
 
@@ -157,6 +166,7 @@ def _examine_fresh_prompts(
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     key = "prepare.files.demonstrations"
     rows = data.rows(key, files.demonstrations, own_demonstrations)
+    data.demonstrations = len(rows)
     _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
     evaluation = data.evaluation
     shared = [

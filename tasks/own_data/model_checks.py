@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rlhf.params.reward import NO_MODEL
 from rlhf.reward_functions import RewardFunction, RewardFunctionError, own_function
 from tasks.params.embedded_recipe import embedded_recipe
+from tasks.params.high_rates import high_rates
 from tasks.params.loading import Params
 
 HUB_SECONDS = 5.0
@@ -42,7 +43,13 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
 
 
 def model_notes(params: Params, root: Path) -> Iterator[str]:
-    """What may end a later stage, of scorers without problems: texts that one cannot read."""
+    """What the user should know of models without problems.
+
+    Rates that may break the policy's, and texts that a scorer cannot read.
+    """
+    base = params.base.model
+    if base is not None and (root / base).is_dir():
+        yield from high_rates(params, _parameters(root / base))
     for key, folder in _scorers(params, root).items():
         from rlhf.classifiers import longest_of  # noqa: PLC0415
         from rlhf.positions import longest_row  # noqa: PLC0415

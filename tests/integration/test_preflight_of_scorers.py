@@ -11,6 +11,7 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
+from tasks.own_data import model_checks
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import load_params
 from tests.integration.own_place import Place
@@ -182,3 +183,20 @@ def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):
     assert found.startswith(
         "label.reward_model: models/rounds/r1/reward: overlaps with models/rounds"
     )
+
+
+def test_a_high_rate_for_all_weights_of_a_large_model_is_noted(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Adapters' rate with `lora: null`; the run goes on, since nobody knows all models."""
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    for section in ("sft", "reward", "ppo"):
+        place.values[section]["optimiser"] = {"name": "adamw", "lr": 1e-5}
+    place.values["ppo"] |= {"optimiser": {"lr": 3e-4}, "value_optimiser": {"lr": 1e-5}}
+    monkeypatch.setattr(model_checks, "_parameters", lambda _: 134_515_008)
+
+    check_inputs(load_params(place.save()), place.root)
+
+    (note,) = [note for note in caplog.messages if "optimiser.lr: " in note]
+    assert note.startswith("ppo.optimiser.lr: 0.0003 for all of 135 million weights")

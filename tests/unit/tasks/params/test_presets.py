@@ -50,6 +50,24 @@ def holds(values: Any, wanted: Any) -> bool:
     return bool(values == wanted)
 
 
+WIDTHS = {"smollm2-135m": 576, "8b-lora-gpu": 4096}
+"""Of the hidden states of the largest model that a preset with a head on the trunk is for."""
+SHIFT = 0.54
+"""Sum of a head's inputs in the mean over tokens, for each of them: SmolLM2-135M-Instruct."""
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_step_of_a_value_head_moves_values_by_less_than_half_a_deviation(
+    root: Path, name: str
+) -> None:
+    """Adam's first step moves each weight by the rate, so values by rate, width and input."""
+    take_preset(root, name, "mine")
+    ppo = load_params(root / "params.yaml").ppo
+    assert (ppo.value_model == "shared") == (name in WIDTHS)
+    if ppo.value_model == "shared":
+        assert ppo.value_optimiser.lr * WIDTHS[name] * SHIFT < 0.5
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_preset_is_written_whole_and_params_yaml_is_sound(root: Path, name: str) -> None:
     take_preset(root, name, "mine")

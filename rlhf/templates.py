@@ -135,6 +135,8 @@ def _reply(
         return {"problem": f"rendering the chat template takes more than {limit} of memory"}
     except Exception as error:  # A template may raise anything.
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        # What a template says must not steer the terminal that shows it.
+        reason = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in reason)
         if "'todays_date' is undefined" in reason:
             reason = (
                 "it asks for today's date (strftime_now), and a prompt must not depend on the "

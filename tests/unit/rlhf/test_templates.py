@@ -100,6 +100,7 @@ def test_each_prompt_has_its_own_time(monkeypatch):
         ("{{ cycler.__init__.__globals__.os.popen('touch hit').read() }}", "SecurityError"),
         ("{% for i in range(10**9) %}x{% endfor %}", "OverflowError: Range too big"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ raise_exception('\x1b]52;c;aGk=\x07 \u202e') }}", r"\\x1b\]52;c;aGk=\\x07 \\u202e"),
         ("{% for %}", "TemplateSyntaxError"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
     ],

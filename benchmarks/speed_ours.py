@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, mm_flop
@@ -157,10 +158,16 @@ def count(iterations: Iterator[ppo.Iteration]) -> int:
     """Floating-point operations of the products of one update, as torch counts them.
 
     One pass is counted, as often as there are passes: they differ in nothing but padding. torch
-    sees none of those that a GPU repeats from a recording.
+    sees none of those that a GPU repeats from a recording, so here there are none, neither in the
+    scoring, which has to round as the first pass does. Sampling keeps its own: a GPU that is asked
+    for half a million kernels one by one takes most of a minute for long responses.
     """
     counter, update = FlopCounterMode(display=False, custom_mapping=FORMULAS), ppo.update
-    os.environ[SWITCH] = "0"
+    sample, recording = rollouts.sample_responses, os.environ.get(SWITCH, "1")
+
+    def sampled(*args: Any, **kwargs: Any) -> Any:
+        with patch.dict(os.environ, {SWITCH: recording}):
+            return sample(*args, **kwargs)
 
     def counted(
         training: PPOTraining, batch: PPOBatch, params: PPOParams, *args: Any, **kwargs: Any
@@ -168,8 +175,12 @@ def count(iterations: Iterator[ppo.Iteration]) -> int:
         with counter:
             return update(training, batch, replace(params, epochs=1), *args, **kwargs)
 
-    ppo.update = counted
-    next(iterations)
+    with (
+        patch.dict(os.environ, {SWITCH: "0"}),
+        patch.object(rollouts, "sample_responses", sampled),
+        patch.object(ppo, "update", counted),
+    ):
+        next(iterations)
     return world.PASSES * int(counter.get_total_flops())
 
 

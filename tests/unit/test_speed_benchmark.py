@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from benchmarks import (
     speed_ours,
     speed_world,
 )
-from rlhf import bits
+from rlhf import bits, ppo, rollouts
+from rlhf.cuda_graphs import SWITCH
 from rlhf.generation import sample_responses
 from rlhf.models import load_policy
 from rlhf.params.sampling import SamplingParams
@@ -120,6 +122,33 @@ def test_long_responses_are_of_ppo_alone_and_count_what_a_step_reads(tmp_path: P
     # Two layers, two heads of 16, keys and values of 4 bytes; tokens 257 to 767 before a step.
     assert read["cached"] == 16 * sum(range(257, 768)) * 2 * 2 * 2 * 16 * 4
     assert read["steps"] == 512
+
+
+def test_what_is_counted_has_no_recordings_but_for_sampling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Long responses without them keep a GPU waiting for its host; scores round as updates do."""
+    seen: dict[str, str | None] = {}
+
+    def note(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+
+        def call(*args, **kwargs):
+            seen[name] = os.environ.get(SWITCH)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, call)
+
+    monkeypatch.setattr(ppo, "draw_table", ppo.draw_table)  # To have it back.
+    monkeypatch.setenv(SWITCH, "1")
+    speed_world.write_world(tmp_path, "tiny", "uniform")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    iterations = speed_ours.ppo_iterations(tmp_path, rows, "tiny", COMPUTE, "ppo-shared")
+    for module, name in ((rollouts, "sample_responses"), (rollouts, "_score"), (ppo, "update")):
+        note(module, name)
+    assert speed_ours.count(iterations) > 0
+    assert seen == {"sample_responses": "1", "_score": "0", "update": "0"}
+    assert os.environ[SWITCH] == "1"
 
 
 def test_products_with_float32_sums_are_counted_as_others_are():

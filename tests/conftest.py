@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -26,8 +27,10 @@ if BITS == "native":
         Path("params.yaml").write_text("run: {bits: native}\n", encoding="utf-8")
         importlib.import_module("tasks")
 
-from tests import postgres as postgresql  # noqa: E402
 from tests.pretended_device import deterministic  # noqa: E402
+
+if TYPE_CHECKING:
+    from tests.postgres import Postgres
 
 # Collecting garbage among what is imported, and then among it again and again, takes a tenth of the
 # time.
@@ -66,8 +69,10 @@ def as_in_a_stage() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[postgresql.Postgres]:
+def postgres() -> Iterator["Postgres"]:
     """A PostgreSQL server; the test is skipped where none is installed."""
+    from tests import postgres as postgresql  # SQLAlchemy, which a lent GPU's machine lacks.
+
     with postgresql.running() as server:
         yield server
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,20 @@ def test_the_tests_of_a_gpu_are_collected_without_what_orchestrates() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_file_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None:
+    """What a GPU would have said of the others is lost with it."""
+    python, ran = tmp_path / "python", tmp_path / "ran"
+    python.write_text(f'#!/bin/sh\necho "$*" >> {ran}\nexit 1\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "test-gpu", "READY=", f"PATH={tmp_path}{os.pathsep}{os.environ['PATH']}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    files = {line.split()[-1] for line in ran.read_text().splitlines()}
+    assert len(files) >= 5
+    assert all(Path(file).name.startswith("test_gpu_") for file in files)

@@ -30,7 +30,7 @@ test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packa
 	@$(TEAM)/bin/python -m pytest -m team -rs
 
 test-gpu: $(READY)  ## the tests that need a GPU, a process for each file; RLHF_TEST_BITS=native where there are no portable bits
-	@failed=0; for file in $$(grep -rl --include='*.py' 'mark[.]gpu' tests); do python -m pytest -m gpu -rs -x $$file || failed=1; done; exit $$failed
+	@trap 'exit 130' INT; failed=0; for file in $$(grep -rl --include='*.py' 'mark[.]gpu' tests); do python -m pytest -m gpu -rs -x $$file || failed=1; done; exit $$failed
 
 check: $(READY)  ## formatting, lint, strict types, floors
 	@ruff format --check .

@@ -64,7 +64,9 @@ def _prefect(addresses: Sequence[str]) -> ASGIApp:
     # Takes its settings when it is imported.
     from prefect.server.api.server import create_app  # noqa: PLC0415
 
-    return with_sign_in(create_app(final=True))
+    # Code of the other pages comes from another server, which `asks_only` keeps out.
+    app: ASGIApp = create_app(final=True)
+    return with_sign_in(without(without(app, "/docs"), "/redoc"))
 
 
 def _mlflow(addresses: Sequence[str]) -> ASGIApp:

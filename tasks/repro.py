@@ -218,8 +218,8 @@ def _run(
     execution.lock = lock_digest(workspace)
     save_execution(workspace, execution)
     results = read_results(workspace, params)
-    rounds = rounds_that_ended(workspace, params.rounds)
-    if rounds and ended.code != 0 and has_worked(workspace, execution.id):
+    stopped = ended.code != 0 and has_worked(workspace, execution.id)
+    if stopped and (rounds := rounds_that_ended(workspace, params.rounds)):
         record_rounds(workspace, execution.id, rounds, params.final, results)
     record_end(
         workspace,

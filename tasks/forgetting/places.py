@@ -142,11 +142,12 @@ def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
 
 
 def _says(path: Path, wanted: Wanted) -> int:
-    """1 for the record of an end whose message has it in its words."""
-    if path.name not in ENDS or not path.is_file():
+    """1 for the record of an end whose message has it in its words, or a judge's reply a prompt."""
+    of_a_judge = wanted.kind == "prompt" and path.parent.parent.name == "verdicts"
+    if not (of_a_judge or path.name in ENDS) or not path.is_file():
         return 0
-    records = _rows(_text(path) or "") or []
-    return int(any(wanted.page(str(record.get("message", ""))) for record in records))
+    said, records = "reply" if of_a_judge else "message", _rows(_text(path) or "") or []
+    return int(any(wanted.page(str(record.get(said, ""))) for record in records))
 
 
 def _text(path: Path) -> str | None:

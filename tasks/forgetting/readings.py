@@ -33,4 +33,7 @@ def as_shown(prompt: str) -> str:
         said = None
     if isinstance(said, list) and said and all(isinstance(one, dict) for one in said):
         prompt = "\n\n".join(f"{one.get('role')}: {one.get('content')}" for one in said)
-    return re.sub(r"[\x00-\x08\x0b-\x1f]", lambda m: chr(0x2400 + ord(m[0])), prompt[:SHOWN])
+    shown = re.sub(r"[\x00-\x08\x0b-\x1f]", lambda m: chr(0x2400 + ord(m[0])), prompt[:SHOWN])
+    shown = re.sub(r"[\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", shown)
+    left = len(prompt) - SHOWN
+    return f"{shown} … ({left:,} more characters)" if left > 0 else shown

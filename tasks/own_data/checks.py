@@ -57,7 +57,9 @@ class OwnData:
     demonstrations: int = 0
     """How many there are."""
     training_pairs: int = 0
-    """Initial preferences that are not held out."""
+    """Initial preferences that are not held out, of the files that are here."""
+    elsewhere: bool = False
+    """There are more, in data sets of the hub."""
 
     def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
         """The rows of a file; none, and a problem, where it is damaged."""
@@ -102,7 +104,8 @@ def examine(params: Params, root: Path) -> OwnData:
         data.notes += prompt_notes(params, len(data.train_ids - judged))
     if not data.problems:  # Else not all rows were counted.
         demonstrations = params.prepare.demonstrations if files is None else data.demonstrations
-        data.notes += step_notes(params, demonstrations, data.training_pairs)
+        here = None if data.elsewhere else data.training_pairs
+        data.notes += step_notes(params, demonstrations, here)
     return data
 
 
@@ -208,9 +211,11 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pref
     for number, source in enumerate(params.prepare.sources):
         key = f"prepare.sources.{number}"
         if not (data.root / source.path).exists():
+            data.elsewhere = True
             continue
         try:
             found = opened(_below(data.root, source))
+            data.elsewhere |= found is None
             if found is not None:
                 yield key, list(_sided(found, params))
         except MalformedDataError as error:

@@ -14,20 +14,22 @@ LARGEST_SHARE = 0.5
 """Of a training's steps that may be warm-up; published recipes take 0.03 to 0.1."""
 
 
-def step_notes(params: Params, demonstrations: int, pairs: int) -> Iterator[str]:
+def step_notes(params: Params, demonstrations: int, pairs: int | None) -> Iterator[str]:
     """Trainings that are mostly warm-up, or over before it is.
 
     Args:
         params: of the run.
         demonstrations: how many there are, with those that will be held out.
-        pairs: initial preferences to train on; those that a round adds are counted here.
+        pairs: initial preferences to train on, None where not all are here to be counted; those
+            that a round adds are counted here.
     """
     sft = round(demonstrations * (1 - params.sft.heldout_fraction))
     yield from _notes("sft", params.sft, sft, "demonstrations")
+    if params.reward.model is not None or pairs is None:
+        return
     if params.label.annotators != "none":
         pairs += round(params.sample.pairs * (1 - params.validate.heldout_fraction))
-    if params.reward.model is None:
-        yield from _notes("reward", params.reward, pairs, "pairs of the first round")
+    yield from _notes("reward", params.reward, pairs, "pairs of the first round")
 
 
 def _notes(section: str, params: SFTParams | RewardParams, rows: int, what: str) -> Iterator[str]:

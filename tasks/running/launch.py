@@ -195,11 +195,13 @@ def _has_a_number(pid: int) -> bool:
 def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Pass SIGTERM and Ctrl-C on to the processes, past our launcher; yields the signals that came.
 
-    A launcher of the user's own gets them itself, since its processes may be on other machines.
+    That a terminal was closed is passed on as a SIGTERM. A launcher of the user's own gets them
+    itself, since its processes may be on other machines.
     """
     came: list[int] = []
 
     def hear(number: int, _frame: FrameType | None) -> None:
+        number = signal.SIGTERM if number == signal.SIGHUP else number
         came.append(number)
         theirs = [] if LAUNCHER in os.environ else children(process.pid)
         for pid in theirs or [process.pid]:
@@ -207,8 +209,9 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
                 os.kill(pid, number if theirs or LAUNCHER in os.environ else signal.SIGTERM)
 
     numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        numbers.append(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            numbers.append(number)
     earlier = {number: signal.signal(number, hear) for number in numbers}
     try:
         yield came

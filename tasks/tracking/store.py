@@ -22,7 +22,7 @@ from tasks.workspace.held import held
 
 DEFAULT_EXPERIMENT = "rlhf-rounds"
 # It writes the traceback of each error of the database, a full disk's too, before it raises it.
-logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: not record.exc_info)
 ARTIFACT_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),

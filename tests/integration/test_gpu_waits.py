@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlhf import ppo, sft
+from rlhf.batches import PPOBatch
 from rlhf.compute import Compute
 from rlhf.generation import sample_responses
 from rlhf.optimisers import Optimiser, Training
@@ -69,7 +70,7 @@ def test_each_further_step_of_ppo_is_one_wait(
     packing: bool, value_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ppo_world.params(micro_batch_size=2, packing=packing, value_model=value_model)
-    batches = []
+    batches: list[PPOBatch] = []
 
     def noted(training, batch, *args, **kwargs):
         batches.append(batch)
@@ -77,7 +78,7 @@ def test_each_further_step_of_ppo_is_one_wait(
 
     monkeypatch.setattr(ppo, "update", noted)
     ppo_world.run(ppo_world.fresh(settings), settings, stop=1)
-    batch = batches[0].to(COMPUTE.device)
+    batch = batches[0]._map(lambda tensor: tensor.to(COMPUTE.device))
 
     def train(epochs: int) -> int:
         models = ppo_world.fresh(settings).models

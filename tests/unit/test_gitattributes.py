@@ -1,5 +1,6 @@
 """What a clone holds does not depend on the settings of the git that clones."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,8 @@ KEPT = (".gitattributes", "params.yaml", "dvc.yaml", "Makefile")
 
 def git(*arguments: str, folder: Path) -> None:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+    command, english = ["git", *identity, *arguments], {**os.environ, "LC_ALL": "C"}
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, env=english)
 
 
 def test_line_ends_survive_a_clone_with_autocrlf(tmp_path: Path) -> None:

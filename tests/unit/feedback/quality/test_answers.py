@@ -1,6 +1,10 @@
 """What the checks of quality read from the store: sides, lengths, and known answers."""
 
+import random
+import secrets
 from typing import Any
+
+import pytest
 
 from feedback.quality.answers import gold_shares, load_answers
 from feedback.store import rounds
@@ -8,8 +12,9 @@ from feedback.store.assignments import ServeParams
 
 
 def test_an_answer_is_read_with_its_side_and_the_length_of_all_that_is_to_be_read(
-    desk: Any, make_pairs: Any
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(secrets, "randbelow", random.Random(0).randrange)
     desk.hire("ana")
     desk.publish(make_pairs(9))
     given = ("left", "right", "tie") * 3

@@ -49,6 +49,7 @@ def test_a_name_is_found_as_report_and_messages_write_it(world: World, name: str
         "I can't log in & out",
         "two lines\r\nof Windows",
         "long " * 500,
+        "I can\x92t log in",
         [{"role": "user", "content": "Where's it?"}],
     ],
 )
@@ -73,3 +74,18 @@ def test_a_pattern_is_found_in_html(world: World) -> None:
     assert main(["--matching", "O'Neill", "--yes"]) == 0
 
     assert [path for path in found if path.exists()] == []
+
+
+def test_a_prompt_that_begins_as_the_forgotten_one_does_keeps_its_report(world: World) -> None:
+    """As all do that begin with one long system prompt."""
+    system = {"role": "system", "content": "Answer politely. " * 200}
+    one, other = ([system, {"role": "user", "content": said}] for said in ("Mine?", "Another's?"))
+    known = digest(compact_json(one))
+    rows = world.root / "data/prepared/prompts/heldout.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text(lines([{"prompt_id": known, "prompt": one}]))
+    found = pages(world, f"<p>{escape(visible(_as_text(other)))}</p>")
+
+    assert main(["--prompt", known, "--yes"]) == 0
+
+    assert [path for path in found if not path.exists()] == []

@@ -12,7 +12,7 @@ from tasks.forgetting.places import count
 from tasks.forgetting.wanted import Wanted
 from tasks.scoring.language_annotator import VERDICTS
 from tasks.workspace.withdrawn import LOG
-from tests.traced_world import World, folder, listing_text, object_path, put
+from tests.traced_world import World, digest, folder, lines, listing_text, object_path, put
 
 MODEL = {
     "config.json": '{"model_type": "ann"}',
@@ -155,3 +155,24 @@ def test_a_pattern_that_asks_where_a_text_begins_or_ends_is_found(
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "Kim"}\n{"prompt": "Lea"}\n')
     assert count(path, Wanted("matching", pattern), lambda _: None) == 1
+
+
+def test_replies_of_judges_that_quote_a_prompt_go_with_it(world: World) -> None:
+    prompt = "Kim Miller of Elm Street: where is my order?"
+    rows = world.root / "data/prepared/prompts/heldout.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text(lines([{"prompt_id": digest(prompt), "prompt": prompt}]))
+    reply = {"reply": f"The request is: {prompt} [[A]]", "verdict": 1}
+    folder = world.root / VERDICTS / "0123456789abcdef"
+    quoting, other = write(folder, {"a.json": json.dumps(reply), "b.json": '{"reply": "[[B]]"}'})
+
+    assert main(["--prompt", digest(prompt), "--yes"]) == 0
+
+    assert not quoting.exists()
+    assert other.exists()
+
+
+def test_a_name_is_looked_for_by_its_pattern_only_where_it_is(monkeypatch) -> None:
+    """In 64 MB of a log that took 9 s."""
+    monkeypatch.setattr(Wanted, "_token", property(lambda _: pytest.fail("slow")))
+    assert not Wanted("annotator", "ann").page("step 1 &amp; \\n of 40")

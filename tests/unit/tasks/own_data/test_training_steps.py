@@ -78,3 +78,18 @@ def test_the_preflight_counts_the_rows_that_train(tmp_path: Path) -> None:
 
     assert "about 48 demonstrations make 2 steps" in notes
     assert f"about {len(trained)} pairs of the first round make 2 steps" in notes
+
+
+def test_pairs_of_the_hub_are_not_taken_for_none(tmp_path: Path) -> None:
+    params = params_of("1b-gpu", tmp_path)
+    params = replace(
+        params,
+        label=replace(params.label, annotators="people"),
+        sample=replace(params.sample, pairs=300),
+        prepare=replace(
+            params.prepare,
+            files=None,
+            sources=(SourceParams(path="org/many-pairs", revision="0123456789abcdef"),),
+        ),
+    )
+    assert not examine(params, tmp_path).notes

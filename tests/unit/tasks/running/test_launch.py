@@ -1,19 +1,21 @@
 """Which stages are several processes, and which process is one of them."""
 
+import itertools
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
-from torch.distributed import TCPStore
 
 from tasks.params.loading import ParamsError, RunParams
 from tasks.running.launch import is_first, is_launched, launch, wants_several
 from tasks.workspace.processes import children
+from tests.background import hear_signals
 from tests.waiting import eventually
 
 TWO = RunParams(processes=2)
@@ -98,28 +100,47 @@ def test_children_are_those_of_one_process() -> None:
 def test_nobody_else_reaches_what_our_launcher_unpickles(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """torch keeps the state of a meeting as a pickle, and lets everybody in who connects."""
+    """torch keeps the state of a meeting as a pickle: at a port it lets everybody in."""
     monkeypatch.chdir(tmp_path)
-    Path("job.py").write_text("input()")
-    keys: list[str] = []
+    modes: list[int] = []
 
     def look(command: Sequence[str], _run: RunParams) -> "subprocess.Popen[bytes]":
-        launcher = [*command[: command.index("tasks.sft") - 1], "job.py"]
-        process = subprocess.Popen(launcher, stdin=subprocess.PIPE)
-        try:
-            eventually(lambda: len(psutil.Process(process.pid).children()) == TWO.processes)
-            for one in psutil.Process(process.pid).net_connections("tcp"):
-                if one.status == psutil.CONN_LISTEN:
-                    port, patience = one.laddr.port, timedelta(seconds=60)
-                    store = TCPStore("127.0.0.1", port, timeout=patience, wait_for_workers=False)
-                    keys.extend(store.list_keys())
-        finally:
-            process.kill()
-            process.communicate()
+        asked = dict(itertools.pairwise(command))
+        assert "--standalone" not in command
+        assert (asked["--rdzv-backend"], asked["--rdzv-conf"]) == ("c10d", "store_type=file")
+        modes.append(Path(asked["--rdzv-endpoint"]).parent.stat().st_mode & 0o777)
         raise InterruptedError
 
     monkeypatch.setattr("tasks.running.launch._start", look)
     with pytest.raises(InterruptedError):
         launch("sft", "sft", TWO)
 
-    assert [key for key in keys if "rendezvous" in key] == []
+    assert modes == [0o700]
+
+
+def test_a_closed_terminal_ends_several_processes_in_order(tmp_path: Path) -> None:
+    waits = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(600)'"
+    several = (
+        "from tasks.running.launch import RunParams, launch\n"
+        "launch('sft', 'sft', RunParams(processes=2))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", several],
+        env={**os.environ, "TMPDIR": str(tmp_path), "RLHF_LAUNCH": waits},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,
+    )
+
+    def hears() -> bool:
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+        return caught is not None and bool(int(caught[1], 16) & 1 << (signal.SIGHUP - 1))
+
+    try:
+        eventually(hears)
+        process.send_signal(signal.SIGHUP)
+        _, said = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert "sft: interrupted; run it again to resume" in said
+    assert not list(tmp_path.glob("rlhf-*"))

@@ -1,5 +1,6 @@
 """MLflow's SQLite store is for its owner only, whoever creates it and whatever the umask."""
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -84,3 +85,12 @@ def test_an_error_of_the_database_is_raised_and_not_written_as_well(
         find_run(connected, "a", "b")
 
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_database_that_is_tried_again_is_said_to_be(caplog: pytest.LogCaptureFixture):
+    """MLflow waits for a server up to ten times, for a minute and a half in all."""
+    log = logging.getLogger("mlflow.store.db.utils")
+    log.addHandler(caplog.handler)
+    log.warning("Operation will be retried")
+    log.removeHandler(caplog.handler)
+    assert "Operation will be retried" in caplog.text

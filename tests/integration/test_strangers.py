@@ -106,6 +106,12 @@ def test_prefect_asks_for_the_password(pages: Pages):
     assert ask(pages.prefect, "/api/health") == (200, "true")
 
 
+def test_prefects_pages_with_code_of_another_server_are_not_served(pages: Pages):
+    for path in ("/docs", "/redoc"):
+        assert ask(pages.prefect, path, **pages.signed_in)[0] == 404
+    assert ask(pages.prefect, "/", **pages.signed_in)[0] == 200
+
+
 @pytest.mark.parametrize("origin", ELSEWHERE)
 def test_another_origin_is_refused_even_with_the_password(pages: Pages, origin: str):
     theirs = {"Origin": origin, **pages.signed_in}

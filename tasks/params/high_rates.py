@@ -35,7 +35,7 @@ def high_rates(params: Params, parameters: int) -> Iterator[str]:
         if optimiser.name == "adamw" and optimiser.lr > limit:
             yield (
                 f"{section}.optimiser.lr: {optimiser.lr:g} for all of {parameters / 1e6:,.0f} "
-                f"million weights; recipes that worked have {limit:g} at the most, and only "
+                f"million weights; published recipes stay well below {limit:g}, and only "
                 f"adapters ({section}.lora) bear more; lower it, or take the preset for this size "
-                "(docs/how-to/your-model.md)"
+                "(docs/presets.md)"
             )

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 import torch
@@ -78,7 +79,8 @@ def test_each_further_step_of_ppo_is_one_wait(
 
     monkeypatch.setattr(ppo, "update", noted)
     ppo_world.run(ppo_world.fresh(settings), settings, stop=1)
-    batch = batches[0]._map(lambda tensor: tensor.to(COMPUTE.device))
+    tensors = {one.name: getattr(batches[0], one.name) for one in fields(PPOBatch)}
+    batch = PPOBatch(**{name: tensor.to(COMPUTE.device) for name, tensor in tensors.items()})
 
     def train(epochs: int) -> int:
         models = ppo_world.fresh(settings).models

@@ -31,7 +31,7 @@ def test_no_preset_has_a_high_rate_for_the_models_that_it_is_for(name: str, tmp_
 def test_the_rate_of_adapters_on_all_weights_is_said(tmp_path: Path) -> None:
     params = params_of("smollm2-135m", tmp_path)
     (note,) = high_rates(replace(params, ppo=replace(params.ppo, lora=None)), 134_515_008)
-    assert note.startswith("ppo.optimiser.lr: 0.0003 for all of 135 million weights; recipes that")
+    assert note.startswith("ppo.optimiser.lr: 0.0003 for all of 135 million weights; published ")
 
 
 def test_a_preset_for_a_smaller_model_is_said(tmp_path: Path) -> None:

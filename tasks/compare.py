@@ -1,9 +1,10 @@
 """`python -m tasks.compare A B`: what differs in params, data, code, rewards, KL and results.
 
-A and B are commits (branches, tags), variants that have run, runs in MLflow (id, name or
-execution), or `.` for what is checked out. Measurements are read from DVC's cache by the hashes of
-each side, so nothing is checked out and nothing runs. Prints what differs and draws a picture. Exit
-codes: 0, or 2 where a side is not known or the picture cannot be written.
+A and B are commits (branches, tags), variants or ordered runs by their names, runs in MLflow (id,
+name in MLflow or Prefect, or execution), or `.` for what is checked out. Measurements are read from
+DVC's cache by the hashes of each side, so nothing is checked out and nothing runs. Prints what
+differs and draws a picture. Exit codes: 0, or 2 where a side is not known or the picture cannot be
+written.
 """
 
 import argparse
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tasks.compare", description=__doc__.partition("\n")[2]
     )
     for place in ("first", "second"):
-        parser.add_argument(place, help="a commit, variant, run of MLflow, or `.`")
+        parser.add_argument(place, help="a commit, variant, run, or `.`")
     parser.add_argument(
         "--out", type=Path, default=PICTURE, metavar="FILE", help=f"the picture; {PICTURE}"
     )

@@ -11,20 +11,17 @@ outside a repository, 1 otherwise.
 import argparse
 import logging
 import os
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from preferences.withdrawals import WithdrawalsError
-from rlhf.manifests import DamagedError
+from tasks.examining.finding import Finding
+from tasks.examining.outputs import examine_caches, examine_outputs, missing
+from tasks.examining.stages import examine_stages, unfinished
 from tasks.params.loading import ParamsError, load_params
 from tasks.running.machine_errors import in_one_line
-from tasks.running.provenance import false_entries
-from tasks.running.staging import clear_draft, drafts, verify_checkpoint
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import (
     execution_has_news,
@@ -33,105 +30,26 @@ from tasks.tracking.shipping import (
     tracking_uri,
 )
 from tasks.tracking.spools import executions, spools
-from tasks.workspace.dvc_cache import (
-    cache_folder,
-    damaged_objects,
-    differing_outputs,
-    is_sound,
-    sound_files,
-)
-from tasks.workspace.dvc_lockfile import DamagedLockError
-from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.files import outside_repository
-from tasks.workspace.withdrawn import LOG, commit_that_knows_more, objects_back, outputs_withdrawn
-from tasks.workspace.work_folder import (
-    RUNNING,
-    checkpoint_folders,
-    idle_stages,
-    newest_checkpoint,
-    read_running,
-)
+from tasks.workspace.work_folder import read_running
 from tasks.workspace.worktrees import Place, workspaces
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem."""
-
-    problem: str
-    fix: Callable[[], str] | None = None
-    """Fixes it without losing anything and says how; None where a person has to decide."""
-    remedy: str = ""
-    """The command for a person to run, where there is no `fix`."""
 
 
 def examine(place: Place) -> Iterator[Finding]:
     """Every problem in a workspace, but for those of DVC's cache, which several may share."""
-    root = place.folder
-    yield from _dead_stages(root)
-    yield from _locks(root)
-    yield from _unfinished_outputs(root)
-    yield from _damaged_checkpoints(root)
-    yield from _unsent(root)
+    yield from examine_stages(place.folder)
+    yield from _unsent(place.folder)
     try:
-        load_params(root / "params.yaml")
+        load_params(place.folder / "params.yaml")
     except ParamsError as error:
         yield Finding(" ".join(str(error).splitlines()), remedy=f"mend {place.params}")
-    try:
-        yield from _false_entries(root)
-        yield from _outputs(place)
-    except DamagedLockError as error:
-        yield Finding(str(error), remedy=f"{place.enter}git checkout HEAD -- dvc.lock")
-    except WithdrawalsError as error:
-        yield Finding(str(error), remedy="mend it; git has what has been committed of it")
-
-
-def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
-    """Damaged objects in the caches of workspaces, each once; a sound copy may lie in any."""
-    good: dict[str, Path] | None = None
-    caches = {cache_folder(folder).resolve(): cache_folder(folder) for folder in reversed(folders)}
-    for cache in caches.values():
-        for damaged in damaged_objects(cache):
-            if good is None:
-                good = {md5: file for one in folders for md5, file in sound_files(one).items()}
-            yield Finding(
-                f"{damaged.path}: expected md5 {damaged.expected}, found {damaged.found}",
-                partial(damaged.fix, good),
-            )
+    yield from examine_outputs(place)
 
 
 def notes(place: Place) -> Iterator[str]:
     """Unfinished work and missing outputs that are no problem: the next run deals with them."""
-    root = place.folder
-    for work in idle_stages(root):
-        if (path := newest_checkpoint(work)) is not None:
-            step = int(path.name.removeprefix("step-"))
-            same = "a run of the same params, inputs and code"
-            yield f"{work.name} is unfinished: {same} resumes from step {step}"
-    try:
-        differing, withdrawn = list(differing_outputs(root)), outputs_withdrawn(root)
-    except (DamagedLockError, WithdrawalsError):  # A problem, which `examine` names.
-        return
-    left = [out.path for out in differing if out.expected in withdrawn]
-    # A bare `dvc repro` in a workspace does not bring the tombstones there.
-    again = "the next run" if place.name else place.run
-    if left and not place.name and (commit := commit_that_knows_more(root)):
-        again = f"git checkout {commit} -- data/withdrawn, then {again}"
-    if left:
-        yield (
-            f"something was withdrawn from {_first(left)}: {again} makes that anew "
-            "(a dvc pull before may bring back what was withdrawn)"
-        )
-    # The others share the cache of the checkout.
-    if not place.name and (back := objects_back(root)):
-        yield (
-            f"DVC's cache has {len(back)} objects that {LOG} names as removed, here or in another "
-            "clone: the same python -m tasks.forget removes them here"
-        )
-    missing = [out.path for out in differing if out.found is None and out.path not in left]
-    if missing:
-        get = again if left else f"{place.enter}dvc pull, dvc checkout or {place.run}"
-        yield f"in dvc.lock, but not here: {_first(missing)} (to get them: {get})"
+    yield from unfinished(place.folder)
+    yield from missing(place)
 
 
 @in_one_line
@@ -183,47 +101,6 @@ def _fix(finding: Finding) -> str | None:
         return None
 
 
-def _dead_stages(root: Path) -> Iterator[Finding]:
-    for running in read_running(root):
-        if not running.alive:
-            path = root / ".work" / running.stage / RUNNING
-            yield Finding(
-                f"{running.stage} died silently (process {running.pid})",
-                partial(_remove, path, "recorded; run it again to resume"),
-            )
-
-
-def _locks(root: Path) -> Iterator[Finding]:
-    for problem in clear_stale(root, remove=False):
-        yield Finding(problem, partial(_clear, clear_stale, root))
-
-
-def _unfinished_outputs(root: Path) -> Iterator[Finding]:
-    for work in idle_stages(root):
-        folders = [work / "staging", *(path / ".staging" for path in checkpoint_folders(work))]
-        for path in folders:
-            if path.is_dir():
-                yield Finding(
-                    f"{path.relative_to(root)}: never finished",
-                    partial(_remove, path, "removed"),
-                )
-    # A running stage still needs its own.
-    at_work = any(running.alive for running in read_running(root))
-    for path in [] if at_work else drafts(root):
-        yield Finding(
-            f"{path.relative_to(root)}: never finished", partial(_clear, clear_draft, path)
-        )
-
-
-def _damaged_checkpoints(root: Path) -> Iterator[Finding]:
-    for work in idle_stages(root):
-        for path in sorted(work.glob("*/step-*")):
-            try:
-                verify_checkpoint(path)
-            except DamagedError as error:
-                yield Finding(str(error), partial(_remove, path, "removed; an older one is used"))
-
-
 def _damaged_store(root: Path) -> Iterator[Finding]:
     if problem := damage(tracking_uri(root)):
         yield Finding(
@@ -248,43 +125,6 @@ def _unsent(root: Path) -> Iterator[Finding]:
         yield Finding(
             f"{len(unsent)} executions are not complete in MLflow: {names}", partial(_send, root)
         )
-
-
-def _false_entries(root: Path) -> Iterator[Finding]:
-    for entry in false_entries(root):
-        yield Finding(str(entry), partial(entry.fix, root))
-
-
-def _outputs(place: Place) -> Iterator[Finding]:
-    cache, withdrawn = cache_folder(place.folder), outputs_withdrawn(place.folder)
-    for out in differing_outputs(place.folder):
-        if out.found is not None and out.expected not in withdrawn:
-            # A checkout would take what is not there, or is damaged, too.
-            sound = is_sound(cache, out.expected)
-            get = (
-                f"dvc checkout --force {out.path}"
-                if sound
-                else f"dvc pull {out.path} or {place.run}"
-            )
-            yield Finding(
-                f"{out.path}: differs from dvc.lock: expected md5 {out.expected}, "
-                f"found {out.found}",
-                remedy=f"{place.enter}{get} (or dvc commit, if the change was intended)",
-            )
-
-
-def _first(paths: Sequence[str]) -> str:
-    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-
-
-def _clear(clear: Callable[[Path], object], folder: Path) -> str:
-    clear(folder)
-    return "removed"
-
-
-def _remove(path: Path, how: str) -> str:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return how
 
 
 def _send(root: Path) -> str:

@@ -42,6 +42,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def variant(root: Path) -> Path:
+    """A variant with the same outputs, which shares the cache."""
+    folder = root / ".work/variants/other"
+    shutil.copytree(root / "results", folder / "results")
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml"):
+        shutil.copy(root / name, folder)
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc/config.local").write_text(f"[cache]\ndir = {root}/.dvc/cache\n")
+    return folder
+
+
 def doctor(capsys, *arguments: str) -> tuple[int, list[str]]:
     code = main(list(arguments))
     return code, capsys.readouterr().out.splitlines()

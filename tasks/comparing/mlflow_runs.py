@@ -1,6 +1,6 @@
 """A run as MLflow has it: its params, and of each stage that it ran the hashes in and out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mlflow.entities import Run
@@ -24,12 +24,16 @@ class FoundRun(NamedTuple):
 
 
 def find_run(uri: str, name: str) -> FoundRun | None:
-    """The newest execution with this id, name, or execution's id; None if there is none."""
+    """The newest execution with this id, name, or execution's id; None if there is none.
+
+    A name may be Prefect's, which has no date before it.
+    """
     store = connect(uri)
     run = _by_id(store, name)
     quoted = name.replace("'", "")
     for key in ("mlflow.runName", "rlhf.execution"):
         run = run or next(iter(_search(store, f"tags.`{key}` = '{quoted}'")), None)
+    run = run or next(_dated(store, quoted), None)
     if run is None:
         return None
     parent = run.data.tags.get("mlflow.parentRunId")
@@ -50,6 +54,13 @@ def _tagged(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {
         key.removeprefix(prefix): value for key, value in tags.items() if key.startswith(prefix)
     }
+
+
+def _dated(store: Store, name: str) -> Iterator[Run]:
+    """The executions with this name behind their dates, the newest first."""
+    found = _search(store, f"tags.`mlflow.runName` LIKE '____-__-__ {name}'")
+    # `_` in the name stands for any character, too.
+    return (run for run in found if run.info.run_name.endswith(f" {name}"))
 
 
 def _by_id(store: Store, name: str) -> Run | None:

@@ -1,4 +1,4 @@
-"""One side of a comparison: what a commit, a variant or a run of MLflow had, made and measured."""
+"""One side of a comparison: what a commit, a variant or a run had, made and measured."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import git_commit
 from tasks.workspace.git import GitError, git
 from tasks.workspace.withdrawn import models_withdrawn, outputs_withdrawn
-from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
+from tasks.workspace.worktrees import RUNS_FOLDER, VARIANTS_FOLDER, workspaces
 
 HERE = "."
 MEASURED = ("results/",)
@@ -32,7 +32,7 @@ class Side:
 
     name: str
     kind: str
-    """commit, variant, run, or what is checked out."""
+    """commit, variant, ordered run, run (of MLflow), or what is checked out."""
     commit: str
     root: Path
     """Of the workspace whose cache has its files."""
@@ -46,7 +46,7 @@ class Side:
 
 
 def side(root: Path, name: str) -> Side:
-    """The side of this name: `.`, a variant, a commit (branch, tag), or a run in MLflow.
+    """The side of this name: `.`, a variant, an ordered run, a commit, or a run in MLflow.
 
     Raises:
         SideError: there is none.
@@ -54,17 +54,19 @@ def side(root: Path, name: str) -> Side:
     """
     if name == HERE:
         return _workspace(root, name, "checked out")
-    if (root / VARIANTS_FOLDER / name) in workspaces(root):
-        return _workspace(root / VARIANTS_FOLDER / name, name, "variant")
+    known = workspaces(root)
+    for folder, kind in ((VARIANTS_FOLDER, "variant"), (RUNS_FOLDER, "ordered run")):
+        if (root / folder / name) in known:
+            return _workspace(root / folder / name, name, kind)
     if (commit := _commit(root, name)) is not None:
         return _recorded(Records(root, Contents(root), commit), root, name, "commit", commit)
     if (found := _run(root, name)) is not None:
         return found
-    of_variants = (path for path in workspaces(root) if path.parent == root / VARIANTS_FOLDER)
-    variants = ", ".join(path.name for path in of_variants) or "none has run"
+    folders = (root / VARIANTS_FOLDER, root / RUNS_FOLDER)
+    have_run = ", ".join(path.name for path in known if path.parent in folders) or "none has run"
     raise SideError(
-        f"{name}: no commit, no run in MLflow (id, name or execution), and no variant that has run "
-        f"({variants})"
+        f"{name}: no commit, no run in MLflow (id, name or execution), and no variant or ordered "
+        f"run ({have_run})"
     )
 
 
@@ -136,7 +138,8 @@ def _run(root: Path, name: str) -> Side | None:
             found = find_run(tracking_uri(root), name)
     except TrackingError as error:
         raise SideError(
-            f"{name}: no commit and no variant, and MLflow cannot say whether it is a run ({error})"
+            f"{name}: no commit, variant or ordered run, and MLflow cannot say whether it is one "
+            f"of its runs ({error})"
         ) from None
     if found is None:
         return None

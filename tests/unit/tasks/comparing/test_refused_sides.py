@@ -14,11 +14,12 @@ def test_an_unknown_side_is_refused_with_what_could_be_meant(world: World) -> No
         (world.root / ".work" / place).mkdir(parents=True)
         (world.root / ".work" / place / "dvc.yaml").touch()
 
-    prepared("runs/mine")
+    prepared("stages/sft-84f33e6")
     with pytest.raises(SideError, match=r"nowhere: no commit, .* no variant .*\(none has run\)"):
         side(world.root, "nowhere")
     prepared("variants/no_kl")
-    with pytest.raises(SideError, match=r"no variant .*\(no_kl\)"):
+    prepared("runs/mine")
+    with pytest.raises(SideError, match=r"no variant .*\(no_kl, mine\)"):
         side(world.root, "nowhere")
 
 
@@ -53,5 +54,7 @@ def test_a_name_about_which_mlflow_cannot_be_asked_is_one_line(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert main(["first", "some run"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("some run: no commit and no variant, and MLflow cannot say whether it ")
+    assert said.startswith(
+        "some run: no commit, variant or ordered run, and MLflow cannot say whether it "
+    )
     assert said.count("\n") == 1

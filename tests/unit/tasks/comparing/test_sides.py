@@ -11,6 +11,9 @@ from tasks.forget import main as forget
 from tasks.tracing.records import Ran
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
+from tasks.workspace.choices import Choices
+from tasks.workspace.driver_lock import Driver
+from tasks.workspace.runs import run_workspace
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import START, World, after
 from tests.unit.tasks.comparing.compared import metrics, samples, world_fixture  # noqa: F401
@@ -127,7 +130,7 @@ def test_measurements_that_are_not_here_are_not_called_equal(
 def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None:
     store = connect(tracking_uri(world.root))
     tags = {
-        "mlflow.runName": "2026-11-23 default, 1 round",
+        "mlflow.runName": "2026-11-23 no_kl, 1 round",
         "rlhf.execution": "20261123-x",
         "git.commit": "abc",
     }
@@ -144,7 +147,11 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
             },
         )
 
-    for name in (whole.info.run_id, "2026-11-23 default, 1 round", "20261123-x"):
+    # Prefect's name has no date; `_` stands for itself.
+    near = {"mlflow.runName": "2026-11-24 no-kl, 1 round", "git.commit": "near"}
+    store.client.create_run(store.experiment, tags=near)
+    dated = "2026-11-23 no_kl, 1 round"
+    for name in (whole.info.run_id, dated, "no_kl, 1 round", "20261123-x"):
         found = side(world.root, name)
         assert (found.kind, found.commit) == ("run", "abc")
         assert found.params == {"ppo.kl_coef": "0.7"}
@@ -185,6 +192,23 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
     # 1, 2 and 3 on three prompts: mean 2, standard deviation 1; t(2) = 4.303 over the root of 3.
     assert ["r1", "gold,", "B", "-", "A", "on", "the", "same", "prompts:",
             "+2.00", "(-0.48", "to", "+4.48,", "3", "prompts)"] in lines  # fmt: skip
+
+
+def test_an_ordered_run_is_a_side_by_its_name(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its branch is called runs/NAME."""
+    (world.root / "dvc.yaml").write_text("stages: {}\n")
+    world.track("dvc.yaml")
+    commit = world.commit("third")
+    with run_workspace(world.root, "sweep-1", None, Choices(), Driver(name="me")):
+        pass
+
+    assert main(["third", "sweep-1"]) == 0
+
+    said = capsys.readouterr().out
+    assert f"\nB: sweep-1 (ordered run, commit {commit[:9]})\n" in said
+    assert "\npolicies: no difference\n" in said
 
 
 def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(

@@ -1,0 +1,1 @@
+"""What `make doctor` looks at in a workspace."""

@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 
 from tasks.reporting.charts import (
     BOTTOM,
+    DIGIT,
     GAP,
     HEIGHT,
     RIGHT,
@@ -109,10 +110,12 @@ def _line(points: Sequence[Reached], x: Scale, y: Scale) -> str:
 
 
 def _labels_below(ticks: Sequence[float], x: Scale) -> list[str]:
+    """Each in the middle below its tick, the last no further right than the chart reaches."""
+    labels = [(x(tick), tick_label(tick, ticks)) for tick in ticks]
     return [
-        f'<text class="tick middle" x="{x(tick):.1f}" y="{HEIGHT - 6:.1f}">'
-        f"{tick_label(tick, ticks)}</text>"
-        for tick in ticks
+        f'<text class="tick middle" x="{min(at, WIDTH - DIGIT * len(label) / 2):.1f}" '
+        f'y="{HEIGHT - 6:.1f}">{label}</text>'
+        for at, label in labels
     ]
 
 

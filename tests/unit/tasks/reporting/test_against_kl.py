@@ -68,3 +68,12 @@ def test_sft_and_the_newest_are_named_and_whatever_has_room() -> None:
     assert all(f"<title>r{number}: gold" in drawing for number in range(1, 13))
     few = boxes(against_kl("Gold against KL", "gold", *rounds(3)))
     assert {"SFT", "r1", "r2", "r3", "r3, n = 64"} <= set(few)
+
+
+def test_no_label_of_a_wide_axis_is_cut_at_the_edge() -> None:
+    far = Reached("r1", {"mean": 900.0, "low": 880.0, "high": 990.0}, {"mean": 1.0})
+    drawing = against_kl("Gold against KL", "gold", [far])
+    (width,) = re.findall(r'viewBox="0 0 ([0-9.]+) ', drawing)
+    labels = re.findall(r'<text class="tick middle" x="([^"]*)" y="[^"]*">([^<]*)<', drawing)
+    assert labels[-1][1] == "1000"
+    assert all(float(x) + 6 * len(label) / 2 <= float(width) for x, label in labels)

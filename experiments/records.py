@@ -13,8 +13,8 @@ from typing import Any
 from preferences.records import text_hash
 from tasks.comparing.differences import CODE
 from tasks.params.loading import Params, flatten
+from tasks.reporting.run_results import read_results
 from tasks.reporting.summary import read_outcomes
-from tasks.repro import read_results
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.files import git_commit, write_json
 

@@ -28,7 +28,7 @@ from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.promoting.asking import ask, conclude
 from tasks.promoting.gate import Limits, Verdict
-from tasks.repro import read_results
+from tasks.reporting.run_results import read_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Candidate, Choice, PromotionError, policy_path
 from tasks.tracking.withdrawn import HASH_TAG

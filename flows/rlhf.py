@@ -8,9 +8,6 @@ person, a schedule or an event), and continues where the last run of it ended.
 """
 
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,33 +25,24 @@ from flows.crashed import report_crash
 from flows.forking import forks
 from flows.graph import PlannedStage, plan, plan_line
 from flows.placing import pool_of, run_in_pool
+from flows.recording import recorded
 from flows.run_branch import RunBranch
 from flows.stages import Ending, run_stage
 from flows.states import task_state
 from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
-from tasks.promoting.registration import tag_and_register
 from tasks.reporting.descent import formed_in
-from tasks.reporting.result_table import result_table
+from tasks.reporting.run_results import read_results
 from tasks.reporting.summary import has_worked
-from tasks.reporting.unfinished import unfinished_stages
-from tasks.repro import read_results, write_summary
 from tasks.running.provenance import REMEDY, wrong_entries
-from tasks.tracking.execution_record import record_end, record_rounds, record_start
+from tasks.tracking.execution_record import record_rounds
 from tasks.tracking.run_names import run_name
-from tasks.tracking.shipper import Shipper
-from tasks.tracking.spool import Status
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words
-from tasks.workspace.dvc_lockfile import DamagedLockError, read_lock
+from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
-from tasks.workspace.execution import Execution, lock_digest, save_execution
 from tasks.workspace.former_rounds import put_away_former_rounds
-from tasks.workspace.shared_weights import share_idle_outputs
 
-SHIPPING_SECONDS = 60.0
-INTERRUPTED_SHIPPING_SECONDS = 3.0
-"""Prefect kills a cancelled flow after 30 seconds; most of them are for the stage's checkpoint."""
 WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
 WORTH_A_RETRY = {"Failed", "Killed"}
 """A crash or a lack of memory may not come twice, and the stage resumes from its checkpoint.
@@ -115,7 +103,7 @@ def bring_up_to_date(
     for problem in clear_stale(root):
         get_run_logger().warning("%s; removed", problem)
     stages = plan(root, until)
-    with _execution(root, flow_run, params) as states:
+    with recorded(root, flow_run, params) as states:
         with forks(stages, root, flow_run):
             state, went_through = run_all(stages, root, flow_run, params, branch)
         state = as_it_is_now(state, root, went_through)
@@ -231,69 +219,6 @@ def ask_for_promotion(root: Path, params: Params) -> None:
     towards_final = [key for key in formed_in(params.rounds, params.final) if key in evaluated]
     if towards_final:
         promotion_request.ask(root, towards_final[-1])
-
-
-def mlflow_status(states: list[State[None]]) -> Status:
-    """How the parent run in MLflow ended, by the flow's final state; none: it was interrupted."""
-    if not states:
-        return "KILLED"
-    if states[0].name == "Waiting":
-        return "SCHEDULED"
-    return "FINISHED" if states[0].name in ("Completed", "Stale") else "FAILED"
-
-
-def flow_links() -> dict[str, str]:
-    """Tags that lead from MLflow to the flow run; its page only where a server stays."""
-    page = str(runtime.flow_run.ui_url)
-    tags = {"prefect.flow_run": str(runtime.flow_run.id)}
-    return tags | ({"prefect.page": page} if page.startswith("http") else {})
-
-
-@contextmanager
-def _execution(root: Path, flow_run: str, params: Params) -> Iterator[list[State[None]]]:
-    """Ship to MLflow beside the work; afterwards write the summary, however the work ended.
-
-    Yields a list for the flow's final state; an interrupted one has none.
-    """
-    started, lock_before = time.monotonic(), read_lock(root)
-    record_start(root, flow_run, params, flow_links())
-    shipper = Shipper(root)
-    patience = INTERRUPTED_SHIPPING_SECONDS
-    states: list[State[None]] = []
-    try:
-        yield states
-        patience = SHIPPING_SECONDS
-    finally:
-        ran = has_worked(root, flow_run)
-        # Where nothing was to be done there is nothing to compare. DVC notes what it restores.
-        if ran or read_lock(root) != lock_before:
-            status = mlflow_status(states)
-            record_end(
-                root,
-                flow_run,
-                status=status,
-                message=" ".join(s.message or "" for s in states if s.name != "Completed"),
-                seconds=time.monotonic() - started,
-                results=read_results(root, params),
-            )
-        arrived = shipper.close(patience)
-        if ran:
-            # Finished for `make repro`, which would otherwise continue this execution.
-            execution = Execution(id=flow_run, key=f"flow {flow_run}", unfinished=False)
-            execution.seconds, execution.lock = time.monotonic() - started, lock_digest(root)
-            save_execution(root, execution)
-        # None has begun where it was interrupted before.
-        done = bool(states) and all(state.name == "Completed" for state in states)
-        stale = [state for state in states if state.name == "Stale"]
-        unfinished = () if stale else unfinished_stages(root) or ()
-        summary = write_summary(root, params, whole=done, unfinished=unfinished)
-    if arrived:
-        tag_and_register(root)
-    else:
-        get_run_logger().warning("Not everything is in MLflow yet; `make sync` sends the rest.")
-    share_idle_outputs(root)
-    publish_runs(root, flow_run)
-    get_run_logger().info("\n%s", result_table(summary))
 
 
 if __name__ == "__main__":

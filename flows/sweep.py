@@ -23,7 +23,7 @@ from flows.notices import tell_the_end
 from flows.states import leave_out_what_the_state_says
 from rlhf.intervals import MIN_VALUES, mean_interval
 from tasks.params.loading import ParamsError, load_params
-from tasks.repro import read_results
+from tasks.reporting.run_results import read_results
 from tasks.workspace.choices import Choices
 from tasks.workspace.runs import NAMES, is_known, try_choices
 from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError

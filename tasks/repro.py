@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,25 +24,16 @@ from tasks.own_data.preflight import check_inputs
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
 from tasks.promoting.registration import tag_and_register
-from tasks.reporting.descent import started_elsewhere
 from tasks.reporting.ending import Ended, how_it_ended
 from tasks.reporting.result_table import memory_line, result_table, time_lines
-from tasks.reporting.run_page import write_run_page
-from tasks.reporting.summary import (
-    Machine,
-    build_results,
-    build_summary,
-    cpu_name,
-    has_worked,
-    read_outcomes,
-)
-from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages, without
+from tasks.reporting.run_results import read_results, write_summary
+from tasks.reporting.summary import has_worked
+from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages
 from tasks.running.machine_errors import in_one_line
 from tasks.running.outcome import seconds_of_stages
 from tasks.running.provenance import drop_recorded_checkpoints, wrong_entries
 from tasks.running.saying import say
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
-from tasks.tracking.run_names import run_name
 from tasks.tracking.shipper import Shipper
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.spool import Status
@@ -60,14 +51,12 @@ from tasks.workspace.dvc_rwlock import clear_stale
 from tasks.workspace.execution import (
     begin_execution,
     is_of_last_execution,
-    last_execution,
     lock_digest,
     save_execution,
 )
-from tasks.workspace.files import git_commit, now_ms, outside_repository, write_json
+from tasks.workspace.files import now_ms, outside_repository
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
-from tasks.workspace.stage_order import round_of
 from tasks.workspace.variants import params_files, require_valid, variant_workspace
 from tasks.workspace.worktrees import VARIANTS_FOLDER, WorkspaceError
 
@@ -238,47 +227,6 @@ def _run(
         say("Not everything is in MLflow yet; `make sync` sends the rest.\n")
     share_idle_outputs(workspace)
     return ended
-
-
-def write_summary(
-    workspace: Path, params: Params, *, whole: bool, unfinished: Collection[str]
-) -> dict[str, Any]:
-    """Write `reports/summary.json` and the page of the run; return the summary.
-
-    Unless all stages are up to date, the `whole` of them, what earlier executions did is left out:
-    some of it is no part of these results. So is what `unfinished` stages have left there.
-    """
-    results = without(read_results(workspace, params), unfinished)
-    execution = last_execution(workspace)
-    ran = None if execution is None else execution.id
-    summary = build_summary(
-        results,
-        commit=git_commit(workspace),
-        machine=Machine(cpu=cpu_name(), threads=params.run.threads),
-        total_seconds=execution.seconds if execution else 0.0,
-        execution=ran,
-        outcomes=[
-            outcome
-            for outcome in read_outcomes(workspace)
-            if round_of(outcome["stage"]) in (None, *params.rounds)
-            and (whole or outcome["execution"] == ran)
-        ],
-    )
-    (workspace / "reports").mkdir(exist_ok=True)
-    write_json(workspace / "reports" / "summary.json", summary)
-    write_run_page(workspace, run_name(workspace, params), summary, execution)
-    return summary
-
-
-def read_results(workspace: Path, params: Params) -> dict[str, Any]:
-    """The results of all rounds so far."""
-    return build_results(
-        workspace,
-        list(params.rounds),
-        seed=params.run.seed,
-        test_policy=params.final,
-        started_elsewhere=started_elsewhere(params.rounds, params.ppo.start_sft),
-    )
 
 
 def _closing_words(

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf.model_folders import save_model
 from tasks import chat
+from tasks.chatting.policy import ask_production, choose_policy
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,4 +50,4 @@ def asked(
 
 def chosen(root: Path) -> tuple[Path, str]:
     """What is chosen where nobody names a policy; MLflow is asked in a process of its own."""
-    return chat.choose_policy(root, None, chat.ask_production(root))
+    return choose_policy(root, None, ask_production(root))

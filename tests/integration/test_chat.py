@@ -14,6 +14,7 @@ import pytest
 
 from rlhf.model_folders import save_model
 from tasks import chat
+from tasks.chatting.policy import ChatError
 from tests import chat_world, tiny
 from tests.chat_world import asked, chosen
 from tests.waiting import eventually, is_waiting
@@ -81,7 +82,7 @@ def test_where_mlflow_cannot_say_the_user_hears_how_to_name_a_policy(root: Path)
     store = root / ".work/mlflow/mlflow.db"
     store.parent.mkdir(parents=True)
     store.write_text("no database at all")
-    with pytest.raises(chat.ChatError, match=r"MLflow cannot .* POLICY=models/rounds/r1/policy"):
+    with pytest.raises(ChatError, match=r"MLflow cannot .* POLICY=models/rounds/r1/policy"):
         chosen(root)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from tasks import chat
+from tasks.chatting.policy import ChatError, choose_policy
 from tasks.tracking.promotion import Candidate, Decision, decide
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
@@ -44,7 +44,7 @@ def test_the_policy_in_production_comes_before_the_last_one(root: Path):
     # Damaged or not: nothing depends on it.
     (root / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
     assert chosen(root) == (here, "models/rounds/r1/policy (production, version 1, round r1)")
-    named = chat.choose_policy(root, Path("models/sft"), None)
+    named = choose_policy(root, Path("models/sft"), None)
     assert named == (root / "models/sft", "models/sft")
 
 
@@ -88,7 +88,7 @@ def test_weights_that_were_trained_anew_are_not_taken_for_those_in_production(ro
 
     # Nowhere but here: said, rather than another policy.
     shutil.rmtree(root / ".dvc/cache")
-    with pytest.raises(chat.ChatError, match=r"weights of version 1, .* `dvc fetch --all-commits`"):
+    with pytest.raises(ChatError, match=r"weights of version 1, .* `dvc fetch --all-commits`"):
         chosen(root)
     (kept / "model").mkdir(parents=True)
     assert chosen(root)[0] == kept / "model"

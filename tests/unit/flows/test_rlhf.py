@@ -8,7 +8,8 @@ from prefect.client.schemas.objects import TaskRun
 
 from flows import promotion_request
 from flows.graph import PlannedStage, plan_line
-from flows.rlhf import ask_for_promotion, flow_links, mlflow_status, second_try_can_help, stage
+from flows.recording import flow_links, mlflow_status
+from flows.rlhf import ask_for_promotion, second_try_can_help, stage
 from flows.stages import HOW_BY_EXIT_CODE, Ending
 from flows.states import STATE_NAMES, task_state
 from tasks.params.loading import load_params

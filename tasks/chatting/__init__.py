@@ -1,0 +1,1 @@
+"""Whom `make chat` lets respond."""

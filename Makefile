@@ -38,7 +38,7 @@ check: $(READY)  ## formatting, lint, strict types, floors
 	@mypy
 	@lint-imports
 
-flow: $(READY)  ## the same pipeline as a Prefect flow, without a server
+flow: $(READY)  ## the same pipeline as a Prefect flow; no server has to run
 	@python -m flows.local
 
 ui: $(READY)  ## Prefect's and MLflow's pages, and the flow's deployment

@@ -1,7 +1,7 @@
 """The numbers of a run in one object: `results.json` (deterministic) and `summary.json`.
 
 `build_results` reads the metrics files of the rounds that exist. `build_summary` adds what differs
-from run to run: times, memory, the machine. `data/README.md` describes the format.
+from run to run: times, memory, the machine. `docs/measures.md` describes the fields.
 """
 
 import json

@@ -25,7 +25,7 @@ from tasks.params.loading import Params, ParamsError, load_params
 from tasks.params.presets import describe, take_preset
 from tasks.promoting.registration import tag_and_register
 from tasks.reporting.ending import Ended, how_it_ended
-from tasks.reporting.result_table import memory_line, result_table, time_lines
+from tasks.reporting.result_table import gpu_line, memory_line, result_table, time_lines
 from tasks.reporting.run_results import read_results, write_summary
 from tasks.reporting.summary import has_worked
 from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages
@@ -241,6 +241,7 @@ def _closing_words(
     }
     lines = "".join(f"{name:<16}{place}\n" for name, place in places.items())
     cost = time_lines(summary["seconds"]) + memory_line(summary["peak_rss_bytes"])
+    cost += gpu_line(summary["machine"])
     return f"{result_table(summary)}\n{cost}\n{lines}"
 
 

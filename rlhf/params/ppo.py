@@ -51,7 +51,7 @@ class PPOParams:
     distribution that it samples from."""
     rollouts: Literal["local", "server"] = "local"
     """Who samples: the stage itself, exactly repeatable, or a server that it starts anew with the
-    policy's weights for each rollout (vLLM; docs/how-to/answers-from-a-server.md)."""
+    policy's weights for each rollout (vLLM; docs/how-to/responses-from-a-server.md)."""
     importance_cap: Positive = 2.0
     """Largest importance weight of a token that a server has sampled (Yao et al. 2025)."""
     lora: LoraParams | None = None

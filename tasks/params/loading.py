@@ -59,7 +59,7 @@ class RunParams:
     and each stage starts from rounded weights (docs/models.md, Disk)."""
     generation: Literal["local", "server"] = "local"
     """Who samples responses outside PPO: the stage itself, or a server of the model's folder (vLLM;
-    docs/how-to/answers-from-a-server.md), whose responses need not repeat."""
+    docs/how-to/responses-from-a-server.md), whose responses need not repeat."""
     bits: Bits = "portable"
     """`portable`: the instructions of AVX2 on every x86-64 processor, for the same results
     everywhere (docs/reproducibility.md says where that holds). `native`: what is fastest here;

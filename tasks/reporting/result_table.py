@@ -84,6 +84,13 @@ def memory_line(peaks: Mapping[str, int]) -> str:
     return f"Memory: {most / 1e9:.1f} GB at the most ({stage})\n"
 
 
+def gpu_line(machine: Mapping[str, Any]) -> str:
+    """The GPUs that stages computed on, whose bits are not a CPU's; empty where none did."""
+    if not (gpus := machine.get("gpus")):
+        return ""
+    return f"GPU: {', '.join(gpus)} (its results differ from a CPU's in their bytes)\n"
+
+
 def earlier_words(total: float, earlier: Mapping[str, float]) -> str:
     """What this run found done, how long that took in its time, and the sum of both."""
     stages = "1 stage" if len(earlier) == 1 else f"{len(earlier)} stages"

@@ -61,7 +61,9 @@ def write_run_page(
         "Commit": _link(commit_link(workspace, summary["commit"]), summary["commit"]),
         "Seed": Markup("{}").format(summary["seed"]),
         "Time": _times(summary["seconds"]),
-        "Machine": Markup("{}, {} threads").format(machine["cpu"], machine["threads"]),
+        "Machine": Markup("{}, {} threads").format(
+            ", ".join([*machine.get("gpus", []), machine["cpu"]]), machine["threads"]
+        ),
     }
     if execution is not None:
         rows |= {

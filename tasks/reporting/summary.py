@@ -138,7 +138,7 @@ def build_summary(
         "schema": results["schema"],
         "seed": results["seed"],
         "commit": commit,
-        "machine": {"cpu": machine.cpu, "threads": machine.threads},
+        "machine": {"cpu": machine.cpu, "threads": machine.threads, **_gpus(ran)},
         "seconds": {
             "total": round(total_seconds, 1),
             "stages": _took(ran),
@@ -185,6 +185,13 @@ def read_outcomes(root: Path) -> list[dict[str, Any]]:
 
 def _took(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {outcome["stage"]: round(outcome["seconds"], 1) for outcome in outcomes}
+
+
+def _gpus(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The models of the GPUs that stages computed on, as a part of the machine; none: nothing."""
+    environments = (outcome.get("environment") or {} for outcome in outcomes)
+    found = sorted({str(one["gpu"]) for one in environments if one.get("gpu")})
+    return {"gpus": found} if found else {}
 
 
 def cpu_name() -> str:

@@ -125,5 +125,6 @@ def test_a_held_out_pair_that_the_model_cannot_read_is_left_out(
     count = len(before.splitlines()) + 1
     said = f"1 of {count} pairs to ask the reward model about left out"
     assert said in capfd.readouterr().err
-    shares = json.loads((world / "results/reward/r1/metrics.json").read_text())["labels"]
-    assert shares["accuracy"]["n"] <= count - 1
+    found = json.loads((world / "results/reward/r1/metrics.json").read_text())
+    assert found["heldout_too_long"] == 1
+    assert found["labels"]["accuracy"]["n"] <= count - 1

@@ -3,7 +3,7 @@ r"""The stages with a real vLLM, where there is one: answers, log-probabilities,
     RLHF_TEST_VLLM="$PWD/vllm-env/bin/vllm serve --enforce-eager" \
         python -m pytest -m slow tests/integration/test_vllm.py
 
-docs/how-to/answers-from-a-server.md says how one is installed. Each start of the engine takes
+docs/how-to/responses-from-a-server.md says how one is installed. Each start of the engine takes
 minutes on a busy machine.
 """
 

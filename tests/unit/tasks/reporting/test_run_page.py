@@ -61,6 +61,8 @@ def test_it_has_name_commit_times_and_machine(workspace: Path) -> None:
     assert "1:33 min" in text
     assert "sft 1:01 min" in text
     assert "a &lt;b&gt;processor&lt;/b&gt;, 2 threads" in text
+    with_gpu = SUMMARY | {"machine": SUMMARY["machine"] | {"gpus": ["NVIDIA H200"]}}
+    assert "NVIDIA H200, a &lt;b&gt;processor" in page(workspace, with_gpu)
 
 
 def test_it_names_the_time_of_what_earlier_runs_had_done(workspace: Path) -> None:

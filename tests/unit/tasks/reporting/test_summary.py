@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.reporting.result_table import gpu_line
 from tasks.reporting.summary import (
     Machine,
     MetricsError,
@@ -150,6 +151,30 @@ def test_what_ran_in_an_earlier_execution_is_listed_apart_if_it_was_done(tmp_pat
         "total": 31.0, "stages": {"ppo@r1": 30.0}, "earlier": {"base": 92.0, "sft": 61.0},
     }  # fmt: skip
     assert summary["peak_rss_bytes"] == {"ppo@r1": 9}
+
+
+def test_the_gpus_of_stages_that_ran_are_a_part_of_the_machine(tmp_path: Path) -> None:
+    def ran(stage: str, execution: str, **environment: str) -> dict[str, object]:
+        return {"stage": stage, "seconds": 1.0, "peak_rss_bytes": 9, "ended_ms": 1, "code": 0,
+                "execution": execution, "environment": environment}  # fmt: skip
+
+    outcomes = [
+        ran("prepare", "today", device="cpu"),
+        ran("sft", "today", device="cuda", gpu="NVIDIA H200"),
+        ran("ppo@r1", "today", device="cuda", gpu="NVIDIA H200"),
+        ran("base", "last week", device="cuda", gpu="NVIDIA H100"),
+    ]
+    summary = build_summary(
+        build_results(tmp_path, [], seed=0, test_policy="r1"),
+        commit="c",
+        machine=Machine(cpu="x", threads=2),
+        total_seconds=1.0,
+        execution="today",
+        outcomes=outcomes,
+    )
+    assert summary["machine"] == {"cpu": "x", "threads": 2, "gpus": ["NVIDIA H200"]}
+    assert gpu_line(summary["machine"]).startswith("GPU: NVIDIA H200 (")
+    assert gpu_line({"cpu": "x", "threads": 2}) == ""
 
 
 def test_the_loss_of_sft_is_there_only_where_demonstrations_were_held_out(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from preferences.records import Comparison, Preference
 from rlhf.intervals import Interval, hits_interval
+from tasks.scoring.probe_tables import drawn
 from tasks.scoring.reward_accuracy import hits
-from tasks.scoring.reward_probes import drawn
 
 EVEN = 0.5
 LEAST = 100

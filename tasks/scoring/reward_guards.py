@@ -21,6 +21,7 @@ from tasks.running.stage import Stage
 from tasks.running.staging import model_hash
 from tasks.scoring import reward_probes
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
+from tasks.scoring.probe_tables import probe_table, write_probes
 from tasks.scoring.reward_accuracy import label_gaps
 from tasks.scoring.reward_probes import (
     LEAST,
@@ -28,9 +29,7 @@ from tasks.scoring.reward_probes import (
     Scorer,
     failures,
     probe,
-    probe_table,
     undecided,
-    write_probes,
 )
 from tasks.tracking.spool import Output
 from tasks.workspace.work_folder import BLOCKED, GUARDS, STOPPED

@@ -9,7 +9,8 @@ from rlhf.intervals import Interval
 from tasks.params.loading import load_params
 from tasks.promoting.guard import clear, findings, probed
 from tasks.scoring.over_optimisation import Signals, alarms
-from tasks.scoring.reward_probes import Probe, probe_table, write_probes
+from tasks.scoring.probe_tables import probe_table, write_probes
+from tasks.scoring.reward_probes import Probe
 
 
 @pytest.mark.parametrize(("high", "warnings"), [(0.616, 0), (0.6, 0), (0.587, 1)])

@@ -6,7 +6,8 @@ import random
 
 from preferences.records import Prompt
 from rlhf.scoring import Encoder
-from tasks.scoring.reward_probes import DEMANDS, LEAST, probe, undecided, write_probes
+from tasks.scoring.probe_tables import write_probes
+from tasks.scoring.reward_probes import DEMANDS, LEAST, probe, undecided
 from tests.tiny import tokenizer
 from tests.unit.tasks.scoring.probed_scorers import PAIRS, Reading, asked, known, red, rows, scorer
 

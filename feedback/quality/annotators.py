@@ -10,12 +10,14 @@ from itertools import combinations, islice
 from feedback.quality.noise import Vote, noise_evidence
 from preferences.statistics import (
     Share,
-    Units,
     cohen_kappa,
     first_votes,
     krippendorff_alpha,
     share,
 )
+
+LEAST_IN_COMMON = 20
+"""Pairs that two annotators have both judged, below which their kappa says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,11 @@ class Agreement:
     """Share of pairs whose first two answers are the same."""
     alpha: float | None
     kappa: float | None
-    """Mean of Cohen's kappa over annotator pairs with at least twenty pairs in common."""
+    """Mean of Cohen's kappa over the combinations of two annotators that are `compared`."""
+    compared: int
+    """Combinations of two with `LEAST_IN_COMMON` pairs or more in common."""
+    met: int
+    """Those with any."""
 
 
 _Units = dict[str, dict[str, Answer]]
@@ -117,10 +123,16 @@ def agreement(answers: Sequence[Answer]) -> Agreement:
     """
     units = [{name: answer.choice for name, answer in unit.items()} for unit in _first(answers)]
     both = [x == y for unit in units for x, y in [islice(unit.values(), 2)]]
+    common = Counter(two for unit in units for two in combinations(sorted(unit), 2))
+    compared = [two for two, count in common.items() if count >= LEAST_IN_COMMON]
+    kappas = [cohen_kappa(units, *two) for two in compared]
+    known = [kappa for kappa in kappas if kappa is not None]
     return Agreement(
         raw=share(sum(both), len(both)),
         alpha=krippendorff_alpha(units),
-        kappa=_mean_kappa(units),
+        kappa=statistics.fmean(known) if known else None,
+        compared=len(known),
+        met=len(common),
     )
 
 
@@ -136,13 +148,6 @@ def binomial_two_sided(hits: int, n: int) -> float:
         ways = ways * (n - k + 1) // k  # n over k, from the one before: exact, and fast for many.
         tail += ways
     return min(1.0, float(2 * tail / 2**n))
-
-
-def _mean_kappa(units: Units, least: int = 20) -> float | None:
-    common = Counter(pair for unit in units for pair in combinations(sorted(unit), 2))
-    kappas = [cohen_kappa(units, *pair) for pair, count in common.items() if count >= least]
-    known = [kappa for kappa in kappas if kappa is not None]
-    return statistics.fmean(known) if known else None
 
 
 def _units(answers: Sequence[Answer]) -> _Units:

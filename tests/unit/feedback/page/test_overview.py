@@ -86,3 +86,21 @@ def test_whoever_needs_attention_comes_first_and_the_silent_come_last(
     with desk.database.reading() as connection:
         view = lead_view(connection, QualityParams())
     assert [row["name"] for row in view["people"]] == ["cy", "bo", "ana"]
+
+
+def test_kappa_says_over_whom_it_is_a_mean(client: TestClient, desk: Any, make_pairs: Any) -> None:
+    desk.publish(make_pairs(20), overlap=2)
+    desk.hire("ana", "bo")
+    lead = bearer(desk, "lea", "lead")
+
+    def kappa() -> str:
+        html = client.get("/lead", headers=lead).text
+        (found,) = re.findall(r"<dt>Cohen's kappa</dt><dd>(.*?)</dd>", html)
+        return str(found)
+
+    for number in range(20):
+        if number == 19:
+            assert kappa() == "- (no two people have judged 20 pairs in common)"
+        for name in ("ana", "bo"):
+            desk.answer(name, "ab"[number % 2])
+    assert kappa().startswith("1.000 (mean over 1 of 1 combinations of two people; ")

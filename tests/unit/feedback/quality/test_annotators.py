@@ -110,8 +110,12 @@ def test_kappa_is_the_mean_over_annotators_with_twenty_pairs_in_common() -> None
         for pair, choices in enumerate(said)
         for name, choice in zip("xy", choices, strict=True)
     ]
-    answers += [answer("z", str(pair), "b") for pair in range(19)]
-    assert agreement(answers).kappa == pytest.approx(0.4)
+    answers += [
+        answer(name, f"z{pair}", choice) for pair in range(19) for name, choice in ("xa", "zb")
+    ]
+    found = agreement(answers)
+    assert found.kappa == pytest.approx(0.4)
+    assert (found.compared, found.met) == (1, 2)
 
 
 def test_gold_repeats_and_peers_are_counted_each_for_itself() -> None:

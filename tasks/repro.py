@@ -151,8 +151,10 @@ def _bring_up_to_date(root: Path, workspace: Path, params: Params, variant: str 
     unfinished = () if settled else unfinished_stages(workspace) or ()
     summary = write_summary(workspace, params, whole=ended.code == 0, unfinished=unfinished)
     if ended.code in (0, 5, STALE_EXIT_CODE):
-        labelled = params.label.annotators != "none"
-        sys.stdout.write(_closing_words(summary, workspace.relative_to(root), variant, labelled))
+        folder, labelled = workspace.relative_to(root), params.label.annotators != "none"
+        reported = "report" not in unfinished
+        words = _closing_words(summary, folder, variant, labelled=labelled, reported=reported)
+        sys.stdout.write(words)
     if ended.message:
         say(f"{ended.message}\n")
     return ended.code
@@ -230,11 +232,17 @@ def _run(
 
 
 def _closing_words(
-    summary: dict[str, Any], workspace: Path, variant: str | None, labelled: bool
+    summary: dict[str, Any],
+    workspace: Path,
+    variant: str | None,
+    *,
+    labelled: bool,
+    reported: bool,
 ) -> str:
     annotate = f"make annotate VARIANT={variant}" if variant else "make annotate"
+    report = str(workspace / "reports" / "index.html")
     places = {
-        "Report": str(workspace / "reports" / "index.html"),
+        **({"Report": report} if reported else {}),  # Else it is of an earlier run.
         "Numbers": str(workspace / "reports" / "summary.json"),
         "MLflow, Prefect": "make ui",
         **({"Label by hand": annotate} if labelled else {}),

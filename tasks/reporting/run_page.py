@@ -34,19 +34,30 @@ td {{ padding: .3rem 0; overflow-wrap: anywhere; }}
 </head>
 <body>
 <h1>{name}</h1>
-<p>The last run of <code>make repro</code> or of the flow in this workspace. The results are in
-<a href="index.html">the report</a>, the numbers in <a href="results.json">results.json</a> and,
-with times and memory, in <a href="summary.json">summary.json</a>.</p>
+<p>The last run of <code>make repro</code> or of the flow in this workspace. {results}</p>
 <table>
 {rows}
 </table>
 </body>
 </html>
 """
+SUMMARY = '<a href="summary.json">summary.json</a>'
+REPORTED = f"""\
+The results are in <a href="index.html">the report</a>, the numbers in
+<a href="results.json">results.json</a> and, with times and memory, in {SUMMARY}."""
+UNREPORTED = f"It has not come to its report; what it has measured is in {SUMMARY}."
+EARLIER = f"""\
+{UNREPORTED} <a href="index.html">The report</a> and <a href="results.json">results.json</a> that
+lie here are of an earlier run."""
 
 
 def write_run_page(
-    workspace: Path, name: str, summary: Mapping[str, Any], execution: Execution | None
+    workspace: Path,
+    name: str,
+    summary: Mapping[str, Any],
+    execution: Execution | None,
+    *,
+    reported: bool,
 ) -> None:
     """Write the page from the summary of the last execution.
 
@@ -55,6 +66,7 @@ def write_run_page(
         name: of the execution (`tasks.tracking.run_names.run_name`).
         summary: from `tasks.reporting.summary.build_summary`.
         execution: the last one; None where only `dvc repro` itself has run here.
+        reported: whether the report is of this run.
     """
     machine = summary["machine"]
     rows = {
@@ -71,7 +83,9 @@ def write_run_page(
             "MLflow": _mlflow(workspace, execution.id),
         }
     lines = [Markup("<tr><th>{}</th><td>{}</td></tr>").format(*row) for row in rows.items()]
-    page = Markup(PAGE).format(name=name, rows=Markup("\n").join(lines))
+    earlier = (workspace / "reports" / "index.html").is_file()
+    results = Markup(REPORTED if reported else EARLIER if earlier else UNREPORTED)
+    page = Markup(PAGE).format(name=name, results=results, rows=Markup("\n").join(lines))
     (workspace / "reports" / "run.html").write_text(page, encoding="utf-8")
 
 

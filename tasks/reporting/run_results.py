@@ -58,5 +58,6 @@ def write_summary(
     )
     (workspace / "reports").mkdir(exist_ok=True)
     write_json(workspace / "reports" / "summary.json", summary)
-    write_run_page(workspace, run_name(workspace, params), summary, execution)
+    name, reported = run_name(workspace, params), "report" not in unfinished
+    write_run_page(workspace, name, summary, execution, reported=reported)
     return summary

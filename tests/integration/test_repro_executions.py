@@ -103,6 +103,23 @@ def test_a_run_that_stops_names_no_time_of_earlier_runs(root: Path) -> None:
     assert "earlier" not in summary["seconds"]
 
 
+def test_a_run_that_waits_leads_to_no_report_of_an_earlier_one(root: Path) -> None:
+    pipeline = root / "dvc.yaml"
+    report = """\
+  report:
+    {cmd: exec python stage.py report, deps: [results/evaluate], outs: [results/report]}
+"""
+    pipeline.write_text(pipeline.read_text() + report)
+    assert "reports/index.html" in drive(root)[1]
+    (root / "reports/index.html").touch()
+    params = root / "params.yaml"
+    params.write_text(params.read_text().replace("ppo: {}", "ppo: {kl_coef: 0.2}"))
+    (root / "wanted").write_text("waiting evaluate@r1")
+    code, out, _ = drive(root)
+    assert (code, "reports/index.html" in out, "reports/summary.json" in out) == (5, False, True)
+    assert "are of an earlier run" in (root / "reports/run.html").read_text()
+
+
 def test_stages_that_ended_before_the_driver_was_killed_count_for_the_run(root: Path) -> None:
     (root / "wanted").write_text("blocked evaluate@r1")
     assert drive(root)[0] == 4

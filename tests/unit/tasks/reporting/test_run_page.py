@@ -48,9 +48,10 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def page(workspace: Path, summary: dict[str, Any] = SUMMARY) -> str:
+def page(workspace: Path, summary: dict[str, Any] = SUMMARY, *, reported: bool = True) -> str:
     execution = Execution(id="now", key="k", unfinished=False, seconds=93.0)
-    write_run_page(workspace, "kl 0.10, 2 rounds, 1cd83fd", summary, execution)
+    name = "kl 0.10, 2 rounds, 1cd83fd"
+    write_run_page(workspace, name, summary, execution, reported=reported)
     return (workspace / "reports" / "run.html").read_text(encoding="utf-8")
 
 
@@ -74,6 +75,21 @@ def test_it_names_the_time_of_what_earlier_runs_had_done(workspace: Path) -> Non
 
 def test_it_leads_to_the_report_and_its_numbers(workspace: Path) -> None:
     assert {"index.html", "results.json", "summary.json"} <= set(Links(page(workspace)).found)
+
+
+def test_a_run_without_a_report_leads_to_none(workspace: Path) -> None:
+    """As where it waits for people, or was blocked."""
+    text = page(workspace, reported=False)
+    assert Links(text).found == ["summary.json"]
+    assert "not come to its report" in text
+
+
+def test_the_report_of_an_earlier_run_is_called_that(workspace: Path) -> None:
+    (workspace / "reports/index.html").touch()
+    text = page(workspace, reported=False)
+    assert "are of an earlier run" in text
+    assert "index.html" in Links(text).found
+    assert "earlier run" not in page(workspace)
 
 
 def test_it_runs_nothing_and_fetches_nothing(workspace: Path) -> None:

@@ -15,7 +15,7 @@ from prefect import Flow, flow, runtime
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.states import Completed, Failed
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, StringConstraints
 
 from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_crashed
 from flows.notices import tell_of_own_cancel, tell_the_end
@@ -51,9 +51,18 @@ TWO_SEEDS = f"{SEED} is what the field `seeds` sets; leave out one of the two"
 PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
 
 
+Line = StringConstraints(strip_whitespace=True)
+"""A field of the form whose boxes have room for several lines: Enter leaves a line's end in it."""
+
+
 def name_of_this_run() -> str:
     """The name that was entered, or the one that the run gives itself."""
-    return runtime.flow_run.parameters.get("name") or _default_name()
+    return entered_name(runtime.flow_run.parameters) or _default_name()
+
+
+def entered_name(parameters: Mapping[str, Any]) -> str:
+    """The name among what was entered, as the flow itself gets it; empty where there is none."""
+    return str(parameters.get("name") or "").strip()
 
 
 def waits_no_more(
@@ -62,7 +71,7 @@ def waits_no_more(
     state: State[Any],  # noqa: ARG001
 ) -> None:
     """For `on_cancellation`, in the checkout: whoever cancels a run wants no labels for it."""
-    name = flow_run.parameters.get("name") or _name_by_id(str(flow_run.id))
+    name = entered_name(flow_run.parameters) or _name_by_id(str(flow_run.id))
     path = Path.cwd() / RUNS_FOLDER / name / NOTE
     if note := read_json(path):
         write_json(path, {**note, "waits": False})
@@ -80,12 +89,12 @@ def waits_no_more(
 )
 def run(  # noqa: PLR0913 - an argument is a field of the form
     *,
-    name: Annotated[str, Field(max_length=MAX_NAME, pattern=f"^({NAMES})?$")] = "",
-    revision: Annotated[str, Field(max_length=200)] = "",
-    recipe: Annotated[str, Field(max_length=80)] = "",
+    name: Annotated[str, Line, Field(max_length=MAX_NAME, pattern=f"^({NAMES})?$")] = "",
+    revision: Annotated[str, Line, Field(max_length=200)] = "",
+    recipe: Annotated[str, Line, Field(max_length=80)] = "",
     overrides: dict[str, JsonValue] = {},  # noqa: B006 - Prefect shows it in the form
     rounds: Annotated[int, Field(ge=1, le=100)] | None = None,
-    until: Annotated[str, Field(max_length=80)] = "",
+    until: Annotated[str, Line, Field(max_length=80)] = "",
     wait_for_people: Literal["as params.yaml says", "yes", "no"] = "as params.yaml says",
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100)] = [],  # noqa: B006
 ) -> State[None]:
@@ -93,8 +102,9 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
 
     Args:
         name: Of the run (once it starts, instead of the Run Name above), its workspace
-            (.work/runs/NAME) and its branch (runs/NAME). The name of a run that exists continues
-            it, with whatever is entered below. Empty: a new run.
+            (.work/runs/NAME) and its branch (runs/NAME): letters a to z, digits, - and _, dots
+            within. The name of a run that exists continues it, with whatever is entered below.
+            Empty: a new run.
         revision: Branch, tag or commit to start from, as committed: unsaved edits are not part of
             it. Empty: the commit that is checked out.
         recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml; it needs

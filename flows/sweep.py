@@ -40,7 +40,7 @@ Label = Annotated[str, Field(pattern=f"^{NAMES}$", max_length=40)]
 
 def name_of_this_sweep() -> str:
     """The name that was entered, or the one that the sweep gives itself."""
-    return runtime.flow_run.parameters.get("name") or _default_name()
+    return runs.entered_name(runtime.flow_run.parameters) or _default_name()
 
 
 @flow(
@@ -57,9 +57,9 @@ def sweep(
     *,
     overrides: Annotated[dict[Label, dict[str, JsonValue]], Field(min_length=1)],
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100)],
-    name: Annotated[str, Field(max_length=40, pattern=f"^({NAMES})?$")] = "",
-    revision: Annotated[str, Field(max_length=200)] = "",
-    recipe: Annotated[str, Field(max_length=80)] = "",
+    name: Annotated[str, runs.Line, Field(max_length=40, pattern=f"^({NAMES})?$")] = "",
+    revision: Annotated[str, runs.Line, Field(max_length=200)] = "",
+    recipe: Annotated[str, runs.Line, Field(max_length=80)] = "",
     rounds: Annotated[int, Field(ge=1, le=100)] | None = None,
 ) -> State[None]:
     """Run the pipeline without overrides and with each of them, for each seed.

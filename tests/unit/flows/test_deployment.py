@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feedback.page.notify import EVENT, event_of
-from flows import on_feedback, promotion, runner, runs
+from flows import on_feedback, promotion, runner, runs, sweep
 from flows.runner import LABELLED, deployments
 from flows.serve import DEPLOYMENT
 from tests.waiting import PATIENCE_SECONDS
@@ -110,3 +110,16 @@ def test_without_a_server_nothing_starts(
     assert done.returncode == code
     assert words in done.stdout + done.stderr
     assert list(home.iterdir()) == []
+
+
+def test_a_line_that_enter_was_pressed_in_is_what_was_entered() -> None:
+    """The boxes of Prefect's form have several lines, so that Enter does not send it."""
+    entered = {"name": "kl\n", "revision": "main\n", "recipe": "no_kl\n", "until": "sft \n"}
+    found = runs.run.validate_parameters(dict(entered))
+    assert {field: found[field] for field in entered} == {
+        "name": "kl", "revision": "main", "recipe": "no_kl", "until": "sft",
+    }  # fmt: skip
+    assert runs.entered_name(entered) == "kl"
+    several = {"overrides": {"kl": {"ppo.kl_coef": 0.1}}, "seeds": [0]}
+    of_sweep = sweep.sweep.validate_parameters({**several, "name": "s\n", "revision": "main\n"})
+    assert (of_sweep["name"], of_sweep["revision"]) == ("s", "main")

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mlflow.entities.model_registry import ModelVersion
-from prefect import flow, runtime, suspend_flow_run
+from prefect import flow, get_run_logger, runtime, suspend_flow_run
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
 from prefect.input import RunInput
 from prefect.states import Completed, Failed
 from pydantic import Field
@@ -38,6 +39,12 @@ from tasks.workspace.worktrees import RUNS_FOLDER
 NAME = "promote"
 PATIENCE_SECONDS = 30 * 24 * 3600
 """A run without a decision for thirty days fails, and nothing is promoted."""
+SAID = r"\S"
+"""More than blanks: a decision is recorded with a name and a reason."""
+ASKED_AGAIN = (
+    "If you have answered already: your answer has not been taken, since a policy, or what the "
+    "gate refuses, has changed after you were asked. *Resume* shows the figures of now."
+)
 NOT_HERE = "not here"
 """Of the figures of a policy that another run has made."""
 
@@ -46,8 +53,8 @@ class Answer(RunInput):
     """The form."""
 
     decision: Choice
-    who: Annotated[str, Field(min_length=1, max_length=200, description="Your name")]
-    why: Annotated[str, Field(min_length=1, max_length=2000, description="Your reason")]
+    who: Annotated[str, Field(pattern=SAID, max_length=200, description="Your name")]
+    why: Annotated[str, Field(pattern=SAID, max_length=2000, description="Your reason")]
     override: Annotated[
         bool, Field(description="Approve a policy that does not pass the gate; this is recorded")
     ] = False
@@ -104,19 +111,29 @@ def promote(
         table=rows, key=f"promotion-{round_key}", description=f"Before and after round {round_key}"
     )
     create_markdown_artifact(verdict.table(), key=f"gate-{round_key}")
-    answer = suspend_flow_run(
-        wait_for_input=Answer.with_initial_data(
-            description=question(round_key, rows[-2:], verdict, run=run_in(root))
-        ),
-        timeout=PATIENCE_SECONDS,
-        key=key_of(verdict),
-    )
-    decision = promotion.Decision(choice=answer.decision, who=answer.who, why=answer.why)
+    text = question(round_key, rows[-2:], verdict, run=run_in(root))
+    answer = answer_to(text, key_of(verdict))
+    who, why = answer.who.strip(), answer.why.strip()
+    decision = promotion.Decision(choice=answer.decision, who=who, why=why)
     try:
         version = conclude(root, candidate, verdict, decision, override=answer.override)
     except PromotionError as error:
         return Failed(name="NotPromoted", message=str(error))
     return outcome(round_key, decision, version.version, version.tags.get("override", ""))
+
+
+def answer_to(text: str, key: str) -> Answer:
+    """What a person has answered to the question of this key; suspends the run until then."""
+    try:
+        return suspend_flow_run(
+            wait_for_input=Answer.with_initial_data(description=text),
+            timeout=PATIENCE_SECONDS,
+            key=key,
+        )
+    except Pause:
+        if runtime.flow_run.run_count > 1:
+            get_run_logger().warning(ASKED_AGAIN)
+        raise
 
 
 def key_of(verdict: Verdict) -> str:

@@ -1,13 +1,18 @@
 """What a person is shown before they decide, and how the decision shows."""
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jsonschema import ValidationError, validate
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
+from prefect.exceptions import Pause
 
+from flows import promotion
 from flows.promotion import (
+    Answer,
     _require_measured,
     before_and_after,
     key_of,
@@ -173,3 +178,30 @@ def test_the_last_state_says_who_decided_and_why(choice, name):
     assert "Lea: shorter answers" in str(state.message)
     assert "version 3" in str(state.message)
     assert ("in spite of length: 9" in str(state.message)) == (choice == "approve")
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+@pytest.mark.parametrize("field", ["who", "why"])
+def test_the_form_takes_no_decision_without_a_name_or_a_reason(field: str, blank: str) -> None:
+    answer = {"decision": "approve", "who": "ana", "why": "better"}
+    validate(answer, Answer.model_json_schema())
+    with pytest.raises(ValidationError):
+        validate(answer | {field: blank}, Answer.model_json_schema())
+
+
+@pytest.mark.parametrize(("run_count", "said"), [(1, False), (2, True)])
+def test_who_is_asked_again_is_told_that_the_answer_was_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    run_count: int,
+    said: bool,
+) -> None:
+    def suspend(**_: object) -> None:
+        raise Pause
+
+    monkeypatch.setattr(promotion, "suspend_flow_run", suspend)
+    monkeypatch.setattr(promotion, "get_run_logger", logging.getLogger)
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", str(run_count))
+    with pytest.raises(Pause):
+        promotion.answer_to("?", "key")
+    assert ("has not been taken" in caplog.text) is said

@@ -4,10 +4,13 @@ import csv
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_MEMBER = re.compile(r"^member_\d+/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,10 @@ def read_labels(root: Path, rounds: Sequence[str]) -> dict[str, tuple[Source, in
 
 
 def _one_after_the_other(folders: Iterable[tuple[str, Path]]) -> Curves:
-    """The `history.csv` of each folder that has one, on a common axis of steps."""
+    """The `history.csv` of each folder that has one, on a common axis of steps.
+
+    Members of an ensemble train one after the other, so their curves are also the parts of one.
+    """
     spans: list[tuple[str, float, float]] = []
     points: dict[str, list[tuple[float, float]]] = {}
     offset = 0.0
@@ -186,7 +192,8 @@ def _one_after_the_other(folders: Iterable[tuple[str, Path]]) -> Curves:
             for metric, text in row.items():
                 value = _number(text)
                 if metric != "step" and value is not None:
-                    points.setdefault(metric, []).append((offset + step - steps[0], value))
+                    for curve in dict.fromkeys((metric, _MEMBER.sub("", metric))):
+                        points.setdefault(curve, []).append((offset + step - steps[0], value))
         end = offset + steps[-1] - steps[0] + 1
         spans.append((name, offset, end))
         offset = end

@@ -41,11 +41,16 @@ PANELS = (
     ("value/explained_variance", "Explained variance", "how much of the returns the value "
      "head predicts; 1 is perfect"),
 )  # fmt: skip
+RULED = ("Score", "by ppo.rewards, on the policy's own samples; no reward model takes part")
+"""Title and note of the first panel where no reward model scores."""
 LOSSES = (
     ("base", "Pre-training loss", "nats per token"),
     ("sft", "SFT loss", "nats per token"),
     ("reward", "Reward model loss", "per pair"),
 )
+
+MEMBERS = "member_2/loss"
+"""A column of the history of an ensemble, in which the first member's has no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,7 @@ def render_page(data: ReportData) -> str:
         contradiction=contradiction(data.results),
         no_gain=rounds_without_gain(data.results),
         bar=_win_rate_bar,
+        ruled=_ruled(data),
         gold_kl=gold_against_kl(data.results["policies"]),
         best_of_n=_best_of_n(data.results),
         panels=_panels(data),
@@ -161,6 +167,11 @@ def _has_gold(policy: Mapping[str, Any]) -> bool:
     return policy["gold"] is not None
 
 
+def _ruled(data: ReportData) -> bool:
+    """Whether rules or a function alone score the responses, and no reward model."""
+    return any(one.key == "ppo.rewards.learned" and not one.value for one in data.changed)
+
+
 def _win_rate_bar(estimate: Mapping[str, float]) -> Markup:
     low, high = estimate.get("low", estimate["mean"]), estimate.get("high", estimate["mean"])
     return interval_bar(estimate["mean"], low, high, (0.0, 1.0))
@@ -183,6 +194,8 @@ def _panels(data: ReportData) -> list[Panel]:
         curve = data.curves.by_metric.get(metric)
         if curve is not None and curve.points:
             marks = _marks(data, metric)
+            if metric == "objective/score" and _ruled(data):
+                title, note = RULED
             share = metric == "policy/clip_fraction"
             drawing = line_panel(data.curves, curve, title, marks, from_zero=share)
             panels.append(Panel(title, note, drawing))
@@ -205,6 +218,8 @@ def _losses(losses: Mapping[str, Curves]) -> list[Panel]:
         curves = losses[stage]
         loss = curves.by_metric.get("loss")
         if loss is not None:
+            if MEMBERS in curves.by_metric:
+                note = f"{note}; members of the ensemble one after the other"
             panels.append(Panel(title, note, line_panel(curves, loss, title)))
     return panels
 

@@ -138,8 +138,8 @@ def _row_without_gold(
 
 
 def _before_after(reward: Mapping[str, Any] | None) -> str:
-    if reward is None:
-        return NONE
+    if reward is None or reward.get("accuracy_after") is None:
+        return NONE  # Also of a round that trains no reward model.
     after = _mean(reward.get("accuracy_after"), 3)
     if reward.get("accuracy_before") is None:
         return f"first: {after}"

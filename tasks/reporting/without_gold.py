@@ -6,7 +6,7 @@ from typing import Any
 JUDGES = {
     "reward_model": "the reward model that the policy was trained on, whose score it was made to "
     "raise",
-    "rules": "the rules that the policy was trained on",
+    "rules": "the rules, or the function, that the policy was trained on",
     "label.language_model": "the language model of label.language_model",
     "label.reward_model": "the reward model of label.reward_model",
 }

@@ -142,12 +142,11 @@ def counting(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def binomial_two_sided(hits: int, n: int) -> float:
-    """P value of `hits` of `n` against one half: twice the smaller exact tail, at most 1."""
-    ways = tail = 1
-    for k in range(1, min(hits, n - hits) + 1):
-        ways = ways * (n - k + 1) // k  # n over k, from the one before: exact, and fast for many.
-        tail += ways
-    return min(1.0, float(2 * tail / 2**n))
+    """P value of `hits` of `n` against one half: twice the smaller tail, at most 1."""
+    # By logarithms: the integers themselves have n bits each, and time grew with the square of n.
+    start, least = math.lgamma(n + 1) - n * math.log(2), min(hits, n - hits)
+    ways = (math.exp(start - math.lgamma(k + 1) - math.lgamma(n - k + 1)) for k in range(least + 1))
+    return min(1.0, 2 * math.fsum(ways))
 
 
 def _units(answers: Sequence[Answer]) -> _Units:

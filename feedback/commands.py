@@ -211,11 +211,13 @@ def status(given: argparse.Namespace) -> int:
 
 def export(given: argparse.Namespace) -> int:
     """Writes the judgments of a round."""
-    who = {"file": given.out.name, "by": _user()}
     _require_store(given.store)
-    with _opened(given.store) as database, database.writing() as connection:
-        done = exporting.export(connection, given.round_key, given.form, **who)
-        _write_atomically(given.out, done.text)
+    with _opened(given.store) as database:
+        with database.reading() as connection:
+            done = exporting.export(connection, given.round_key, given.form)
+        with database.writing() as connection:
+            exporting.log_export(connection, done, file=given.out.name, by=_user())
+            _write_atomically(given.out, done.text)
     if given.form == "label-studio":
         given.out.with_suffix(".config.xml").write_text(CONFIG, encoding="utf-8")
     _say(f"{given.out}: {done.judgments} judgments of {done.pairs} pairs")

@@ -20,7 +20,7 @@ from feedback.page.security import PUBLISH_PATH
 from feedback.store import accounts, rounds
 from feedback.store.accounts import Person, UnknownAnnotatorError
 from feedback.store.database import Database
-from feedback.store.exporting import ENDINGS, export
+from feedback.store.exporting import ENDINGS, export, log_export
 from feedback.store.submissions import refuse_if_paused
 from preferences.records import JudgmentError
 
@@ -77,12 +77,16 @@ def _add_export(app: FastAPI) -> None:
         person: Annotated[Person, Depends(lead_who_may("export"))],
     ) -> Response:
         by = person.annotator_id
+        database = request.app.state.database
         try:
-            with request.app.state.database.writing() as connection:
+            with database.reading() as connection:
                 refuse_if_paused(connection, by)
-                done = export(connection, given.round, given.form, annotator_id=by)
+                done = export(connection, given.round, given.form)
         except ValueError as error:
             raise HTTPException(404, str(error)) from error
+        with database.writing() as connection:
+            refuse_if_paused(connection, by)
+            log_export(connection, done, annotator_id=by)
         name = f"{given.round}-{given.form}.{ENDINGS[given.form]}"
         # As RFC 5987 writes it: a header is Latin-1, and a name may contain quotes and line ends.
         headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}

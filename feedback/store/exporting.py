@@ -1,4 +1,7 @@
-"""Exports a round in one of four forms, and logs who did."""
+"""Exports a round in one of four forms, and logs who did.
+
+The text of a large round takes a while: it is made while reading, so that answers are saved.
+"""
 
 import json
 from collections.abc import Sequence
@@ -25,13 +28,15 @@ ENDINGS = {"judgments": "jsonl", "trl": "jsonl", "label-studio": "json", "csv": 
 class Export:
     """A round's standing judgments as a text."""
 
+    round_key: str
+    form: str
     text: str
     judgments: int
     pairs: int
 
 
-def export(connection: Connection, round_key: str, form: str, **who: Any) -> Export:
-    """The judgments of a round, without what was withdrawn; `who` goes into the log.
+def export(connection: Connection, round_key: str, form: str) -> Export:
+    """The judgments of a round, without what was withdrawn.
 
     An old backup of the store may hold again what was withdrawn since.
 
@@ -45,10 +50,16 @@ def export(connection: Connection, round_key: str, form: str, **who: Any) -> Exp
     pairs = [pair for pair in pairs if texts.kept([asdict(pair)])]
     people = load_withdrawals(Path(WITHDRAWN_JUDGMENTS))
     judgments = people.kept_judgments(judgments_of(connection, pairs))
-    record(connection, "export", round_key=round_key, form=form, n=len(judgments), **who)
+    text = _formatted(form, pairs, judgments)
     return Export(
-        text=_formatted(form, pairs, judgments), judgments=len(judgments), pairs=len(pairs)
+        round_key=round_key, form=form, text=text, judgments=len(judgments), pairs=len(pairs)
     )
+
+
+def log_export(connection: Connection, done: Export, **who: Any) -> None:
+    """Notes in the log that somebody takes it out: before they have it."""
+    n = done.judgments
+    record(connection, "export", round_key=done.round_key, form=done.form, n=n, **who)
 
 
 def _formatted(form: str, pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> str:

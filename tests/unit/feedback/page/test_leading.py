@@ -1,9 +1,12 @@
 """What leads may do at the page, each right apart, and what the log says of it."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from markupsafe import escape
 from feedback.judgments import judgment_from_row, to_lines
 from feedback.page.security import MAX_BODY_BYTES, MAX_PUBLISHED_BYTES
 from feedback.page.server import ServerParams, create_app
-from feedback.store import accounts
+from feedback.store import accounts, exporting
 from feedback.store.accounts import RIGHTS
 from preferences.records import pair_id
 
@@ -160,6 +163,19 @@ def test_every_form_can_be_exported(client: TestClient, desk: Any, form: str) ->
     answer = client.post("/api/lead/export", headers=bearer(desk, "lea"), json=body)
     assert "prompt " in answer.text or form == "judgments"
     assert answer.headers["content-type"] == "application/octet-stream"
+
+
+def test_an_export_keeps_nobody_waiting(
+    client: TestClient, desk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(*_: object) -> str:
+        with closing(sqlite3.connect(tmp_path / "feedback.db", timeout=0.1)) as another:
+            another.execute("BEGIN IMMEDIATE")
+        return "all of it"
+
+    monkeypatch.setattr(exporting, "_formatted", slowly)
+    path, body = CALLS["export"]
+    assert client.post(path, headers=bearer(desk, "lea"), json=body).text == "all of it"
 
 
 def test_a_round_that_there_is_none_of_is_not_exported(client: TestClient, desk: Any) -> None:

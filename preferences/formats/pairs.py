@@ -154,8 +154,12 @@ def trl_messages_to_row(preference: Preference) -> Row:
     # The blank after the transcript's last "Assistant:" belongs to neither response.
     both = preference.chosen.startswith(" ") and preference.rejected.startswith(" ")
     blank = " " if turns and both else ""
+    prompt = turns or messages(preference.prompt)
+    # An id that is the hash of the content stays so: a file of these prompts has no other.
+    given, content = preference.prompt_id, text_hash(prompt_text(preference.prompt))
     return trl_to_row(preference) | {
-        "prompt": turns or messages(preference.prompt),
+        "prompt_id": text_hash(prompt_text(prompt)) if given == content else given,
+        "prompt": prompt,
         "chosen": [assistant(preference.chosen.removeprefix(blank))],
         "rejected": [assistant(preference.rejected.removeprefix(blank))],
     }

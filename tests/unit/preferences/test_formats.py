@@ -10,6 +10,7 @@ from preferences.judging import judge
 from preferences.reader import MalformedDataError
 from preferences.records import Sourced, Voted
 from preferences.splitting import asked
+from tasks.own_data.rows import own_prompts
 from tests.pair_files import CONTAINERS, MESSAGES, PREFERENCES, VOTES, preference, read, write
 
 
@@ -100,6 +101,19 @@ def test_transcripts_of_hh_become_messages_that_write_the_same_transcripts(tmp_p
     assert (found.chosen, found.rejected) == ("In Oregon.", "In the zoo.")
     write(tmp_path / "z.jsonl", [found], "hh")
     assert (tmp_path / "z.jsonl").read_text() == (tmp_path / "x.jsonl").read_text()
+
+
+@pytest.mark.parametrize("to", ["trl_messages", "trl_implicit"])
+@pytest.mark.parametrize("prompt", ["Why?", "\n\nHuman: Why?\n\nAssistant:"])
+def test_prompts_that_become_messages_get_the_id_that_a_file_of_prompts_gives_them(
+    tmp_path, to, prompt
+):
+    named = preference(prompt, " a", " b", prompt_id="mine")
+    write(tmp_path / "x.jsonl", [preference(prompt, " a", " b"), named], to)
+    found = [each.prompt_id for each in read(tmp_path / "x.jsonl")]
+    write_records(tmp_path / "p.jsonl", [{"prompt": [{"role": "user", "content": "Why?"}]}])
+    (alone,) = own_prompts(tmp_path / "p.jsonl")
+    assert found == [alone["prompt_id"], "mine"]
 
 
 @pytest.mark.parametrize(

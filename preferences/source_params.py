@@ -16,7 +16,8 @@ class SourceParams:
     revision: str | None = None
     """Pins the data: the commit of a Hub data set (required), or the start of a file's sha256."""
     split: str = "train"
-    """Which split of a Hub data set, or of a saved one that has several, is read."""
+    """Which split of a Hub data set, of a saved one that has several, or of a folder whose files
+    are called after splits, is read."""
     format: (
         Literal[
             "preferences", "trl", "hh", "scored", "votes", "label_studio", "unpaired", "judgments"

@@ -1,12 +1,13 @@
 """Reads a mix of sources as preferences: strictly, split by prompt, weighted."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from preferences.formats.files import container_of, read_records
+from preferences.formats.files import is_data, read_records
 from preferences.formats.layouts import Layout
 from preferences.formats.maps import layout_of
 from preferences.formats.reading import Source, detect_row, open_source
@@ -17,6 +18,9 @@ from preferences.records import Preference, Row
 from preferences.row_values import RowError, check_value, without_nan
 from preferences.source_params import SourceParams
 from preferences.splitting import split_of
+
+_SPLIT = re.compile(r"(?<![a-z])(train|test|dev|eval|val)(?:ing|id|idation|uation)?(?![a-z])", re.I)
+"""What the name of a file says of its split, as `datasets` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +147,20 @@ def _elsewhere(params: SourceParams) -> Source:
 
 
 def _holds_files(folder: Path) -> bool:
-    """Whether the data are in the folder itself, not in subfolders as in Hugging Face layout."""
+    """Whether all files of the folder are the data.
+
+    In Hugging Face layout they are in subfolders, or called after the splits that they belong to.
+    """
     if not folder.is_dir() or _is_saved(folder):
         return False
-    for file in folder.iterdir():
-        try:
-            container_of(file)
-        except MalformedDataError:
-            continue
-        return True
-    return False
+    names = [file.name for file in folder.iterdir() if is_data(file)]
+    return bool(names) and not _are_splits(names)
+
+
+def _are_splits(names: Sequence[str]) -> bool:
+    """Whether all files are called after splits, and not all after one."""
+    found = [_SPLIT.search(name) for name in names]
+    return all(found) and len({each[1].lower() for each in found if each}) > 1
 
 
 def _is_saved(folder: Path) -> bool:

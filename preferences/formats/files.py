@@ -56,6 +56,8 @@ _NO_DATA = re.compile(
     re.IGNORECASE,
 )
 """Names of files that commonly accompany data."""
+_ABOUT = ("dataset_info.json", "dataset_infos.json")
+"""What `datasets` writes about data; the hub has it beside the folder of many sets."""
 
 
 def container_of(path: Path) -> Container:
@@ -76,6 +78,11 @@ def container_of(path: Path) -> Container:
 def _suffix(path: Path) -> str:
     name = path.with_suffix("") if path.suffix == ".gz" else path
     return name.suffix.lower()
+
+
+def is_data(path: Path) -> bool:
+    """Whether a file holds rows, by its name."""
+    return _suffix(path) in _SUFFIXES and path.name not in _ABOUT
 
 
 def read_records(path: Path, problems: Problems | None = None) -> Iterator[NumberedRow]:
@@ -129,7 +136,7 @@ def _data_files(folder: Path, problems: Problems) -> Iterator[Path]:
         empty = False
         if entry.is_dir():
             problems.add(str(entry), "subfolders are not read")
-        elif _suffix(entry) in _SUFFIXES:
+        elif is_data(entry):
             yield entry
         else:
             problems.add(str(entry), f"not a data file; expected one of {', '.join(_SUFFIXES)}")
@@ -138,7 +145,8 @@ def _data_files(folder: Path, problems: Problems) -> Iterator[Path]:
 
 
 def _is_beside(file: Path) -> bool:
-    return _suffix(file) not in _SUFFIXES and _NO_DATA.fullmatch(file.name) is not None
+    known = file.name in _ABOUT or _NO_DATA.fullmatch(file.name) is not None
+    return known and not is_data(file)
 
 
 def write_records(path: Path, rows: Iterable[Row], usual: Mapping[str, Any] | None = None) -> int:

@@ -196,7 +196,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.report:
         _check_places(options)
     source = _opened(options)
-    prompts = read_prompts(options.against) if options.against else []
+    prompts = read_prompts(options.against, source.layout) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
     tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
     rows = Settled(source, params.heldout_fraction, keep_ties=params.ties == "half")

@@ -166,8 +166,10 @@ def open_source(
     return Source(path, name, layout=layout, skip_malformed=skip_malformed, limits=limits)
 
 
-def read_prompts(path: Path) -> list[Prompt]:
+def read_prompts(path: Path, layout: Layout | None = None) -> list[Prompt]:
     """The prompts of the data at `path`, in any format, or of any rows with a `prompt`.
+
+    Of other data, those that are found by the layout.
 
     Raises:
         MalformedDataError: the data cannot be read.
@@ -176,9 +178,10 @@ def read_prompts(path: Path) -> list[Prompt]:
         source = open_source(path)
     except MalformedDataError:
         first = next(read_records(path, Problems()), None)
-        if first is None or "prompt" not in first.row:
+        own = first is not None and isinstance(first.row.get("prompt"), str | list)
+        if first is None or not (own or layout):
             raise
-        return list(_own_prompts(path))
+        return list(_own_prompts(path, None if own else layout))
     if source.format in ("unpaired", "scored"):  # A row of these may belong to no pair.
         return list(_own_prompts(path))
     return [
@@ -187,9 +190,12 @@ def read_prompts(path: Path) -> list[Prompt]:
     ]
 
 
-def _own_prompts(path: Path) -> Iterator[Prompt]:
-    problems = Problems()
-    for numbered in _sound(read_records(path, problems), _ASKED, problems):
+def _own_prompts(path: Path, layout: Layout | None = None) -> Iterator[Prompt]:
+    problems = Problems(layout.limits(USUAL_LIMITS) if layout else USUAL_LIMITS)
+    rows = read_records(path, problems)
+    if layout:
+        rows = layout.rows(rows, problems, Unread())
+    for numbered in _sound(rows, _ASKED, problems):
         yield numbered.row["prompt"]
     problems.check()
 

@@ -47,6 +47,14 @@ def test_a_limit_of_no_tokens_is_refused(tmp_path, capsys, limit):
     assert expected in capsys.readouterr().err
 
 
+def test_heldout_prompts_may_have_the_layout_of_the_data(tmp_path, capsys):
+    rows = [{"q": row["prompt"], "yes": row["chosen"], "no": row["rejected"]} for row in ROWS]
+    path = write(tmp_path / "x.jsonl", rows)
+    layout = "prompt=q,chosen=yes,rejected=no"
+    assert main(["check", str(path), "--map", layout, "--against", str(path)]) == 1
+    assert "blocked: evaluation_leaks" in capsys.readouterr().out
+
+
 def test_a_leak_against_heldout_prompts_blocks_with_the_reason(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
     assert main(["check", str(path), "--against", str(path)]) == 1

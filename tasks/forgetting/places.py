@@ -5,6 +5,7 @@ Every text file is read, whichever commit or variant it belongs to. The files of
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ WRITTEN = ("data/prepared", "data/rounds", "results", "reports")
 what a driver writes."""
 ENDS = ("outcome.json", "finish.json", "end.json")
 """Files with a `message`, in which a stage or an execution says how it ended."""
+_LINE = re.compile("[^\n]+")
 
 SeeRow = Callable[[dict[str, Any]], None]
 
@@ -133,12 +135,22 @@ def count(path: Path, wanted: Wanted, see: SeeRow) -> int:
         return int(wanted.page(text))
     if not wanted.possible(text):
         return 0
-    if (rows := _rows(text)) is None:
+    if (found := _having(text, wanted)) is None:
         return int(wanted.page(text))
-    found = [row for row in rows if wanted.row(row)]
     for row in found:
         see(row)
     return len(found)
+
+
+def _having(text: str, wanted: Wanted) -> list[dict[str, Any]] | None:
+    """The rows that have it, of which alone all are held; None for a text that is not rows."""
+    found = []
+    for row in _rows(text):
+        if row is None:
+            return None
+        if wanted.row(row):
+            found.append(row)
+    return found
 
 
 def _says(path: Path, wanted: Wanted) -> int:
@@ -146,8 +158,10 @@ def _says(path: Path, wanted: Wanted) -> int:
     of_a_judge = wanted.kind == "prompt" and path.parent.parent.name == "verdicts"
     if not (of_a_judge or path.name in ENDS) or not path.is_file():
         return 0
-    said, records = "reply" if of_a_judge else "message", _rows(_text(path) or "") or []
-    return int(any(wanted.page(str(record.get(said, ""))) for record in records))
+    said, records = "reply" if of_a_judge else "message", list(_rows(_text(path) or ""))
+    if None in records:
+        return 0
+    return int(any(wanted.page(str(record.get(said, ""))) for record in records if record))
 
 
 def _text(path: Path) -> str | None:
@@ -163,8 +177,8 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _rows(text: str) -> list[dict[str, Any]] | None:
-    """The objects of JSON Lines, or the one of a JSON file; None for any other text.
+def _rows(text: str) -> Iterator[dict[str, Any] | None]:
+    """The objects of JSON Lines, or the one of a JSON file; None at the end of any other text.
 
     A list of something else is one.
     """
@@ -173,16 +187,16 @@ def _rows(text: str) -> list[dict[str, Any]] | None:
     except ValueError:
         whole = None
     if isinstance(whole, dict):
-        return [whole]
-    if isinstance(whole, list):
-        return whole if all(isinstance(row, dict) for row in whole) else [{"": whole}]
-    rows = list(_objects(text))
-    return None if None in rows or not rows else [row for row in rows if row is not None]
+        yield whole
+    elif isinstance(whole, list):
+        yield from whole if all(isinstance(row, dict) for row in whole) else [{"": whole}]
+    else:
+        yield from _objects(text)
 
 
 def _objects(text: str) -> Iterator[dict[str, Any] | None]:
-    for line in text.split("\n"):
-        if line.strip():
+    for found in _LINE.finditer(text):
+        if (line := found[0]).strip():
             try:
                 row = json.loads(line)
             except ValueError:

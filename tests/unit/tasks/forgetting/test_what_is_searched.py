@@ -29,6 +29,19 @@ def write(folder: Path, files: dict[str, str]) -> list[Path]:
     return [folder / name for name in files]
 
 
+def test_of_the_rows_of_a_large_file_only_those_that_have_it_are_held(tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{number}", "scores": list(range(300, 330))} for number in range(10_000)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "Jane"}]))
+    seen: list[object] = []
+    tracemalloc.start()
+    assert count(file, Wanted("matching", "Jane"), seen.append) == 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == [{"prompt": "Jane"}]
+    assert peak < 3 * file.stat().st_size
+
+
 @pytest.mark.parametrize("asked", [["--annotator", "ann"], ["--matching", "ann"]])
 def test_the_files_of_a_model_stay_whatever_the_words_of_its_tokenizer(
     world: World, asked: list[str]

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _damaged_store(root: Path) -> Iterator[Finding]:
 
 
 def _unsent(root: Path) -> Iterator[Finding]:
-    waiting = [folder for folder in spools(root) if has_news(folder)]
+    waiting = [folder for folder in spools(root) if _has(has_news, folder)]
     if waiting:
         names = ", ".join(sorted({folder.parent.name for folder in waiting}))
         yield Finding(
@@ -119,12 +119,20 @@ def _unsent(root: Path) -> Iterator[Finding]:
         )
     # A driver at work sends its own.
     at_work = any(running.alive for running in read_running(root))
-    unsent = [] if at_work else [one for one in executions(root) if execution_has_news(one)]
+    new = [] if at_work else executions(root)
+    unsent = [one for one in new if _has(execution_has_news, one)]
     if unsent:
         names = ", ".join(folder.name for folder in unsent)
         yield Finding(
             f"{len(unsent)} executions are not complete in MLflow: {names}", partial(_send, root)
         )
+
+
+def _has(news: Callable[[Path], bool], folder: Path) -> bool:
+    try:
+        return news(folder)
+    except ValueError:  # A file of it is damaged: who sends it says which.
+        return True
 
 
 def _send(root: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.manifests import describe_files, write_manifest
 from tasks.workspace.driver_lock import Driver, sole_use
 from tasks.workspace.execution import begin_execution, save_execution
 from tasks.workspace.work_folder import note_running
@@ -68,3 +69,43 @@ def test_the_checkout_itself_may_fetch_what_an_unfinished_run_has_removed(root: 
     _, said = doctor(capsys)
 
     assert said[0].startswith("note   in dvc.lock, but not here: results/sft (to get them: dvc ")
+
+
+def test_what_a_stage_at_work_is_still_writing_stays(root: Path, capsys):
+    """Its outputs and its checkpoint look unfinished and damaged, which they are no longer soon."""
+    work = root / ".work/sft"
+    half = work / "0123456789abcdef/step-00000002/state.json"
+    written = [
+        half,
+        work / "staging/model.safetensors",
+        work / "0123456789abcdef/.staging/state.json",
+        root / "models/.sft.publishing/model.safetensors",
+    ]
+    for path in written:
+        path.parent.mkdir(parents=True)
+        path.write_text("half of i")
+    note_running(work, "sft", "run-7")
+
+    assert doctor(capsys, "--fix") == (0, [f"note   {AT_WORK}", "All is well."])
+
+    assert [path.read_text() for path in written] == ["half of i"] * 4
+    (work / "running.json").unlink()
+    assert doctor(capsys, "--fix")[1][-1] == "4 fixed, 0 left."
+    assert not any(path.exists() for path in written)
+
+
+def test_of_a_stage_that_died_the_note_goes_and_the_checkpoint_stays(root: Path, capsys):
+    work = root / ".work/sft"
+    checkpoint = work / "0123456789abcdef/step-00000003"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text("{}")
+    write_manifest(checkpoint, {"files": describe_files(checkpoint)})
+    note_running(work, "sft", "run-7")
+    note = work / "running.json"
+    note.write_text(note.read_text().replace('"boot": "', '"boot": "another'))
+
+    code, said = doctor(capsys, "--fix")
+
+    assert (code, said[-1]) == (0, "1 fixed, 0 left.")
+    assert said[0].endswith("recorded; run it again to resume")
+    assert (note.exists(), (checkpoint / "state.json").exists()) == (False, True)

@@ -60,6 +60,37 @@ def test_the_way_back_names_the_models_of_an_annotator(
     assert capsys.readouterr().out == "annotator nobody: no model was formed by it\n"
 
 
+def test_an_item_that_several_stages_read_counts_once_on_the_way_back(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A document, a demonstration that base and SFT learn from, and four prompts."""
+    assert main(["--source", "support desk"]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    numbers = {line.split()[0]: line.partition("): ")[2] for line in said}
+    assert numbers == {
+        "models/base": "2 items",
+        "models/sft": "2 items",
+        "models/rounds/r1/reward": "6 items",
+        "models/rounds/r1/policy": "6 items",
+    }
+
+
+def test_a_model_that_was_taken_as_it_is_has_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path / "taken")
+    world.prepare(["one"], ["one"])
+    world.start(taken=True)
+    monkeypatch.chdir(world.root)
+
+    assert main(["base"]) == 0
+
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  nothing that is recorded here: it was taken as it is"
+    ]
+
+
 @pytest.fixture
 def branched(world: World) -> World:
     """On `runs/two` cy judged in place of ann and bo; checked out is what those formed."""

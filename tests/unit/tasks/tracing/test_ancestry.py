@@ -33,6 +33,15 @@ def test_the_items_of_every_model_are_those_that_formed_it(world: World) -> None
     assert found == {path: world.now[path][1] for path in models_of(world)}
 
 
+def test_each_run_behind_a_model_is_looked_at_once(world: World) -> None:
+    """Several ways lead to most of them, twice as many with each round."""
+    ancestry = Ancestry(world.root)
+
+    for path in models_of(world):
+        runs = [(ran.stage, ran.outs) for ran in ancestry.runs(ancestry.model(path))]
+        assert [run for number, run in enumerate(runs) if run in runs[:number]] == []
+
+
 def expected_back(world: World) -> dict[tuple[str, str], set[str]]:
     """(Option of the way back, value) -> the models, by what the world noted while it ran.
 
@@ -165,6 +174,29 @@ def test_a_file_that_is_only_checked_out_is_read_if_its_bytes_are_the_recorded_o
     edited = Ancestry(labelled.root)
     with pytest.raises(ContentError):
         list(edited.items(edited.model("r1")))
+
+
+def test_a_folder_that_is_only_checked_out_is_read_if_its_bytes_are_the_recorded_ones(
+    labelled: World,
+) -> None:
+    """With other demonstrations in it, SFT would be called formed by what it never saw."""
+    listing = object_path(labelled.root, labelled.now["data/prepared"][0])
+    for one in json.loads(listing.read_text()):
+        here = labelled.root / "data/prepared" / one["relpath"]
+        here.parent.mkdir(parents=True, exist_ok=True)
+        object_path(labelled.root, one["md5"]).rename(here)
+    listing.unlink()
+
+    def formed() -> set[tuple[str, str]]:
+        ancestry = Ancestry(labelled.root)
+        return {(item.kind, item.id) for item in ancestry.items(ancestry.model("sft"))}
+
+    assert formed() == labelled.now["models/sft"][1]
+
+    shown = labelled.root / "data/prepared/demonstrations.jsonl"
+    shown.write_text('{"prompt_id": "x", "prompt": "another", "response": "re"}\n')
+    with pytest.raises(ContentError, match=r"^data/prepared with md5 .*\.dir is neither in "):
+        formed()
 
 
 def test_a_model_of_another_branch_is_traced_through_rounds_that_are_not_here(

@@ -1,5 +1,6 @@
 """Outputs are checked against dvc.lock by hashing alone, in an interpreter without DVC."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -61,15 +62,26 @@ def test_each_way_of_being_wrong_is_named(world: World) -> None:
     inside = reward.read_text().partition('"md5": "')[2][:32]
     object_path(world.root, inside).write_text("damaged")
 
+    base = object_path(world.root, world.now["models/base"][0])
+    lost = base.read_text().partition('"md5": "')[2][:32]
+    object_path(world.root, lost).unlink()
+    preferences = object_path(world.root, world.now["data/rounds/r1/preferences"][0])
+    preferences.write_text(json.dumps(json.loads(preferences.read_text())[1:]))
+
     code, lines = check(world)
 
     assert code == 8
     assert [line.partition(" (")[0] for line in lines[:-1]] == [
+        "models/base",
         "models/sft",
+        "data/rounds/r1/preferences",
         "models/rounds/r1/reward",
         "models/rounds/r1/policy",
     ]
-    assert world.now["models/sft"][0] in lines[0]
-    assert f"its object {inside} in the cache is damaged" in lines[1]
-    assert lines[2].endswith("missing, here and in the cache")
-    assert lines[3].startswith(COUNTS.format(1, 4, 3))
+    assert lines[0].endswith(f"missing, and its object {lost} is not in the cache")
+    assert world.now["models/sft"][0] in lines[1]
+    listed = world.now["data/rounds/r1/preferences"][0].removesuffix(".dir")
+    assert lines[2].endswith(f"its object {listed} in the cache is damaged")
+    assert f"its object {inside} in the cache is damaged" in lines[3]
+    assert lines[4].endswith("missing, here and in the cache")
+    assert lines[5].startswith(COUNTS.format(1, 2, 5))

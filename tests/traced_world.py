@@ -75,15 +75,17 @@ class World:
             else {"prompt_id": digest(t), "prompt": t, "response": f"re {t}"}
             for number, t in enumerate(demonstrations)
         ]
-        pair = {"pair_id": digest(f"old {prompts[0]}"), "prompt_id": f"of {prompts[0]}"}
-        old = {**pair, "prompt": "p", "chosen": "c", "rejected": "d", "source": "old data"}
+        old = {
+            side: {"pair_id": digest(f"{side} {prompts[0]}"), "prompt_id": f"{side} {prompts[0]}",
+                   "prompt": "p", "chosen": "c", "rejected": "d", "source": "old data"}
+            for side in ("train", "heldout")
+        }  # fmt: skip
         written = {
             "prompts/train.jsonl": lines(rows),
             "prompts/heldout.jsonl": lines([{"prompt_id": "h", "prompt": "held out"}]),
             "demonstrations.jsonl": lines(shown),
             "corpus.jsonl": lines([{"text": f"document {prompts[0]}"}]),
-            "preferences/train.jsonl": lines([old]),
-            "preferences/heldout.jsonl": "",
+            **{f"preferences/{side}.jsonl": lines([row]) for side, row in old.items()},
         }
         self.prompts |= {("prompt", row["prompt_id"]): row["prompt_id"] for row in rows}
         for row in shown:
@@ -101,10 +103,10 @@ class World:
         self._ran("prepare", [], {"data/prepared": written}, frozenset(), params)
         inner = folder({name[12:]: put(self.root, text) for name, text in written.items()
                         if name.startswith("preferences/")})  # fmt: skip
-        self.prompts["preference", pair["pair_id"]] = pair["prompt_id"]
-        item = ("preference", pair["pair_id"])
-        self.sources[item] = old["source"]
-        self.now["data/prepared/preferences"] = (inner, frozenset({item}))
+        items = {("preference", row["pair_id"]): row["prompt_id"] for row in old.values()}
+        self.prompts |= items
+        self.sources |= dict.fromkeys(items, "old data")
+        self.now["data/prepared/preferences"] = (inner, frozenset(items))
 
     def start(self, note: str = "", *, taken: bool = False) -> None:
         """Train base, or take it from somewhere, and train SFT."""

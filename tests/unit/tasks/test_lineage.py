@@ -31,7 +31,7 @@ def test_a_policy_is_counted_by_source_and_annotator(
         ["document", "support", "desk", "1"],
         ["judgment", "human", "ann", "2"],
         ["judgment", "human", "bo", "2"],
-        ["preference", "old", "data", "1"],
+        ["preference", "old", "data", "2"],
         ["prompt", "support", "desk", "4"],
     ]
 
@@ -112,6 +112,10 @@ def test_the_way_back_reaches_models_that_only_another_branch_has(
         f"models/rounds/r1/{part} (md5 {digest}): 4 items; runs/two"
         for part, digest in digests.items()
     ]
+
+    assert main(["--annotator", "bo"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in said] == ["2 items; main, first"] * 2
 
     assert main(["--annotator", "cy", "--rev", "first"]) == 0
     assert capsys.readouterr().out == "annotator cy: no model was formed by it\n"
@@ -205,6 +209,8 @@ def test_what_is_damaged_or_missing_is_one_line(
     )
     (world.root / "dvc.lock").write_bytes(b"stages: \xff")
     assert refused("r1").startswith("dvc.lock: expected UTF-8, found ")
+    (world.root / "dvc.lock").unlink()
+    assert refused("r1") == f"{world.root}/dvc.lock: nothing has run here yet\n"
 
 
 def test_the_way_back_outside_of_git_says_what_git_says(

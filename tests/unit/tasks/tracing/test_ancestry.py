@@ -115,6 +115,23 @@ def test_an_earlier_commit_answers_as_it_did_then(tmp_path: Path) -> None:
     assert frozenset((item.kind, item.id) for item in items) == formed
 
 
+def test_the_files_behind_a_policy_are_those_that_hold_its_items(tmp_path: Path) -> None:
+    """And the pairs that judgments are about; what has one of them is known to contain it."""
+    world = one_round(tmp_path / "world", "ann")
+    listed = json.loads(object_path(world.root, world.now["data/prepared"][0]).read_text())
+    prepared = {one["relpath"]: one["md5"] for one in listed}
+    del prepared["prompts/heldout.jsonl"]
+    rounds = (f"data/rounds/r1/{name}.jsonl" for name in ("comparisons", "judgments"))
+    ancestry = Ancestry(world.root)
+
+    parts = ancestry.parts(ancestry.model("r1"))
+
+    assert {digest for part in parts for digest in ancestry.files(part)} == {
+        *prepared.values(),
+        *(world.now[path][0] for path in rounds),
+    }
+
+
 @pytest.fixture
 def labelled(tmp_path: Path) -> World:
     return one_round(tmp_path / "world", "ann")
@@ -228,6 +245,25 @@ def test_a_part_of_an_output_is_of_the_run_that_wrote_these_bytes(labelled: Worl
 
     assert ran is not None
     assert ran.outs["data/prepared"] == before
+    # Of other bytes below it nobody knows who wrote them; that is no file that people wrote.
+    with pytest.raises(RecordError, match=r"^data/prepared/preferences with md5 0{32}\.dir: no "):
+        Ancestry(labelled.root).records.writer("data/prepared/preferences", f"{'0' * 32}.dir")
+
+
+def test_what_a_round_that_is_no_more_has_made_and_nobody_recorded_is_an_error(
+    labelled: World,
+) -> None:
+    """Passed over, r2 would seem to be formed by its own judgments alone."""
+    labelled.commit()
+    labelled.round("r1", START, ["bo"], "second")
+    labelled.round("r2", after("r1"), ["cy"], "third")
+    for stage in [stage for stage in labelled.stages if stage.endswith("@r1")]:
+        del labelled.stages[stage]
+    labelled.measure("r2", {"metrics.json": "{}"})
+    ancestry = Ancestry(labelled.root)
+
+    with pytest.raises(RecordError, match=r"r1/.* with md5 .*: no dvc\.lock, of this revision or "):
+        list(ancestry.items(ancestry.model("r2")))
 
 
 def test_a_run_whose_branch_was_merged_without_its_dvc_lock_is_known(labelled: World) -> None:

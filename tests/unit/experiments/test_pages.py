@@ -1,6 +1,9 @@
 """Tables and README's block from records."""
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,60 @@ def test_the_intervals_of_a_win_rate_end_at_0_and_1():
     assert rates(0.5, 0.52) == ["0.51 [0.38, 0.64]", "0.50", "0.52", "[0.29, 0.73]"]
 
 
+def test_each_figure_is_its_own():
+    """Of the final policy, of SFT, of the test prompts, of the worst round."""
+    records = [record("default", seed, 8.0 + seed, 1.0) for seed in (0, 1)]
+    for one in records:
+        one["policies"][0]["gold"] = interval(4.0 + one["seed"] / 2)
+        one["test"] = {"policy": "r1", "gold": interval(7.0 + one["seed"] / 5)}
+        one["explained_variance"] = {"r1": -0.25 + one["seed"] / 4, "r2": 0.75}
+    text = page(EXPERIMENT, records)
+
+    def mean(title: str) -> str:
+        return row(text, title, "default")[3].partition(" ")[0]
+
+    assert mean("gold") == "8.50"
+    assert mean("gold on the test prompts") == "7.10"
+    assert mean("gold of SFT") == "4.25"
+    # Mean -0.125 and s 0.1768, t 12.7062: 12.7062 * 0.1768 / sqrt(2) = 1.588 and, of a new seed,
+    # 12.7062 * 0.1768 * sqrt(3 / 2) = 2.751: below 0, and not above 1.
+    assert row(text, "explained variance at the end of a round, the least", "default")[2:] == [
+        "2", "-0.12 [-1.71, 1.00]", "-0.25", "0.00", "[-2.88, 1.00]",
+    ]  # fmt: skip
+
+
+def test_the_intervals_of_kl_end_at_0():
+    # 1, 4 and 2: mean 2.333, s 1.5275, t 4.3027: 3.7946 for the mean and 7.5892 for a new seed.
+    assert row(page(EXPERIMENT, RECORDS), "KL to SFT, nats", "default")[3:] == [
+        "2.33 [0.00, 6.13]", "4.00", "1.00", "[0.00, 9.92]",
+    ]  # fmt: skip
+
+
+def test_a_single_seed_has_its_figure_and_no_interval():
+    text = page(EXPERIMENT, RECORDS[:1])
+    assert row(text, "gold", "default")[2:] == ["1", "8.00", "–", "–", "–"]
+    assert row(text, "gold", "other")[2:] == ["0", "–", "–", "–", "–"]
+
+
+def fitted(form: Callable[[float], float]) -> list[list[str]]:
+    """The rows of both fits to five policies on a curve, from SFT's 4.0."""
+    kls = (0.25, 1.0, 2.25, 4.0, 9.0)
+    records = [
+        record("default", seed, 4.0 + form(math.sqrt(kl)), kl) for seed, kl in enumerate(kls)
+    ]
+    text = page(replace(EXPERIMENT, seeds=list(range(5))), records)
+    return [row(text, f"d (α − β {name}d)") for name in ("", "log ")]
+
+
+def test_a_fit_gives_the_curve_on_which_the_policies_lie():
+    assert fitted(lambda d: d * (3.0 - 0.5 * d))[0][1:] == ["3.000", "0.500", "0.000"]
+    assert fitted(lambda d: d * (2.0 - 0.25 * math.log(d)))[1][1:] == ["2.000", "0.250", "0.000"]
+
+
+def test_two_distances_are_too_few_for_a_fit():
+    assert "least squares" not in page(EXPERIMENT, RECORDS[:2])
+
+
 def test_the_worst_kl_is_the_largest():
     assert row(page(EXPERIMENT, RECORDS), "KL to SFT, nats", "default")[4:6] == ["4.00", "1.00"]
 
@@ -89,6 +146,7 @@ def test_a_run_that_stopped_and_one_that_is_missing_come_first():
     assert "- other, seed 2: Stopped: why" in head
     assert "- not run yet: default seed 2" in head
     assert "5 runs, 2.5 hours" in head
+    assert head.count("other, seed 2") == 1
 
 
 def test_what_is_odd_about_runs_is_said_before_their_figures():
@@ -113,6 +171,14 @@ def test_a_seed_that_was_not_decided_beforehand_changes_no_figure():
 
 def test_retrainings_that_helped_are_counted_and_copies_are_none():
     assert row(page(EXPERIMENT, RECORDS), "default")[1] == "2 of 3"
+
+    copied = json.loads(json.dumps(RECORDS))
+    (first,) = copied[0]["reward_models"]
+    # A first round has no model before; a copy of the model before is as accurate.
+    first["accuracy_before"] = None
+    (second,) = copied[1]["reward_models"]
+    second["accuracy_after"] = second["accuracy_before"]
+    assert row(page(EXPERIMENT, copied), "default")[1] == "1 of 1"
 
     copied = json.loads(json.dumps(RECORDS))
     for one in copied:
@@ -164,6 +230,7 @@ def test_readmes_block_is_replaced_and_nothing_else(root: Path):
     readme.write_text(f"before\n{START}\nold\n{END}\nafter\n")
     assert put_into_readme(root, table)
     assert readme.read_text() == f"before\n{table}\nafter\n"
-    readme.write_text("no marks\n")
-    assert not put_into_readme(root, table)
-    assert readme.read_text() == "no marks\n"
+    for text in ("no marks\n", f"before\n{START}\nold\nafter\n", f"{END}\nafter\n"):
+        readme.write_text(text)
+        assert not put_into_readme(root, table)
+        assert readme.read_text() == text

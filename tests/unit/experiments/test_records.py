@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.records import SAMPLES, recipe, samples
+from experiments.records import SAMPLES, keep_record, read_records, recipe, record_path, samples
 from tasks.params.loading import load_params
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,3 +45,33 @@ def test_a_recipe_is_code_and_params_and_no_seed(tmp_path: Path):
     assert digest(1, "a", 0.1) == same
     assert digest(1, "b", 0.1) != same
     assert digest(1, "a", 0.2) != same
+
+
+def test_a_record_is_what_the_run_has_measured(tmp_path: Path):
+    """In four digits, and without the folder of this machine."""
+    params = load_params(ROOT / "params.yaml")
+    workspace = tmp_path / ".work/variants/mine"
+    for place, content in {
+        "evaluate/r1": {"policy": "r1", "gold": {"mean": 8.123456, "low": 8.0, "high": 9.0}},
+        "ppo/r1": {"value/explained_variance": 0.654321, "explained_variance": 0.1},
+        "ppo/r2": {"iterations": 3},
+    }.items():
+        folder = workspace / "results" / place
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text(json.dumps(content))
+    rows = workspace / "results/evaluate" / params.final / "samples.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text(json.dumps({"prompt": "p", "response": "q", "gold": 7.5, "sft": "x"}) + "\n")
+    (workspace / "dvc.lock").write_text(lock(3, "a", 0.1))
+    message = f"{workspace}/results/ppo: stopped"
+
+    path = record_path(tmp_path, "mine", "no_kl", 3)
+    keep_record(path, workspace, params, variant="no_kl", ended=("Stopped", message))
+
+    (record,) = read_records(tmp_path, "mine")
+    assert (record["variant"], record["seed"]) == ("no_kl", params.run.seed)
+    assert (record["state"], record["message"]) == ("Stopped", "results/ppo: stopped")
+    assert record["recipe"] == recipe(workspace)
+    assert record["policies"][-1]["gold"]["mean"] == 8.1235
+    assert record["explained_variance"] == {"r1": 0.6543}
+    assert record["samples"] == [{"prompt": "p", "response": "q", "gold": 7.5}]

@@ -61,3 +61,9 @@ def test_a_fit_is_that_of_a_general_optimiser(fit, form):
 def test_a_policy_that_has_not_moved_cannot_be_fitted():
     with pytest.raises(ValueError, match="above 0"):
         fit_log([0.0, 1.0, 2.0], [0.0, 1.0, 2.0])
+
+
+def test_policies_at_one_distance_cannot_be_fitted():
+    """Any alpha has a beta that goes through their mean."""
+    with pytest.raises(ValueError, match="two distances"):
+        fit_square([2.0, 2.0, 2.0], [1.0, 2.0, 3.0])

@@ -56,6 +56,8 @@ while (notes / "hang").exists() and seed == 1 and name != "baseline":
     time.sleep(0.1)
 if kl_coef == 0.5:
     end("stopped", 3)
+if seed == 2 and kl_coef == 0 and name != "baseline":
+    end("failed", 1)
 folder = Path("results") / name.replace("@", "/")
 folder.mkdir(parents=True)
 mean = 4.5 if name == "baseline" else 8.0 + seed + (0.25 if kl_coef == 0 else 0)
@@ -146,6 +148,17 @@ def test_a_sweep_that_was_interrupted_continues_and_repeats_nothing(root: Path):
     page = (root / "docs/results/mine.md").read_text()
     assert "| no_kl | 0: +0.25, 1: +0.25 | +0.25 [+0.25, +0.25] |" in page
     assert "- stops, seed 1: Stopped" in page
+    variants = {path.name for path in (root / ".work/variants").glob("mine-*")}
+    assert variants == {f"mine-{name}" for name in found}
+
+
+def test_a_run_without_a_result_is_named_and_ends_it_with_1(root: Path):
+    process = start(root, "mine", "--seeds", "2")
+    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 1
+    assert "Incomplete: without a result: mine-no_kl-seed2 (Failed: " in out
+    assert set(records(root)) == {"default-seed2", "stops-seed2"}
 
 
 def test_a_name_that_is_not_there_is_bad_input(root: Path):

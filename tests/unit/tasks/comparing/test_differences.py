@@ -1,9 +1,19 @@
 """Which measures of two sides are subtracted."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.comparing.differences import code, policies
+from tasks.comparing.differences import (
+    Differing,
+    code,
+    data,
+    paired_gold,
+    params,
+    policies,
+    reward_models,
+)
 from tasks.comparing.sides import Side
 from tasks.tracing.records import Ran
 
@@ -33,3 +43,75 @@ def test_code_of_a_stage_that_one_side_has_not_run_yet_is_not_called_the_others_
     assert code(Path(), whole, waits) == code(Path(), waits, whole) == []
     another = Side("d", "variant", "c", Path(), {}, False, (sft,))
     assert code(Path(), whole, another) == ["rlhf/ppo.py (only A)"]
+
+
+def of(kind: str, values: Mapping[str, str], *runs: Ran) -> Side:
+    return Side("a", kind, "c", Path(), values, kind == "run", runs)
+
+
+def test_params_are_compared_where_both_sides_state_them():
+    """A run of MLflow states every default, a commit what its params.yaml has."""
+    commit = of("commit", {"ppo.kl_coef": "0.1", "run.seed": "0", "own": "x"})
+    run = of("run", {"ppo.kl_coef": "0.2", "run.seed": "0", "ppo.gamma": "1.0"})
+
+    kl_coef = ("ppo.kl_coef", "0.1", "0.2")
+    assert params(commit, run) == [Differing(*kl_coef)]
+    assert params(run, commit) == [Differing("ppo.kl_coef", "0.2", "0.1")]
+    other = of("variant", {"ppo.kl_coef": "0.2", "run.seed": "0", "ppo.gamma": "1.0"})
+    assert params(commit, other) == [
+        Differing(*kl_coef), Differing("own", "x", "-"), Differing("ppo.gamma", "-", "1.0")
+    ]  # fmt: skip
+
+
+def test_data_stand_on_their_own_side_and_what_mlflow_does_not_know_is_no_difference(
+    tmp_path: Path,
+):
+    sample, label = (
+        Ran("sample@r1", {}, {"data/a": "1" * 32, "models/m": "5" * 32}, {}),
+        Ran("label@r1", {}, {"data/b": "2" * 32}, {}),
+    )
+    anew = Ran("sample@r1", {}, {"data/a": "3" * 32, "models/m": "6" * 32}, {})
+    whole, part = of("commit", {}, sample, label), of("commit", {}, anew)
+    run = of("run", {}, anew)
+
+    here = Differing("data/a", "111111111 (not here)", "333333333 (not here)")
+    there = Differing("data/a", here.second, here.first)
+    assert data(whole, part) == [here, Differing("data/b", "222222222 (not here)", "-")]
+    assert (data(whole, run), data(run, whole)) == ([here], [there])
+
+
+def test_each_measure_of_a_reward_model_is_subtracted_from_the_second_side():
+    def rewards(pairs: int, shift: float) -> dict[str, Any]:
+        shares = {
+            name: {"mean": 0.5 + shift, "low": 0.4, "high": 0.6}
+            for name in ("accuracy_before", "accuracy_after", "longer_wins")
+        }
+        return {"reward_models": [{"round": "r1", "pairs": pairs, "ece": 0.1 + shift, **shares}]}
+
+    rows = reward_models(rewards(1500, 0.0), rewards(12000, 0.125))
+
+    share = ("0.500 (0.400 to 0.600)", "0.625 (0.400 to 0.600)", "+0.125")
+    assert rows == [
+        Differing("r1 pairs", "1,500", "12,000", "+1.05e+04"),
+        *(Differing(f"r1 {name}", *share)
+          for name in ("accuracy_before", "accuracy_after", "longer_wins")),
+        Differing("r1 ece", "0.100", "0.225", "+0.125"),
+    ]  # fmt: skip
+
+
+def test_gold_is_paired_over_the_prompts_that_both_have_scored(tmp_path: Path):
+    def scored(name: str, golds: Mapping[str, float | None]) -> Path:
+        path = tmp_path / name / "results/evaluate/r1/samples.jsonl"
+        path.parent.mkdir(parents=True)
+        rows = [{"prompt_id": prompt, "gold": gold} for prompt, gold in golds.items()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / name
+
+    ours = scored("a", {"p": 1.0, "q": 2.0, "r": None, "s": 5.0})
+    theirs = scored("b", {"q": 4.0, "p": 2.0, "r": 9.0, "t": 5.0})
+
+    # 1 and 2: mean 1.5, standard deviation 0.7071; t(1) = 12.706 over the root of 2: 6.353.
+    assert paired_gold(ours, theirs, ["r1"]) == {"r1": "+1.50 (-4.85 to +7.85, 2 prompts)"}
+    # One prompt alone has no interval.
+    assert paired_gold(ours, scored("c", {"p": 2.0, "r": 1.0}), ["r1"]) == {}
+    assert paired_gold(ours, scored("d", {"r": None}), ["r1"]) == {}

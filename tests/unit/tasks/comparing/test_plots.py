@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 
-from tasks.comparing.plots import picture
+from tasks.comparing.plots import COLOURS, picture
 
 SIDES = ("A: one", "B: other")
 
@@ -49,6 +50,14 @@ def test_each_value_stands_over_its_own_policy(tmp_path: Path) -> None:
         {"sft": 1.0, "r1": 2.0, "r3": 4.0},
         {"r1": 5.0, "r2": 6.0, "r3": 7.0},
     ]
+    drawn = {
+        (box.get_label(), to_hex(box.lines[0].get_color()))
+        for panel in figure.axes
+        for box in panel.containers
+        if isinstance(box, ErrorbarContainer) and box.lines[0] is not None
+    }
+    assert drawn == set(zip(SIDES, COLOURS, strict=True))
+    assert COLOURS[0] != COLOURS[1]
     assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == ["sft", "r1", "r2", "r3"]
     assert shown(figure.axes[3]) == [{"r1": 0.2, "r3": 0.4}, {"r1": 0.5, "r2": 0.6, "r3": 0.7}]
 
@@ -70,6 +79,7 @@ def test_a_curve_leaves_room_for_a_round_that_only_the_other_side_has(tmp_path: 
     figure = picture(SIDES, [results(), results()], [ours, theirs], ["r1", "r2", "r3"])
 
     curves = [points_of(line) for line in figure.axes[4].lines]
+    assert figure.axes[5].lines[:] == [], "nobody has this curve"
     # r1 takes three iterations at most, r2 one: r3 begins at 4 on both sides.
     assert curves == [
         [(0.0, 1.0), (1.0, 2.0), (4.0, 3.0), (5.0, 4.0)],

@@ -1,8 +1,10 @@
 """The same run under its three names: a commit, a variant, a run of MLflow."""
 
+import re
 import shutil
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 
 from tasks.compare import _rounds, main
@@ -63,8 +65,11 @@ def test_what_ran_with_other_params_is_not_taken_for_the_sides_own(
     assert main(["second", "edited"]) == 0
 
     said = capsys.readouterr().out
-    assert "\nB has not run with its params, so left out: prepare, base, sft, " in said
+    # And reward@r1, ppo@r1 and evaluate@r1.
+    left_out = "prepare, base, sft, sample@r1, label@r1, validate@r1 and 3 more"
+    assert f"\nB has not run with its params, so left out: {left_out}\n" in said
     assert "policies: not compared, nothing measured of B is here\n" in said
+    assert said.endswith("\npicture: .work/comparison.png\n"), "of what is known"
 
 
 def test_what_only_one_side_has_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,9 +141,11 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
     }
     whole = store.client.create_run(store.experiment, tags=tags)
     store.client.log_param(whole.info.run_id, "ppo.kl_coef", "0.7")
-    for digest in ("old.dir", "new.dir"):
-        store.client.create_run(
+    # Sent in another order than they ran in: of the two the one that ran last counts.
+    for started, digest in ((7_000, "new.dir"), (5_000, "old.dir")):
+        stage = store.client.create_run(
             store.experiment,
+            start_time=started,
             tags={
                 "mlflow.parentRunId": whole.info.run_id,
                 "rlhf.stage": "prepare",
@@ -151,13 +158,14 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
     near = {"mlflow.runName": "2026-11-24 no-kl, 1 round", "git.commit": "near"}
     store.client.create_run(store.experiment, tags=near)
     dated = "2026-11-23 no_kl, 1 round"
-    for name in (whole.info.run_id, dated, "no_kl, 1 round", "20261123-x"):
+    of_stage = stage.info.run_id
+    for name in (whole.info.run_id, dated, "no_kl, 1 round", "20261123-x", of_stage):
         found = side(world.root, name)
         assert (found.kind, found.commit) == ("run", "abc")
         assert found.params == {"ppo.kl_coef": "0.7"}
         (ran,) = found.runs
         assert (ran.stage, dict(ran.deps)) == ("prepare", {"data/x": "in"})
-        assert ran.outs in ({"data/prepared": "old.dir"}, {"data/prepared": "new.dir"})
+        assert ran.outs == {"data/prepared": "new.dir"}
 
 
 def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is_named(
@@ -180,8 +188,11 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
     (world.root / "dvc.lock").replace(workspace / "dvc.lock")
     (world.root / "dvc.lock").write_text(recorded)
 
-    assert main(["third", "other"]) == 0
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        assert main(["third", "other", "--out", "both.svg"]) == 0
 
+    legend = re.findall(r">([AB]: [a-z]+)<", (world.root / "both.svg").read_text())
+    assert set(legend) == {"A: third", "B: other"}
     said = capsys.readouterr().out
     assert f"A: third (commit {commit[:9]})\nB: other (variant, commit {commit[:9]})" in said
     assert "code: 1 files differ: rlhf/gold.py\n" in said
@@ -299,6 +310,7 @@ def test_a_policy_of_one_side_alone_may_lack_a_mean(
 def test_rounds_are_in_the_order_of_their_params_and_unknown_ones_behind() -> None:
     """Not in that of the length of their names."""
     ran = tuple(Ran(f"ppo@{key}", {}, {}, {}) for key in ("main", "r3", "warmup", "r12", "r4"))
+    ran = (Ran("sft", {}, {}, {}), *ran)
     params = {f"rounds.{key}.policy": "models/sft" for key in ("warmup", "main", "r3", "later")}
     of_commit = Side("a", "commit", "c", Path(), params, False, ran)
     of_mlflow = Side("b", "run", "c", Path(), {"rounds": "warmup r12 main"}, True, ran)

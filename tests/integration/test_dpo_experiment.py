@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from experiments import dpo
+from experiments.measuring import COMPUTE, measure, read_run
+from rlhf.models import load_policy
+from tasks import evaluate
+from tests import stage_world
 from tests.measured_run import measured_run
 
 pytestmark = pytest.mark.long
@@ -51,3 +55,33 @@ def test_each_setting_is_measured_beside_ppo_and_the_run_stays_as_it_is(
     page = (tmp_path / "dpo.md").read_text()
     assert page.count("\n| 0 |") == 2
     assert "9.50 [9.00, 10.00]" in page
+
+
+def test_a_policy_is_measured_as_the_stage_has_measured_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same draws, same figures: the round's own policy is ahead of itself by nothing."""
+    root = tmp_path / "run"
+    stage_world.build(root)
+    heldout = root / "data/prepared/prompts/heldout.jsonl"
+    heldout.write_text((root / "data/prepared/prompts/train.jsonl").read_text())
+    stage_world.set_params(root, "ppo", {"optimiser": {"name": "adamw", "lr": 0.03}})
+    assert stage_world.run(root, "ppo@r1") == 0
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("RLHF_SHIPPER", "driver")
+    assert evaluate.main(["--round", "r1"]) == 0
+    recorded = json.loads((root / "results/evaluate/r1/metrics.json").read_text())
+    assert abs(recorded["win_rate_vs_sft"]["mean"] - 0.5) > 0.01
+    assert recorded["kl"]["mean"] > 0.1
+
+    found = measure(read_run(root), load_policy(root / "models/rounds/r1/policy", COMPUTE.device))
+
+    for name in ("gold", "win_rate_vs_sft", "kl"):
+        assert found[name] == pytest.approx(recorded[name], abs=1e-4), name
+    assert (found["less_ppo"]["low"], found["less_ppo"]["high"]) == (0.0, 0.0)
+    assert found["finished"] == recorded["finished"]
+    # And SFT, by its own samples, is as far behind the policy as that is ahead of it.
+    of_sft = measure(read_run(root), load_policy(root / "models/sft", COMPUTE.device))
+    assert (of_sft["win_rate_vs_sft"]["mean"], of_sft["kl"]["mean"]) == (0.5, 0.0)
+    gain = found["gold"]["mean"] - of_sft["gold"]["mean"]
+    assert of_sft["less_ppo"]["mean"] == pytest.approx(-gain, abs=1e-3)

@@ -14,7 +14,7 @@ import pytest
 
 from rlhf.model_folders import save_model
 from tasks import chat
-from tasks.chatting.policy import ChatError
+from tasks.chatting.policy import ChatError, last_policy
 from tests import chat_world, tiny
 from tests.chat_world import asked, chosen
 from tests.waiting import eventually, is_waiting
@@ -73,8 +73,11 @@ def test_the_likeliest_tokens_do_not_depend_on_the_seed(
 ):
     text = "Sam: where is my parcel?\n"
     options = ("--temperature", "0", "--seed")
-    one, two = (asked(monkeypatch, capsys, text, *options, seed)[1] for seed in "12")
-    assert one == two != [""]
+    one, two = (asked(monkeypatch, capsys, text, *options, seed) for seed in "12")
+    assert one == two
+    assert (one[0], len(one[1]), one[2]) == (0, 1, "")
+    short = asked(monkeypatch, capsys, text, *options, "1", "--max-new-tokens", "2")
+    assert 0 < len(short[1][0]) < len(one[1][0])
 
 
 @pytest.mark.long
@@ -159,6 +162,11 @@ def test_a_line_that_is_too_long_for_the_template_does_not_end_the_chat(
     assert (code, len(lines), err) == (0, 2, "")
     assert "1000000" in lines[0].replace(",", "")
     assert lines[1] == asked(monkeypatch, capsys, "Kim: hi.\n")[1][0]
+
+
+def test_the_last_policy_is_that_of_the_last_round_of_the_params(root: Path):
+    (root / "params.yaml").write_text("rounds: {r2: {}, r1: {}, r3: {}}\n")
+    assert last_policy(root) == Path("models/rounds/r1/policy")
 
 
 def test_the_temperature_is_that_of_ppo_where_params_have_one(

@@ -1,13 +1,14 @@
 """`python -m tasks.prune` (`make prune`): frees the disk of what no kept run needs.
 
 Kept are all commits of all branches and tags (`--tips`: only the newest of each branch, and tags),
-experiments of `dvc exp run`, what is checked out, and the variants that params/ still has. The rest
-goes: objects of DVC's cache (by DVC itself; not of one outside of the checkout, and without asking
-other clones that use this one's), checkpoints that no stage resumes from, workspaces of variants
-that params/ no longer has, the clone of `make verify`, and MLflow's copies of models that are
-neither of a kept run nor in production, now or before. With `--runs` also the workspaces of runs
-that were ordered in Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is
-in them; says of the others why they stay. Says first what and how much; removes it with `--yes`.
+experiments of `dvc exp run`, what is checked out, the variants that params/ still has, and the runs
+of experiments that experiments/params/ still has. The rest goes: objects of DVC's cache (by DVC
+itself; not of one outside of the checkout, and without asking other clones that use this one's),
+checkpoints that no stage resumes from, workspaces of variants that are no longer described, the
+clone of `make verify`, and MLflow's copies of models that are neither of a kept run nor in
+production, now or before. With `--runs` also the workspaces of runs that were ordered in Prefect
+and have ended, if branch, tag, DVC's cache and MLflow have all that is in them; says of the others
+why they stay. Says first what and how much; removes it with `--yes`.
 Exit codes: 0, 2 where DVC or git refuse, 7 while a run is going on here.
 """
 

@@ -1,7 +1,7 @@
 """Finds what no kept run needs; removes nothing.
 
 Kept are all commits of all branches and tags (or only their tips), experiments, what is checked
-out, and the variants that `params/` still has.
+out, the variants that `params/` still has, and the runs of experiments that are still described.
 """
 
 import re
@@ -21,6 +21,8 @@ from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, idle_stages
 from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
+EXPERIMENTS = "experiments/params/*.yaml"
+"""Descriptions; the run of one has the workspace of a variant called NAME-VARIANT-seedN."""
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
 
 
@@ -106,12 +108,12 @@ class Cache:
 
 
 def kept_workspaces(root: Path) -> list[Path]:
-    """All workspaces but those of variants whose file is no longer in `params/`."""
+    """All workspaces but those of variants that nothing describes any more."""
     return [path for path in workspaces(root) if not _orphaned(root, path)]
 
 
 def variants(root: Path) -> Iterator[Leftover]:
-    """Workspaces of variants that `params/` no longer has, so that nothing runs there again."""
+    """Workspaces of variants that nothing describes any more, so that nothing runs there again."""
     for path in workspaces(root):
         if _orphaned(root, path):
             yield Leftover("variants", path.name, (path,))
@@ -146,8 +148,11 @@ def clones(root: Path) -> Iterator[Leftover]:
 
 
 def _orphaned(root: Path, workspace: Path) -> bool:
-    is_variant = workspace.parent == root / VARIANTS_FOLDER
-    return is_variant and workspace.name not in available(root)
+    name = workspace.name
+    if workspace.parent != root / VARIANTS_FOLDER or name in available(root):
+        return False
+    # A sweep goes on in them, and experiments on finished runs begin with their models.
+    return not any(name.startswith(f"{path.stem}-") for path in root.glob(EXPERIMENTS))
 
 
 def _size(path: Path) -> int:

@@ -105,3 +105,21 @@ def test_a_policy_from_dvcs_cache_answers(
     shutil.rmtree(here)
 
     assert asked(monkeypatch, capsys, text)[:2] == expected[:2]
+
+
+@pytest.mark.long
+def test_a_policy_in_production_is_asked_of_a_store_that_is_not_the_checkouts(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a team has it; its weights are kept there, too."""
+    (tmp_path / "team").mkdir()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team/mlflow.db")
+    here = root / "models/rounds/r1/policy"
+    kept = promote(root, "r1", output_hash(here)) / "model"
+    assert chosen(root)[0] == here
+
+    shutil.copytree(here, kept)
+    shutil.rmtree(here)
+
+    assert not kept.is_relative_to(root)
+    assert chosen(root) == (kept, f"{kept} (production, version 1, round r1)")

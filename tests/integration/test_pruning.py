@@ -12,6 +12,7 @@ import pytest
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.workspace.driver_lock import Driver, sole_use
+from tasks.workspace.worktrees import share_cache
 from tests.stage_world import environment
 
 pytestmark = pytest.mark.long
@@ -93,6 +94,11 @@ def test_only_what_nothing_needs_goes_and_only_when_told_to(root: Path) -> None:
     assert prune(root, "--yes")[-1] == "Removed."
     assert cached(root) == {1, 2, 4}
 
+    call(root, "git", "tag", "v1", "main~1")
+    prune(root, "--tips", "--yes")
+    assert cached(root) == {1, 2, 4}
+
+    call(root, "git", "tag", "-d", "v1")
     prune(root, "--tips", "--yes")
     assert cached(root) == {2, 4}
 
@@ -189,19 +195,28 @@ def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path
     older = checkpoint(root, "ppo@r1", "b", minute=1)
     newest = checkpoint(root, "ppo@r1", "c", minute=2)
     (root / ".work/verify").mkdir()
-    for name in ("gone", "kept"):
+    for name in ("gone", "kept", "mine-kept-seed1"):
         call(root, "git", "worktree", "add", "-q", "--detach", f".work/variants/{name}", "HEAD")
-    (root / "params/kept.yaml").write_text("value: 2\n")
+    (root / "params/kept.yaml").write_text("value: 5\n")
+    (root / "experiments/params").mkdir(parents=True)
+    (root / "experiments/params/mine.yaml").touch()
+    share_cache(root, root / ".work/variants/kept")
+    ran(root / ".work/variants/kept", 5)
     store = connect(tracking_uri(root))
     folders = {}
-    for digest in (known(1), known(3), known(5)):
+    arrived = store.client.create_logged_model(
+        store.experiment, name="m", source_run_id=store.client.create_run("0").info.run_id
+    )
+    just_arrived = Path(arrived.artifact_location.removeprefix("file://")) / "model"
+    just_arrived.mkdir(parents=True)
+    for digest in map(known, (1, 3, 5, 6)):
         run = store.client.create_run(store.experiment)
         model = store.client.create_logged_model(
             store.experiment, name="m", source_run_id=run.info.run_id, tags={"dvc.md5": digest}
         )
         folders[digest] = Path(model.artifact_location.removeprefix("file://")) / "model"
         folders[digest].mkdir(parents=True)
-        if digest == known(5):
+        if digest == known(6):
             store.client.create_registered_model("rlhf-policy")
             source = f"models:/{model.model_id}"
             tags = {"dvc.md5": digest}
@@ -215,7 +230,10 @@ def test_checkpoints_variants_clones_and_copies_that_nothing_needs_go(root: Path
     assert (done.exists(), older.exists(), newest.exists()) == (False, False, True)
     assert unrecorded.exists()  # DVC was killed before it wrote dvc.lock.
     assert not (root / ".work/verify").exists()
-    assert sorted(path.name for path in (root / ".work/variants").iterdir()) == ["kept"]
+    workspaces = sorted(path.parent.name for path in root.glob(".work/variants/*/dvc.yaml"))
+    assert workspaces == ["kept", "mine-kept-seed1"]
     assert "gone" not in call(root, "git", "worktree", "list")
-    # Of a commit; of nothing; of the version in production.
-    assert [folders[known(v)].exists() for v in (1, 3, 5)] == [True, False, True]
+    # Of a commit; of nothing; of the variant, which nobody has committed; of production.
+    assert [folders[known(v)].exists() for v in (1, 3, 5, 6)] == [True, False, True, True]
+    assert just_arrived.exists(), "nobody can say yet of which run it is"
+    assert cached(root) == {1, 2, 4, 5}

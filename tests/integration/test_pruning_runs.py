@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pruning.finished import finished
+from tasks.pruning.finished import finished, remove
+from tasks.pruning.leftovers import PruneError
 from tasks.tracking.shipping import tracking_uri
-from tasks.workspace.driver_lock import Driver, sole_use
+from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.files import write_json
 from tasks.workspace.runs import commit_run, tag_run
 from tasks.workspace.worktrees import share_cache
@@ -123,7 +124,21 @@ def test_a_run_of_which_something_is_nowhere_else_stays(
 
     def interrupted() -> None:
         (checkpoint / "step-1").mkdir(parents=True)
-        write_json(checkpoint.parent / "outcome.json", {"status": "killed"})
+        write_json(checkpoint.parent / "outcome.json", {"status": "interrupted"})
+
+    def pushed_before_its_end() -> None:
+        call(root, "git", "remote", "add", "origin", "nowhere")
+        config.write_text(f"{shared}[core]\n    remote = there\n")
+        call(root, "git", "update-ref", "refs/remotes/origin/runs/kept", "runs/kept~1")
+
+    def fetched_no_more() -> None:
+        call(root, "git", "remote", "remove", "origin")
+        config.write_text(shared)
+
+    exclude = root / ".git/info/exclude"
+    exclude.write_text("/.secrets\n")
+    executions = ".work/executions/20261128-x/end.json"
+    lock, died = workspace / ".work/driver.lock", {"driver": None, "dead": ["4711"]}
 
     faults: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "it waits for people": (
@@ -151,15 +166,22 @@ def test_a_run_of_which_something_is_nowhere_else_stays(
             lambda: shutil.move(cache, root / "away"), lambda: shutil.move(root / "away", cache),
         ),
         "MLflow does not have all of it": written(spool, "{}"),
+        "MLflow does not have all of it yet": written(executions, '{"ended_ms": 1}'),
+        "it cannot be read": written(".work/run.json", "{half of i"),
+        ".secrets is in no commit and not": written(".secrets", "mine"),
+        "a flow run died there": (
+            lambda: write_json(lock, died),
+            lambda: lock.write_text(""),
+        ),
+        "tag done/kept is at the tip": (
+            lambda: (call(root, "git", "tag", "done/kept-2", "runs/kept"),
+                     call(root, "git", "tag", "-d", "done/kept")),
+            lambda: (call(root, "git", "tag", "done/kept", "runs/kept"),
+                     call(root, "git", "tag", "-d", "done/kept-2")),
+        ),
         "a labelling store of its own": written(".work/feedback/feedback.db", "labels"),
         "ppo@r1 was interrupted": (interrupted, lambda: shutil.rmtree(checkpoint)),
-        "its end has not been pushed": (
-            lambda: (
-                call(root, "git", "remote", "add", "origin", "nowhere"),
-                config.write_text(f"{shared}[core]\n    remote = there\n"),
-            ),
-            lambda: (call(root, "git", "remote", "remove", "origin"), config.write_text(shared)),
-        ),
+        "its end has not been pushed": (pushed_before_its_end, fetched_no_more),
     }  # fmt: skip
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(root))
     for said, (do, undo) in faults.items():
@@ -171,7 +193,18 @@ def test_a_run_of_which_something_is_nowhere_else_stays(
         if said == "a labelling store of its own":
             shutil.rmtree(workspace / ".work/feedback")
         assert [one.name for one in finished(root)[0]] == ["kept"], said
+    # A team's remote of git alone is nothing that a run would push to.
+    call(root, "git", "remote", "add", "origin", "nowhere")
+    gone, _ = finished(root)
+    assert [one.name for one in gone] == ["kept"]
+    call(root, "git", "remote", "remove", "origin")
+    # It has been looked at, and meanwhile somebody works there again.
+    with sole_use(workspace, Driver(name="test")), pytest.raises(WorkspaceBusyError):
+        remove(root, gone)
     (workspace / "notes.txt").write_text("mine")
+    with pytest.raises(PruneError, match=r"^kept: notes\.txt is in no commit of its branch now; "):
+        remove(root, gone)
+    assert (workspace / "models/policy").exists()
     assert "stays: the run kept: notes.txt is in no commit of its branch" in prune(
         root, "--runs", "--yes"
     )

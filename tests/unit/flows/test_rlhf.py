@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.schemas.objects import TaskRun
+from prefect.states import Completed
 
 from flows import promotion_request
 from flows.graph import PlannedStage, plan_line
@@ -38,6 +39,11 @@ def test_everything_else_is_failed_with_its_own_name_and_message(how):
 )
 def test_a_run_that_waits_for_people_has_not_failed_in_mlflow(how, status):
     assert mlflow_status([task_state(Ending(how, "for labels"))]) == status
+
+
+def test_a_run_whose_inputs_changed_meanwhile_has_come_to_its_end_in_mlflow():
+    assert mlflow_status([Completed()]) == mlflow_status([Completed(name="Stale")]) == "FINISHED"
+    assert mlflow_status([]) == "KILLED", "it was interrupted"
 
 
 @pytest.mark.parametrize("server", ["http://127.0.0.1:4200", "None"])

@@ -194,3 +194,34 @@ def test_a_judge_without_a_verdict_on_many_prompts_is_named(skipped: int, said: 
         "is of the others."
     )
     assert caveats(found) == [sentence] * said
+
+
+@pytest.mark.parametrize(("differ", "said"), [(0, False), (51, False), (52, True), (512, True)])
+def test_a_judge_whose_verdict_goes_by_the_order_is_named(differ: int, said: bool) -> None:
+    """More than a tenth of 512; of the held-out prompts and of the test prompts."""
+    apart = (estimate(0.84, 0.87, 0.9), estimate(0.85, 0.88, 0.91))
+    sentence = (
+        f"The judge's verdict changed with the order of the responses on {differ} of 512 prompts "
+        "about {name}. Those count as ties and bring the win rate nearer to one half."
+    )
+    for place, name in enumerate(("r1", "test (r1)")):
+        wins = [one | {"orders_differ": differ * (n == place)} for n, one in enumerate(apart)]
+        found = results(wins=(wins[0], wins[1]))
+        assert caveats(found) == [sentence.replace("{name}", name)] * said
+
+
+def test_a_policy_without_gold_that_won_less_than_half_is_not_called_worse() -> None:
+    even = estimate(0.44, 0.48, 0.52)
+    (of_r1, of_test) = caveats(results(wins=(even, even)))
+    assert of_r1.startswith("r1 is not distinguishable from SFT: ")
+    assert of_test.startswith("test (r1) is not distinguishable from SFT: ")
+
+
+def test_a_round_that_began_elsewhere_is_compared_with_what_sampled_its_comparisons() -> None:
+    found = results(held_out=estimate(7.8, 8.07, 8.3), against_previous=estimate(0.44, 0.48, 0.52))
+    (sentence,) = caveats(found | {"started_elsewhere": ["r1"]})
+    assert sentence.startswith(
+        "r1 is not distinguishable from the policy that sampled its comparisons: "
+    )
+    (sentence,) = caveats(found | {"started_elsewhere": ["r2"]})
+    assert sentence.startswith("r1 is not distinguishable from the policy it started from: ")

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tasks.reporting.result_table import memory_line, result_table, time_lines
+import pytest
+
+from tasks.reporting.result_table import duration, memory_line, result_table, time_lines
 
 
 def interval(mean: float) -> dict[str, float]:
@@ -164,6 +166,20 @@ def test_a_reward_model_whose_interval_holds_one_half_may_as_well_guess() -> Non
 
 
 def test_the_memory_is_that_of_the_largest_stage() -> None:
-    peaks = {"base": 900_000_000, "reward@r1": 5_390_000_000, "ppo@r1": 3_490_000_000}
-    assert memory_line(peaks) == "Memory: 5.4 GB at the most (reward@r1)\n"
+    peaks = {"base": 900_000_000, "ppo@r1": 5_390_000_000, "reward@r1": 3_490_000_000}
+    assert memory_line(peaks) == "Memory: 5.4 GB at the most (ppo@r1)\n"
     assert memory_line({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (7.44, "7.4 s"),
+        (59.4, "59.4 s"),
+        (59.6, "1:00 min"),
+        (92.6, "1:33 min"),
+        (3725, "62:05 min"),
+    ],
+)
+def test_seconds_are_rounded_to_the_nearest(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

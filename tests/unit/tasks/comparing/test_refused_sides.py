@@ -1,8 +1,11 @@
 """Sides and pictures that there are not: one line, and nothing is written."""
 
+from pathlib import Path
+
 import pytest
 
 from tasks.compare import main
+from tasks.comparing.plots import require_format
 from tasks.comparing.sides import SideError, side
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import World
@@ -33,6 +36,7 @@ def test_a_picture_of_no_known_format_is_refused_before_anything_is_read(
     assert err.count("\n") == 1
     assert err.startswith("--out x.foo: ")
     assert ".png" in err
+    require_format(Path("x.PNG"))
 
 
 def test_a_picture_that_cannot_be_written_is_one_line_after_all_others(

@@ -8,14 +8,16 @@ import matplotlib as mpl
 import pytest
 
 from tasks.compare import _rounds, main
-from tasks.comparing.sides import Side, side
+from tasks.comparing.sides import Side, SideError, side, withdrawn
 from tasks.forget import main as forget
 from tasks.tracing.records import Ran
+from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
 from tasks.workspace.runs import run_workspace
+from tests.git_command import git
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.traced_world import START, World, after
 from tests.unit.tasks.comparing.compared import metrics, samples, world_fixture  # noqa: F401
@@ -105,6 +107,12 @@ def test_a_side_that_used_data_withdrawn_since_is_named(
     note, _, paths = said.partition("log.jsonl: ")
     assert note == "A contains withdrawn data, see data/withdrawn/"
     assert {"data/rounds/r1/judgments.jsonl", "models/rounds/r1/reward"} <= set(paths.split(", "))
+    # MLflow knows of a run only what it ran itself, and that has read it.
+    path = "data/rounds/r1/judgments.jsonl"
+    (validated,) = (ran for ran in side(world.root, "first").runs if ran.stage == "validate@r1")
+    ran = Ran("validate@r1", {path: validated.deps[path]}, {}, {})
+    alone = Side("a", "run", "c", world.root, {}, True, (ran,))
+    assert withdrawn(world.root, alone) == [path]
 
 
 def test_files_of_code_that_only_one_side_has_are_named(
@@ -154,6 +162,8 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
             },
         )
 
+    with pytest.raises(SideError, match=r"^it's mine: no commit, no run in MLflow "):
+        side(world.root, "it's mine")
     # Prefect's name has no date; `_` stands for itself.
     near = {"mlflow.runName": "2026-11-24 no-kl, 1 round", "git.commit": "near"}
     store.client.create_run(store.experiment, tags=near)
@@ -161,11 +171,23 @@ def test_a_run_of_mlflow_is_found_by_id_name_and_execution(world: World) -> None
     of_stage = stage.info.run_id
     for name in (whole.info.run_id, dated, "no_kl, 1 round", "20261123-x", of_stage):
         found = side(world.root, name)
-        assert (found.kind, found.commit) == ("run", "abc")
+        assert (found.kind, found.commit, found.complete) == ("run", "abc", True)
         assert found.params == {"ppo.kl_coef": "0.7"}
         (ran,) = found.runs
         assert (ran.stage, dict(ran.deps)) == ("prepare", {"data/x": "in"})
         assert ran.outs == {"data/prepared": "new.dir"}
+
+
+def test_a_run_in_the_checkouts_own_store_is_found_where_no_other_is_named(
+    world: World, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = connect(tracking_uri(world.root)).client.create_run("0", run_name="mine")
+    own = world.root / DEFAULT_STORE
+    own.parent.mkdir(parents=True)
+    shutil.copy(database.removeprefix("sqlite:///"), own)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+
+    assert side(world.root, run.info.run_id).kind == "run"
 
 
 def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is_named(
@@ -212,8 +234,10 @@ def test_an_ordered_run_is_a_side_by_its_name(
     (world.root / "dvc.yaml").write_text("stages: {}\n")
     world.track("dvc.yaml")
     commit = world.commit("third")
-    with run_workspace(world.root, "sweep-1", None, Choices(), Driver(name="me")):
-        pass
+    with run_workspace(world.root, "sweep-1", None, Choices(), Driver(name="me")) as (workspace, _):
+        assert git(workspace, "rev-parse", "HEAD") == commit
+    git(workspace, "commit", "--quiet", "--allow-empty", "-m", "End")
+    commit = git(workspace, "rev-parse", "HEAD")
 
     assert main(["third", "sweep-1"]) == 0
 

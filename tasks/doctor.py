@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.examining.finding import Finding
-from tasks.examining.outputs import examine_caches, examine_outputs, missing
+from tasks.examining.outputs import Outputs, examine_caches, examine_outputs, missing
 from tasks.examining.stages import examine_stages, unfinished
 from tasks.params.loading import ParamsError, load_params
 from tasks.running.machine_errors import in_one_line
@@ -35,21 +35,22 @@ from tasks.workspace.work_folder import read_running
 from tasks.workspace.worktrees import Place, workspaces
 
 
-def examine(place: Place) -> Iterator[Finding]:
+def examine(outputs: Outputs) -> Iterator[Finding]:
     """Every problem in a workspace, but for those of DVC's cache, which several may share."""
+    place = outputs.place
     yield from examine_stages(place.folder)
     yield from _unsent(place.folder)
     try:
         load_params(place.folder / "params.yaml")
     except ParamsError as error:
         yield Finding(" ".join(str(error).splitlines()), remedy=f"mend {place.params}")
-    yield from examine_outputs(place)
+    yield from examine_outputs(outputs)
 
 
-def notes(place: Place) -> Iterator[str]:
+def notes(outputs: Outputs) -> Iterator[str]:
     """Unfinished work and missing outputs that are no problem: the next run deals with them."""
-    yield from unfinished(place.folder)
-    yield from missing(place)
+    yield from unfinished(outputs.place.folder)
+    yield from missing(outputs)
 
 
 @in_one_line
@@ -71,8 +72,9 @@ def main(argv: list[str] | None = None) -> int:
     tally = Counter(_report(_damaged_store(root), "", fix=fix))
     tally.update(_report(examine_caches([one.folder for one in places]), "", fix=fix))
     for place in places:
-        tally.update(_report(examine(place), place.before, fix=fix))
-        for note in notes(place):
+        outputs = Outputs(place)
+        tally.update(_report(examine(outputs), place.before, fix=fix))
+        for note in notes(outputs):
             sys.stdout.write(f"note   {place.before}{note}\n")
     fixed, left = tally[True], tally[False]
     sys.stdout.write(f"{fixed} fixed, {left} left.\n" if fixed or left else "All is well.\n")

@@ -1,7 +1,8 @@
 """What `dvc.lock` says of outputs, what is here, and what DVC's caches have of them."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 from preferences.withdrawals import WithdrawalsError
@@ -24,13 +25,29 @@ from tasks.workspace.work_folder import read_running
 from tasks.workspace.worktrees import Place
 
 
-def examine_outputs(place: Place) -> Iterator[Finding]:
+@dataclass
+class Outputs:
+    """The outputs of a workspace, which are hashed once."""
+
+    place: Place
+
+    @cached_property
+    def differing(self) -> list[DifferingOutput] | None:
+        """Those that are not as `dvc.lock` says; None beside a run at work, which changes them.
+
+        Raises:
+            DamagedLockError: dvc.lock cannot be read.
+        """
+        return None if _at_work(self.place) else list(differing_outputs(self.place.folder))
+
+
+def examine_outputs(outputs: Outputs) -> Iterator[Finding]:
     """False entries of a workspace's `dvc.lock`, and outputs that differ from theirs."""
+    place = outputs.place
     try:
         for entry in false_entries(place.folder):
             yield Finding(str(entry), partial(entry.fix, place.folder))
-        # Those of a run at work change while they are looked at.
-        yield from () if _at_work(place) else _differing(place)
+        yield from _differing(place, outputs.differing or ())
     except DamagedLockError as error:
         yield Finding(str(error), remedy=f"{place.enter}git checkout HEAD -- dvc.lock")
     except WithdrawalsError as error:
@@ -51,16 +68,16 @@ def examine_caches(folders: Sequence[Path]) -> Iterator[Finding]:
             )
 
 
-def missing(place: Place) -> Iterator[str]:
+def missing(outputs: Outputs) -> Iterator[str]:
     """Notes on outputs that are not here, or have something that was withdrawn."""
-    root = place.folder
-    if _at_work(place):
-        yield "a run is at work: its outputs were not compared with dvc.lock"
-        return
+    place, root = outputs.place, outputs.place.folder
     try:
-        differing, withdrawn = list(differing_outputs(root)), outputs_withdrawn(root)
+        differing, withdrawn = outputs.differing, outputs_withdrawn(root)
     except (DamagedLockError, WithdrawalsError):  # A problem, which `examine_outputs` names.
         return
+    if differing is None:
+        yield "a run is at work: its outputs were not compared with dvc.lock"
+        differing = []
     left = [out for out in differing if out.expected in withdrawn]
     # A bare `dvc repro` in a workspace does not bring the tombstones there.
     again = "the next run" if place.name else place.run
@@ -97,9 +114,9 @@ def _came_to_no_end(place: Place) -> bool:
     return bool(place.name) and last is not None and last.unfinished
 
 
-def _differing(place: Place) -> Iterator[Finding]:
+def _differing(place: Place, differing: Iterable[DifferingOutput]) -> Iterator[Finding]:
     cache, withdrawn = cache_folder(place.folder), outputs_withdrawn(place.folder)
-    for out in differing_outputs(place.folder):
+    for out in differing:
         if out.found is not None and out.expected not in withdrawn:
             # A checkout would take what is not there, or is damaged, too.
             sound = is_sound(cache, out.expected)

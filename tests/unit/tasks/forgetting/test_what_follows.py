@@ -8,6 +8,7 @@ import pytest
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS
 from tasks import doctor, lineage
 from tasks.forget import main
+from tasks.workspace.driver_lock import Driver, sole_use
 from tasks.workspace.withdrawn import LOG
 from tests.git_command import git
 from tests.traced_world import World, object_path
@@ -96,6 +97,8 @@ def test_what_a_pull_has_brought_back_is_named_until_it_is_forgotten_again(
 
     (back,) = [line for line in notes(capsys) if "names as removed" in line]
     assert back.startswith(f"note   DVC's cache has 1 objects that {LOG} names as removed, ")
+    with sole_use(whole.root, Driver(name="a run at work")):
+        assert back in notes(capsys)
 
     assert main(["--annotator", "ann", "--yes"]) == 0
     assert not any("names as removed" in line for line in notes(capsys))

@@ -17,6 +17,9 @@ from feedback.store import schema
 from feedback.store.rounds import progress
 from preferences.statistics import Share, share
 
+_SHARES = ("gold", "peers", "repeats", "left", "fast")
+"""Fields of somebody's quality that are shares with intervals, or None where there is nothing."""
+
 
 def lead_view(connection: Connection, params: QualityParams) -> dict[str, Any]:
     """Everything that the page shows, as numbers and texts."""
@@ -49,11 +52,7 @@ def _row(quality: Quality) -> dict[str, Any]:
     return {
         "name": quality.annotator_id,
         "answers": quality.answers,
-        "gold": interval(quality.gold),
-        "peers": interval(quality.peers),
-        "repeats": interval(quality.repeats),
-        "left": interval(quality.left),
-        "fast": interval(quality.fast),
+        **{name: getattr(quality, name) for name in _SHARES},
         "median_seconds": quality.median_seconds,
         "noise": quality.noise,
         "flags": quality.flags,
@@ -61,7 +60,7 @@ def _row(quality: Quality) -> dict[str, Any]:
 
 
 _SILENT: dict[str, Any] = {
-    **dict.fromkeys(("gold", "peers", "repeats", "left", "fast"), "-"),
+    **dict.fromkeys(_SHARES),
     "answers": 0,
     "median_seconds": None,
     "noise": 0.0,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tasks.examining.finding import Finding
 from tasks.examining.outputs import Outputs, examine_caches, examine_outputs, missing
-from tasks.examining.stages import examine_stages, unfinished
+from tasks.examining.stages import examine_notes, examine_stages, unfinished
 from tasks.params.loading import ParamsError, load_params
 from tasks.running.machine_errors import in_one_line
 from tasks.tracking.sent import damage
@@ -72,6 +72,10 @@ def main(argv: list[str] | None = None) -> int:
     tally = Counter(_report(_damaged_store(root), "", fix=fix))
     tally.update(_report(examine_caches([one.folder for one in places]), "", fix=fix))
     for place in places:
+        mended = list(_report(examine_notes(place.folder), place.before, fix=fix))
+        tally.update(mended)
+        if not all(mended):
+            continue
         outputs = Outputs(place)
         tally.update(_report(examine(outputs), place.before, fix=fix))
         for note in notes(outputs):

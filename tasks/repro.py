@@ -54,7 +54,7 @@ from tasks.workspace.execution import (
     lock_digest,
     save_execution,
 )
-from tasks.workspace.files import now_ms, outside_repository
+from tasks.workspace.files import DamagedNoteError, now_ms, outside_repository
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.shared_weights import share_idle_outputs
 from tasks.workspace.variants import params_files, require_valid, variant_workspace
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
                 names = ", ".join(former)
                 sys.stderr.write(f"Not in params.yaml, put away in DVC's cache: {names}\n")
             return _bring_up_to_date(root, workspace, params, variant)
-    except (ParamsError, WorkspaceError, DamagedLockError) as error:
+    except (ParamsError, WorkspaceError, DamagedLockError, DamagedNoteError) as error:
         sys.stderr.write(f"{_with_own_names(str(error), root, variant)}\n")
         return 2
     except WorkspaceBusyError as error:

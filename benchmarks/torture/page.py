@@ -62,6 +62,10 @@ WHAT_HAPPENS = """\
   params in clear.
 - **Out of memory**: exit 137 from `python -m tasks.repro` if the kernel killed the stage (make
   turns it into 2 and prints `Error 137`). Lower `micro_batch_size` and run it again.
+- **A note below `.work` is damaged**, by a disk or by hand: `make repro` and the stages name it and
+  end with 2; `make doctor FIX=1` removes it. Notes, outputs and checkpoints are forced to the disk
+  before they take the place of earlier ones. DVC forces nothing, so a loss of power may damage
+  `dvc.lock` or its cache; `make doctor` names either.
 - **Anything else looks wrong**: `make doctor`, and `make doctor FIX=1` to apply the safe fixes."""
 
 NOT_MEASURED = """\

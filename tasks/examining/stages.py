@@ -6,8 +6,11 @@ from pathlib import Path
 
 from rlhf.manifests import DamagedError
 from tasks.examining.finding import Finding, clear, remove
+from tasks.running.provenance import RECORD
 from tasks.running.staging import clear_draft, drafts, verify_checkpoint
 from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.execution import EXECUTION_FILE
+from tasks.workspace.files import DamagedNoteError, read_json
 from tasks.workspace.work_folder import (
     RUNNING,
     checkpoint_folders,
@@ -23,6 +26,22 @@ def examine_stages(root: Path) -> Iterator[Finding]:
     yield from _locks(root)
     yield from _unfinished_outputs(root)
     yield from _damaged_checkpoints(root)
+
+
+def examine_notes(root: Path) -> Iterator[Finding]:
+    """Damaged notes: nothing else can be told of a workspace as long as it has one."""
+    for path, without in (
+        (root / EXECUTION_FILE, "removed; the next run begins a new execution"),
+        *((one, "removed") for one in sorted((root / ".work").glob("*/outcome.json"))),
+        *(
+            (one, "removed; dvc.lock is believed about that stage")
+            for one in sorted((root / ".work").glob(f"*/{RECORD}"))
+        ),
+    ):
+        try:
+            read_json(path)
+        except DamagedNoteError:
+            yield Finding(f"{path.relative_to(root)}: damaged", partial(remove, path, without))
 
 
 def unfinished(root: Path) -> Iterator[str]:

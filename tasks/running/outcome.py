@@ -1,5 +1,6 @@
 """How a stage ended, for those who cannot see its exit code: DVC turns every code into 255."""
 
+import contextlib
 import os
 import resource
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.workspace.execution import current_execution
-from tasks.workspace.files import now_ms, read_json, write_json
+from tasks.workspace.files import DamagedNoteError, now_ms, read_json, write_json
 
 Status = Literal["done", "bad_input", "stopped", "blocked", "waiting", "failed", "interrupted"]
 
@@ -107,8 +108,12 @@ def write_refusal(root: Path, stage: str, message: str, *, started: float) -> No
 
 def seconds_of_stages(root: Path, execution: str) -> float:
     """What the stages that have ended in an execution took, each in its last run."""
-    outcomes = [read_json(path) or {} for path in (root / ".work").glob("*/outcome.json")]
-    return sum(float(found["seconds"]) for found in outcomes if found.get("execution") == execution)
+    total = 0.0
+    for path in (root / ".work").glob("*/outcome.json"):
+        with contextlib.suppress(DamagedNoteError):  # Of another stage: `make doctor` names it.
+            found = read_json(path) or {}
+            total += float(found["seconds"]) if found.get("execution") == execution else 0.0
+    return total
 
 
 def process_age() -> float:

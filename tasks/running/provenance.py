@@ -21,7 +21,7 @@ from tasks.running.snapshot import PARAMS, Snapshot, same
 from tasks.workspace.dvc_cache import cache_folder, output_hash
 from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, read_entries
 from tasks.workspace.dvc_rwlock import dvc_processes
-from tasks.workspace.files import write_json
+from tasks.workspace.files import read_json, write_json
 from tasks.workspace.work_folder import checkpoint_folders
 
 RECORD = "made_from.json"
@@ -106,8 +106,8 @@ def drop_recorded_checkpoints(root: Path) -> None:
     except DamagedLockError:
         return  # Whoever builds on it says so.
     for path in (root / ".work").glob(f"*/{RECORD}"):
-        note, entry = json.loads(path.read_text(encoding="utf-8")), entries.get(path.parent.name)
-        if entry is not None and hashes(entry.get("outs")) == note["outs"]:
+        note, entry = read_json(path), entries.get(path.parent.name)
+        if note is not None and entry is not None and hashes(entry.get("outs")) == note["outs"]:
             for folder in checkpoint_folders(path.parent):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -140,9 +140,9 @@ def _judged(root: Path) -> Iterator[FalseEntry]:
     records = sorted((root / ".work").glob(f"*/{RECORD}"))
     entries = read_entries(root) if records else {}
     for path in records:
-        note, stage = json.loads(path.read_text(encoding="utf-8")), path.parent.name
+        note, stage = read_json(path), path.parent.name
         entry = entries.get(stage)
-        if entry is None or _digest(entry) == note["entry_before"]:
+        if note is None or entry is None or _digest(entry) == note["entry_before"]:
             continue
         if hashes(entry.get("outs")) == note["outs"]:
             yield FalseEntry(stage, tuple(_differences(note, entry)), entry)

@@ -44,6 +44,7 @@ from tasks.running.stage import Stage
 from tasks.tracking.execution_record import record_published_results
 from tasks.workspace.accelerators import sole_accelerator
 from tasks.workspace.dvc_definition import DefinitionError
+from tasks.workspace.files import DamagedNoteError
 from tasks.workspace.shared_weights import share_outputs
 from tasks.workspace.work_folder import RUNNING, alone, note_running
 
@@ -109,7 +110,7 @@ def run_stage(
             code = _run_and_record(stage, body, errors or {}, started)
             # A launcher would end all for another code; ours reads the outcome.
             return 0 if several else code
-    except (ParamsError, DefinitionError, BitsError, StageEnd) as error:
+    except (ParamsError, DefinitionError, BitsError, DamagedNoteError, StageEnd) as error:
         say(f"{error}\n")
         status = error.status if isinstance(error, StageEnd) else "bad_input"
         records = launch.is_first() or not several

@@ -6,14 +6,13 @@ the interrupted stage resumes its MLflow run.
 """
 
 import hashlib
-import json
 import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.workspace.files import git_commit, write_json
+from tasks.workspace.files import git_commit, read_json, write_json
 
 EXECUTION_FILE = Path(".work") / "execution.json"
 
@@ -46,11 +45,13 @@ def begin_execution(root: Path, variant: str | None = None) -> Execution:
 
 
 def last_execution(root: Path) -> Execution | None:
-    """The execution of the last call in this workspace."""
-    path = root / EXECUTION_FILE
-    if not path.exists():
-        return None
-    return Execution(**json.loads(path.read_text(encoding="utf-8")))
+    """The execution of the last call in this workspace.
+
+    Raises:
+        DamagedNoteError: the file is damaged.
+    """
+    found = read_json(root / EXECUTION_FILE)
+    return None if found is None else Execution(**found)
 
 
 def save_execution(root: Path, execution: Execution) -> None:

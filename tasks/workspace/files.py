@@ -8,6 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlhf.manifests import flush
+
+
+class DamagedNoteError(ValueError):
+    """A file of `write_json` that holds no object of JSON; the message names it."""
+
 
 def git_commit(root: Path) -> str:
     """The commit that is checked out, empty outside of git or before the first commit."""
@@ -35,10 +41,14 @@ def relative_to(path: Path, root: Path) -> str:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace `path` by `value` as JSON, so that a reader sees the old file or the new one."""
+    """Replace `path` by `value` as JSON: a reader sees the old file or the new one.
+
+    So does one after a loss of power: some file systems would else have an empty file then.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        flush(draft)
         draft.replace(path)
     except OSError:  # Full or read-only: nobody would remove what is there of it.
         with contextlib.suppress(OSError):
@@ -47,10 +57,22 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object that `write_json` wrote to `path`, None where it has not."""
+    """The object that `write_json` wrote to `path`, None where it has not.
+
+    Raises:
+        DamagedNoteError: something else has changed it.
+    """
     if not path.exists():
         return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content = path.read_bytes()
+    try:
+        record = json.loads(content)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise DamagedNoteError(
+            f"{path}: damaged: its {len(content)} bytes are no object of JSON (see make doctor)"
+        )
     return record
 
 

@@ -18,6 +18,7 @@ from tasks.running.provenance import (
 )
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.workspace.dvc_definition import DefinitionError, read_definition
+from tasks.workspace.files import DamagedNoteError
 
 PIPELINE = """
 stages:
@@ -206,3 +207,12 @@ def test_templates_are_filled_in_as_dvc_does(root: Path):
     with pytest.raises(DefinitionError, match=r"\$\{own.file\} stands for nothing"):
         read_definition(root, "ppo@r1", {"rounds": rounds})
     assert read_definition(root, "none", {}) is None
+
+
+def test_a_damaged_note_is_named_before_anything_builds_on_the_stage(root: Path) -> None:
+    write_lock(root)
+    path = root / ".work/sft/made_from.json"
+    path.write_bytes(b"\0\0\0")
+    for reads in (require_true_entries, false_entries, drop_recorded_checkpoints):
+        with pytest.raises(DamagedNoteError, match=f"^{path}: damaged: its 3 bytes"):
+            reads(root)

@@ -63,6 +63,17 @@ def test_a_stage_that_waits_leaves_nothing_unfinished(place: Workplace):
     assert not (place.root / ".work/probe/staging").exists()
 
 
+def test_a_damaged_note_of_an_earlier_stage_is_bad_input(place: Workplace):
+    """Of a checkpoint it alone knows whether the outputs are safe."""
+    (place.root / ".work/sft").mkdir(parents=True)
+    (place.root / ".work/sft/made_from.json").touch()
+    code, said = place.run("pass")
+    assert code == 2
+    note = place.root / ".work/sft/made_from.json"
+    assert said == f"{note}: damaged: its 0 bytes are no object of JSON (see make doctor)\n"
+    assert place.output() == []
+
+
 def test_bad_input_that_is_found_before_the_body_begins_is_recorded(place: Workplace):
     (place.root / "dvc.yaml").write_text("stages: [")
 

@@ -24,9 +24,9 @@ def rows(folder: Path) -> list[dict[str, object]]:
 def test_logging_a_step_is_one_write_and_waits_for_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spool = open_spool(tmp_path, START)
     for name in ("fsync", "fdatasync", "sync"):
         monkeypatch.setattr(os, name, lambda *_: pytest.fail("it waits for the disk"))
-    spool = open_spool(tmp_path, START)
     metrics = {f"metric_{number}": 0.123456789 * number for number in range(10)}
     before = writes()
     for step in range(500):

@@ -51,16 +51,19 @@ class PeopleAnnotator:
         key = pairs[0].round
         database = Database(self._store)
         try:
-            with database.writing() as connection:
+            with database.reading() as connection:  # The page goes on taking answers.
                 now = next(one for one in progress(connection) if one.round == key)
-                if now.complete:
-                    judgments = judgments_of(connection, pairs)
-                    record(connection, "export", round_key=key, form="stage", n=len(judgments))
-                    return judgments
-                note = how_to_open(connection)
+                if not now.complete:
+                    note = how_to_open(connection)
+                    raise MissingJudgmentsError(
+                        key, missing=now.missing, wanted=now.wanted, note=note
+                    )
+                judgments = judgments_of(connection, pairs)
+            with database.writing() as connection:
+                record(connection, "export", round_key=key, form="stage", n=len(judgments))
+            return judgments
         finally:
             database.close()
-        raise MissingJudgmentsError(key, missing=now.missing, wanted=now.wanted, note=note)
 
 
 def how_to_open(connection: Connection) -> str:

@@ -1,11 +1,15 @@
 """People as annotators: a stage waits for their judgments, in the store that it is told of."""
 
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from feedback import people as people_module
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.people import PeopleAnnotator
+from preferences.records import Judgment
 
 
 def test_people_as_annotators_wait_then_give_their_judgments(desk: Any, make_pairs: Any) -> None:
@@ -37,3 +41,26 @@ def test_the_environment_can_name_the_store_that_all_workspaces_share(
     people = PeopleAnnotator(LabelParams(annotators="people", store="/nowhere/else.db"))
     people.publish(make_pairs(3))
     assert desk.progress().missing == 3
+
+
+def test_answers_are_taken_while_the_judgments_of_a_round_are_read(
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of many pairs take seconds."""
+    store = str(desk.sql("PRAGMA database_list")[0][2])
+    pairs = make_pairs(1)
+    desk.hire("ana")
+    desk.publish(pairs)
+    desk.answer("ana", "a")
+    read = people_module.judgments_of
+
+    def reads_beside_a_writer(connection: Any, given: Any) -> list[Judgment]:
+        with closing(sqlite3.connect(store, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            found = read(connection, given)
+            other.execute("COMMIT")
+        return found
+
+    monkeypatch.setattr(people_module, "judgments_of", reads_beside_a_writer)
+    people = PeopleAnnotator(LabelParams(annotators="people", store=store))
+    assert [one.choice for one in people.judge(pairs)] == ["a"]

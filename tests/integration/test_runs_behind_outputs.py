@@ -3,12 +3,17 @@
 import json
 from pathlib import Path
 
+import pytest
 from mlflow import MlflowClient
 
+from tasks.sync import main as sync_main
 from tasks.tracking.shipping import ship, ship_all, tracking_uri
 from tasks.tracking.spool import Output, open_spool
 from tasks.tracking.spools import run_behind
+from tasks.workspace import shared_weights
+from tasks.workspace.dvc_cache import md5, output_hash
 from tasks.workspace.dvc_lockfile import LockedStage
+from tasks.workspace.shared_weights import WORTH_IT
 from tests.integration.mlflow_store import database_fixture, experiment_fixture  # noqa: F401
 from tests.integration.tracked import root_fixture, run_of, start  # noqa: F401
 
@@ -51,3 +56,37 @@ def test_the_run_behind_a_lock_made_all_of_its_outputs(root: Path) -> None:
         assert run_behind(root, "ppo@r1", LockedStage({}, outs)) == folder
     outs = {"models/policy": "dead.dir", "results/ppo": "cafe.dir"}
     assert run_behind(root, "ppo@r1", LockedStage({}, outs)) is None
+
+
+def test_sync_tags_a_run_with_what_dvc_says_and_stores_its_weights_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a run that MLflow's server was away from, or one by a bare `dvc repro`."""
+    monkeypatch.setattr(shared_weights, "LARGE", WORTH_IT)
+    policy = root / "models/rounds/r1/policy/model.safetensors"
+    policy.parent.mkdir(parents=True)
+    policy.write_bytes(b"w" * (WORTH_IT))
+    digest = output_hash(policy.parent)
+    listing = json.dumps([{"md5": md5(policy), "relpath": policy.name}])
+    for name, content in ((md5(policy), policy.read_bytes()), (digest, listing.encode())):
+        cached = root / ".dvc/cache/files/md5" / name[:2] / name[2:]
+        cached.parent.mkdir(parents=True)
+        cached.write_bytes(content)
+    weights = root / ".dvc/cache/files/md5" / md5(policy)[:2] / md5(policy)[2:]
+    (root / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  ppo@r1:\n    cmd: x\n    outs:\n"
+        f"    - {{path: models/rounds/r1/policy, md5: {digest}}}\n"
+    )
+    hashes = {"models/rounds/r1/policy": digest}
+    open_spool(root, start()).finish("FINISHED", {}, [], hashes=hashes)
+    (root / "dvc.yaml").touch()
+    monkeypatch.chdir(root)
+
+    assert sync_main([]) == 0
+
+    out = capsys.readouterr().out
+    assert out == "1 runs are in MLflow, 1 newly tagged with output hashes.\n"
+    assert run_of(root, "ppo@r1").data.tags["dvc.out.models/rounds/r1/policy"] == digest
+    assert policy.samefile(weights)
+    assert sync_main([]) == 0
+    assert ", 0 newly tagged" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 from tasks.pruning.kept import has_strangers, kept_runs
 from tasks.pruning.leftovers import kept_workspaces, variants
 from tasks.workspace.git import git
-from tests.traced_world import START, World, one_round, put
+from tests.traced_world import START, World, object_path, one_round, put
 
 POLICY = "models/rounds/r1/policy"
 
@@ -65,6 +65,11 @@ def test_an_object_that_no_run_wrote_is_a_stranger(history: History) -> None:
     everything = list(kept_runs(world.root, [world.root], tips=False))
     assert not has_strangers(world.root, everything)
     assert has_strangers(world.root, list(kept_runs(world.root, [], tips=True)))
+    # Of a folder whose list is not here nobody knows the files.
+    listing = object_path(world.root, world.now["models/base"][0])
+    listing.rename(world.root / "away")
+    assert has_strangers(world.root, everything)
+    (world.root / "away").rename(listing)
     put(world.root, "of a run that nobody has committed")
     assert has_strangers(world.root, everything)
 

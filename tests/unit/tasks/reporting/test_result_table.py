@@ -183,3 +183,11 @@ def test_the_memory_is_that_of_the_largest_stage() -> None:
 )
 def test_seconds_are_rounded_to_the_nearest(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_a_share_without_bounds_is_shown_without_an_interval() -> None:
+    share = {**policy("r1", 6.25), "win_rate_vs_sft": {"mean": 0.75}}
+    (row,) = [
+        x for x in result_table({**SUMMARY, "policies": [share]}).splitlines() if x[:2] == "r1"
+    ]
+    assert row.split()[:4] == ["r1", "6.25", "0.750", "3.25"]

@@ -57,6 +57,38 @@ def test_each_setting_is_measured_beside_ppo_and_the_run_stays_as_it_is(
     assert "9.50 [9.00, 10.00]" in page
 
 
+def test_a_response_that_was_cut_has_no_end_on_its_own_side(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    line = (run / "data/rounds/r1/preferences/train.jsonl").read_text().splitlines()[0]
+    ends = ((True, False), (False, True))
+    rows = [
+        json.loads(line) | {"chosen_finished": chosen, "rejected_finished": rejected}
+        for chosen, rejected in ends
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finished = read_run(run)
+
+    pairs = dpo.encode_pairs(finished.tokenizer, path)
+
+    stops = finished.tokens.stops
+    assert [(one.chosen[-1] in stops, one.rejected[-1] in stops) for one in pairs] == list(ends)
+
+
+def test_held_out_labels_choose_the_setting_and_gold_does_not(run: Path, tmp_path: Path) -> None:
+    """A rate that changes nothing orders fewer pairs as labelled, and has more gold here."""
+    (tmp_path / "dpo.yaml").write_text(
+        "betas: [5.0]\nrates: [1e-9, 5e-3]\nepochs: 2\nbatch_size: 8\n"
+    )
+
+    assert dpo.main([str(run), "--params", str(tmp_path / "dpo.yaml"), "--out", str(tmp_path)]) == 0
+
+    found = json.loads((tmp_path / "dpo.json").read_text())
+    still, moved = found["attempts"]
+    assert still["heldout_accuracy"] < moved["heldout_accuracy"]
+    assert still["dpo"]["gold"]["mean"] > moved["dpo"]["gold"]["mean"]
+    assert found["chosen"] == {"beta": 5.0, "lr": 5e-3}
+
+
 def test_a_policy_is_measured_as_the_stage_has_measured_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

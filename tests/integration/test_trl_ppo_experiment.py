@@ -1,13 +1,18 @@
 """`python -m experiments.trl_ppo` without TRL: what it is told, our side, and the page."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments import trl_ppo
 from experiments.measuring import FinishedRun, read_run
+from tasks.params.loading import load_params
 from tests.measured_run import measured_run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +33,23 @@ def test_trl_gets_as_many_prompts_as_ours_takes_each_of_them_one_of_the_runs(
     assert all(any(prompt in text for prompt in known) for text in texts)
     assert found["rate"] == 2e-4
     assert Path(found["reward"], "model.safetensors").is_file()
+    ppo = load_params(run.root / "params.yaml").ppo
+    assert found["value_rate"] == ppo.value_optimiser.lr != ppo.optimiser.lr
+    assert found["options"]["kl_coef"] == ppo.kl_coef
+    assert found["options"]["response_length"] == ppo.sampling.max_new_tokens
+
+
+@pytest.mark.long
+def test_our_side_is_refused_where_it_is_not_what_the_run_has(
+    run: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then seconds and policy would be of two different trainings."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # The folder of this run has no code.
+    root = Path(shutil.copytree(run.root, tmp_path / "run"))
+    manifest = root / "models/rounds/r1/policy/manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(SystemExit, match=r"models/rounds/r1/policy is not what its run would give"):
+        trl_ppo.by_us(replace(run, root=root))
 
 
 def test_a_page_row_for_each_training_with_the_difference_of_trl_alone() -> None:
@@ -39,6 +61,13 @@ def test_a_page_row_for_each_training_with_the_difference_of_trl_alone() -> None
         named = {name: estimate(value) for name, value in measured.items()}
         return {"side": side, "seed": 4, "rate": rate, "seconds": 12.4, **named}
 
+    ours_again, again = row("ours", 4e-4, 9.0, 0.0), row("TRL", 2e-4, 7.5, -1.5)
+    over = trl_ppo.page(
+        [row("ours", 4e-4, 8.0, 0.0), row("TRL", 2e-4, 7.5, -0.5), ours_again, again]
+    )
+    # -0.5 and -1.5: mean -1, s 0.7071, t 12.706 over the root of 2: 6.353.
+    assert "| ours | 0.0004 | 2 | 8.50 | 3.00 | 12 |  |\n" in over
+    assert "| TRL | 0.0002 | 2 | 7.50 | 3.00 | 12 | -1.00 [-7.35, 5.35] |\n" in over
     page = trl_ppo.page([row("ours", 4e-4, 8.0, 0.0), row("TRL", 2e-4, 7.5, -0.5)])
 
     ours, trl = page.strip().splitlines()[-2:]

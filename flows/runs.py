@@ -23,6 +23,7 @@ from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
 from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
+from tasks.running.amounts import amount
 from tasks.tracking.shipping import tracking_uri
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError
@@ -170,7 +171,9 @@ def order_for_each(
             as_subflow=False,
             idempotency_key=f"{runtime.flow_run.id}-{seed}",
         )
-    return Completed(name="Ordered", message=f"{len(names)} runs: {', '.join(names.values())}")
+    return Completed(
+        name="Ordered", message=f"{amount(len(names), 'run')}: {', '.join(names.values())}"
+    )
 
 
 def excess(name: str) -> str:

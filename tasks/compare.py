@@ -20,6 +20,7 @@ from tasks.comparing.differences import Differing, UnknownCodeError
 from tasks.comparing.plots import PictureError, draw, require_format
 from tasks.comparing.sides import Side, SideError, measured, side, withdrawn
 from tasks.reporting.summary import MetricsError, build_results
+from tasks.running.amounts import amount
 from tasks.tracing.records import RecordError
 from tasks.workspace.files import relative_to
 from tasks.workspace.withdrawn import NOTE
@@ -81,7 +82,8 @@ def _lines(
             yield f"{letter} {NOTE}: {_few(paths)}"
     try:
         code = differences.code(root, first, second)
-        yield f"code: {len(code)} files differ{': ' if code else ''}{_few(code)}"
+        count = amount(len(code), "file", ("differs", "differ"))
+        yield f"code: {count}{': ' if code else ''}{_few(code)}"
     except UnknownCodeError as error:
         yield f"code: not compared, {error}"
     for kind, differ in (

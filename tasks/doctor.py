@@ -21,6 +21,7 @@ from tasks.examining.finding import Finding
 from tasks.examining.outputs import Outputs, examine_caches, examine_outputs, missing
 from tasks.examining.stages import examine_notes, examine_stages, unfinished
 from tasks.params.loading import ParamsError, load_params
+from tasks.running.amounts import amount
 from tasks.running.machine_errors import in_one_line
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import (
@@ -120,7 +121,8 @@ def _unsent(root: Path) -> Iterator[Finding]:
     if waiting:
         names = ", ".join(sorted({folder.parent.name for folder in waiting}))
         yield Finding(
-            f"{len(waiting)} runs are not complete in MLflow, or shown as running: {names}",
+            f"{amount(len(waiting), 'run', ('is', 'are'))} not complete in MLflow, or shown as "
+            f"running: {names}",
             partial(_send, root),
         )
     # A driver at work sends its own.
@@ -130,7 +132,8 @@ def _unsent(root: Path) -> Iterator[Finding]:
     if unsent:
         names = ", ".join(folder.name for folder in unsent)
         yield Finding(
-            f"{len(unsent)} executions are not complete in MLflow: {names}", partial(_send, root)
+            f"{amount(len(unsent), 'execution', ('is', 'are'))} not complete in MLflow: {names}",
+            partial(_send, root),
         )
 
 

@@ -22,6 +22,7 @@ from tasks.forgetting.plan import Again, Plan, make_plan
 from tasks.forgetting.removal import MarkError, carry_out
 from tasks.forgetting.wanted import KINDS, Wanted, WantedError, WantedKind
 from tasks.params.loading import ParamsError
+from tasks.running.amounts import amount
 from tasks.running.machine_errors import in_one_line
 from tasks.tracing.contents import ContentError, Contents
 from tasks.tracing.records import RecordError, Records
@@ -150,9 +151,9 @@ def _files(root: Path, plan: Plan) -> Iterator[str]:
     for place, heading in HEADINGS.items():
         files = [one for one in plan.files if one.place == place]
         if files:
-            total = sum(one.rows for one in files)
+            rows = amount(sum(one.rows for one in files), "row", ("has", "have"))
             size = sum(one.path.stat().st_size for one in files) / 1e6
-            yield f"{heading}: {len(files)} files, {total:,} rows have it, {size:.1f} MB"
+            yield f"{heading}: {amount(len(files), 'file')}, {rows} it, {size:.1f} MB"
         for one in files:
             digest = one.path.parent.name + one.path.name
             name = names.get(digest, digest) if place == "cache" else relative_to(one.path, root)

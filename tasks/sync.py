@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from tasks.promoting.registration import tag_and_register
+from tasks.running.amounts import amount
 from tasks.running.machine_errors import in_one_line
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
@@ -64,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
         stage = result.folder.parent.name
         sys.stderr.write(f"{stage}: {result.detail} (kept in {result.folder})\n")
     arrived = sum(result.state == "complete" for result in results)
-    sys.stdout.write(f"{arrived} runs are in MLflow, {tagged} newly tagged with output hashes.\n")
+    there = amount(arrived, "run", ("is", "are"))
+    sys.stdout.write(f"{there} in MLflow, {tagged} newly tagged with output hashes.\n")
     return 1 if failed else 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from preferences.withdrawals import WithdrawalsError
 from tasks.examining.finding import Finding
+from tasks.running.amounts import amount
 from tasks.running.provenance import false_entries
 from tasks.workspace.driver_lock import LOCK_FILE
 from tasks.workspace.dvc_cache import (
@@ -91,8 +92,8 @@ def missing(outputs: Outputs) -> Iterator[str]:
     # The others share the cache of the checkout.
     if not place.name and (back := objects_back(root)):
         yield (
-            f"DVC's cache has {len(back)} objects that {LOG} names as removed, here or in another "
-            "clone: the same python -m tasks.forget removes them here"
+            f"DVC's cache has {amount(len(back), 'object')} that {LOG} names as removed, here or "
+            "in another clone: the same python -m tasks.forget removes them here"
         )
     gone = [out for out in differing if out.found is None and out not in left]
     if gone and _came_to_no_end(place):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.running.amounts import amount
 from tasks.running.provenance import RECORD
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
@@ -81,7 +82,7 @@ class Cache:
             PruneError: DVC refuses.
         """
         paths = tuple(Path(found) for found in REMOVING.findall(self._gc("--dry")))
-        return Leftover("DVC's cache", f"{len(paths)} objects", paths)
+        return Leftover("DVC's cache", amount(len(paths), "object"), paths)
 
     def collect(self) -> None:
         """Have DVC remove them.

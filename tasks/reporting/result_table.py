@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.reporting.caveats import caveats
 from tasks.reporting.without_gold import baselines, has_gold, heldout_loss, judge_words
+from tasks.running.amounts import amount
 
 HEADER = (
     ("", "gold", "win rate vs SFT", "KL", "reward model on the"),
@@ -56,7 +57,7 @@ def time_lines(seconds: Mapping[str, Any], *, longest: int = 5) -> str:
     stages = sorted(seconds["stages"].items(), key=lambda item: -item[1])
     parts = [f"{name} {duration(took)}" for name, took in stages[:longest]]
     if rest := stages[longest:]:
-        parts.append(f"{len(rest)} others {duration(sum(took for _, took in rest))}")
+        parts.append(f"{amount(len(rest), 'other')} {duration(sum(took for _, took in rest))}")
     # Lines break between parts only, not between a number and its unit.
     listed = ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts) or "nothing ran"
     sentences = [f"Time: {duration(seconds['total'])} ({listed})"]
@@ -93,7 +94,7 @@ def gpu_line(machine: Mapping[str, Any]) -> str:
 
 def earlier_words(total: float, earlier: Mapping[str, float]) -> str:
     """What this run found done, how long that took in its time, and the sum of both."""
-    stages = "1 stage" if len(earlier) == 1 else f"{len(earlier)} stages"
+    stages = amount(len(earlier), "stage")
     took = sum(earlier.values())
     return (
         f"not counting {stages} that earlier runs had done in {duration(took)}: "

@@ -88,7 +88,7 @@ def test_only_what_nothing_needs_goes_and_only_when_told_to(root: Path) -> None:
 
     others, objects, *_ = prune(root)
     assert others.startswith("Another clone that uses this cache is not known here: ")
-    assert objects.startswith("DVC's cache: 1 objects, ")
+    assert objects.startswith("DVC's cache: 1 object, ")
     assert cached(root) == {1, 2, 3, 4}
 
     assert prune(root, "--yes")[-1] == "Removed."

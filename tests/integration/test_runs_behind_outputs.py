@@ -85,7 +85,7 @@ def test_sync_tags_a_run_with_what_dvc_says_and_stores_its_weights_once(
     assert sync_main([]) == 0
 
     out = capsys.readouterr().out
-    assert out == "1 runs are in MLflow, 1 newly tagged with output hashes.\n"
+    assert out == "1 run is in MLflow, 1 newly tagged with output hashes.\n"
     assert run_of(root, "ppo@r1").data.tags["dvc.out.models/rounds/r1/policy"] == digest
     assert policy.samefile(weights)
     assert sync_main([]) == 0

@@ -229,7 +229,7 @@ def test_an_execution_of_which_mlflow_has_no_end_is_named_and_sent(
     code, said = doctor(capsys)
     assert code == 1
     assert said[0] == (
-        "left   1 executions are not complete in MLflow: 20261128-x: make doctor FIX=1"
+        "left   1 execution is not complete in MLflow: 20261128-x: make doctor FIX=1"
     )
     assert doctor(capsys, "--fix")[0] == 0
     assert doctor(capsys) == (0, ["All is well."])

@@ -63,7 +63,7 @@ def test_what_cannot_be_sent_is_not_called_sent_but_left_with_the_reason(
     """A damaged note of what has arrived: nobody can say whether the run is there."""
     spool = ended(root, "sft")
     (spool.folder / "sent.json").write_text("{half a fi")
-    problem = "1 runs are not complete in MLflow, or shown as running: sft"
+    problem = "1 run is not complete in MLflow, or shown as running: sft"
     assert doctor(capsys)[1][0] == f"left   {problem}: make doctor FIX=1"
 
     assert main(["--fix"]) == 1

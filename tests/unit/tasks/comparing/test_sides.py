@@ -217,7 +217,7 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
     assert set(legend) == {"A: third", "B: other"}
     said = capsys.readouterr().out
     assert f"A: third (commit {commit[:9]})\nB: other (variant, commit {commit[:9]})" in said
-    assert "code: 1 files differ: rlhf/gold.py\n" in said
+    assert "code: 1 file differs: rlhf/gold.py\n" in said
     lines = [line.split() for line in said.splitlines()]
     assert ["ppo.kl_coef", "0.1", "0.7"] in lines
     assert ["r1", "gold", "6.500", "(5.500", "to", "7.500)",
@@ -264,7 +264,7 @@ def test_where_mlflow_knows_no_code_the_commits_say_which_files_differ(
     assert main(["2026-11-23 old", "after"]) == 0
 
     said = capsys.readouterr().out
-    assert "code: 1 files differ: rlhf/gold.py\n" in said
+    assert "code: 1 file differs: rlhf/gold.py\n" in said
     # What stages that were not the run's own have written, is not known of it.
     assert "data: no difference\n" in said
 

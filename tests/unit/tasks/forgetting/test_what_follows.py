@@ -96,7 +96,7 @@ def test_what_a_pull_has_brought_back_is_named_until_it_is_forgotten_again(
     judgments.write_bytes(content)
 
     (back,) = [line for line in notes(capsys) if "names as removed" in line]
-    assert back.startswith(f"note   DVC's cache has 1 objects that {LOG} names as removed, ")
+    assert back.startswith(f"note   DVC's cache has 1 object that {LOG} names as removed, ")
     with sole_use(whole.root, Driver(name="a run at work")):
         assert back in notes(capsys)
 

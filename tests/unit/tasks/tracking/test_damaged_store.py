@@ -33,7 +33,7 @@ def test_runs_that_had_arrived_there_are_not_called_there(
     save_sent(spool.folder, sent)
     assert not has_news(spool.folder)
     assert main([]) == 0
-    assert capsys.readouterr().out.startswith("1 runs are in MLflow, ")
+    assert capsys.readouterr().out.startswith("1 run is in MLflow, ")
 
     # The second page, behind that with the table's description.
     content = store.read_bytes()

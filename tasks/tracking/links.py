@@ -26,8 +26,9 @@ def mlflow_runs(root: Path, execution: str) -> dict[str, str]:
     runs = {}
     for folder in spools(root):
         start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
-        run = load_sent(folder, tracking_uri(root)).run
-        if start["execution"] == execution and run:
+        if start["execution"] != execution:
+            continue
+        if run := load_sent(folder, tracking_uri(root)).run:
             runs[str(start["stage"])] = run
     return runs
 

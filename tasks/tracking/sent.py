@@ -1,5 +1,6 @@
 """How much of a spool has arrived in MLflow: `sent.json`, read and replaced as a whole."""
 
+import functools
 import hashlib
 import json
 import sqlite3
@@ -138,10 +139,17 @@ def _made(uri: str) -> int | None:
     if not path.exists():
         return None
     try:
-        with closing(_opened(path)) as database:
-            (made,) = database.execute("SELECT min(creation_time) FROM experiments").fetchone()
-    except sqlite3.Error:
+        now = path.stat()
+        return _noted_in(path, now.st_ino, now.st_size, now.st_mtime_ns)
+    except (OSError, sqlite3.Error):
         return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _noted_in(path: Path, *_file: int) -> int:
+    """As the file says; read again only where it is another one by now."""
+    with closing(_opened(path)) as database:
+        (made,) = database.execute("SELECT min(creation_time) FROM experiments").fetchone()
     return int(made or 0)
 
 

@@ -34,6 +34,7 @@ class Shipper:
         self._stop = threading.Event()
         self._delivered = False
         self._complaint = ""
+        self._settled: dict[Path, int] = {}
         self._tagged: tuple[int | None, int] | None = None
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
         self._thread.start()
@@ -55,7 +56,7 @@ class Shipper:
         self._delivered = self._round()
 
     def _round(self) -> bool:
-        results = ship_all(self._root, models=self._models)
+        results = ship_all(self._root, models=self._models, settled=self._settled)
         troubles = [r.detail for r in results if r.state in ("refused", "unreachable")]
         if troubles and troubles[0] != self._complaint:
             self._complaint = troubles[0]

@@ -10,9 +10,11 @@ something to send, in the thread that sends it.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +36,8 @@ MLFLOW_SETTINGS = {
 }
 
 LOCAL_SECONDS, SERVER_SECONDS = 60.0, 10.0
+STILL_NS = 1_000_000_000
+"""A folder that changed less long ago is looked at again: clocks of files are coarse."""
 
 State = Literal["complete", "open", "busy", "refused", "unreachable"]
 
@@ -101,19 +105,45 @@ def ship(folder: Path, *, models: bool = True) -> ShipResult:
         return _unreadable(folder, error)
 
 
-def ship_all(root: Path, *, models: bool = True) -> list[ShipResult]:
-    """Ship all spools, then all executions; stop where MLflow is unreachable."""
+def ship_all(
+    root: Path, *, models: bool = True, settled: dict[Path, int] | None = None
+) -> list[ShipResult]:
+    """Ship all spools, then all executions; stop where MLflow is unreachable.
+
+    Args:
+        root: the workspace.
+        models: as in `ship`.
+        settled: when folders changed last from which all had arrived, filled here. Whoever calls
+            this again and again gives it back: those of former runs are not read anew each time.
+    """
+    known: dict[Path, int] = {} if settled is None else settled
     results = []
     for folder in spools(root):
-        results.append(ship(folder, models=models))
+        # A stage that goes on in a spool takes its finish.json away; without one, nothing shows it.
+        done = (folder / "finish.json").exists()
+        shipped = partial(ship, folder, models=models)
+        results.append(_unless_settled(folder, shipped, known) if done else shipped())
         if results[-1].state == "unreachable":
             return results
     # After their stages: the last word on how a parent run ended is the execution's.
     for folder in executions(root):
-        results.append(ship_execution(folder))
+        results.append(_unless_settled(folder, partial(ship_execution, folder), known))
         if results[-1].state == "unreachable":
             return results
     return results
+
+
+def _unless_settled(
+    folder: Path, shipped: Callable[[], ShipResult], settled: dict[Path, int]
+) -> ShipResult:
+    """Ship a folder, unless nothing was put into it or replaced there since all had arrived."""
+    changed = folder.stat().st_mtime_ns
+    if settled.get(folder) == changed:
+        return ShipResult(folder, "complete")
+    result = shipped()
+    if result.state == "complete" and time.time_ns() - changed > STILL_NS:
+        settled[folder] = changed
+    return result
 
 
 def ship_execution(folder: Path) -> ShipResult:

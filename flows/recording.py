@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prefect import get_run_logger, runtime
@@ -15,11 +15,13 @@ from tasks.reporting.result_table import result_table
 from tasks.reporting.run_results import read_results, write_summary
 from tasks.reporting.summary import has_worked
 from tasks.reporting.unfinished import unfinished_stages
+from tasks.running.outcome import seconds_of_stages
 from tasks.tracking.execution_record import record_end, record_start
 from tasks.tracking.shipper import Shipper
 from tasks.tracking.spool import Status
 from tasks.workspace.dvc_lockfile import read_lock
-from tasks.workspace.execution import Execution, lock_digest, save_execution
+from tasks.workspace.execution import Execution, last_execution, lock_digest, save_execution
+from tasks.workspace.files import DamagedNoteError
 from tasks.workspace.shared_weights import share_idle_outputs
 
 SHIPPING_SECONDS = 60.0
@@ -33,7 +35,8 @@ def recorded(root: Path, flow_run: str, params: Params) -> Iterator[list[State[N
 
     Yields a list for the flow's final state; an interrupted one has none.
     """
-    started, lock_before = time.monotonic(), read_lock(root)
+    # A run that is tried again is the same execution.
+    started, lock_before = time.monotonic() - seconds_so_far(root, flow_run), read_lock(root)
     record_start(root, flow_run, params, flow_links())
     shipper = Shipper(root)
     patience = INTERRUPTED_SHIPPING_SECONDS
@@ -72,6 +75,15 @@ def recorded(root: Path, flow_run: str, params: Params) -> Iterator[list[State[N
     share_idle_outputs(root)
     publish_runs(root, flow_run)
     get_run_logger().info("\n%s", result_table(summary))
+
+
+def seconds_so_far(root: Path, flow_run: str) -> float:
+    """What earlier tries of a flow run took; of one that was killed, what its stages did."""
+    stages = seconds_of_stages(root, flow_run)
+    with suppress(DamagedNoteError):  # It is written anew in the end.
+        last = last_execution(root)
+        return max(last.seconds, stages) if last is not None and last.id == flow_run else stages
+    return stages
 
 
 def mlflow_status(states: list[State[None]]) -> Status:

@@ -88,6 +88,20 @@ def test_a_run_that_worked_is_the_last_execution_and_has_come_to_an_end(root: Pa
     assert summary["policies"] == []
 
 
+def test_a_run_that_is_tried_again_took_what_its_tries_took_together(root: Path) -> None:
+    flow_run(root, Failed(message="its test crashed"), ran=True)
+
+    end, summary, last = flow_run(root, Completed())
+
+    assert end is not None
+    (seconds,) = [point["value"] for point in end["points"] if point["key"] == "seconds"]
+    # Its PPO alone had taken 60.
+    assert min(seconds, summary["seconds"]["total"], last.seconds) >= 60
+    # A third one adds to that, and nothing of what an earlier execution took.
+    _, summary, _ = flow_run(root, Completed())
+    assert 60 <= summary["seconds"]["total"] < 120
+
+
 def test_an_interrupted_run_is_not_whole(root: Path) -> None:
     end, summary, _ = flow_run(root, ran=True)
 

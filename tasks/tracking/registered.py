@@ -66,15 +66,23 @@ def describe(store: Store, version: ModelVersion, summary: str, cards: Mapping[s
 def needed_hashes(store: Store) -> set[str]:
     """DVC's hashes of the versions whose weights have to stay.
 
-    Of our own, those with an alias and those that were in production; of other registered models,
-    which somebody made by hand, all.
+    Of our own, those with an alias and those that were in production, also where a rollback has
+    taken them out of `production.before`; of other registered models, which somebody made by hand,
+    all.
     """
     wanted = {(name, number) for name in (POLICY, REWARD_MODEL) for number in _used(store, name)}
     return {
         one.tags.get(HASH_TAG, "")
         for one in registered_versions(store)
-        if one.name not in (POLICY, REWARD_MODEL) or (one.name, str(one.version)) in wanted
+        if one.name not in (POLICY, REWARD_MODEL)
+        or (one.name, str(one.version)) in wanted
+        or _was_approved(one)
     }
+
+
+def _was_approved(version: ModelVersion) -> bool:
+    decisions = (line for key, line in version.tags.items() if key.startswith("decision."))
+    return any('"decision": "approved"' in line for line in decisions)
 
 
 def _used(store: Store, name: str) -> set[str]:

@@ -290,3 +290,5 @@ def test_weights_stay_of_what_is_was_or_may_soon_be_in_production(root: Path) ->
     for key in ("r1", "r2"):
         decide(root, candidate(root, key), APPROVE)
     assert needed_hashes(store) == {"r100.dir", "r200.dir"}
+    rollback(root, who="Max", why="it is rude")
+    assert needed_hashes(store) == {"r100.dir", "r200.dir"}

@@ -32,13 +32,12 @@ from tasks.promoting.gate import Limits, Verdict
 from tasks.reporting.run_results import read_results
 from tasks.tracking import promotion
 from tasks.tracking.promotion import Candidate, Choice, PromotionError, policy_path
+from tasks.tracking.registered_names import PATIENCE_SECONDS
 from tasks.tracking.withdrawn import HASH_TAG
 from tasks.workspace.dvc_lockfile import DamagedLockError, has_read, read_lock
 from tasks.workspace.worktrees import RUNS_FOLDER
 
 NAME = "promote"
-PATIENCE_SECONDS = 30 * 24 * 3600
-"""A run without a decision for thirty days fails, and nothing is promoted."""
 SAID = r"\S"
 """More than blanks: a decision is recorded with a name and a reason."""
 ASKED_AGAIN = (
@@ -240,6 +239,9 @@ def outcome(
 
 
 def _refuse_if_changed(root: Path, round_key: str, policy: str | None) -> None:
+    if not root.is_dir():
+        again = f"a run that is ordered as {run} brings it back" if (run := run_in(root)) else ""
+        raise PromotionError(f"{root}: no such folder{again and f'; {again}, then ask again'}")
     now = promotion.policy_digest(root, round_key)
     if policy not in (None, now):
         raise PromotionError(

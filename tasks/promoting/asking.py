@@ -26,13 +26,14 @@ from tasks.tracing.contents import Contents
 from tasks.tracking import promotion
 from tasks.tracking.production_weights import mlflow_folder, workspace_folder
 from tasks.tracking.promotion import Candidate, Decision, PromotionError, policy_path
+from tasks.tracking.registered_names import VERDICTS
 from tasks.tracking.withdrawn import HASH_TAG
 from tasks.workspace.dvc_cache import cache_folder, is_cached, output_hash
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
 from tasks.workspace.withdrawn import outputs_withdrawn
 
-FOLDER = Path(".work") / "promotion"
+FOLDER = VERDICTS
 CODE = Path(__file__).resolve().parents[2]
 SFT = "models/sft"
 PREPARED = "data/prepared"

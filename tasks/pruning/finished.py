@@ -12,6 +12,7 @@ from configparser import Error as ConfigError
 from pathlib import Path
 
 from tasks.pruning.leftovers import Leftover, PruneError
+from tasks.pruning.undecided import undecided
 from tasks.tracing.records import LOCK, RecordError, runs_of
 from tasks.tracking.shipping import execution_has_news, has_news
 from tasks.tracking.spool import EXECUTIONS_FOLDER, home
@@ -74,9 +75,11 @@ def reasons_to_stay(root: Path, workspace: Path) -> Iterator[str]:
     try:
         yield from _not_ended(workspace)
         yield from _not_sent(workspace)
+        for key in undecided(root, workspace):
+            yield f"people are asked about its policy of round {key}, and have not decided yet"
         yield from _not_committed(workspace)
         yield from _not_cached(root, workspace)
-    except (GitError, RecordError, ConfigError, ValueError, OSError) as error:
+    except (GitError, PruneError, RecordError, ConfigError, ValueError, OSError) as error:
         yield f"it cannot be read: {error}"
 
 

@@ -1,8 +1,10 @@
 """Pruning workspaces of runs, real git and DVC: what goes is kept elsewhere, the rest stays."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 
 from tasks.pruning.finished import finished, remove
 from tasks.pruning.leftovers import PruneError
+from tasks.tracking.promotion import Candidate, Decision, challenge, decide
+from tasks.tracking.registered_names import PATIENCE_SECONDS, VERDICTS
 from tasks.tracking.shipping import tracking_uri
+from tasks.tracking.store import connect
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.files import write_json
 from tasks.workspace.runs import commit_run, tag_run
@@ -218,3 +223,35 @@ def test_a_run_of_which_something_is_nowhere_else_stays(
 
     assert "Removed." in prune(root, "--runs", "--yes")
     assert not workspace.exists()
+
+
+def test_a_run_about_whose_policy_people_are_asked_stays_until_they_have_decided(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers has the question asked anew, from what is in the workspace."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(root))
+    workspace, digest = ended(root, "asked", 5), f"{known(5)}.dir"
+    store = connect(tracking_uri(root))
+    run = store.client.create_run(store.experiment)
+    model = store.client.create_logged_model(
+        store.experiment, name="policy", source_run_id=run.info.run_id, tags={"dvc.md5": digest}
+    )
+    chosen = Candidate(round_key="r1", digest=digest, model=model)
+    verdict = workspace / VERDICTS / "r1-0a.json"
+    verdict.parent.mkdir()
+    write_json(verdict, {"round_key": "r1", "digest": digest})
+    challenge(root, chosen)
+
+    _, staying = finished(root)
+    assert staying["asked"] == (
+        "people are asked about its policy of round r1, and have not decided yet"
+    )
+
+    # Of a question that is older than that, the form is gone.
+    old = time.time() - PATIENCE_SECONDS - 60
+    os.utime(verdict, (old, old))
+    assert "asked" in [one.name for one in finished(root)[0]]
+
+    verdict.touch()
+    decide(root, chosen, Decision(choice="reject", who="Max", why="too long"))
+    assert "asked" in [one.name for one in finished(root)[0]]

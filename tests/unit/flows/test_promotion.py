@@ -205,3 +205,11 @@ def test_who_is_asked_again_is_told_that_the_answer_was_not_taken(
     with pytest.raises(Pause):
         promotion.answer_to("?", "key")
     assert ("has not been taken" in caplog.text) is said
+
+
+def test_an_answer_whose_workspace_has_gone_says_how_it_comes_back(tmp_path: Path) -> None:
+    workspace = tmp_path / ".work/runs/kl-010"
+    with pytest.raises(PromotionError, match="no such folder; a run that is ordered as kl-010 "):
+        promotion._refuse_if_changed(workspace, "r1", None)
+    with pytest.raises(PromotionError, match=r"gone: no such folder$"):
+        promotion._refuse_if_changed(tmp_path / "gone", "r1", None)

@@ -41,7 +41,7 @@ from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refu
 from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.files import outside_repository
 from tasks.workspace.git import GitError
-from tasks.workspace.worktrees import workspaces
+from tasks.workspace.worktrees import WorkspaceError, find_moved, workspaces
 
 
 @in_one_line
@@ -57,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             refuse_if_busy(place)
         # A run has sent its metrics to the checkout's MLflow.
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+        find_moved(root)
         ended, staying = finished(root) if given.runs else ([], {})
         going = [path for one in ended for path in one.paths]
         kept = [path for path in kept_workspaces(root) if path not in going]
@@ -78,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
         forget_worktrees(root)
         if objects:
             cache.collect()
-    except (PruneError, GitError, RecordError, ContentError) as error:
+    except (PruneError, GitError, WorkspaceError, RecordError, ContentError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:

@@ -23,6 +23,7 @@ from tasks.workspace.worktrees import (
     WORK,
     WorkspaceError,
     forget_lost,
+    prune_worktrees,
     share_cache,
     worktree_git,
 )
@@ -105,7 +106,7 @@ def try_choices(root: Path, name: str, revision: str | None, choices: Choices) -
         start = _start(root, name, revision)
         # Nobody else has it now: one that was killed has left it.
         shutil.rmtree(trial, ignore_errors=True)
-        worktree_git(root, "worktree", "prune")
+        prune_worktrees(root)
         # Forced twice: a git that was killed while it made it has left it locked, too.
         worktree_git(root, "worktree", "add", "-ff", "--quiet", "--detach", str(trial), start)
         try:

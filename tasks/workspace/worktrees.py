@@ -101,8 +101,8 @@ def link_own_files(root: Path, workspace: Path) -> None:
                 f"{named.key}: {named.path} leads out of the repository, which is another place "
                 f"from {workspace.relative_to(root)}; write its full path"
             )
-        if link.is_symlink() and not source.exists():
-            link.unlink()
+        if link.is_symlink() and not (source.exists() and link.exists()):
+            link.unlink()  # What it leads to has gone, or the checkout has been moved.
         if link.exists() or not source.exists():
             continue
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -131,13 +131,43 @@ def share_cache(root: Path, workspace: Path) -> None:
         local.write(file)
 
 
+def prune_worktrees(root: Path) -> None:
+    """Have git forget worktrees whose folder has gone, and find those that have moved."""
+    find_moved(root)
+    worktree_git(root, "worktree", "prune")
+
+
+def find_moved(root: Path) -> None:
+    """Have git find the workspaces of a checkout that was moved or copied with them.
+
+    Git notes absolute paths. After a move it knows none of them, and `git worktree prune` forgets
+    them for good; in a copy, git in a workspace would work on the branches of the original.
+    """
+    common = Path(worktree_git(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    for file in (root / WORK).glob("*/*/.git"):
+        if not file.is_file():
+            continue
+        here = file.parent.resolve() / ".git"
+        noted = Path(file.read_text(encoding="utf-8").strip().removeprefix("gitdir: "))
+        ours = common / "worktrees" / noted.name
+        if not (ours / "gitdir").is_file():
+            continue
+        there = Path((ours / "gitdir").read_text(encoding="utf-8").strip())
+        stays = noted.resolve() == ours.resolve()
+        # One of that name elsewhere is another's; and what is still there has not moved.
+        if there.parts[-3:] != here.parts[-3:] or (stays and there.exists()):
+            continue
+        (ours / "gitdir").write_text(f"{here}\n", encoding="utf-8")
+        file.write_text(f"gitdir: {ours}\n", encoding="utf-8")
+
+
 def forget_lost(root: Path, workspace: Path) -> None:
     """Have git forget worktrees whose folder has gone, and remove the workspace if it is half made.
 
     A git that is killed while it makes one leaves it locked, with some of its files. Call it where
     nobody else makes this one now.
     """
-    worktree_git(root, "worktree", "prune")
+    prune_worktrees(root)
     listed = worktree_git(root, "worktree", "list", "--porcelain").split("\n\n")
     for lines in map(str.splitlines, listed):
         if lines[0] != f"worktree {workspace.resolve()}" or "locked initializing" not in lines:

@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 
@@ -41,7 +42,7 @@ from tasks.workspace.driver_lock import BUSY_EXIT_CODE, WorkspaceBusyError, refu
 from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.files import outside_repository
 from tasks.workspace.git import GitError
-from tasks.workspace.worktrees import WorkspaceError, find_moved, workspaces
+from tasks.workspace.worktrees import WorkspaceError, find_moved, none_begins, workspaces
 
 
 @in_one_line
@@ -52,39 +53,45 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if problem := outside_repository(root):
             raise PruneError(problem)
-        # Also before looking: what a run has written and not yet recorded looks like a leftover.
-        for place in (root, *workspaces(root)):
-            refuse_if_busy(place)
-        # A run has sent its metrics to the checkout's MLflow.
-        os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
-        find_moved(root)
-        ended, staying = finished(root) if given.runs else ([], {})
-        going = [path for one in ended for path in one.paths]
-        kept = [path for path in kept_workspaces(root) if path not in going]
-        runs = list(kept_runs(root, [root, *kept], tips=given.tips))
-        cache = Cache(root, kept, dict(os.environ), tips=given.tips)
-        objects = _objects(root, cache, runs, tips=given.tips)
-        others = [
-            *checkpoints(root, [root, *kept]), *variants(root), *clones(root),
-            *_copies(root, runs),
-        ]  # fmt: skip
-        _say([*objects, *others, *ended])
-        _say_runs(root, staying if given.runs else None)
-        if not given.yes:
-            sys.stdout.write("Nothing was removed; `make prune YES=1` (or --yes) does it.\n")
-            return 0
-        remove_finished(root, ended)
-        for one in others:
-            one.remove()
-        forget_worktrees(root)
-        if objects:
-            cache.collect()
+        # DVC looks at all commits for minutes, and knows nothing of a workspace that is made then.
+        with none_begins(root) if given.yes else nullcontext():
+            return _prune(root, given)
     except (PruneError, GitError, WorkspaceError, RecordError, ContentError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except WorkspaceBusyError as error:
         sys.stderr.write(f"{error}\n")
         return BUSY_EXIT_CODE
+
+
+def _prune(root: Path, given: argparse.Namespace) -> int:
+    # Also before looking: what a run has written and not yet recorded looks like a leftover.
+    for place in (root, *workspaces(root)):
+        refuse_if_busy(place)
+    # A run has sent its metrics to the checkout's MLflow.
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(root)
+    find_moved(root)
+    ended, staying = finished(root) if given.runs else ([], {})
+    going = [path for one in ended for path in one.paths]
+    kept = [path for path in kept_workspaces(root) if path not in going]
+    runs = list(kept_runs(root, [root, *kept], tips=given.tips))
+    cache = Cache(root, kept, dict(os.environ), tips=given.tips)
+    objects = _objects(root, cache, runs, tips=given.tips)
+    others = [
+        *checkpoints(root, [root, *kept]), *variants(root), *clones(root),
+        *_copies(root, runs),
+    ]  # fmt: skip
+    _say([*objects, *others, *ended])
+    _say_runs(root, staying if given.runs else None)
+    if not given.yes:
+        sys.stdout.write("Nothing was removed; `make prune YES=1` (or --yes) does it.\n")
+        return 0
+    remove_finished(root, ended)
+    for one in others:
+        one.remove()
+    forget_worktrees(root)
+    if objects:
+        cache.collect()
     sys.stdout.write("Removed.\n")
     return 0
 

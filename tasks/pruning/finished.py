@@ -21,7 +21,6 @@ from tasks.workspace.driver_lock import died_in, refuse_if_busy
 from tasks.workspace.dvc_cache import cache_folder, is_cached, md5
 from tasks.workspace.files import read_json
 from tasks.workspace.git import GitError, git
-from tasks.workspace.held import held
 from tasks.workspace.runs import branch_of
 from tasks.workspace.work_folder import checkpoint_folders
 from tasks.workspace.worktrees import RUNS_FOLDER
@@ -51,7 +50,9 @@ def run_workspaces(root: Path) -> list[Path]:
 
 
 def remove(root: Path, ended: Sequence[Leftover]) -> None:
-    """Remove workspaces, unless a run has started in one of them meanwhile.
+    """Remove workspaces, unless a run has started in one of them since they were looked at.
+
+    Call it where none begins now (`tasks.workspace.worktrees.none_begins`).
 
     Raises:
         WorkspaceBusyError: it has; those before it are gone.
@@ -59,15 +60,13 @@ def remove(root: Path, ended: Sequence[Leftover]) -> None:
     """
     if not ended:
         return
-    # Whoever takes up a workspace holds this, too.
-    with held(root / RUNS_FOLDER / ".lock"):
-        for one in ended:
-            (workspace,) = one.paths
-            refuse_if_busy(workspace)
-            if why := next(reasons_to_stay(root, workspace), ""):
-                raise PruneError(f"{one.name}: {why} now; nothing else was removed")
-            one.remove()
-        git(root, "worktree", "prune")
+    for one in ended:
+        (workspace,) = one.paths
+        refuse_if_busy(workspace)
+        if why := next(reasons_to_stay(root, workspace), ""):
+            raise PruneError(f"{one.name}: {why} now; nothing else was removed")
+        one.remove()
+    git(root, "worktree", "prune")
 
 
 def reasons_to_stay(root: Path, workspace: Path) -> Iterator[str]:

@@ -8,8 +8,9 @@ The checkout that they come from is read, never written.
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def workspaces(root: Path) -> list[Path]:
     return [
         path.parent for folder in folders for path in sorted((root / folder).glob("*/dvc.yaml"))
     ]
+
+
+@contextmanager
+def none_begins(root: Path) -> Iterator[None]:
+    """Nobody makes or takes up a workspace meanwhile: whoever wants to waits."""
+    with ExitStack() as stack:
+        for folder in (VARIANTS_FOLDER, RUNS_FOLDER, STAGES_FOLDER):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(root / folder / ".lock"))
+        yield
 
 
 def checkout_of(place: Path) -> Path:

@@ -4,11 +4,11 @@ Kept are all commits of all branches and tags (`--tips`: only the newest of each
 experiments of `dvc exp run`, what is checked out, the variants that params/ still has, and the runs
 of experiments that experiments/params/ still has. The rest goes: objects of DVC's cache (by DVC
 itself; not of one outside of the checkout, and without asking other clones that use this one's),
-checkpoints that no stage resumes from, workspaces of variants that are no longer described, the
-clone of `make verify`, and MLflow's copies of models that are neither of a kept run nor in
-production, now or before. With `--runs` also the workspaces of runs that were ordered in Prefect
-and have ended, if branch, tag, DVC's cache and MLflow have all that is in them; says of the others
-why they stay. Says first what and how much; removes it with `--yes`.
+checkpoints that no stage resumes from, drafts that a kill has left, workspaces of variants that are
+no longer described, the clone of `make verify`, and MLflow's copies of models that are neither of a
+kept run nor in production, now or before. With `--runs` also the workspaces of runs that were
+ordered in Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is in them;
+says of the others why they stay. Says first what and how much; removes it with `--yes`.
 Exit codes: 0, 2 where DVC or git refuse, 7 while a run is going on here.
 """
 
@@ -29,6 +29,7 @@ from tasks.pruning.leftovers import (
     PruneError,
     checkpoints,
     clones,
+    drafts,
     forget_worktrees,
     kept_workspaces,
     variants,
@@ -78,8 +79,8 @@ def _prune(root: Path, given: argparse.Namespace) -> int:
     cache = Cache(root, kept, dict(os.environ), tips=given.tips)
     objects = _objects(root, cache, runs, tips=given.tips)
     others = [
-        *checkpoints(root, [root, *kept]), *variants(root), *clones(root),
-        *_copies(root, runs),
+        *checkpoints(root, [root, *kept]), *drafts(root, [root, *kept]), *variants(root),
+        *clones(root), *_copies(root, runs),
     ]  # fmt: skip
     _say([*objects, *others, *ended])
     _say_runs(root, staying if given.runs else None)

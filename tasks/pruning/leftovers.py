@@ -8,22 +8,27 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.running.amounts import amount
 from tasks.running.provenance import RECORD
+from tasks.tracking.registered_names import VERDICTS
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
 from tasks.workspace.git import git
+from tasks.workspace.shared_weights import DRAFTS
 from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, idle_stages
 from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
 
 EXPERIMENTS = "experiments/params/*.yaml"
 """Descriptions; the run of one has the workspace of a variant called NAME-VARIANT-seedN."""
+DRAFT_SECONDS = 24 * 3600
+"""A draft exists for as long as it takes to read or send a model; an older one was left."""
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
 
 
@@ -36,7 +41,7 @@ class Leftover:
     """One thing that nothing needs."""
 
     kind: str
-    """DVC's cache, checkpoints, variants, clones of `make verify`, or MLflow's copies."""
+    """DVC's cache, checkpoints, drafts, variants, clones of `make verify`, or MLflow's copies."""
     name: str
     paths: tuple[Path, ...]
 
@@ -146,6 +151,16 @@ def clones(root: Path) -> Iterator[Leftover]:
     """The clone that a verification kept to be looked at."""
     if (root / CLONE).is_dir():
         yield Leftover("clones of `make verify`", CLONE.as_posix(), (root / CLONE,))
+
+
+def drafts(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
+    """Links to weights, and copies, that a kill has left: they keep what the cache lets go."""
+    for place in places:
+        # The gate copies the weights in production beside its verdicts.
+        for path in sorted([*(place / DRAFTS).glob("*"), *(place / VERDICTS).glob("*/")]):
+            # Not its own time of change: a link has that of the weights. Somebody may work now.
+            if time.time() - path.lstat().st_ctime > DRAFT_SECONDS:
+                yield Leftover("drafts", path.relative_to(root).as_posix(), (path,))
 
 
 def _orphaned(root: Path, workspace: Path) -> bool:

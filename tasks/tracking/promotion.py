@@ -160,7 +160,8 @@ def unfit(who: str, why: str) -> str | None:
 def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "") -> ModelVersion:
     """Record the decision on the policy's version; approval makes it `production`.
 
-    The same decision by the same person on the same policy, one after the other, is recorded once.
+    The same decision by the same person on the same policy, one after the other, is recorded once;
+    again where another policy was in production meanwhile.
     The gate's verdict goes along as an artifact of the run that trained the policy.
 
     Raises:
@@ -176,12 +177,14 @@ def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "")
         "reason": decision.why,
         "override": "; ".join(decision.override),
     }
-    if any(version.tags.get(key) != value for key, value in tags.items()):
+    approved = decision.choice == "approve"
+    said_before = all(version.tags.get(key) == value for key, value in tags.items())
+    if not said_before or (approved and _was_replaced(client, version)):
         number = _record(client, version, tags)
         if verdict and version.run_id:
             name = f"promotion/version-{version.version}-decision-{number}.json"
             client.log_text(version.run_id, verdict, name)
-    if decision.choice == "approve":
+    if approved:
         _promote(client, version)
     waits = _with_alias(client, CHALLENGER)
     if waits is not None and waits.version == version.version:
@@ -238,6 +241,13 @@ def _promote(client: MlflowClient, version: ModelVersion) -> None:
         kept = [*before, str(now.version)][-MOST:]
         client.set_registered_model_tag(MODEL, BEFORE, " ".join(kept))
     client.set_registered_model_alias(MODEL, ALIAS, version.version)
+
+
+def _was_replaced(client: MlflowClient, version: ModelVersion) -> bool:
+    """Whether it was in production and another is now: to approve it again is a new decision."""
+    now = _with_alias(client, ALIAS)
+    before = client.get_registered_model(MODEL).tags.get(BEFORE, "").split()
+    return now is not None and now.version != version.version and str(version.version) in before
 
 
 def _record(client: MlflowClient, version: ModelVersion, tags: dict[str, str]) -> int:

@@ -112,6 +112,20 @@ def test_a_decision_is_recorded_on_the_version_of_the_policy_and_on_its_run(root
     assert [file.path for file in files] == [f"promotion/version-{held.version}-decision-2.json"]
 
 
+def test_who_approves_a_policy_again_after_another_has_decided_anew(root: Path) -> None:
+    """With the same words as before, too: else nothing says who has put it there."""
+    first, second = candidate(root, "r1"), candidate(root, "r2")
+    for chosen in (first, second, first, first):
+        decide(root, chosen, APPROVE)
+
+    held = in_production(root)
+    assert held is not None
+    assert held.tags["dvc.md5"] == "r100.dir"
+    assert [key for key in sorted(held.tags) if key.startswith("decision.")] == [
+        "decision.1", "decision.2"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [("x" * 2001, "why: expected at most 2,000 letters, found 2,001"),

@@ -33,6 +33,7 @@ give 0. GRPO's mean of each response's mean loss is the mean over all tokens her
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from rlhf.masked import keep, masked_variance, noise_floor, sequence_sums
 from rlhf.shapes import PerPrompt, PerToken, ResponseMask, Scalar
@@ -99,7 +100,8 @@ def grpo(
     advantages = returns - returns.mean(dim=1, keepdim=True)
     if divide_by_std:
         variance = advantages.square().sum(dim=1, keepdim=True) / (samples_per_prompt - 1)
-        constant = variance <= noise_floor(returns, torch.ones_like(returns, dtype=torch.bool))
+        # Of each prompt its own: the rounding of returns in the millions is not that of others.
+        constant = variance <= noise_floors(returns)
         scale = torch.where(constant, 0.0, torch.where(constant, 1.0, variance).rsqrt())
         advantages = advantages * scale
     return _at_every_token(advantages, returns, response_mask)
@@ -123,6 +125,12 @@ def explained_variance(values: PerToken, returns: PerToken, mask: ResponseMask) 
     constant = variance <= noise_floor(returns, mask)
     unexplained = masked_variance(returns - values, mask)
     return torch.where(constant, 0.0, 1 - unexplained / variance)
+
+
+def noise_floors(groups: PerPrompt) -> Tensor:
+    """`noise_floor` of the numbers of each prompt by themselves, (prompts, 1)."""
+    every = torch.ones_like(groups[0], dtype=torch.bool)
+    return torch.stack([noise_floor(own, every) for own in groups]).unsqueeze(1)
 
 
 def _grouped_returns(

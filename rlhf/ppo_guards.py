@@ -6,8 +6,9 @@ Each raises an error with the iteration, what was found and what to try.
 import math
 from collections.abc import Mapping
 
+from rlhf.advantages import noise_floors
 from rlhf.batches import Rollout
-from rlhf.masked import keep, noise_floor
+from rlhf.masked import keep
 from rlhf.params.ppo import PPOParams
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
 
@@ -61,8 +62,8 @@ def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -
     if len(scores) == 1:
         return 0
     compared = scores.view(-1, params.samples_per_prompt if grouped else len(scores))
-    spread = compared.var(dim=1, unbiased=False).amax()
-    flat = flat + 1 if bool(spread <= noise_floor(scores, scores.isfinite())) else 0
+    spreads = compared.var(dim=1, unbiased=False, keepdim=True)
+    flat = flat + 1 if bool((spreads <= noise_floors(compared)).all()) else 0
     if params.flat_rollouts is not None and flat >= params.flat_rollouts:
         same = "the same score as the others to its prompt" if grouped else "the same score"
         raise TrainingStopped(

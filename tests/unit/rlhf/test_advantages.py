@@ -275,6 +275,15 @@ def test_s61_s62_a_prompt_is_compared_with_itself_only(estimator):
     assert torch.equal(moved, before[order])
 
 
+def test_s62_a_prompt_with_returns_in_the_millions_leaves_the_others_what_they_learn(assert_close):
+    """A function that gives -1e6 for what it cannot read, beside answers of 0 and 1."""
+    rewards = torch.tensor([[-1e6], [0.0], [1.0], [0.0]])
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    found = grpo(rewards, mask, samples_per_prompt=2, divide_by_std=True).advantages
+    half = 0.5**0.5
+    assert_close(found[:, 0], [-half, half, half, -half], rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("samples", [1, 5])
 def test_rows_that_make_no_whole_groups_are_refused(samples):
     rewards, mask = random_responses(4)

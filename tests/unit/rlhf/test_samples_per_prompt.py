@@ -286,3 +286,5 @@ def test_scores_that_differ_between_prompts_only_are_flat_where_responses_are_co
         count_flat(by_prompt, 1, 0, settings)
     for other in ("gae", "reinforce_pp"):
         assert count_flat(by_prompt, 1, 0, grouped(other, samples=2, flat_rollouts=2)) == 0
+    # What is rounding beside a million is none beside 1.
+    assert count_flat(scored([-1e6, -1e6, 0.0, 1.0]), 1, 0, settings) == 0

@@ -17,7 +17,8 @@ from rlhf.actor_critic import (
     VALUE_FUNCTION,
     load_value_function,
 )
-from rlhf.chat import encode_prompt
+from rlhf.chat import Prompt, encode_prompt
+from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
 from rlhf.model_folders import ModelFolderError
@@ -34,7 +35,8 @@ from rlhf.ppo import train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
-from rlhf.rule_rewards import RuleRewards, build_rule_rewards
+from rlhf.rule_rewards import LearnedScore, RuleRewards, build_rule_rewards
+from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, load_special_ids, special_ids
 from rlhf.templates import render
@@ -90,16 +92,20 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     """
     policy = root / f"models/rounds/{key}/policy"
     params = _params_of(policy / "manifest.json")
-    reward_model = None
-    if params.rewards.learned > 0:
-        reward_model = load_scorer(root / f"models/rounds/{key}/reward", compute.device)
+    reward_model, by_text, folder = None, None, root / f"models/rounds/{key}/reward"
+    if params.rewards.learned > 0 and reads_text(folder):
+        by_text = _text_scorer(folder, compute)
+    elif params.rewards.learned > 0:
+        reward_model = load_scorer(folder, compute.device)
     actor = build_actor(load_policy(policy, compute.device), params)
     if actor.value_head is not None and (policy / VALUE_FUNCTION).is_file():
         load_value_function(actor, policy)
     tokenizer = load_tokenizer(policy)
     with (root / "data/prepared/prompts/heldout.jsonl").open(encoding="utf-8") as file:
-        rows = [encode_prompt(tokenizer, json.loads(line)["prompt"]) for line in file]
-    prompts = [row for row in rows if len(row) <= params.max_prompt_tokens]
+        rows = [json.loads(line)["prompt"] for line in file]
+    encoded = [encode_prompt(tokenizer, row) for row in rows]
+    prompts = [ids for ids in encoded if len(ids) <= params.max_prompt_tokens]
+    texts = {tuple(ids): row for ids, row in zip(encoded, rows, strict=True)}
     asked = prompts[: params.rollout_size // params.samples_per_prompt]
     responses = len(asked) * params.samples_per_prompt
     return World(
@@ -112,9 +118,23 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         tokenizer=tokenizer,
         prompts=asked,
         params=replace(params, lora=None, rollout_size=responses),
-        rules=build_rule_rewards(params.rewards, tokenizer),
+        rules=build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=texts),
         tokens=load_special_ids(policy, tokenizer),
     )
+
+
+def _text_scorer(folder: Path, compute: Compute) -> LearnedScore:
+    """The scores of a reward model that has other words than the policy."""
+    model, encoder = load_classifier(folder, compute.device), load_text_encoder(folder)
+
+    def scores(
+        prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
+    ) -> list[float]:
+        texts = zip(prompts, responses, finished, strict=True)
+        rows = [encoder.encode(prompt, text, finished=end) for prompt, text, end in texts]
+        return score_rows(model, rows, pad_id=encoder.pad_id, compute=compute)
+
+    return scores
 
 
 def _params_of(manifest: Path) -> PPOParams:

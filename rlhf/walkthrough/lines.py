@@ -72,12 +72,15 @@ def _scoring(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
 def _credit(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
     params, done = world.params, step.configured
     sums = sequence_sums(done.rewards, step.rollout.response_mask)
+    reward, total, where = f"−β·{params.kl_estimator}_t, and + s", "s − β·KL", ""
+    if params.kl_in == "loss":
+        reward, total, where = "0, but s", "s", f"; β·{params.kl_estimator} is in the loss"
     yield (
-        f"5 REWARDS     r_t = −β·k1_t, and + s (less penalties) at the last real token; "
+        f"5 REWARDS     r_t = {reward} (less penalties) at the last real token{where}; "
         f"β = {done.kl_coef:g}"
     )
     yield (
-        f"    rewards {_shape(done.rewards)}: a response's sum is s − β·KL: mean "
+        f"    rewards {_shape(done.rewards)}: a response's sum is {total}: mean "
         f"{sums.mean():+.3f}, of {row} {sums[row]:+.3f}"
     )
     yield f"6 ADVANTAGES  {_formula(params)}"

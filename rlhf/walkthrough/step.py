@@ -76,7 +76,8 @@ def _outcome(
     world: World, rollout: Rollout, kl_coef: float, *, compute: Compute, seeds: Seeds
 ) -> Outcome:
     moved = world.models._replace(actor=copy.deepcopy(world.models.actor))
-    training = PPOTraining(moved, world.params)
+    # Where the KL is in the loss, the update asks the controller.
+    training = PPOTraining(moved, replace(world.params, kl_coef=kl_coef))
     rewards, _ = compute_rewards(rollout, world.params, kl_coef=kl_coef)
     batch = build_batch(rollout, rewards, world.params)
     metrics = update(training, batch, world.params, _last(world), compute=compute, seeds=seeds)

@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from rlhf.actor_critic import build_actor_critic, save_value_function
+from rlhf.chat import decode_rows
+from rlhf.classifiers import load_classifier, load_text_encoder
 from rlhf.masked import sequence_sums
 from rlhf.params.ppo import PPOParams
 from rlhf.params.sampling import SamplingParams
+from rlhf.pretrain import train_tokenizer
+from rlhf.scoring import score_rows
 from rlhf.seeding import Seeds
 from rlhf.walkthrough.__main__ import main
 from rlhf.walkthrough.lines import tell
@@ -86,6 +90,18 @@ def test_both_updates_start_from_the_same_weights_and_leave_the_world_as_it_was(
     assert again.at_zero.metrics == step.at_zero.metrics
 
 
+def test_at_zero_means_zero_where_the_kl_is_in_the_loss():
+    world, _ = small()
+    params = replace(world.params, kl_in="loss", kl_estimator="k2")
+    step = take_step(replace(world, params=params), compute=COMPUTE, seeds=Seeds(0))
+    mask = step.rollout.response_mask
+    assert torch.equal(step.configured.rewards, step.at_zero.rewards)
+    assert not torch.equal(step.configured.logprobs[mask], step.at_zero.logprobs[mask])
+    text = "".join(tell(replace(world, params=params), step))
+    assert "in the loss" in text
+    assert "s − β·KL" not in text
+
+
 def write_round(root: Path, params: PPOParams, key: str = "r2") -> None:
     """What a round leaves behind, with tiny models."""
     tokenizer = tiny.tokenizer()
@@ -135,6 +151,24 @@ def test_a_round_without_a_value_function_is_walked_with_its_own_estimator(tmp_p
     assert_readable(text)
     assert sum("no value function" in line for line in text) == 1
     assert [line for line in text if "λ" in line or "value loss" in line] == []
+
+
+def test_a_reward_model_with_words_of_its_own_reads_text(tmp_path: Path, assert_close):
+    write_round(tmp_path, PARAMS)
+    folder, classifier = tmp_path / "models/rounds/r2/reward", tiny.classifier()
+    classifier.config.update({"reads_text": True, "score_mean": 0.1, "score_std": 0.5})
+    classifier.save_pretrained(folder)
+    train_tokenizer(tiny.LINES, 290).save_pretrained(folder)
+
+    world = load_world(tmp_path, "r2", COMPUTE)
+    rollout = take_step(world, compute=COMPUTE, seeds=Seeds(0)).rollout
+
+    said = decode_rows(world.tokenizer, rollout.response_ids, rollout.response_mask)
+    rows = zip(tiny.LINES, said, rollout.ended.tolist(), strict=True)
+    encoder, judge = load_text_encoder(folder), load_classifier(folder, COMPUTE.device)
+    read = [encoder.encode(prompt, text, finished=end) for prompt, text, end in rows]
+    expected = score_rows(judge, read, pad_id=encoder.pad_id, compute=COMPUTE)
+    assert_close(rollout.scores, expected, rtol=0, atol=1e-5)
 
 
 def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):

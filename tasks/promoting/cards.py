@@ -19,7 +19,11 @@ from tasks.tracking.registered_names import registered_name, round_of
 from tasks.workspace.work_folder import GUARDS
 
 MODEL_CARD, DATA_CARD = "model-card.md", "data-card.md"
-JUDGES = {"gold": "the embedded task's rubric (gold)", "reward_model": "the round's reward model"}
+JUDGES = {
+    "gold": "the embedded task's rubric (gold)",
+    "reward_model": "the round's reward model",
+    "mixed_reward": "the round's reward model and rules",
+}
 MEASURES = (
     ("gold", "gold score (of 10)"),
     ("win_rate_vs_sft", "win rate over SFT"),

@@ -43,7 +43,7 @@ def worth(found: Mapping[str, Any]) -> str:
         verdict = "No"
     measure = "gold"
     if found["judge"] != "gold":
-        judge = {"reward_model": "reward model", "rules": "reward"}[found["judge"]]
+        judge = "reward model" if found["judge"] == "reward_model" else "reward"
         verdict = f"{verdict}, as far as the {judge} that both were chosen by can tell"
         measure = "score"
     ppo, best = (_written(found[one]["mean"]) for one in ("ppo", "best"))

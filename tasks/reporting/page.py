@@ -43,6 +43,13 @@ PANELS = (
 )  # fmt: skip
 RULED = ("Score", "by ppo.rewards, on the policy's own samples; no reward model takes part")
 """Title and note of the first panel where no reward model scores."""
+MIXED = ("Score", "by ppo.rewards, on the policy's own samples: the weighted sum of the round's "
+         "reward model and of rules")  # fmt: skip
+"""The same where it does beside rules."""
+BESIDE = frozenset(
+    f"ppo.rewards.{name}" for name in ("length", "relevance", "format", "sentiment", "function")
+)
+"""What gives a rule a part of the score, where it is neither 0 nor null."""
 LOSSES = (
     ("base", "Pre-training loss", "nats per token"),
     ("sft", "SFT loss", "nats per token"),
@@ -120,6 +127,7 @@ def render_page(data: ReportData) -> str:
         no_gain=rounds_without_gain(data.results),
         bar=_win_rate_bar,
         ruled=_ruled(data),
+        mixed=_mixed(data),
         gold_kl=gold_against_kl(data.results["policies"]),
         best_of_n=_best_of_n(data.results),
         panels=_panels(data),
@@ -172,6 +180,11 @@ def _ruled(data: ReportData) -> bool:
     return any(one.key == "ppo.rewards.learned" and not one.value for one in data.changed)
 
 
+def _mixed(data: ReportData) -> bool:
+    """Whether rules or a function score the responses beside a reward model."""
+    return not _ruled(data) and any(one.key in BESIDE and one.value for one in data.changed)
+
+
 def _win_rate_bar(estimate: Mapping[str, float]) -> Markup:
     low, high = estimate.get("low", estimate["mean"]), estimate.get("high", estimate["mean"])
     return interval_bar(estimate["mean"], low, high, (0.0, 1.0))
@@ -194,8 +207,8 @@ def _panels(data: ReportData) -> list[Panel]:
         curve = data.curves.by_metric.get(metric)
         if curve is not None and curve.points:
             marks = _marks(data, metric)
-            if metric == "objective/score" and _ruled(data):
-                title, note = RULED
+            if metric == "objective/score" and (_ruled(data) or _mixed(data)):
+                title, note = RULED if _ruled(data) else MIXED
             share = metric == "policy/clip_fraction"
             drawing = line_panel(data.curves, curve, title, marks, from_zero=share)
             panels.append(Panel(title, note, drawing))

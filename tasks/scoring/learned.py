@@ -1,4 +1,4 @@
-"""Scores of responses by what rewards a round: its reward model, or rules where it has none."""
+"""Scores of responses by what rewards a round: its reward model, rules, or both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +30,13 @@ class Texts:
     """Ids of each prompt with its response."""
 
 
-def rewarded_by(folder: Path, rewards: RewardMixParams) -> Literal["reward_model", "rules"]:
-    """What a round's scores come from: the reward model of its folder, or rules alone."""
-    there = rewards.learned > 0 and (folder / "config.json").is_file()
-    return "reward_model" if there else "rules"
+def rewarded_by(
+    folder: Path, rewards: RewardMixParams
+) -> Literal["reward_model", "rules", "mixed_reward"]:
+    """What a round's scores come from: the reward model of its folder, rules alone, or both."""
+    if rewards.learned == 0 or not (folder / "config.json").is_file():
+        return "rules"
+    return "mixed_reward" if rewards.rules() else "reward_model"
 
 
 def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
@@ -58,12 +61,23 @@ def score_responses(
 ) -> list[float]:
     """Normalised scores of the round's reward model, for the exact tokens where it reads them.
 
-    A round that has none, or gives it no weight, has the weighted sum of its rules.
+    With rules beside it the weighted sum that PPO raised; without a reward model, or a weight of
+    it, that of the rules.
     """
-    if rewarded_by(folder, rewards) == "rules":
-        rules = build_rule_rewards(rewards, load_tokenizer(SFT))
-        assert rules is not None, "reward.model none needs ppo.rewards.learned 0"
-        return rules.score(texts.prompts, texts.responses, texts.finished)
+    kind = rewarded_by(folder, rewards)
+    if kind == "reward_model":
+        return _learned_scores(folder, texts, compute)
+    rules = build_rule_rewards(rewards, load_tokenizer(SFT))
+    assert rules is not None, "reward.model none needs ppo.rewards.learned 0"
+    given = rules.score(texts.prompts, texts.responses, texts.finished)
+    if kind == "rules":
+        return given
+    learned = _learned_scores(folder, texts, compute)
+    return [rewards.learned * one + other for one, other in zip(learned, given, strict=True)]
+
+
+def _learned_scores(folder: Path, texts: Texts, compute: Compute) -> list[float]:
+    """Normalised scores of a reward model alone."""
     by_text = text_scorer(folder, compute)
     if by_text is not None:
         return by_text(texts.prompts, texts.responses, texts.finished)

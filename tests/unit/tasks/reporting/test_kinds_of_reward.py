@@ -24,6 +24,10 @@ def test_scores_by_rules_are_not_called_a_reward_models(world: Path, tmp_path: P
     assert "learning from preferences" not in ruled
     learned = page(world, tmp_path, ChangedParam("ppo.rewards.learned", 0.5, 1.0))
     assert [words for words in model if words in learned] == list(model)
+    mixed = page(world, tmp_path, ChangedParam("ppo.rewards.format", 0.2, 0.0))
+    assert not [words for words in model if words in mixed]
+    assert "the score by ppo.rewards chooses one" in mixed
+    assert "no reward model takes part" not in mixed
 
 
 def test_a_round_without_a_reward_model_has_no_accuracy_in_the_table() -> None:

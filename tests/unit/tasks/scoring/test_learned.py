@@ -34,13 +34,26 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "reward"
 
 
-def test_a_reward_model_that_counts_gives_the_scores(judge: Path):
+def learned_scores() -> list[float]:
     model = tiny.classifier()
     with torch.no_grad():
-        expected = [float(model(torch.tensor([row])).logits[0, 0]) for row in TEXTS.rows]
-    assert rewarded_by(judge, TWO_WORDS) == "reward_model"
-    found = score_responses(judge, TEXTS, TWO_WORDS, tiny.COMPUTE)
-    assert found == pytest.approx(expected, abs=1e-5)
+        return [float(model(torch.tensor([row])).logits[0, 0]) for row in TEXTS.rows]
+
+
+def test_a_reward_model_that_counts_alone_gives_the_scores(judge: Path):
+    alone = RewardMixParams()
+    assert rewarded_by(judge, alone) == "reward_model"
+    found = score_responses(judge, TEXTS, alone, tiny.COMPUTE)
+    assert found == pytest.approx(learned_scores(), abs=1e-5)
+
+
+def test_rules_beside_a_reward_model_count_as_they_do_in_ppo(judge: Path):
+    """Two words are the target: 3 times 1; six are beyond twice as many: 0."""
+    mixed = replace(TWO_WORDS, learned=0.5)
+    assert rewarded_by(judge, mixed) == "mixed_reward"
+    one, other = learned_scores()
+    found = score_responses(judge, TEXTS, mixed, tiny.COMPUTE)
+    assert found == pytest.approx([0.5 * one + 3.0, 0.5 * other], abs=1e-5)
 
 
 def test_a_reward_model_without_weight_is_not_asked(judge: Path):

@@ -10,6 +10,7 @@ from rlhf.advantages import noise_floors
 from rlhf.batches import Rollout
 from rlhf.masked import keep
 from rlhf.params.ppo import PPOParams
+from rlhf.reward_shaping import penalise_length
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
 
 SOURCES: Mapping[str, str] = {
@@ -56,9 +57,11 @@ def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
 def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -> int:
     """How many rollouts in a row, this one included, gave every response the same score.
 
-    Where the responses to a prompt are compared, every response to the same prompt.
+    Where the responses to a prompt are compared, every response to the same prompt. Where length
+    costs something, scores are those less its price: among right answers the short ones are better.
     """
-    scores, grouped = rollout.scores, params.compares_responses()
+    grouped, price = params.compares_responses(), params.length_penalty
+    scores = penalise_length(rollout.scores, rollout.response_mask, per_token=price)
     if len(scores) == 1:
         return 0
     compared = scores.view(-1, params.samples_per_prompt if grouped else len(scores))

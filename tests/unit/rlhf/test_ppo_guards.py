@@ -104,6 +104,14 @@ def test_scores_that_do_not_differ_stop_the_round(limit, done):
     assert training.iteration == done
 
 
+def test_equal_scores_are_not_flat_where_length_costs_something():
+    settings = params(iterations=3, flat_rollouts=1, length_penalty=0.1)
+    done = run(flat_training(settings), settings)
+    assert len(done) == 3
+    lengths = done[0].rollout.response_mask.sum(dim=1)
+    assert lengths.min() < lengths.max()
+
+
 def test_scores_that_differ_again_are_counted_anew():
     settings = params(iterations=4, flat_rollouts=3)
     training = flat_training(settings)

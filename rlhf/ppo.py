@@ -36,7 +36,7 @@ from rlhf.draws import draw_table
 from rlhf.importance_weights import ImportanceWeights, importance_weights
 from rlhf.masked import masked_mean, rescale, sequence_sums, whiten
 from rlhf.params.ppo import PPOParams
-from rlhf.ppo_guards import check_finite, check_kl, count_flat
+from rlhf.ppo_guards import check_finite, check_kl, end_of_flat
 from rlhf.ppo_metrics import PPOMetrics
 from rlhf.ppo_update import PPOTraining, micro_batches, update
 from rlhf.reward_shaping import (
@@ -74,19 +74,18 @@ def train(
 ) -> Iterator[Iteration]:
     """Run the round; yields after each iteration. `rules` turns learned scores into mixed ones.
 
-    A round whose KL budget is used up ends; its last iteration says so.
+    A round whose KL budget is used up, or that has learnt what its reward tells apart, ends; its
+    last iteration says so.
 
     Raises:
-        TrainingStopped: the KL alarm or limit, or scores that do not differ.
+        TrainingStopped: the KL alarm or limit, or scores that do not differ, and are no higher than
+            at the beginning.
         SelfCheckError: something had moved before an update's first step.
         NonFiniteError: a score, log-probability, loss, gradient or weight was not finite.
     """
     while training.iteration < params.iterations and training.end is None:
         iteration = training.iteration
-        asked = params.rollout_size // params.samples_per_prompt
-        chosen = each_repeated(
-            _choose_prompts(prompts, asked, iteration, seeds), params.samples_per_prompt
-        )
+        chosen = _choose_prompts(prompts, params, iteration, seeds)
         rollout = collect_rollout(
             training.sampling_models(compute),
             chosen,
@@ -102,7 +101,8 @@ def train(
         if rules is not None:
             rollout, components = rules.mix(rollout)
         check_finite(rollout, iteration)
-        training.flat_rollouts = count_flat(rollout, training.flat_rollouts, iteration, params)
+        training.flat.take(rollout, params)
+        learnt = end_of_flat(rollout, training.flat, iteration + 1, params)
         kl_coef = training.controller.coef
         rewards, clipped = compute_rewards(rollout, params, kl_coef=kl_coef)
         batch = build_batch(rollout, rewards, params)
@@ -110,7 +110,7 @@ def train(
         check_kl(kl, iteration, params)
         updated = update(training, batch, params, iteration, compute=compute, seeds=seeds)
         training.finish_iteration(kl, len(rollout))
-        training.end = _budget_used(kl, training.iteration, params)
+        training.end = learnt or _budget_used(kl, training.iteration, params)
         metrics = PPOMetrics(
             **({} if training.models.sampler is None else _sampled_elsewhere(rollout, params)),
             kl=kl,
@@ -224,10 +224,14 @@ def _estimated(rewards: Tensor, rollout: Rollout, params: PPOParams) -> Advantag
 
 
 def _choose_prompts(
-    prompts: Sequence[Sequence[int]], count: int, iteration: int, seeds: Seeds
+    prompts: Sequence[Sequence[int]], params: PPOParams, iteration: int, seeds: Seeds
 ) -> list[Sequence[int]]:
-    """The iteration's slice of an endless order, reshuffled whenever it has been used up."""
+    """The iteration's slice of an endless order, reshuffled whenever it has been used up.
+
+    Each prompt as often as it is to be responded to.
+    """
     chosen: list[Sequence[int]] = []
+    count = params.rollout_size // params.samples_per_prompt
     position = iteration * count
     while len(chosen) < count:
         epoch, index = divmod(position, len(prompts))
@@ -235,7 +239,7 @@ def _choose_prompts(
         taken = order[index : index + count - len(chosen)].tolist()
         chosen += [prompts[row] for row in taken]
         position += len(taken)
-    return chosen
+    return each_repeated(chosen, params.samples_per_prompt)
 
 
 def _budget_used(kl: float, done: int, params: PPOParams) -> str | None:

@@ -5,6 +5,9 @@ Each raises an error with the iteration, what was found and what to try.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from rlhf.advantages import noise_floors
 from rlhf.batches import Rollout
@@ -12,6 +15,23 @@ from rlhf.masked import keep
 from rlhf.params.ppo import PPOParams
 from rlhf.reward_shaping import penalise_length
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
+
+
+@dataclass
+class Flat:
+    """What is known of a round's rollouts whose responses all have one score."""
+
+    in_a_row: int = 0
+    """Such rollouts up to now, without another between them."""
+    first_score: float | None = None
+    """The mean of the round's first rollout, less the price of length."""
+
+    def take(self, rollout: Rollout, params: PPOParams) -> None:
+        """Count one more rollout."""
+        self.in_a_row = self.in_a_row + 1 if is_flat(rollout, params) else 0
+        if self.first_score is None:
+            self.first_score = priced_scores(rollout, params).mean().item()
+
 
 SOURCES: Mapping[str, str] = {
     "logprobs": "the policy's log-probabilities",
@@ -54,28 +74,58 @@ def check_kl(kl: float, iteration: int, params: PPOParams) -> None:
         )
 
 
-def count_flat(rollout: Rollout, flat: int, iteration: int, params: PPOParams) -> int:
-    """How many rollouts in a row, this one included, gave every response the same score.
+def priced_scores(rollout: Rollout, params: PPOParams) -> Tensor:
+    """Scores (batch,) less the price of length: among right answers the short ones are better."""
+    return penalise_length(rollout.scores, rollout.response_mask, per_token=params.length_penalty)
 
-    Where the responses to a prompt are compared, every response to the same prompt. Where length
-    costs something, scores are those less its price: among right answers the short ones are better.
+
+def is_flat(rollout: Rollout, params: PPOParams) -> bool:
+    """Whether all responses have one score: nothing can be learnt from them.
+
+    Where the responses to a prompt are compared, all responses to the same prompt.
     """
-    grouped, price = params.compares_responses(), params.length_penalty
-    scores = penalise_length(rollout.scores, rollout.response_mask, per_token=price)
+    scores = priced_scores(rollout, params)
     if len(scores) == 1:
-        return 0
-    compared = scores.view(-1, params.samples_per_prompt if grouped else len(scores))
+        return False
+    groups = params.samples_per_prompt if params.compares_responses() else len(scores)
+    compared = scores.view(-1, groups)
     spreads = compared.var(dim=1, unbiased=False, keepdim=True)
-    flat = flat + 1 if bool((spreads <= noise_floors(compared)).all()) else 0
-    if params.flat_rollouts is not None and flat >= params.flat_rollouts:
-        same = "the same score as the others to its prompt" if grouped else "the same score"
-        raise TrainingStopped(
-            f"iteration {iteration + 1}: the last {flat} rollouts gave every response {same} "
-            f"({scores[0].item():.4g}), so there is nothing to learn (flat_rollouts). Try another "
-            "reward (model, function or rule), a higher sampling temperature or a larger "
-            f"{'samples_per_prompt' if grouped else 'rollout_size'}"
+    return bool((spreads <= noise_floors(compared)).all())
+
+
+def end_of_flat(rollout: Rollout, flat: Flat, done: int, params: PPOParams) -> str | None:
+    """Why the round ends once so many rollouts in a row were flat; None where it goes on.
+
+    Scores that differed at first, and are higher now, are those of a policy that has learnt what
+    there was: it is kept.
+
+    Args:
+        rollout: the newest.
+        flat: what is known of it and of those before.
+        done: iterations, this one included.
+        params: of the round.
+
+    Raises:
+        TrainingStopped: nothing was learnt, or what was learnt is lost.
+    """
+    if params.flat_rollouts is None or flat.in_a_row < params.flat_rollouts:
+        return None
+    grouped, score = params.compares_responses(), priced_scores(rollout, params).mean().item()
+    same = "the same score as the others to its prompt" if grouped else "the same score"
+    found = f"the last {flat.in_a_row} rollouts gave every response {same} ({score:.4g})"
+    assert flat.first_score is not None
+    if flat.in_a_row < done and score > flat.first_score:
+        if done == params.iterations:
+            return None
+        return (
+            f"{found}, {flat.first_score:.4g} in the first: nothing is left to learn "
+            f"(flat_rollouts); PPO ends after {done} of {params.iterations} iterations"
         )
-    return flat
+    raise TrainingStopped(
+        f"iteration {done}: {found}, so there is nothing to learn (flat_rollouts). Try another "
+        "reward (model, function or rule), a higher sampling temperature or a larger "
+        f"{'samples_per_prompt' if grouped else 'rollout_size'}"
+    )
 
 
 def check_first_step(metrics: Mapping[str, float], iteration: int) -> None:

@@ -7,6 +7,7 @@ size of the micro-batches changes neither, nor does the number of processes.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from rlhf.optimisers import (
 )
 from rlhf.params.optimiser import OptimiserParams
 from rlhf.params.ppo import PPOParams
-from rlhf.ppo_guards import check_first_step, check_losses
+from rlhf.ppo_guards import Flat, check_first_step, check_losses
 from rlhf.ppo_metrics import UpdateMetrics
 from rlhf.ppo_objective import Part, Setting, losses
 from rlhf.rollouts import MicroBatches, PPOModels
@@ -55,7 +56,7 @@ class PPOTraining:
             self.average = WeightAverage(actor.lm, params.average_decay)
         self._value_only = params.value_warmup_iterations
         self.iteration = 0
-        self.flat_rollouts = 0
+        self.flat = Flat()
         self.end: str | None = None
         """Why the round ended although iterations are left."""
 
@@ -68,7 +69,7 @@ class PPOTraining:
             "controller": self.controller.state_dict(),
             "average": _state_of(self.average),
             "iteration": self.iteration,
-            "flat_rollouts": self.flat_rollouts,
+            "flat": asdict(self.flat),
             "end": self.end,
         }
 
@@ -82,7 +83,7 @@ class PPOTraining:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.iteration = state["iteration"]
-        self.flat_rollouts = state["flat_rollouts"]
+        self.flat = Flat(**state["flat"])
         self.end = state["end"]
 
     def sampling_models(self, compute: Compute) -> PPOModels:

@@ -66,10 +66,12 @@ def fresh(
 
 
 def run(
-    training, params, *, prompts=PROMPTS, seed=0, stop=None, compute=COMPUTE
+    training, params, *, prompts=PROMPTS, seed=0, stop=None, compute=COMPUTE, rules=None
 ) -> list[Iteration]:
     result = []
-    for iteration in train(training, prompts, params, TOKENS, compute=compute, seeds=Seeds(seed)):
+    for iteration in train(
+        training, prompts, params, TOKENS, compute=compute, seeds=Seeds(seed), rules=rules
+    ):
         result.append(iteration)
         if training.iteration == stop:
             break

@@ -91,7 +91,8 @@ class PPOParams:
     kl_limit: Positive | None = None
     """Stop with an error when a rollout's mean KL per response is above this many nats."""
     flat_rollouts: Count | None = 3
-    """Stop after so many rollouts in a row that give every response one score; null never stops."""
+    """End after so many rollouts in a row that give every response one score: with an error, unless
+    scores had differed and are higher than in the first rollout; null never does."""
     target_approx_kl: Positive | None = None
     """Skip the rest of an update when a pass moves the policy further than this per token."""
     advantage: Literal["gae", "rloo", "grpo", "reinforce_pp"] = "gae"

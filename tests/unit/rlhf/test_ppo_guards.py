@@ -2,6 +2,8 @@
 
 import copy
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from rlhf.logits import before_response
 from rlhf.ppo_guards import check_first_step, check_losses
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
+from rlhf.rule_rewards import RuleRewards
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped
 from tests import tiny
 from tests.ppo_world import assert_same_weights, fresh, params, run
@@ -116,12 +119,56 @@ def test_scores_that_differ_again_are_counted_anew():
     settings = params(iterations=4, flat_rollouts=3)
     training = flat_training(settings)
     run(training, settings, stop=2)
-    assert training.flat_rollouts == 2
+    assert training.flat.in_a_row == 2
     training.models.reward_model.head.weight.data.normal_(
         generator=torch.Generator().manual_seed(0)
     )
     run(training, settings)
-    assert training.flat_rollouts == 0
+    assert training.flat.in_a_row == 0
+
+
+class Judged(RuleRewards):
+    """Rules whose scores are given: of the first response, and of all others."""
+
+    def __init__(self, *given: tuple[float, float]):
+        object.__setattr__(self, "given", iter(given))  # It is frozen.
+
+    def __repr__(self) -> str:
+        return "rules"
+
+    def mix(self, rollout):
+        first, others = next(self.given)
+        scores = torch.full_like(rollout.scores, others)
+        scores[0] = first
+        return replace(rollout, scores=scores), {}
+
+
+@pytest.mark.parametrize(
+    ("means", "end"),
+    [
+        # Right answers to all: what was learnt is kept.
+        ([(1, 0), (1, 1), (1, 1), (1, 1)], r"the last 2 rollouts .* \(1\), 0\.125 in the first: .*"
+         r"after 3 of 4 iterations"),
+        # In the last iteration there is nothing to end early.
+        ([(1, 0), (0, 1), (1, 1), (1, 1)], None),
+        # No better than at the beginning: it is lost, or was never there.
+        ([(1, 0), (0, 0), (0, 0), (0, 0)], TrainingStopped),
+        ([(1, 1), (1, 1), (1, 1), (1, 1)], TrainingStopped),
+        ([(0, 0), (1, 1), (1, 1), (1, 1)], TrainingStopped),
+    ],
+)  # fmt: skip
+def test_a_policy_that_has_learnt_what_there_was_ends_its_round_and_stays(means, end):
+    settings = params(iterations=4, flat_rollouts=2)
+    training = fresh(settings)
+    if end is TrainingStopped:
+        with pytest.raises(TrainingStopped, match="so there is nothing to learn"):
+            run(training, settings, rules=Judged(*means))
+        return
+    done = run(training, settings, rules=Judged(*means))
+    assert len(done) == training.iteration == (4 if end is None else 3)
+    assert (training.end is None) == (end is None)
+    assert end is None or re.fullmatch(f"{end}", training.end), training.end
+    assert done[-1].end == training.end
 
 
 def test_s54_how_many_rollouts_were_flat_is_in_the_checkpoint():

@@ -11,7 +11,7 @@ from rlhf.batches import PPOBatch, Rollout
 from rlhf.masked import whiten
 from rlhf.params.kl import AdaptiveKLParams
 from rlhf.ppo import build_batch, compute_rewards
-from rlhf.ppo_guards import count_flat
+from rlhf.ppo_guards import Flat, end_of_flat, is_flat
 from rlhf.stopping import TrainingStopped
 from tests.ppo_world import ONE_STEP, assert_same_weights, fresh, metrics_of, params, run
 
@@ -277,14 +277,14 @@ def scored(scores: list[float]) -> Rollout:
 
 @pytest.mark.parametrize("advantage", ["rloo", "grpo"])
 def test_scores_that_differ_between_prompts_only_are_flat_where_responses_are_compared(advantage):
-    settings = grouped(advantage, samples=2, flat_rollouts=2)
+    settings = grouped(advantage, samples=2, flat_rollouts=1)
     by_prompt, within = scored([3.0, 3.0, -1.0, -1.0]), scored([3.0, 3.0, -1.0, -2.0])
-    assert count_flat(by_prompt, 0, 0, settings) == 1
-    assert count_flat(within, 1, 0, settings) == 0
-    words = r"same score as the others to its prompt \(3\).* larger samples_per_prompt"
+    assert is_flat(by_prompt, settings)
+    assert not is_flat(within, settings)
+    words = r"same score as the others to its prompt \(1\).* larger samples_per_prompt"
     with pytest.raises(TrainingStopped, match=words):
-        count_flat(by_prompt, 1, 0, settings)
+        end_of_flat(by_prompt, Flat(1, 1.0), 1, settings)
     for other in ("gae", "reinforce_pp"):
-        assert count_flat(by_prompt, 1, 0, grouped(other, samples=2, flat_rollouts=2)) == 0
+        assert not is_flat(by_prompt, grouped(other, samples=2, flat_rollouts=2))
     # What is rounding beside a million is none beside 1.
-    assert count_flat(scored([-1e6, -1e6, 0.0, 1.0]), 1, 0, settings) == 0
+    assert not is_flat(scored([-1e6, -1e6, 0.0, 1.0]), settings)

@@ -15,6 +15,7 @@ from feedback.store import schema
 from feedback.store.events import record
 from feedback.store.rounds import settle
 from feedback.store.standing import chunks
+from preferences.records import prompt_text
 
 WITHDRAWN = "the reason was withdrawn"
 """Why somebody is paused whose reason named somebody else."""
@@ -65,7 +66,7 @@ def held(
     names = tuple(name for name, kind, _ in rows if person(name, kind))
     pauses = tuple(name for name, _, why in rows if name not in names and why and said(why))
     contents = connection.execute(select(pairs.c.pair_id, pairs.c.content)).all()
-    meant = tuple(one for one, content in contents if any(map(said, _texts(json.loads(content)))))
+    meant = tuple(one for one, content in contents if any(map(said, _said(json.loads(content)))))
     reasons = select(labels.c.assignment_id, labels.c.reason).where(labels.c.reason.is_not(None))
     because = [one for one, reason in connection.execute(reasons) if said(reason)]
     asked = schema.assignments
@@ -125,6 +126,11 @@ def _events(
         if hangs or any(said(text) or text in gone[0] for text in texts):
             found.append(one)
     return tuple(found)
+
+
+def _said(content: Sequence[Any]) -> list[str]:
+    """All texts of a pair, and its prompt as one text: a conversation is withdrawn as a whole."""
+    return [prompt_text(content[0]), *_texts(content)]
 
 
 def _texts(value: object) -> list[str]:

@@ -6,10 +6,12 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from feedback.judgments import Pair
 from feedback.store import accounts, rounds, schema
 from feedback.store.database import Database
 from feedback.store.exporting import ENDINGS, export
 from feedback.store.withdrawing import Held, held, withdraw
+from preferences.records import pair_id, prompt_text
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS, tombstone
 from tests.unit.feedback.conftest import Desk, some_pairs
 
@@ -190,3 +192,18 @@ def test_a_store_can_be_opened_again_afterwards(desk: Desk, store: str) -> None:
     with again.reading() as connection:
         assert len(rounds.progress(connection)) == 1
     again.close()
+
+
+def test_a_conversation_is_found_by_its_text_as_a_prompt(desk: Desk) -> None:
+    """`tasks.forget --prompt` knows it as one text, and the store has it as messages."""
+    talk = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who is Kim?"}]
+    pair = Pair(pair_id=pair_id(talk, "x", "y"), round="r2", prompt=talk,
+                response_a="x", response_b="y")  # fmt: skip
+    desk.publish([pair])
+
+    with desk.database.reading() as connection:
+        found = held(
+            connection, person=lambda *_: False, said=lambda text: text == prompt_text(talk)
+        )
+
+    assert found.pairs == (pair.pair_id,)

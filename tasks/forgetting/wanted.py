@@ -108,7 +108,18 @@ class Wanted:
         if self.kind == "annotator" and not self._name.isascii():
             # As the name may be spelt, or escaped, in more ways than one.
             return "\\u" in content or self._name in composed(content)
+        if self.kind == "prompt" and self._hidden(content):
+            return True
         return any(one in content for one in self._needles)
+
+    def _hidden(self, content: str) -> bool:
+        """Whether the prompt may stand in a file in other letters than ours.
+
+        A letter may be an escape, as most programs write it, and between the messages of a
+        conversation there may be blanks.
+        """
+        talks = any(one.startswith("[{") for one in self.texts)
+        return "\\u" in content or "\\/" in content or (talks and '"role"' in content)
 
     def tombstones(self, row: Mapping[str, Any] | None, salt: str) -> Iterator[Tombstone]:
         """What keeps it away from now on; `row` is one that has it.

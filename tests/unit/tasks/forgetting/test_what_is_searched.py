@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from feedback.store.database import Database
+from preferences.records import Prompt, prompt_text
 from tasks.forget import main
 from tasks.forgetting.places import count
 from tasks.forgetting.wanted import Wanted
@@ -189,3 +190,26 @@ def test_a_name_is_looked_for_by_its_pattern_only_where_it_is(monkeypatch) -> No
     """In 64 MB of a log that took 9 s."""
     monkeypatch.setattr(Wanted, "_token", property(lambda _: pytest.fail("slow")))
     assert not Wanted("annotator", "ann").page("step 1 &amp; \\n of 40")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ("Grüße, wo ist es?", '{"prompt": "Gr\\u00fc\\u00dfe, wo ist es?"}'),
+        ("open 24/7?", '{"prompt": "open 24\\/7?"}'),
+        (
+            [{"role": "user", "content": "Who is Kim?"}],
+            '{"prompt": [{"role": "user", "content": "Who is Kim?"}], "response": "x"}',
+        ),
+    ],
+    ids=["escaped letters", "an escaped slash", "blanks between the messages"],
+)
+def test_a_prompt_is_found_in_a_file_without_ids_however_json_writes_it(
+    tmp_path: Path, prompt: Prompt, written: str
+) -> None:
+    """As `json.dumps` writes it, and other programs do."""
+    file = tmp_path / "own.jsonl"
+    file.write_text(written + "\n" + '{"prompt": "another \\u00fc"}\n')
+    known = {"texts": frozenset({prompt_text(prompt)}), "pairs": frozenset[str]()}
+
+    assert count(file, Wanted("prompt", "50278d8977a13d46").known(**known), lambda _: None) == 1

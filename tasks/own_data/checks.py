@@ -52,6 +52,8 @@ class OwnData:
     """Split -> its prompts."""
     train_ids: set[str] = field(default_factory=set)
     """Ids of the prompts for training."""
+    sides: dict[str, set[str]] = field(default_factory=lambda: {"train": set(), "heldout": set()})
+    """Side -> what the initial preferences of all files so far ask there."""
     pairs: dict[str, list[Preference]] = field(default_factory=dict)
     """Key of preferences -> some of them, spread evenly, to measure."""
     demonstrations: int = 0
@@ -237,17 +239,20 @@ def _sided(source: Source, params: Params) -> Iterator[Preference]:
 
 def _examine_pairs(data: OwnData, key: str, pairs: list[Preference], params: Params) -> None:
     """What the gate of the first round would find between these files."""
-    sides: dict[str, set[str]] = {"train": set(), "heldout": set()}
-    evaluation, leaks = data.evaluation, 0
+    known = data.sides["train"] & data.sides["heldout"]
+    evaluation, leaks, here = data.evaluation, 0, set[tuple[str, str]]()
     for pair in pairs:
         what_is_asked = question(pair.prompt)
-        sides[pair.split].add(what_is_asked)
+        data.sides[pair.split].add(what_is_asked)
+        here.add((what_is_asked, pair.split))
         leaks += pair.split == "train" and what_is_asked in evaluation
     if leaks:
         what = f"{leaks} of {len(pairs)} pairs are for training and have prompts that policies are"
         _leak(data, key, "evaluation_leaks", f"{what} evaluated on", params)
-    if both := sides["train"] & sides["heldout"]:
+    if both := (data.sides["train"] & data.sides["heldout"]) - known:
         what = f"{len(both)} prompts are on the train side and on the held-out side"
+        if any((one, side) not in here for one in both for side in data.sides):
+            what += " of this file and those named before it"
         _leak(data, key, "split_leaks", what, params)
 
 

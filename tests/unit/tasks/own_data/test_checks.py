@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from preferences.records import pair_id, text_hash
 from preferences.source_params import SourceParams
+from preferences.splitting import split_of
 from tasks.own_data.checks import OwnData, examine
 from tasks.params.loading import load_params
 from tasks.params.prepare import FilesParams
@@ -44,3 +46,36 @@ def test_the_evaluation_prompts_are_put_together_once_for_a_file_and_not_for_eac
 
     assert "1 of 50 demonstrations answer prompts" in "".join(found.notes)
     assert len(times) == 2
+
+
+def test_a_prompt_that_two_files_put_on_different_sides_is_found_before_the_first_stage(
+    tmp_path: Path,
+) -> None:
+    """Each file alone is sound; the gate, which sees them together, blocks after base and SFT."""
+    asked = [f"question {number}" for number in range(40)]
+    mine = [
+        {"prompt_id": text_hash(one), "prompt": one, "chosen": "x", "rejected": "y",
+         "pair_id": pair_id(one, "x", "y"), "margin": 0.0, "weight": 1.0, "source": "",
+         "round": "", "split": "train"}
+        for one in asked
+    ]  # fmt: skip
+    write_rows(tmp_path / "mine.jsonl", mine)
+    others = [{"prompt": one, "chosen": "u", "rejected": "v"} for one in asked]
+    write_rows(tmp_path / "others.jsonl", others)
+    params = load_params(ROOT / "params.yaml")
+    share = params.prepare.heldout_preferences
+    heldout = sum(split_of(one, heldout_fraction=share) == "heldout" for one in asked)
+    assert heldout > 1
+    sources = tuple(SourceParams(path=name) for name in ("mine.jsonl", "others.jsonl"))
+
+    found = examine(replace(params, prepare=replace(params.prepare, sources=sources)), tmp_path)
+
+    ((key, problem),) = found.problems
+    assert key == "prepare.sources.1"
+    assert problem.startswith(
+        f"{heldout} prompts are on the train side and on the held-out side of this file and those "
+        "named before it; the gate of the first round would block"
+    )
+    for one in sources:
+        alone = replace(params, prepare=replace(params.prepare, sources=(one,)))
+        assert examine(alone, tmp_path).problems == []

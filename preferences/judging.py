@@ -49,10 +49,11 @@ def judge(
 ) -> Judged:
     """The preferences that `judgments` give on `comparisons`, in the order of the comparisons.
 
-    A vote has the weight of its annotator's kind (1 where `weights` has none). The preference's
-    weight is the mean weight of the votes for the winner, its margin their mean strength. All
-    preferences are on the train side until the gate splits them. With `keep_ties` a tie becomes a
-    row too, with label ½, margin 0 and the mean weight of all votes except skips.
+    A vote has the weight of its annotator's kind (1 where `weights` has none); one of weight 0 has
+    no say in anything. The preference's weight is the mean weight of the votes for the winner, its
+    margin their mean strength. All preferences are on the train side until the gate splits them.
+    With `keep_ties` a tie becomes a row too, with label ½, margin 0 and the mean weight of all
+    votes except skips.
 
     Raises:
         JudgmentMismatchError: a pair occurs twice, its id does not match its content, or a judgment
@@ -71,11 +72,13 @@ def judge(
     for comparison in comparisons:
         cast = votes[comparison.pair_id]
         outcome = decide(cast, weights=weights) if cast else "unjudged"
+        heard = [vote for vote in cast if weights.get(vote.kind, 1.0) > 0]
         if outcome in ("a", "b"):
-            winning = [vote for vote in cast if vote.choice == outcome]
+            winning = [vote for vote in heard if vote.choice == outcome]
             preference = _preference(comparison, winning, weights)
         elif outcome == "tie" and keep_ties:
-            preference = _tie(comparison, [vote for vote in cast if vote.choice != "skip"], weights)
+            said = [vote for vote in heard if vote.choice != "skip"]
+            preference = _tie(comparison, said, weights)
         else:
             counts[outcome] += 1
             continue

@@ -93,6 +93,17 @@ def test_weights_per_kind_count_in_the_vote_and_in_the_row():
     assert judged(vote("a", kind="llm"), weights={"llm": 0}).skipped == 1
 
 
+@pytest.mark.parametrize("choice", ["a", "tie"])
+def test_a_vote_of_weight_0_changes_nothing_whether_it_agrees_or_not(choice):
+    """Else pairs count half where who is not heard agrees, and in full where they differ."""
+    weights = {"human": 1.0, "llm": 0.0}
+    mine = vote(choice, who="x", strength=2, annotator_version="guide-1")
+    (alone,) = with_ties(mine, weights=weights).rows
+    for said in ("a", "b", "tie"):
+        other = vote(said, who="y", kind="llm", strength=4, annotator_version="model-1")
+        assert with_ties(mine, other, weights=weights).rows == (alone,)
+
+
 def test_the_margin_is_the_mean_strength_of_the_winning_votes_in_thirds():
     votes = [
         vote("a", who="x", strength=4),

@@ -1,12 +1,14 @@
 """Label Studio's exports of the `<Pairwise>` template, one task with its annotations per row.
 
-Left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`. Tasks
-that `python -m feedback export` writes have the responses as `left` and `right`, and messages as
-JSON in a text.
+Left is `response_a`. A cancelled annotation is a skip; a `<Choices>` result may say `tie`, whatever
+side was chosen before; a `<Rating>` called `strength` says how much better. Tasks that
+`python -m feedback export` writes have the responses as `left` and `right`, and messages as JSON in
+a text.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preferences.formats.sampling import check_votes
@@ -22,6 +24,7 @@ LABEL_STUDIO = Schema(
     unknown="leave out",
 )
 SIDES = {"a": "left", "b": "right"}
+_NEITHER: tuple[Choice, ...] = ("tie", "both_bad")
 _TASK = Schema(
     "Label Studio's data",
     tuple(field for field in VOTES.fields if field.name not in ("votes", "workers")),
@@ -43,15 +46,19 @@ def label_studio_from_row(
     for problem in _TASK.problems(data):
         raise RowError(f"data: {problem}")
     cast: dict[str, Choice] = {}
+    strengths: dict[str, int | None] = {}
     for number, entry in enumerate(row["annotations"], start=1):
-        worker, choice = _annotation(entry, number)
+        worker, choice, strength = _annotation(entry, number)
+        strengths.setdefault(worker, strength)
         if (said := cast.setdefault(worker, choice)) != choice:
             raise RowError(
                 f"annotation {number}: annotator {shown(worker)} says {choice}, and said {said} "
                 "before; expected one answer of each"
             )
     answers = (data["response_a"], data["response_b"])
-    return voted(data, answers, list(cast.items()), where, order="AB")
+    item = voted(data, answers, list(cast.items()), where, order="AB")
+    rated = (replace(vote, strength=strengths[vote.annotator_id]) for vote in item.judgments)
+    return replace(item, judgments=tuple(rated))
 
 
 def _with_sides(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -74,7 +81,8 @@ def _messages(prompt: Any, wanted: Any, *responses: Any) -> Any:
         return prompt
 
 
-def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
+def _annotation(entry: Any, number: int) -> tuple[str, Choice, int | None]:
+    """Annotator, choice and strength, as the labelling side reads them."""
     if not isinstance(entry, dict) or not isinstance(entry.get("result"), list):
         raise RowError(f'annotation {number}: expected an object with "result"')
     # A number, or an object with one or an address, depending on the export's settings.
@@ -82,18 +90,27 @@ def _annotation(entry: Any, number: int) -> tuple[str, Choice]:
     who = who.get("id", who.get("email")) if isinstance(who, dict) else who
     worker = f"annotator {number}" if who is None else composed(str(who))
     if entry.get("was_cancelled"):
-        return worker, "skip"
-    for result in entry["result"]:
-        value = result.get("value") if isinstance(result, dict) else None
-        if not isinstance(value, dict):
-            continue
+        return worker, "skip", None
+    results = [result for result in entry["result"] if isinstance(result, dict)]
+    values = [value for result in results if isinstance(value := result.get("value"), dict)]
+    neither = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
+    for choice in _NEITHER:
+        if any(choice in choices for choices in neither):
+            return worker, choice, None
+    for value in values:
         if value.get("selected") in ("left", "right"):
-            return worker, "a" if value["selected"] == "left" else "b"
-        choices = value.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if choice in ("tie", "both_bad"):
-                return worker, choice
+            return worker, "a" if value["selected"] == "left" else "b", _strength(results)
     raise RowError(f"annotation {number}: no pairwise result (left, right, tie or both_bad)")
+
+
+def _strength(results: Sequence[Mapping[str, Any]]) -> int | None:
+    """What the rating of our labelling configuration says, if it was given."""
+    for result in results:
+        value = result.get("value")
+        rating = value.get("rating") if isinstance(value, dict) else None
+        if result.get("from_name") == "strength" and type(rating) is int and 1 <= rating <= 4:
+            return rating
+    return None
 
 
 def label_studio_to_row(item: Voted) -> Row:

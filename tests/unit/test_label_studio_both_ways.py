@@ -12,7 +12,7 @@ from preferences.formats.label_studio import label_studio_to_row
 from preferences.formats.reading import open_source
 from preferences.formats.votes import votes_from_row
 from preferences.formats.writing import write_items
-from preferences.records import Choice, Judgment, Prompt, pair_id
+from preferences.records import Choice, Judgment, Prompt, pair_id, text_hash
 
 MESSAGES: Prompt = [{"role": "user", "content": "Where is it?"}]
 PROMPTS = pytest.mark.parametrize("prompt", ["Where is it?", "[1]", MESSAGES])
@@ -72,3 +72,42 @@ def test_votes_that_were_made_judgments_are_read_by_the_labelling_side(tmp_path:
 
     assert (judgment.annotator_id, judgment.choice) == ("ana", "a")
     assert judgment == replace(judgment, annotator_version="", pair_id=pair.pair_id)
+
+
+def test_how_much_better_a_response_is_arrives_as_the_margin(tmp_path: Path) -> None:
+    """As it does where the same export is `label.file`."""
+    pair = Pair(pair_id=pair_id("Where?", "Here.", "No."), round="r1", prompt="Where?",
+                response_a="Here.", response_b="No.")  # fmt: skip
+    said: list[tuple[Choice, int | None]] = [("a", 4), ("b", 2), ("a", None), ("tie", None)]
+    judgments = [
+        Judgment.of(pair, annotator_id=f"ana {number}", kind="human", choice=choice,
+                    strength=strength, answer_a=text_hash("Here."))
+        for number, (choice, strength) in enumerate(said)
+    ]  # fmt: skip
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps(to_tasks([pair], judgments)))
+
+    (found,) = open_source(path)
+    taken = {one.annotator_id: one for one in read_export(path, "r1")}
+
+    assert [one.strength for one in found.judgments] == [4, 2, None, None]
+    assert [(one.choice, one.strength) for one in found.judgments] == [
+        (taken[one.annotator_id].choice, taken[one.annotator_id].strength)
+        for one in found.judgments
+    ]
+
+
+def test_who_chose_a_side_and_then_a_tie_is_read_alike_by_both(tmp_path: Path) -> None:
+    pair = Pair(pair_id=pair_id("Where?", "Here.", "No."), round="r1", prompt="Where?",
+                response_a="Here.", response_b="No.")  # fmt: skip
+    one = Judgment.of(pair, annotator_id="ana", kind="human", choice="a", strength=3)
+    (task,) = to_tasks([pair], [one])
+    (tie,) = to_tasks([pair], [replace(one, choice="tie", strength=None)])
+    task["annotations"][0]["result"] += tie["annotations"][0]["result"]
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps([task]))
+
+    (item,) = open_source(path)
+    found = [*item.judgments, *read_export(path, "r1")]
+
+    assert [(one.choice, one.strength) for one in found] == [("tie", None)] * 2

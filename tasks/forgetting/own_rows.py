@@ -2,6 +2,7 @@
 
 import codecs
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ def without(path: Path, wanted: Wanted) -> bytes:
     Raises:
         OwnRowsError: a line is not a JSON object.
     """
-    lines, skips = [], 0
-    for line, row in _lines(path):
+    lines, rows = [], _lines(path)
+    skips = _skips_so_far(row for _, row in rows)
+    for line, row in rows:
         if not row or not wanted.row(row):
             lines.append(line)
         elif "judgment_id" in row:
@@ -45,6 +47,13 @@ def without(path: Path, wanted: Wanted) -> bytes:
             lines.append(f"{skip}\r" if line.endswith("\r") else skip)
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     return mark + "\n".join(lines).encode()
+
+
+def _skips_so_far(rows: Iterable[Mapping[str, Any]]) -> int:
+    """The highest number of a skip of an earlier withdrawal: one name has one vote on a pair."""
+    names = (str(row.get("annotator_id")) for row in rows if row.get("kind") == NOBODY)
+    numbers = (name.removeprefix(f"{NOBODY}-") for name in names)
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -1,10 +1,16 @@
 """A second withdrawal keeps the first; long files are searched to their end; modes stay."""
 
 import json
+from pathlib import Path
 
+from feedback.annotators import FileAnnotator, LabelParams
+from feedback.judgments import Pair
+from preferences.records import Judgment, pair_id
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, load_withdrawals
 from tasks.forget import main
+from tasks.forgetting.own_rows import without
 from tasks.forgetting.places import TEXT_START
+from tasks.forgetting.wanted import Wanted
 from tests.traced_world import World
 from tests.unit.tasks.forgetting.test_forgotten import name_own
 
@@ -42,3 +48,29 @@ def test_a_file_of_ones_own_stays_as_private_as_it_was(world: World) -> None:
 
     assert "Kim" not in own.read_text()
     assert own.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_round_does_not_wait_for_those_who_were_withdrawn_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    """Their skips had one name, so one vote: the pair was short of one for ever."""
+    pairs = [
+        Pair(pair_id=pair_id(prompt, "x", "y"), round="r1", prompt=prompt,
+             response_a="x", response_b="y")
+        for prompt in ("p", "q")
+    ]  # fmt: skip
+    said = [
+        Judgment.of(pair, annotator_id=name, kind="human", choice="a").to_row()
+        for pair in pairs
+        for name in ("ann", "bob")
+    ]
+    own = tmp_path / "judgments.jsonl"
+    own.write_text("".join(json.dumps(row) + "\n" for row in said))
+
+    for name in ("ann", "bob"):
+        own.write_bytes(without(own, Wanted("annotator", name)))
+
+    params = LabelParams(annotators="file", file=str(own), overlap=2)
+    found = FileAnnotator(own, params).judge(pairs)
+    assert [one.choice for one in found] == ["skip"] * 4
+    assert len({one.annotator_id for one in found}) == 4

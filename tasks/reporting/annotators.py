@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from preferences.records import NOBODY
 from tasks.reporting.summary import read_metrics
 
 EMBEDDED = "support desk"
@@ -38,7 +39,10 @@ class AnnotatorRow:
 
 
 def read_annotators(root: Path, rounds: Sequence[str]) -> list[AnnotatorRow]:
-    """The annotators of these rounds, who said most first."""
+    """The annotators of these rounds, who said most first.
+
+    A skip that stands where a judgment was withdrawn is nobody's.
+    """
     found: dict[tuple[str, str], AnnotatorRow] = {}
     for key in rounds:
         folder = root / "data/rounds" / key
@@ -49,6 +53,8 @@ def read_annotators(root: Path, rounds: Sequence[str]) -> list[AnnotatorRow]:
         }
         judgments = {row["judgment_id"]: row for row in _rows(folder / "judgments.jsonl")}
         for judgment in judgments.values():
+            if judgment["kind"] == NOBODY:
+                continue
             who = judgment["kind"], judgment["annotator_id"]
             row = found.setdefault(who, AnnotatorRow(annotator=who[1], kind=who[0]))
             row.by_round[key] += 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from preferences.records import compact_json, prompt_text, text_hash
+from preferences.records import NOBODY, compact_json, prompt_text, text_hash
 from tasks.tracing.contents import Contents
 from tasks.tracing.records import Ran
 
@@ -127,6 +127,8 @@ def _judgments(part: Part, contents: Contents) -> Iterator[Item]:
                 sides[row["pair_id"]] = side
     key = part.reader.partition("@")[2]
     for row in contents.rows(*files["judgments"]):
+        if row["kind"] == NOBODY:  # It stands where a judgment was withdrawn.
+            continue
         yield Item(
             kind="judgment",
             id=row["judgment_id"],

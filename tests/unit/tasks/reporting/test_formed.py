@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from tasks.forgetting.own_rows import without
+from tasks.forgetting.wanted import Wanted
 from tasks.report import build_report
 from tasks.reporting.annotators import AnnotatorRow, FormedRow, read_annotators, read_formed
 from tasks.reporting.descent import SFT, formed_in
@@ -59,6 +61,27 @@ def test_a_judgment_in_two_rows_counts_once_and_no_judgment_makes_no_row(tmp_pat
         write_json_lines(tmp_path / "data/rounds" / key / "judgments.jsonl", rows)
     (ada,) = read_annotators(tmp_path, ["r1", "r2", "r3"])
     assert (ada.by_round, ada.by_side) == ({"r1": 1}, {"left out": 1})
+
+
+def test_what_stands_where_judgments_were_withdrawn_is_no_annotators(tmp_path: Path) -> None:
+    """`tasks.forget` leaves a skip for each in an own file: they were a row each in the report."""
+    said = [
+        {"judgment_id": name, "pair_id": "p", "round": "r1", "annotator_id": name[:3],
+         "kind": "human", "choice": "a", "revision": 1, "shown_order": None}
+        for name in ("ada-1", "ben-1", "ben-2", "ben-3")
+    ]  # fmt: skip
+    file = tmp_path / "data/rounds/r1/judgments.jsonl"
+    file.parent.mkdir(parents=True)
+    write_json_lines(file, said)
+    file.write_bytes(without(file, Wanted("annotator", "ben")))
+
+    (ada,) = found = read_annotators(tmp_path, ["r1"])
+
+    assert (ada.annotator, ada.by_round) == ("ada", {"r1": 1})
+    formed = read_formed(tmp_path, ["r1"], {}, found)
+    assert [one for one in formed if one.what == "judgments"] == [
+        FormedRow("judgments", "human", 1)
+    ]
 
 
 def test_what_formed_the_policy_is_counted_by_kind_and_source(world: Path) -> None:

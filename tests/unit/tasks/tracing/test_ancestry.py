@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from preferences.records import NOBODY
 from tasks.lineage import BACK, main
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.records import RecordError
-from tests.traced_world import START, World, after, object_path, one_round, random_world
+from tests.traced_world import KINDS, START, World, after, object_path, one_round, random_world
 
 
 @pytest.fixture(scope="module", params=range(6))
@@ -31,6 +32,22 @@ def test_the_items_of_every_model_are_those_that_formed_it(world: World) -> None
     }
 
     assert found == {path: world.now[path][1] for path in models_of(world)}
+
+
+def test_a_skip_that_stands_for_a_withdrawn_judgment_is_nobodys_and_no_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "withdrawn-1", NOBODY)
+    world = World(tmp_path / "world")
+    world.prepare(["one", "two", "three", "four"], ["one"])
+    world.start()
+    world.round("r1", START, ["ann", "withdrawn-1"], "first")
+    ancestry = Ancestry(world.root)
+
+    items = ancestry.items(ancestry.model("models/rounds/r1/reward"))
+
+    judgments = [item for item in items if item.kind == "judgment"]
+    assert [item.annotator for item in judgments] == ["ann", "ann"]
 
 
 def test_each_run_behind_a_model_is_looked_at_once(world: World) -> None:

@@ -202,9 +202,15 @@ def _share(gaps: Sequence[float], rows: Sequence[Preference]) -> dict[str, float
 def _graded(
     rows: Sequence[Preference], gaps: Sequence[float]
 ) -> dict[int, tuple[list[float], list[Preference]]]:
-    """Gaps and rows by strength of the label; empty where no strengths were given."""
+    """Gaps and rows by strength of the label; empty where no strengths were given.
+
+    A margin above 1 is a difference of scores, and so are the others of its source.
+    """
+    scored = {row.source for row in rows if row.margin > 1}
     graded: dict[int, tuple[list[float], list[Preference]]] = {}
     for gap, row in zip(gaps, rows, strict=True):
+        if row.source in scored:
+            continue
         own = graded.setdefault(1 + round(row.margin * (STRENGTHS - 1)), ([], []))
         own[0].append(gap)
         own[1].append(row)

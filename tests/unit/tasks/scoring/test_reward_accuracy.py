@@ -111,6 +111,14 @@ def test_s48_accuracy_by_how_sure_the_annotators_were(scorer):
     assert (labels["strength_2"]["mean"], labels["strength_2"]["n"]) == (0.5, 2)
     plain = measured(*scorer, [], [preference(high, low)] * 2)[0]["labels"]
     assert set(plain) == {"accuracy", "longer_wins"}
+    # Differences of scores are no strengths, also where one is small.
+    rows += [preference(high, low, margin=margin, source="scores") for margin in (2.75, 0.5, 1.0)]
+    graded = {
+        name: each["n"]
+        for name, each in measured(*scorer, [], rows)[0]["labels"].items()
+        if name.startswith("strength_")
+    }
+    assert graded == {"strength_2": 2, "strength_4": 3}
 
 
 def test_s48_the_reliability_plot_is_a_table_of_confidence_and_accuracy(tmp_path):

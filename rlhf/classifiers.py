@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,8 +23,8 @@ from transformers import (
 
 from rlhf.chat import Prompt, TokenizerError
 from rlhf.compute import in_float32
-from rlhf.model_folders import ModelFolderError, loading, require_model_folder
-from rlhf.models import load_tokenizer, load_weights
+from rlhf.model_folders import ModelFolderError, require_model_folder
+from rlhf.models import load_tokenizer, load_weights, read_tokenizer
 from rlhf.replaced_forwards import Forward, replaced_forwards
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
@@ -205,10 +204,7 @@ def load_text_encoder(folder: Path) -> TextEncoder:
     Raises:
         ModelFolderError: the folder holds no tokenizer.
     """
-    require_model_folder(folder)
-    with loading(folder):
-        loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    return TextEncoder(cast(PreTrainedTokenizerBase, loaded))
+    return TextEncoder(read_tokenizer(folder))
 
 
 def load_encoder(folder: Path) -> Encoder:

@@ -19,14 +19,38 @@ from rlhf.model_folders import (
     require_model_folder,
 )
 
+VOCABULARIES = ("tekken.json", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""Files of a tokenizer's words, beside those that its class names."""
+
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The folder's tokenizer, checked for an end token."""
+    tokenizer = read_tokenizer(folder)
+    check_tokenizer(tokenizer, source=str(folder))
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer.
+
+    Where a folder holds none, transformers makes one up for some models (BERT, RoBERTa, Qwen 2)
+    that knows no word: every text would be the same.
+
+    Raises:
+        ModelFolderError: the folder holds no tokenizer.
+    """
     require_model_folder(folder)
     with loading(folder):
         loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer = cast(PreTrainedTokenizerBase, loaded)
-    check_tokenizer(tokenizer, source=str(folder))
+    # Those of bytes or characters have no such files.
+    if own := dict(tokenizer.vocab_files_names):
+        files = sorted({*VOCABULARIES, *own.values()})
+        if not any((folder / name).is_file() for name in files):
+            raise ModelFolderError(
+                f"{folder}: holds no tokenizer (none of {', '.join(files)}); save it beside the "
+                "weights: tokenizer.save_pretrained"
+            )
     return tokenizer
 
 

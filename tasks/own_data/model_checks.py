@@ -148,14 +148,17 @@ def _scores_problems(folder: Path) -> Iterator[str]:
         yield f"{folder}/config.json: not JSON ({error})"
         return
     found = list(_kind_problems(folder, config)) or list(_config_problems(folder))
-    yield from found or _weights_problems(folder)
+    yield from found or _files_problems(folder)
 
 
-def _weights_problems(folder: Path) -> Iterator[str]:
+def _files_problems(folder: Path) -> Iterator[str]:
+    """Weights that cannot be read, and a tokenizer that is not there."""
     from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
+    from rlhf.models import read_tokenizer  # noqa: PLC0415
 
     try:
         require_weights(folder)
+        read_tokenizer(folder)
     except ModelFolderError as error:
         yield str(error)
 

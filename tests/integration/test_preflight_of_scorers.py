@@ -158,6 +158,21 @@ def test_a_scorer_whose_weights_git_lfs_has_not_fetched_is_refused(place: Place)
     assert "judge/model.safetensors: no file of weights: a pointer of Git LFS" in found
 
 
+def test_a_scorer_without_a_tokenizer_is_refused(place: Place):
+    """As `model.save_pretrained` alone leaves it; a BERT would then count words and no more."""
+    shape = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_labels=1,
+    )  # fmt: skip
+    BertForSequenceClassification(shape).save_pretrained(place.root / "judge")
+    place.values["label"] = {"annotators": "reward_model", "reward_model": "judge"}
+
+    (found,) = place.preflight()
+
+    assert found.startswith("label.reward_model: ")
+    assert "judge: holds no tokenizer (none of tekken.json, tokenizer.json, " in found
+
+
 def test_an_ensemble_is_no_reward_model_of_others(place: Place):
     """Its further members would be left out without a word."""
     write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)

@@ -6,10 +6,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForSequenceClassification
+from transformers import BertConfig, LlamaForSequenceClassification, Qwen2Config
 
 from rlhf.actor_critic import build_actor_critic
 from rlhf.chat import TokenizerError
+from rlhf.classifiers import load_text_encoder
 from rlhf.logits import response_logits
 from rlhf.model_folders import ModelFolderError, save_model
 from rlhf.models import load_policy, load_tokenizer
@@ -116,6 +117,17 @@ def test_weights_that_could_run_code_when_loaded_are_refused(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelFolderError, match="safetensors"):
         load_policy(tmp_path, CPU)
+
+
+@pytest.mark.parametrize("read", [load_tokenizer, load_text_encoder])
+@pytest.mark.parametrize("config", [BertConfig, Qwen2Config])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, config, read):
+    """transformers makes one up that knows no word: to it all responses are the same."""
+    config().save_pretrained(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+
+    with pytest.raises(ModelFolderError, match="holds no tokenizer"):
+        read(tmp_path)
 
 
 def test_a_folder_whose_tokenizer_has_no_end_token_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from preferences.demonstrations import read_demonstrations, text_of
+from preferences.demonstrations import prompts_of, read_demonstrations, text_of
 from preferences.loading import load_corpus
 from rlhf import pretrain
 from rlhf.chat import TokenizerError, check_template, encode_prompt
@@ -24,6 +24,7 @@ from rlhf.packing import PackingError, check_packing
 from rlhf.positions import PositionsError, beyond_training, check_positions, longest_row
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
+from rlhf.templates import TemplateError
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.loading import Params
 from tasks.running.metrics_file import write_metrics
@@ -141,6 +142,8 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
         check_template(tokenizer)
         if tokenizer.chat_template is None:
             _refuse_messages()
+        else:
+            _refuse_turns(tokenizer)
         model = load_policy(folder, compute.device)
         end = load_special_ids(folder, tokenizer).eos
         rows = load_prompts(Path("data/prepared/prompts/train.jsonl"))[:TRIED]
@@ -194,6 +197,33 @@ def _refuse_messages() -> None:
                         f"its tokenizer has no chat template, and {path}, line {number}, holds "
                         "messages; add a chat_template.jinja to the model's folder, or give text"
                     )
+
+
+def _refuse_turns(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Some templates take no system's message, or no two of one side in a row.
+
+    A later stage would end at the first prompt with such turns, `test` after all rounds. Who speaks
+    decides, so one prompt of each form is tried.
+
+    Raises:
+        TokenizerError: the template fails with a prompt, demonstration or preference.
+    """
+    tried = set()
+    for path in sorted(Path("data/prepared").rglob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                row = json.loads(line)
+                for prompt in prompts_of(row) if {"prompt", "messages"} & row.keys() else ():
+                    if isinstance(prompt, str):
+                        continue
+                    if (roles := ", ".join(turn["role"] for turn in prompt)) in tried:
+                        continue
+                    tried.add(roles)
+                    try:
+                        encode_prompt(tokenizer, prompt)
+                    except TemplateError as error:
+                        where = f"{path}, line {number}, with the roles {roles}"
+                        raise TokenizerError(f"{error}: {where}") from None
 
 
 def _refuse_words(words: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ def length_notes(
                 limit = f"{most} tokens (reward.max_tokens) and are left out"
                 yield f"{key}: {found} {limit}; the longest has {max(lengths)}"
     except (TokenizerError, TemplateError):
-        return  # Said by `reward`, with the row.
+        return  # Said by `base`, with the row.
 
 
 def _own_tokenizer(params: Params, root: Path) -> "PreTrainedTokenizerBase | None":

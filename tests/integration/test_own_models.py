@@ -176,6 +176,30 @@ def test_base_refuses_messages_where_nothing_can_write_them(place: Place, name: 
     assert f"has no chat template, and {place_of_it}" in err
 
 
+@pytest.mark.parametrize("name", ["prompts/test", "demonstrations", "preferences/heldout"])
+def test_base_refuses_turns_that_the_template_does_not_take(place: Place, name: str):
+    """As Gemma's, which takes no system's message: test prompts would end the last stage of all."""
+    write_chat_model(place.root / "model")
+    refusing = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+    )
+    (place.root / "model/chat_template.jinja").write_text(refusing + TEMPLATE)
+    place.values["base"]["model"] = "model"
+    place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
+    own = [{"prompt": f"w1 w{n}", "chosen": "w2", "rejected": "w3"} for n in range(20)]
+    write_rows(place.root / "own/pairs.jsonl", own)
+    place.run("prepare")
+    path = place.root / f"data/prepared/{name}.jsonl"
+    turns = [{"role": "system", "content": "w1"}, {"role": "user", "content": "w2"}]
+    write_rows(path, [*rows(path), {**rows(path)[-1], "prompt": turns}])
+
+    code, err = place.run("base")
+
+    assert code == 2
+    place_of_it = f"data/prepared/{name}.jsonl, line {len(rows(path))}, with the roles system, user"
+    assert f"TemplateError: No system: {place_of_it}" in err
+
+
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
 def test_a_folder_that_is_no_model_is_found_before_anything_starts(place: Place, lacking: str):
     write_chat_model(place.root / "model")

@@ -27,6 +27,7 @@ from tasks.own_data.rows import (
     question,
     read_preferences,
 )
+from tasks.own_data.scorer_templates import Roles, roles_of
 from tasks.own_data.training_steps import step_notes
 from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
@@ -54,6 +55,8 @@ class OwnData:
     """Ids of the prompts for training."""
     sides: dict[str, set[str]] = field(default_factory=lambda: {"train": set(), "heldout": set()})
     """Side -> what the initial preferences of all files so far ask there."""
+    turns: dict[str, dict[Roles, Prompt]] = field(default_factory=dict)
+    """Key of own rows -> who speaks in their prompts, with one of each."""
     pairs: dict[str, list[Preference]] = field(default_factory=dict)
     """Key of preferences -> some of them, spread evenly, to measure."""
     demonstrations: int = 0
@@ -190,6 +193,7 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
 
 def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
     """Whether conversations came as texts, which a chat template puts into one message."""
+    data.turns[key] = {roles_of(prompt): prompt for prompt in prompts}
     if count := sum(map(is_transcript, prompts)):
         data.notes.append(
             f"{key}: {count} of {len(prompts)} prompts are conversations in one text "

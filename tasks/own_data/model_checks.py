@@ -27,7 +27,7 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
         yield from _own_problems(params, root / base.model)
     elif base.model is not None and base.revision is not None:
         yield from _hub_problems("base.model", base.model, base.revision, "model")
-    for key, folder in _scorers(params, root).items():
+    for key, folder in scorers(params, root).items():
         yield from ((key, text) for text in _scores_problems(folder))
         if key == "reward.model" and (folder / "member_2").is_dir():
             text = f"{_shown(folder, root)} is an ensemble, expected one model; name a member"
@@ -50,7 +50,7 @@ def model_notes(params: Params, root: Path) -> Iterator[str]:
     base = params.base.model
     if base is not None and (root / base).is_dir():
         yield from high_rates(params, _parameters(root / base))
-    for key, folder in _scorers(params, root).items():
+    for key, folder in scorers(params, root).items():
         from rlhf.classifiers import longest_of  # noqa: PLC0415
         from rlhf.positions import longest_row  # noqa: PLC0415
 
@@ -67,7 +67,7 @@ def model_notes(params: Params, root: Path) -> Iterator[str]:
             )
 
 
-def _scorers(params: Params, root: Path) -> dict[str, Path]:
+def scorers(params: Params, root: Path) -> dict[str, Path]:
     """Key -> the folder of a reward model that scores or annotates, where there is one."""
     label = params.label
     judges = "reward_model" in (label.annotators, params.evaluate.judge)

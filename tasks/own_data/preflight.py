@@ -17,6 +17,7 @@ from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.model_checks import Problem, model_notes, model_problems
 from tasks.own_data.prompt_lengths import length_notes, length_problems
+from tasks.own_data.scorer_templates import turn_problems
 from tasks.own_data.servers import server_notes
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
@@ -72,6 +73,7 @@ def check_inputs(params: Params, root: Path) -> None:
 
         data = examine(params, root)
         if not problems:
+            problems += turn_problems(params, root, data.turns)
             if data.prompts:
                 problems += length_problems(params, root, data.prompts)
             notes += length_notes(params, root, data.pairs)

@@ -1,5 +1,6 @@
 """What is found before the first stage of reward models: of others, or in a stage's place."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,42 @@ def test_a_scorer_without_a_tokenizer_is_refused(place: Place):
 
     assert found.startswith("label.reward_model: ")
     assert "judge: holds no tokenizer (none of tekken.json, tokenizer.json, " in found
+
+
+@pytest.mark.parametrize("key", ["reward.model", "label.reward_model"])
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "a prompt of messages needs a tokenizer with a chat template"),
+        ("{{ raise_exception('No system') if messages[0]['role'] == 'system' }}", "No system"),
+    ],
+)
+def test_a_scorer_that_cannot_write_a_prompt_is_refused(
+    place: Place, key: str, template: str | None, words: str
+):
+    """Found by `reward` alone it would cost SFT and the labels of a round, by `evaluate` PPO."""
+    write_reward_model(place.root / "judge")
+    written = place.root / "judge/chat_template.jinja"
+    place.values["reward"] = {"model": "judge"}
+    if key == "label.reward_model":
+        place.values["reward"] = {"model": None}
+        place.values["label"]["reward_model"] = "judge"
+        place.values["evaluate"]["judge"] = "reward_model"
+    place.values["ppo"]["value_init"] = "zero"
+    turns = [{"role": "system", "content": "w1"}, {"role": "user", "content": "w2"}]
+    given = (place.root / "own/prompts.jsonl").read_text()
+    given += json.dumps({"prompt_id": "s", "prompt": turns}) + "\n"
+    (place.root / "own/prompts.jsonl").write_text(given)
+    check_inputs(load_params(place.save()), place.root)
+
+    if template is None:
+        written.unlink()
+    else:
+        written.write_text(template + written.read_text())
+    found = place.preflight()
+
+    assert all(line.startswith(f"{key}: ") and words in line for line in found)
+    assert found[-1].endswith(": prepare.files.prompts has prompts with the roles system, user")
 
 
 def test_an_ensemble_is_no_reward_model_of_others(place: Place):

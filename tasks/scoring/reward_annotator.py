@@ -9,13 +9,16 @@ import torch
 from feedback.judges import RewardModelAnnotator
 from feedback.judgments import Pair
 from preferences.records import Judgment, Prompt
+from rlhf.chat import TokenizerError
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
+from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer, member_folders
 from rlhf.frozen import freeze
 from rlhf.model_folders import ModelFolderError, is_reward_model
 from rlhf.models import load_tokenizer
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
+from rlhf.templates import TemplateError
 from tasks.params.loading import RunParams
 from tasks.running.models import start_compute
 from tasks.running.outcome import StageEnd
@@ -25,13 +28,18 @@ def ask_reward_model(folder: Path, pairs: Sequence[Pair], run: RunParams) -> lis
     """One judgment of each pair by the scores of a folder: ours, an ensemble, or any classifier.
 
     Raises:
-        StageEnd: the folder is missing, or its model is no sequence classifier of one label or two.
+        StageEnd: the folder is missing, its model is no sequence classifier of one label or two, or
+            it cannot read a pair.
     """
     compute = start_compute(run)
     try:
-        loaded, encoder = _scorer(folder, compute.device)
-    except ModelFolderError as error:
+        return _judged(folder, pairs, compute)
+    except (ModelFolderError, TokenizerError, TemplateError) as error:
         raise StageEnd("bad_input", f"label.reward_model: {error}") from None
+
+
+def _judged(folder: Path, pairs: Sequence[Pair], compute: Compute) -> list[Judgment]:
+    loaded, encoder = _scorer(folder, compute.device)
     model = freeze(loaded, compute)
 
     def score(prompt: Prompt, response: str, finished: bool) -> float:

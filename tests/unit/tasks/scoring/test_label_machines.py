@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from feedback import endpoint as requests
 from feedback.annotators import LabelParams
@@ -140,6 +141,21 @@ def test_a_folder_that_is_no_classifier_is_bad_input(tmp_path: Path) -> None:
         with pytest.raises(StageEnd, match=f"label.reward_model: .*{wrong}: {why}") as end:
             ask_reward_model(tmp_path / wrong, PAIRS, RUN)
         assert end.value.status == "bad_input"
+
+
+def test_a_pair_that_a_classifier_cannot_read_is_bad_input(tmp_path: Path) -> None:
+    """One line, as every stage but `label` had it, and not a traceback."""
+    config = BertConfig(
+        vocab_size=len(tiny.tokenizer()), hidden_size=16, intermediate_size=16,
+        num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8, num_labels=1,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "short")
+    tiny.tokenizer().save_pretrained(tmp_path / "short")
+
+    with pytest.raises(StageEnd, match=r"label\.reward_model: .* reads at most 8 tokens") as end:
+        ask_reward_model(tmp_path / "short", PAIRS, RUN)
+
+    assert end.value.status == "bad_input"
 
 
 def test_a_plain_classifier_of_two_labels_judges_by_the_difference_of_its_logits(

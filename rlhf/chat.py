@@ -93,6 +93,17 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def unwritten_roles(tokenizer: PreTrainedTokenizerBase, roles: Sequence[str]) -> list[str]:
+    """The roles of which the chat template leaves out what they say, in such a conversation.
+
+    Raises:
+        TemplateError: the template fails.
+    """
+    turns = [{"role": role, "content": f"{_SAID}-{at}."} for at, role in enumerate(roles)]
+    text = render(tokenizer, turns).casefold()
+    return list(dict.fromkeys(turn["role"] for turn in turns if turn["content"] not in text))
+
+
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Token ids of a prompt, ready for the response to follow.
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from preferences.demonstrations import prompts_of, read_demonstrations, text_of
 from preferences.loading import load_corpus
 from rlhf import pretrain
-from rlhf.chat import TokenizerError, check_template, encode_prompt
+from rlhf.chat import Prompt, TokenizerError, check_template, encode_prompt, unwritten_roles
 from rlhf.family_checks import UnsupportedModelError, check_policy, words_beyond
 from rlhf.lora_targets import check_targets
 from rlhf.model_folders import ModelFolderError
@@ -202,13 +202,14 @@ def _refuse_messages() -> None:
 def _refuse_turns(tokenizer: PreTrainedTokenizerBase) -> None:
     """Some templates take no system's message, or no two of one side in a row.
 
-    A later stage would end at the first prompt with such turns, `test` after all rounds. Who speaks
-    decides, so one prompt of each form is tried.
+    A later stage would end at the first prompt with such turns, `test` after all rounds. Others
+    leave out what a system says: judges would read what the policy never sees. Who speaks decides,
+    so one prompt of each form is tried.
 
     Raises:
-        TokenizerError: the template fails with a prompt, demonstration or preference.
+        TokenizerError: the template does so with a prompt, demonstration or preference.
     """
-    tried = set()
+    tried: set[tuple[str, ...]] = set()
     for path in sorted(Path("data/prepared").rglob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
@@ -216,14 +217,25 @@ def _refuse_turns(tokenizer: PreTrainedTokenizerBase) -> None:
                 for prompt in prompts_of(row) if {"prompt", "messages"} & row.keys() else ():
                     if isinstance(prompt, str):
                         continue
-                    if (roles := ", ".join(turn["role"] for turn in prompt)) in tried:
+                    if (roles := tuple(turn["role"] for turn in prompt)) in tried:
                         continue
                     tried.add(roles)
-                    try:
-                        encode_prompt(tokenizer, prompt)
-                    except TemplateError as error:
-                        where = f"{path}, line {number}, with the roles {roles}"
-                        raise TokenizerError(f"{error}: {where}") from None
+                    if problem := _problem_with(tokenizer, prompt, roles):
+                        where = f"{path}, line {number}, with the roles {', '.join(roles)}"
+                        raise TokenizerError(f"{problem}: {where}")
+
+
+def _problem_with(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, roles: Sequence[str]
+) -> str | None:
+    """What the chat template does wrong with a prompt of these roles; mostly nothing."""
+    try:
+        encode_prompt(tokenizer, prompt)
+        left_out = unwritten_roles(tokenizer, roles)
+    except TemplateError as error:
+        return str(error)
+    said = " and ".join(left_out)
+    return f"its chat template leaves out what {said} says" if left_out else None
 
 
 def _refuse_words(words: Sequence[str]) -> None:

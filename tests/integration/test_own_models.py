@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tests.integration.own_place import Place, rows, write_rows
+from tests.integration.own_place import Place, pairs, rows, write_rows
 from tests.word_models import TEMPLATE, WORDS, write_chat_model, write_gpt2
 
 pytestmark = pytest.mark.long
@@ -176,18 +176,22 @@ def test_base_refuses_messages_where_nothing_can_write_them(place: Place, name: 
     assert f"has no chat template, and {place_of_it}" in err
 
 
+REFUSES = "{{ raise_exception('No system') if messages[0]['role'] == 'system' }}" + TEMPLATE
+IGNORES = TEMPLATE.replace("in messages", "in messages if m['role'] != 'system'")
+
+
 @pytest.mark.parametrize("name", ["prompts/test", "demonstrations", "preferences/heldout"])
-def test_base_refuses_turns_that_the_template_does_not_take(place: Place, name: str):
-    """As Gemma's, which takes no system's message: test prompts would end the last stage of all."""
+@pytest.mark.parametrize(
+    ("template", "why"), [(REFUSES, "No system"), (IGNORES, "leaves out what system says")]
+)
+def test_base_refuses_turns_that_the_template_does_not_take(
+    place: Place, name: str, template: str, why: str
+):
     write_chat_model(place.root / "model")
-    refusing = (
-        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}{% endif %}"
-    )
-    (place.root / "model/chat_template.jinja").write_text(refusing + TEMPLATE)
+    (place.root / "model/chat_template.jinja").write_text(template)
     place.values["base"]["model"] = "model"
     place.values["prepare"]["sources"] = [{"path": "own/pairs.jsonl"}]
-    own = [{"prompt": f"w1 w{n}", "chosen": "w2", "rejected": "w3"} for n in range(20)]
-    write_rows(place.root / "own/pairs.jsonl", own)
+    write_rows(place.root / "own/pairs.jsonl", pairs([f"w1 w{n}" for n in range(20)]))
     place.run("prepare")
     path = place.root / f"data/prepared/{name}.jsonl"
     turns = [{"role": "system", "content": "w1"}, {"role": "user", "content": "w2"}]
@@ -197,7 +201,7 @@ def test_base_refuses_turns_that_the_template_does_not_take(place: Place, name: 
 
     assert code == 2
     place_of_it = f"data/prepared/{name}.jsonl, line {len(rows(path))}, with the roles system, user"
-    assert f"TemplateError: No system: {place_of_it}" in err
+    assert f"{why}: {place_of_it}" in err
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])

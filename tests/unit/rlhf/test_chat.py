@@ -15,6 +15,7 @@ from rlhf.chat import (
     encode_prompt,
     encode_response,
     end_id,
+    unwritten_roles,
 )
 from rlhf.scoring import Encoder
 from rlhf.sft import encode_examples
@@ -191,3 +192,16 @@ def test_equal_ids_of_all_rows_are_one_object_so_that_rows_take_little_memory():
     assert (prompt, response) == ([1120, 1121, 1120], [1122, 1121, 1])
     assert prompt[0] is prompt[2]
     assert prompt[1] is response[1]
+
+
+def test_roles_of_which_a_template_leaves_out_what_they_say_are_named():
+    roles = ["system", "user", "assistant", "user"]
+
+    assert unwritten_roles(chat_families.chatml(), roles) == []
+    assert unwritten_roles(chat_families.gemma(), roles) == []
+    deaf = copy.deepcopy(chat_families.chatml())
+    deaf.chat_template = chat_families.CHATML.replace(
+        "in messages", "in messages if m['role'] != 'system'"
+    )
+    assert unwritten_roles(deaf, roles) == ["system"]
+    assert unwritten_roles(deaf, roles[1:]) == []

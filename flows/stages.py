@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,10 +22,15 @@ from flows import processes
 from flows.environment import stage_environment
 from tasks.running.provenance import drop_recorded_checkpoints
 from tasks.workspace.dvc_process import DVC
+from tasks.workspace.files import relative_to
+from tasks.workspace.worktrees import checkout_of
 
 GRACE_SECONDS = 8.0
 """For a stage to take its step to the end and write a checkpoint: ten seconds after a cancel it has
 gone. A step that takes longer is given up; the checkpoint before it is kept."""
+
+_WORK = re.compile(r"(?<![\w/.-])\.work/")
+"""How a stage begins a path in its workspace."""
 
 LOOK_SECONDS = 10.0
 """So often a running stage's flow run is looked at: it may have been cancelled."""
@@ -108,7 +113,18 @@ def run_stage(
     after = _read(outcome_file)
     # An outcome from an earlier run says nothing about this one.
     outcome = json.loads(after) if after and after != before else None
-    return ending(stage, code, outcome, list(said))
+    return seen_from_checkout(ending(stage, code, outcome, list(said)), root)
+
+
+def seen_from_checkout(found: Ending, root: Path) -> Ending:
+    """The ending with the paths below `.work` of a run's workspace as they are from its checkout.
+
+    Whoever reads them in Prefect has that in mind, and the workspace is a folder of it.
+    """
+    place = relative_to(root, checkout_of(root))
+    if place == ".":
+        return found
+    return replace(found, message=_WORK.sub(f"{place}/.work/", found.message))
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """How a stage ended, derived from what DVC and the stage leave behind."""
 
+from pathlib import Path
+
 import pytest
 
-from flows.stages import Ending, ending
+from flows.stages import Ending, ending, seen_from_checkout
 
 DVC_ERROR = "ERROR: failed to reproduce 'ppo@r1': failed to run: python -m tasks.ppo, exited with "
 
@@ -87,3 +89,11 @@ def test_an_output_that_dvc_misses_after_a_stage_that_was_done_is_no_success():
 
 def test_silence_is_reported_as_well():
     assert ending("sft", 251, None, []) == Ending("refused", "dvc exited with 251")
+
+
+def test_what_a_run_has_left_is_named_by_its_path_in_the_checkout(tmp_path: Path) -> None:
+    found = Ending("blocked", "too many leaks. Report: .work/validate@r1/blocked/report.md")
+    seen = seen_from_checkout(found, tmp_path / ".work/runs/kl-010")
+    wanted = "Report: .work/runs/kl-010/.work/validate@r1/blocked/report.md"
+    assert seen == Ending("blocked", f"too many leaks. {wanted}")
+    assert seen_from_checkout(found, tmp_path) == found

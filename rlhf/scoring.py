@@ -1,6 +1,6 @@
 """Scores of texts by a reward model: prompts and responses to rows of ids, rows to numbers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +46,24 @@ def score_rows(
     """Normalised scores of token rows, in their order; arguments as for `score_batches`."""
     batches = score_batches(model, rows, pad_id=pad_id, compute=compute, batch_size=batch_size)
     return scores_in_order(batches, len(rows))
+
+
+def text_scores(
+    model: RewardModel, encoder: Encoder, compute: Compute
+) -> Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], list[float]]:
+    """What gives normalised scores of responses as text, each with its prompt and whether it ended.
+
+    For a reward model that has other words than the policy.
+    """
+
+    def scores(
+        prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
+    ) -> list[float]:
+        texts = zip(prompts, responses, finished, strict=True)
+        rows = [encoder.encode(prompt, text, finished=end) for prompt, text, end in texts]
+        return score_rows(model, rows, pad_id=encoder.pad_id, compute=compute)
+
+    return scores
 
 
 @torch.no_grad()

@@ -28,7 +28,11 @@ def set_template_args(
         return
     if tokenizer.chat_template is None:
         raise TemplateError("the tokenizer has no chat template")
-    template = tokenizer.get_chat_template()
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError:  # There are several, and transformers does not know which.
+        names = ", ".join(sorted(tokenizer.chat_template))
+        raise TemplateError(f"the chat templates are called {names}, and none default") from None
     for name in args:
         given = name in GIVEN or name in tokenizer.special_tokens_map
         if given or not name.isidentifier() or not re.search(rf"\b{name}\b", template):

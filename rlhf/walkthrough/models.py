@@ -17,7 +17,7 @@ from rlhf.actor_critic import (
     VALUE_FUNCTION,
     load_value_function,
 )
-from rlhf.chat import Prompt, encode_prompt
+from rlhf.chat import encode_prompt
 from rlhf.classifiers import load_classifier, load_text_encoder, reads_text
 from rlhf.compute import Compute
 from rlhf.ensembles import load_scorer
@@ -35,8 +35,8 @@ from rlhf.ppo import train
 from rlhf.ppo_actor import build_actor
 from rlhf.ppo_update import PPOTraining
 from rlhf.rollouts import PPOModels
-from rlhf.rule_rewards import LearnedScore, RuleRewards, build_rule_rewards
-from rlhf.scoring import score_rows
+from rlhf.rule_rewards import RuleRewards, build_rule_rewards
+from rlhf.scoring import text_scores
 from rlhf.seeding import Seeds
 from rlhf.special_ids import SpecialIds, load_special_ids, special_ids
 from rlhf.templates import render
@@ -94,7 +94,8 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     params = _params_of(policy / "manifest.json")
     reward_model, by_text, folder = None, None, root / f"models/rounds/{key}/reward"
     if params.rewards.learned > 0 and reads_text(folder):
-        by_text = _text_scorer(folder, compute)
+        model = load_classifier(folder, compute.device)
+        by_text = text_scores(model, load_text_encoder(folder), compute)
     elif params.rewards.learned > 0:
         reward_model = load_scorer(folder, compute.device)
     actor = build_actor(load_policy(policy, compute.device), params)
@@ -121,20 +122,6 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         rules=build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=texts),
         tokens=load_special_ids(policy, tokenizer),
     )
-
-
-def _text_scorer(folder: Path, compute: Compute) -> LearnedScore:
-    """The scores of a reward model that has other words than the policy."""
-    model, encoder = load_classifier(folder, compute.device), load_text_encoder(folder)
-
-    def scores(
-        prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
-    ) -> list[float]:
-        texts = zip(prompts, responses, finished, strict=True)
-        rows = [encoder.encode(prompt, text, finished=end) for prompt, text, end in texts]
-        return score_rows(model, rows, pad_id=encoder.pad_id, compute=compute)
-
-    return scores
 
 
 def _params_of(manifest: Path) -> PPOParams:

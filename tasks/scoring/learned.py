@@ -13,7 +13,7 @@ from rlhf.frozen import freeze
 from rlhf.models import load_tokenizer
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.rule_rewards import LearnedScore, build_rule_rewards
-from rlhf.scoring import score_rows
+from rlhf.scoring import score_rows, text_scores
 from rlhf.special_ids import special_ids
 
 SFT = Path("models/sft")
@@ -44,16 +44,7 @@ def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
     if not reads_text(folder):
         return None
     model = freeze(load_classifier(folder, HOST), compute)
-    encoder = load_text_encoder(folder)
-
-    def scores(
-        prompts: Sequence[Prompt], responses: Sequence[str], finished: Sequence[bool]
-    ) -> list[float]:
-        texts = zip(prompts, responses, finished, strict=True)
-        rows = [encoder.encode(prompt, text, finished=end) for prompt, text, end in texts]
-        return score_rows(model, rows, pad_id=encoder.pad_id, compute=compute)
-
-    return scores
+    return text_scores(model, load_text_encoder(folder), compute)
 
 
 def score_responses(

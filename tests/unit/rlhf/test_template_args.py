@@ -18,7 +18,7 @@ MACRO = (
 )
 
 
-def with_template(template: str | None):
+def with_template(template: str | dict[str, str] | None):
     made = copy.deepcopy(chat_families.chatml())
     made.chat_template = template
     return made
@@ -75,3 +75,9 @@ def test_an_argument_that_would_do_nothing_is_refused(template, args, message):
     with pytest.raises(TemplateError) as caught:
         set_template_args(with_template(template), args)
     assert message in str(caught.value)
+
+
+def test_several_templates_without_a_default_are_named():
+    made = with_template({"rag": chat_families.THINKING, "plain": chat_families.THINKING})
+    with pytest.raises(TemplateError, match="called plain, rag, and none default"):
+        set_template_args(made, {"enable_thinking": False})

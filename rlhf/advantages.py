@@ -33,9 +33,8 @@ give 0. GRPO's mean of each response's mean loss is the mean over all tokens her
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from rlhf.masked import keep, masked_variance, noise_floor, sequence_sums
+from rlhf.masked import keep, masked_variance, noise_floor, noise_floors, sequence_sums
 from rlhf.shapes import PerPrompt, PerToken, ResponseMask, Scalar
 
 
@@ -125,12 +124,6 @@ def explained_variance(values: PerToken, returns: PerToken, mask: ResponseMask) 
     constant = variance <= noise_floor(returns, mask)
     unexplained = masked_variance(returns - values, mask)
     return torch.where(constant, 0.0, 1 - unexplained / variance)
-
-
-def noise_floors(groups: PerPrompt) -> Tensor:
-    """`noise_floor` of the numbers of each prompt by themselves, (prompts, 1)."""
-    every = torch.ones_like(groups[0], dtype=torch.bool)
-    return torch.stack([noise_floor(own, every) for own in groups]).unsqueeze(1)
 
 
 def _grouped_returns(

@@ -93,9 +93,17 @@ def keep(values: Values, mask: Mask) -> Values:
 
 def noise_floor(values: Values, mask: Mask) -> Scalar:
     """Variance at or below which the values under the mask are constant but for rounding."""
-    kept = keep(values, mask).detach()
-    step = ROUNDING_STEPS * torch.finfo(values.dtype).eps
-    return (step * kept.abs().amax().to(accumulation_dtype(values))).square()
+    return _rounding(keep(values, mask).detach().abs().amax())
+
+
+def noise_floors(groups: Tensor) -> Tensor:
+    """The same of each row by itself, (rows, 1)."""
+    return _rounding(groups.detach().abs().amax(dim=1, keepdim=True))
+
+
+def _rounding(largest: Tensor) -> Tensor:
+    step = ROUNDING_STEPS * torch.finfo(largest.dtype).eps
+    return (step * largest.to(accumulation_dtype(largest))).square()
 
 
 def accumulation_dtype(values: Tensor) -> torch.dtype:

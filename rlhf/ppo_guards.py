@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rlhf.advantages import noise_floors
 from rlhf.batches import Rollout
-from rlhf.masked import keep
+from rlhf.masked import keep, noise_floors
 from rlhf.params.ppo import PPOParams
 from rlhf.reward_shaping import penalise_length
 from rlhf.stopping import NonFiniteError, SelfCheckError, TrainingStopped

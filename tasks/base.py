@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +188,13 @@ def _refuse_messages() -> None:
     Raises:
         TokenizerError: a prompt, demonstration or preference has messages.
     """
-    for path in sorted(Path("data/prepared").rglob("*.jsonl")):
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                row = json.loads(line)
-                if "messages" in row or not isinstance(row.get("prompt", ""), str):
-                    raise TokenizerError(
-                        f"its tokenizer has no chat template, and {path}, line {number}, holds "
-                        "messages; add a chat_template.jinja to the model's folder, or give text"
-                    )
+    for where, line in _prepared():
+        row = json.loads(line)
+        if "messages" in row or not isinstance(row.get("prompt", ""), str):
+            raise TokenizerError(
+                f"its tokenizer has no chat template, and {where}, holds messages; add a "
+                "chat_template.jinja to the model's folder, or give text"
+            )
 
 
 def _refuse_turns(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -210,19 +208,23 @@ def _refuse_turns(tokenizer: PreTrainedTokenizerBase) -> None:
         TokenizerError: the template does so with a prompt, demonstration or preference.
     """
     tried: set[tuple[str, ...]] = set()
+    for where, line in _prepared():
+        row = json.loads(line)
+        for prompt in prompts_of(row) if {"prompt", "messages"} & row.keys() else ():
+            roles = () if isinstance(prompt, str) else tuple(turn["role"] for turn in prompt)
+            if not roles or roles in tried:
+                continue
+            tried.add(roles)
+            if problem := _problem_with(tokenizer, prompt, roles):
+                raise TokenizerError(f"{problem}: {where}, with the roles {', '.join(roles)}")
+
+
+def _prepared() -> Iterator[tuple[str, str]]:
+    """The lines of all prepared data, each behind its place."""
     for path in sorted(Path("data/prepared").rglob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                row = json.loads(line)
-                for prompt in prompts_of(row) if {"prompt", "messages"} & row.keys() else ():
-                    if isinstance(prompt, str):
-                        continue
-                    if (roles := tuple(turn["role"] for turn in prompt)) in tried:
-                        continue
-                    tried.add(roles)
-                    if problem := _problem_with(tokenizer, prompt, roles):
-                        where = f"{path}, line {number}, with the roles {', '.join(roles)}"
-                        raise TokenizerError(f"{problem}: {where}")
+                yield f"{path}, line {number}", line
 
 
 def _problem_with(
@@ -245,14 +247,12 @@ def _refuse_words(words: Sequence[str]) -> None:
         UnsupportedModelError: a prompt, demonstration or preference has one.
     """
     written = {word: json.dumps(word, ensure_ascii=False)[1:-1] for word in words}
-    for path in sorted(Path("data/prepared").rglob("*.jsonl")) if words else []:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if found := [word for word, text in written.items() if text in line]:
-                    raise UnsupportedModelError(
-                        f"its tokenizer knows {found[0]}, which {path}, line {number}, has, but "
-                        "the model has no embedding for it (resize_token_embeddings makes one)"
-                    )
+    for where, line in _prepared() if words else ():
+        if found := [word for word, text in written.items() if text in line]:
+            raise UnsupportedModelError(
+                f"its tokenizer knows {found[0]}, which {where}, has, but the model has no "
+                "embedding for it (resize_token_embeddings makes one)"
+            )
 
 
 def _longest_rows(params: Params) -> dict[str, int]:

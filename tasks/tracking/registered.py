@@ -6,6 +6,7 @@
 Equal bytes are one version, whichever run wrote them first.
 """
 
+import json
 from collections.abc import Mapping
 
 from mlflow import MlflowClient
@@ -82,7 +83,7 @@ def needed_hashes(store: Store) -> set[str]:
 
 def _was_approved(version: ModelVersion) -> bool:
     decisions = (line for key, line in version.tags.items() if key.startswith("decision."))
-    return any('"decision": "approved"' in line for line in decisions)
+    return any(json.loads(line)["decision"] == "approved" for line in decisions)
 
 
 def _used(store: Store, name: str) -> set[str]:

@@ -1,10 +1,13 @@
 """What the report calls the rewards of runs that are not trained on one reward model each round."""
 
+from dataclasses import fields
 from pathlib import Path
 
+from rlhf.params.rule_rewards import RewardMixParams
 from tasks.params.changed import ChangedParam
 from tasks.report import build_report
 from tasks.reporting.data import read_losses
+from tasks.reporting.page import BESIDE
 from tasks.reporting.result_table import result_table
 from tests.unit.tasks.reporting.conftest import ROUNDS
 from tests.unit.tasks.reporting.report_world import chained
@@ -45,3 +48,9 @@ def test_the_losses_of_all_members_of_an_ensemble_are_drawn(tmp_path: Path) -> N
     (folder / "history.csv").write_text("\n".join(rows) + "\n")
     loss = read_losses(tmp_path, ["r1"])["reward"].by_metric["loss"]
     assert loss.points == ((0.0, 0.7), (1.0, 0.6), (2.0, 0.8), (3.0, 0.5))
+
+
+def test_the_report_knows_every_rule_that_may_count_beside_a_reward_model() -> None:
+    rules = {each.name for each in fields(RewardMixParams) if each.default == 0.0}
+    assert len(rules) == 4
+    assert {f"ppo.rewards.{name}" for name in {*rules, "function"}} == BESIDE

@@ -82,20 +82,17 @@ def test_what_comes_anew_is_sent(root: Path, looks: list[Path]) -> None:
     assert results[-1].state == "unreachable", "it is what was to be sent"
 
 
-def test_a_spool_in_which_a_stage_goes_on_is_not_taken_for_settled(root: Path) -> None:
-    start = RunStart("ppo@r1", "e", {}, inputs={}, tags={})
-    spool = open_spool(root, start)
-    spool.finish("FAILED", {}, [])
-    finish = read_finish(spool.folder)
-    assert finish is not None
-    arrived(spool.folder, finish["ended_ms"])
-    settled: dict[Path, int] = {}
-    assert set(states(root, settled)) == {"complete"}
-    assert spool.folder in settled
-
-    again = open_spool(root, start)
-
-    assert again.folder == spool.folder
+def test_a_killed_stages_spool_is_looked_at_each_time(root: Path) -> None:
+    """Who goes on in it writes behind what is there, and its folder does not show that."""
+    spool = open_spool(root, RunStart("ppo@r1", "e", {}, inputs={}, tags={}))
+    spool._lock.close()  # As the kernel does for a process that has died.
+    sent = load_sent(spool.folder, tracking_uri(spool.folder))
+    sent.run, sent.described, sent.status = "0a", True, "KILLED"
+    save_sent(spool.folder, sent)
     long_ago(spool.folder)
-    assert "open" in states(root, settled) or "unreachable" in states(root, settled)
-    again.finish("FINISHED", {}, [])
+    settled: dict[Path, int] = {}
+
+    assert set(states(root, settled)) == {"complete"}
+
+    assert len(settled) == 6
+    assert spool.folder not in settled

@@ -1,19 +1,21 @@
 """Renders untrusted text as harmless HTML.
 
 Three layers of defence: Markdown without HTML, links or images; an allow-list of tags, with no
-attribute but the number at which a list starts; and the page's Content-Security-Policy
+attributes but the numbers of lists; and the page's Content-Security-Policy
 (`feedback.page.security`). Before that, characters that hide or reorder text are made visible.
-Entities stay as they are written.
+Entities stay as they are written, and no word is left out that Markdown would not show.
 """
 
 import html
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import nh3
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from preferences.records import Prompt
 
@@ -116,10 +118,44 @@ def _stacks(character: str) -> bool:
 
 
 def _safe_markdown(text: str) -> str:
+    tokens = _markdown.parse(text)
+    if _words([text]) != _words(f"{token.info} {token.content}" for token in tokens):
+        # Markdown drops the cells of a row beyond those of the table's head.
+        return f'<pre class="plain">{html.escape(text)}</pre>'
+    _number(tokens)
     return nh3.clean(
-        _markdown.render(text),
+        _markdown.renderer.render(tokens, _markdown.options, {}),
         tags=_TAGS,
-        attributes={"ol": {"start"}},
+        attributes={"ol": {"start"}, "li": {"value"}},
         url_schemes=set(),
         link_rel=None,
     )
+
+
+def _words(texts: Iterable[str]) -> str:
+    return "".join(filter(str.isalnum, "".join(texts)))
+
+
+def _number(tokens: Sequence[Token]) -> None:
+    """Gives the items of lists the numbers that were written, where a browser would count on."""
+    due = [1]
+    for token in tokens:
+        if token.type == "ordered_list_open":
+            due.append(int(token.attrGet("start") or 1))
+        elif token.type == "ordered_list_close":
+            due.pop()
+        elif token.type == "list_item_open" and token.info:
+            number = int(token.info)
+            if number != due[-1]:
+                token.attrSet("value", str(number))
+            due[-1] = number + 1
+
+
+def _fence(_: Any, tokens: Sequence[Token], at: int, *__: Any) -> str:
+    """A block of code, and before it what stands behind the marks that open it."""
+    info, content = html.escape(tokens[at].info.strip()), html.escape(tokens[at].content)
+    head = f"<p><code>{info}</code></p>\n" if info else ""
+    return f"{head}<pre><code>{content}</code></pre>\n"
+
+
+_markdown.add_render_rule("fence", _fence)

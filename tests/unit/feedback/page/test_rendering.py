@@ -4,6 +4,7 @@ import html
 import time
 from html.parser import HTMLParser
 
+import nh3
 import pytest
 
 from feedback.page.rendering import (
@@ -61,6 +62,30 @@ def test_a_list_begins_at_the_number_that_the_model_wrote() -> None:
     for text, number in [("1986. It was seen.", "1986"), ("42.", "42"), ("a\n\n3) b", "3")]:
         assert Tags(text_html(text)).attributes == [("start", number)]
     assert Tags(text_html("1. one\n2. two")).attributes == []
+
+
+def test_items_of_a_list_have_the_numbers_that_the_model_wrote() -> None:
+    assert Tags(text_html("1. a\n2. b\n4. c\n5. d\n5. e")).attributes == [
+        ("value", "4"),
+        ("value", "5"),
+    ]
+    nested = "1. a\n   1. x\n   3. y\n2. b\n\ntext\n\n7. c\n9. d"
+    assert Tags(text_html(nested)).attributes == [("value", "3"), ("start", "7"), ("value", "9")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| a | b |\n|---|---|\n| 1 | 2 | but do not do that |",
+        "a | b\n-|-\n1 | 2 | 3",
+        "```python print(42)\n```\nThat is it.",
+        "~~~Thank you so much~~~\nBye",
+        '> ```json {"a": 1}\n> ```',
+    ],
+)
+def test_no_word_is_left_out(text: str) -> None:
+    shown = html.unescape(nh3.clean(text_html(text), tags=set()))
+    assert [one for one in text if one.isalnum()] == [one for one in shown if one.isalnum()]
 
 
 @pytest.mark.parametrize("text", ["&#x202E;", "&#8203;", "&rlm;", "&#x0301;" * 30, "&lt;b&gt;"])

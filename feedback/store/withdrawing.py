@@ -1,7 +1,7 @@
 """Removes what was withdrawn from the store for good: the one way around its append-only tables.
 
 What goes is found first, as ids and counts, so that it can be shown before. Pairs that lose an
-answer are settled anew: they may need another one.
+answer are settled anew: they may need another one. So are those that waited for who has gone.
 """
 
 import json
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, delete, select, update
 
 from feedback.store import schema
 from feedback.store.events import record
-from feedback.store.rounds import settle
+from feedback.store.rounds import settle, settle_without
 from feedback.store.standing import chunks
 from preferences.records import prompt_text
 
@@ -103,6 +103,7 @@ def withdraw(connection: Connection, found: Held) -> None:
         mine = schema.annotators.c.annotator_id == name
         connection.execute(update(schema.annotators).where(mine).values(paused_reason=WITHDRAWN))
     settle(connection, sorted(set(touched) - set(found.pairs)))
+    settle_without(connection)
     detail: dict[str, Any] = dict(found.counts)
     record(connection, "forget", **detail)
 

@@ -86,6 +86,18 @@ def test_pairs_that_lost_an_answer_need_one_again(desk: Desk) -> None:
     assert (now.complete, now.judgments, now.missing) == (False, 3, 3)
 
 
+def test_pairs_that_waited_for_whoever_goes_are_settled_without(desk: Desk) -> None:
+    desk.hire("cleo")
+    desk.publish(some_pairs(4), overlap=2)
+    for name, choice in (("ann", "a"), ("bob", "b")):
+        desk.answer(name, choice)
+    assert desk.progress().missing == 1
+
+    remove(desk, find(desk, name="cleo"))
+
+    assert desk.progress().complete
+
+
 def test_a_pair_goes_with_its_answers_and_its_traces_in_the_log(desk: Desk, tmp_path: Path) -> None:
     found = find(desk, said="prompt 1")
     assert (len(found.pairs), len(found.labels)) == (1, 2)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, select, update
+from sqlalchemy import Connection, Table, delete, func, select, update
 
 from feedback.store import schema
 from feedback.store.events import record
@@ -94,6 +94,7 @@ def withdraw(connection: Connection, found: Held) -> None:
     _delete(connection, schema.labels, "label_id", found.labels)
     _delete(connection, schema.events, "event_id", found.events)
     schema.protect(connection)
+    _look_at_what_comes(connection)
     _delete(connection, asked, "assignment_id", found.assignments)
     _delete(connection, schema.round_pairs, "pair_id", found.pairs)
     _delete(connection, schema.pairs, "pair_id", found.pairs)
@@ -106,6 +107,14 @@ def withdraw(connection: Connection, found: Held) -> None:
     settle_without(connection)
     detail: dict[str, Any] = dict(found.counts)
     record(connection, "forget", **detail)
+
+
+def _look_at_what_comes(connection: Connection) -> None:
+    """Lets quality look at what resumed people answer next: SQLite gives removed numbers again."""
+    people = schema.annotators.c
+    newest = connection.execute(select(func.max(schema.labels.c.label_id))).scalar() or 0
+    late = update(schema.annotators).where(people.judged_from_label > newest)
+    connection.execute(late.values(judged_from_label=newest))
 
 
 def _events(

@@ -7,6 +7,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from feedback.judgments import Pair
+from feedback.quality.answers import load_answers
 from feedback.store import accounts, rounds, schema
 from feedback.store.database import Database
 from feedback.store.exporting import ENDINGS, export
@@ -96,6 +97,20 @@ def test_pairs_that_waited_for_whoever_goes_are_settled_without(desk: Desk) -> N
     remove(desk, find(desk, name="cleo"))
 
     assert desk.progress().complete
+
+
+def test_who_was_resumed_is_checked_again_by_the_next_answers(desk: Desk) -> None:
+    with desk.database.writing() as connection:
+        accounts.pause(connection, "ann", "too many guesses")
+        accounts.resume(connection, "ann")
+
+    remove(desk, find(desk, name="bob"))
+    desk.publish(some_pairs(5), overlap=2)
+    for _ in range(2):
+        desk.answer("ann")
+
+    with desk.database.reading() as connection:
+        assert [one.counts for one in load_answers(connection)] == [False] * 3 + [True] * 2
 
 
 def test_a_pair_goes_with_its_answers_and_its_traces_in_the_log(desk: Desk, tmp_path: Path) -> None:

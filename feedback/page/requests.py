@@ -29,6 +29,8 @@ class NewJudgment(_Body):
     reason: Annotated[str, Field(max_length=2000)] | None = None
     visible_ms: Annotated[int, Field(ge=0, le=LONGEST_MS)] | None = None
     key: _Key
+    guidelines: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """The version that the page shows, which may be older than the server's; None: the server's."""
 
     @field_validator("reason")
     @classmethod
@@ -44,7 +46,10 @@ class NewJudgment(_Body):
         return self
 
     def submission(self, guideline_hash: str) -> Submission:
-        """The submission for the store; a blank reason is dropped."""
+        """The submission for the store; a blank reason is dropped.
+
+        `guideline_hash` is of the server's guidelines.
+        """
         reason = (self.reason or "").strip()
         return Submission(
             assignment_id=self.assignment_id,
@@ -53,7 +58,7 @@ class NewJudgment(_Body):
             reason=reason or None,
             visible_ms=self.visible_ms,
             key=self.key,
-            guideline_hash=guideline_hash,
+            guideline_hash=self.guidelines or guideline_hash,
         )
 
 

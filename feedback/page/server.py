@@ -137,9 +137,10 @@ class _Desk:
         return {"state": "pair", "task": task, **standing}
 
 
-def _shown(view: dict[str, Any]) -> dict[str, Any]:
+def _shown(view: dict[str, Any], desk: _Desk) -> dict[str, Any]:
     """What the browser receives. Call it without a transaction: long texts take seconds."""
-    return {**view, "task": task_view(view["task"])} if "task" in view else view
+    task = {"task": task_view(view["task"])} if "task" in view else {}
+    return {**view, **task, "guidelines": desk.guideline_hash}
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -229,7 +230,7 @@ def _add_work(app: FastAPI) -> None:
         desk: _Desk = request.app.state.desk
         with request.app.state.database.writing() as connection:
             view = desk.work(connection, person)
-        return _shown(view)
+        return _shown(view, desk)
 
     @app.post("/api/judgments")
     def judge(
@@ -240,7 +241,7 @@ def _add_work(app: FastAPI) -> None:
             fresh = submit(connection, person.annotator_id, given.submission(desk.guideline_hash))
             view = desk.work(connection, person)
         desk.ring()
-        return {"saved": True, "fresh": fresh, **_shown(view)}
+        return {"saved": True, "fresh": fresh, **_shown(view, desk)}
 
     @app.post("/api/undo")
     def take_back(
@@ -251,4 +252,4 @@ def _add_work(app: FastAPI) -> None:
             lease = desk.serve.lease_ms
             undone = undo(connection, person.annotator_id, key=given.key, lease_ms=lease)
             view = desk.work(connection, person)
-        return {"undone": undone is not None, **_shown(view)}
+        return {"undone": undone is not None, **_shown(view, desk)}

@@ -42,11 +42,11 @@ class Site:
         self.address = ""
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self, port: int = 0) -> None:
+    def start(self, port: int = 0, *more: str) -> None:
         command = [sys.executable, "-m", "feedback", "serve", "--store", str(self.store)]
         rates = ["--gold-rate", "0", "--repeat-rate", "0", "--port", str(port)]
         self._process = subprocess.Popen(
-            [*command, *rates, *self._options],
+            [*command, *rates, *self._options, *more],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PREFECT_API_URL": ""},

@@ -174,6 +174,24 @@ def test_nothing_is_lost_when_the_server_dies_and_comes_back(
     assert by_id(browser, "trouble").text == ""
 
 
+def test_an_open_page_says_that_the_guidelines_have_changed(
+    browser: Any, site: Any, pair_of: Any, tmp_path: Path
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    answer(browser, site, "t")
+    assert not by_id(browser, "changed").is_displayed()
+    other = tmp_path / "guidelines.md"
+    other.write_text("Other rules.", encoding="utf-8")
+    site.kill()
+    site.start(int(site.address.rsplit(":", 1)[1]), "--guidelines", str(other))
+    answer(browser, site, "t")
+    assert by_id(browser, "changed").is_displayed()
+    browser.refresh()
+    wait_for(browser, lambda b: shown(b) and ready(b))
+    assert not by_id(browser, "changed").is_displayed()
+
+
 def test_an_answer_and_the_next_pair_cost_one_request(
     browser: Any, site: Any, pair_of: Any
 ) -> None:

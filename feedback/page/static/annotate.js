@@ -1,6 +1,7 @@
 // The labelling page: shows what the server sends, returns sides, continues only once an answer is saved.
 const $ = (id) => document.getElementById(id);
 const csrf = document.querySelector('meta[name="csrf"]').content;
+const version = $("version").textContent; // of the guidelines that this page shows
 const SIDES = ["left", "right"];
 const PARTS = ["prompt", "left", "right"];
 
@@ -108,6 +109,7 @@ function show(given) {
   $("count").textContent = given.round
     ? `${given.mine} by you · about ${given.done} of ${given.pairs} pairs of ${given.round}`
     : `${given.mine} by you`;
+  $("changed").hidden = given.guidelines === version;
   $("bar").max = given.pairs || 1;
   $("bar").value = given.done;
   const fresh = given.task?.assignment_id !== task?.assignment_id;
@@ -144,7 +146,7 @@ const send = (choice, strength, reason) => during(async () => {
   unsaved = true;
   const { status, given } = await persist("/api/judgments", {
     assignment_id: task.assignment_id, choice, strength: strength ?? null,
-    reason: reason || null, visible_ms: Math.round(seen), key: newKey(),
+    reason: reason || null, visible_ms: Math.round(seen), key: newKey(), guidelines: version,
   });
   unsaved = false;
   if (status === 200) { trouble(""); say("Saved. Next pair."); show(given); return; }

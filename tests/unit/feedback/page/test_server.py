@@ -27,7 +27,7 @@ def test_a_session_goes_from_pair_to_pair_to_the_end(client: TestClient, desk: A
 
 def test_the_browser_learns_nothing_but_texts(client: TestClient, desk: Any) -> None:
     view = client.post("/api/task", headers=bearer(desk)).json()
-    assert set(view) == {"state", "task", "mine", "round", "done", "pairs"}
+    assert set(view) == {"state", "task", "mine", "round", "done", "pairs", "guidelines"}
     texts = {"prompt", "left", "right", "prompt_raw", "left_raw", "right_raw"}
     assert set(view["task"]) == {"assignment_id", "left_cut", "right_cut", *texts}
     page = client.post("/api/task", headers=bearer(desk)).text
@@ -144,6 +144,25 @@ def test_the_label_holds_the_version_of_the_guidelines(
         page = again.get("/", headers=headers).text
     assert "Other rules." in page
     assert stored not in page
+
+
+def test_an_open_page_keeps_the_version_of_the_guidelines_that_it_shows(
+    client: TestClient, desk: Any, tmp_path: Path
+) -> None:
+    headers = bearer(desk)
+    before = client.post("/api/task", headers=headers).json()
+    other = tmp_path / "guidelines.md"
+    other.write_text("Other rules.", encoding="utf-8")
+    app = create_app(desk.database, ServerParams(guidelines=other))
+    with TestClient(app, base_url="http://127.0.0.1") as again:
+        body = judgment(before, guidelines=before["guidelines"])
+        after = again.post("/api/judgments", headers=headers, json=body).json()
+        # So the page can say that they have changed.
+        assert after["guidelines"] != before["guidelines"]
+        body = judgment(after, guidelines=after["guidelines"], key="answer-0002")
+        assert again.post("/api/judgments", headers=headers, json=body).status_code == 200
+    stored = desk.sql("SELECT guideline_hash FROM labels ORDER BY label_id")
+    assert stored == [(before["guidelines"],), (after["guidelines"],)]
 
 
 def test_a_pair_that_lay_open_over_a_long_weekend_can_be_answered(

@@ -44,7 +44,7 @@ from feedback.page.watch import Watch
 from feedback.quality.annotators import QualityParams
 from feedback.store import accounts
 from feedback.store.accounts import Person
-from feedback.store.assignments import ServeParams, next_task
+from feedback.store.assignments import ServeParams, Task, next_task
 from feedback.store.database import Database
 from feedback.store.exporting import ENDINGS
 from feedback.store.submissions import RefusedError, submit, undo
@@ -141,6 +141,11 @@ def _shown(view: dict[str, Any], desk: _Desk) -> dict[str, Any]:
     """What the browser receives. Call it without a transaction: long texts take seconds."""
     task = {"task": task_view(view["task"])} if "task" in view else {}
     return {**view, **task, "guidelines": desk.guideline_hash}
+
+
+def _is_of(view: dict[str, Any], task: Task) -> bool:
+    shown: Task | None = view.get("task")
+    return shown is not None and shown.assignment_id == task.assignment_id
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -252,4 +257,6 @@ def _add_work(app: FastAPI) -> None:
             lease = desk.serve.lease_ms
             undone = undo(connection, person.annotator_id, key=given.key, lease_ms=lease)
             view = desk.work(connection, person)
-        return {"undone": undone is not None, **_shown(view, desk)}
+        # Not where others have settled it meanwhile.
+        back = undone is not None and _is_of(view, undone)
+        return {"undone": undone is not None, "back": back, **_shown(view, desk)}

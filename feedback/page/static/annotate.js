@@ -164,10 +164,10 @@ const undo = () => during(async () => {
     trouble(`Not undone: ${given.detail ?? status}.`);
     return;
   }
-  trouble(given.undone ? "" : "There is nothing more to undo.");
   task = null;
   show(given);
-  if (given.undone) say("Undone. Judge this pair again.");
+  trouble(given.back ? "" : given.undone ? "Undone. Others have settled that pair meanwhile: it does not come back." : "There is nothing more to undo.");
+  if (given.back) say("Undone. Judge this pair again.");
 });
 
 async function signOut() {

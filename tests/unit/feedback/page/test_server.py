@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from feedback.page.server import ServerParams, create_app
+from tests.unit.feedback.conftest import some_pairs
 from tests.unit.feedback.page.conftest import KEY, bearer, judgment
 
 
@@ -59,6 +60,26 @@ def test_an_answer_rings_the_bell_of_the_watch_and_a_blank_reason_is_none(
         assert client.post("/api/judgments", headers=headers, json=body).status_code == 200
     given = desk.sql("SELECT reason FROM labels ORDER BY label_id")
     assert (rung, given) == (["now"] * 2, [(None,), ("too long",)])
+
+
+def test_undo_says_whether_the_pair_comes_back(client: TestClient, desk: Any) -> None:
+    desk.publish(some_pairs(10), overlap=2)
+    desk.hire("bob", "cleo")
+    headers, prompts = bearer(desk), []
+    for number in range(2):
+        task = client.post("/api/task", headers=headers).json()
+        prompts.append(task["task"]["prompt"])
+        body = judgment(task, choice="tie", key=f"answer-000{number}")
+        client.post("/api/judgments", headers=headers, json=body)
+        if number == 0:
+            desk.answer("bob", "a")
+            desk.answer("cleo", "a")
+    undo = [{"key": f"undo-000{number}"} for number in range(2)]
+    second, first = (client.post("/api/undo", headers=headers, json=one).json() for one in undo)
+    assert (second["undone"], second["back"], second["task"]["prompt"]) == (True, True, prompts[1])
+    # The two others agree, so that the pair needs no third answer.
+    assert (first["undone"], first["back"]) == (True, False)
+    assert first["task"]["prompt"] != prompts[0]
 
 
 def test_undo_gives_the_pair_back(client: TestClient, desk: Any) -> None:

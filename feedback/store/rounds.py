@@ -132,7 +132,9 @@ def publish(
     )
     if result.added or result.removed:
         _to_be_announced(connection, key)
+    if result.added or result.removed or renewed:
         detail: dict[str, Any] = {"added": result.added, "removed": result.removed}
+        detail |= {"overlap": overlap} if renewed else {}
         record(connection, "publish", round_key=key, **detail, **({"by": by} if by else {}))
     return result
 

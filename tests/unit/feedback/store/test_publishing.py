@@ -1,11 +1,12 @@
 """A round that is published again keeps its answers and asks only for what is new."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from feedback.store import standing
+from feedback.store import rounds, standing
 from feedback.store.submissions import RefusedError
 
 
@@ -88,3 +89,17 @@ def test_a_round_keeps_its_overlap_unless_another_is_asked_for(desk: Any, make_p
     assert desk.progress().missing == 6
     desk.publish(make_pairs(1, key="r2", start=10), overlap=None)
     assert desk.progress("r2").missing == 1
+
+
+def test_who_asks_more_people_of_the_same_pairs_is_in_the_log(desk: Any, make_pairs: Any) -> None:
+    desk.hire("ana")
+    desk.publish(make_pairs(1))
+    desk.answer("ana")
+    with desk.database.writing() as connection:
+        rounds.publish(connection, make_pairs(1), overlap=3, by="lea")
+    assert desk.progress().missing == 2
+    query = "SELECT detail FROM events WHERE kind = 'publish' ORDER BY event_id"
+    assert [json.loads(detail) for (detail,) in desk.sql(query)] == [
+        {"added": 1, "removed": 0},
+        {"added": 0, "removed": 0, "overlap": 3, "by": "lea"},
+    ]

@@ -1,5 +1,6 @@
 """What the labelling page measures, keys that are held or shifted, and the lead's own buttons."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,8 @@ def rows(site: Any, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def test_the_time_of_an_answer_is_that_for_which_its_pair_could_be_seen(
-    browser: Any, site: Any, pair_of: Any
-) -> None:
-    site.publish(twelve(pair_of))
-    sign_in(browser, site)
+def clock_of(browser: Any) -> Callable[[float, str], None]:
+    """Stops the page's clock; the function lets milliseconds pass, then shows or hides the page."""
     browser.execute_script(
         """
         window.clock = performance.now();
@@ -38,6 +36,15 @@ def test_the_time_of_an_answer_is_that_for_which_its_pair_could_be_seen(
             state,
         )
 
+    return after
+
+
+def test_the_time_of_an_answer_is_that_for_which_its_pair_could_be_seen(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    after = clock_of(browser)
     answer(browser, site, "t")
     # In all less than the 400 ms before which no answer is taken: the server believes no more.
     after(100, "hidden")
@@ -48,6 +55,38 @@ def test_the_time_of_an_answer_is_that_for_which_its_pair_could_be_seen(
     answer(browser, site, "t")
     _, *measured = rows(site, "SELECT visible_ms FROM labels ORDER BY label_id")
     assert measured == [(150,), (120,)]
+
+
+def test_an_undo_of_nothing_takes_no_time_from_the_pair_on_the_screen(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    after = clock_of(browser)
+    answer(browser, site, "t")
+    answer(browser, site, "u")
+    after(150, "visible")
+    press(browser, "u")
+    wait_for(browser, lambda b: "nothing more to undo" in by_id(b, "trouble").text)
+    wait_for(browser, ready)
+    after(120, "visible")
+    answer(browser, site, "t")
+    assert rows(site, "SELECT visible_ms FROM labels ORDER BY label_id")[2:] == [(270,)]
+
+
+def test_a_held_enter_presses_a_button_once(browser: Any, site: Any, pair_of: Any) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    button = browser.find_element("css selector", "[data-choice='left']")
+    browser.execute_script("arguments[0].focus()", button)
+    enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+    for repeat in (False, True, True, True):
+        event = {"type": "keyDown", **enter, "autoRepeat": repeat}
+        browser.execute_cdp_cmd("Input.dispatchKeyEvent", event)
+        # A second press would take the choice back.
+        assert button.get_attribute("aria-pressed") == "true"
+    browser.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyUp", **enter})
+    assert site.labels() == []
 
 
 def test_a_key_that_is_held_answers_once_and_capital_letters_are_keys_too(

@@ -164,7 +164,7 @@ const undo = () => during(async () => {
     trouble(`Not undone: ${given.detail ?? status}.`);
     return;
   }
-  task = null;
+  if (given.undone) task = null;
   show(given);
   trouble(given.back ? "" : given.undone ? "Undone. Others have settled that pair meanwhile: it does not come back." : "There is nothing more to undo.");
   if (given.back) say("Undone. Judge this pair again.");
@@ -242,6 +242,8 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
+  // A held Enter would press a button again and again: the chosen side would be taken back.
+  if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (document.querySelector("dialog[open]")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

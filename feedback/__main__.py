@@ -131,7 +131,11 @@ def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     command = _add(to, "token", "Print a new token for a person; it replaces the previous one.")
     command.add_argument("name", help="name of the annotator")
-    command.add_argument("--lead", action="store_true", help="also give access to the overview")
+    for option, role, text in (
+        ("--lead", "lead", "also give access to the overview, which is kept at the next token"),
+        ("--no-lead", "annotator", "give access to the overview no longer"),
+    ):
+        command.add_argument(option, dest="role", action="store_const", const=role, help=text)
     command.add_argument(
         "--rights",
         metavar="LIST",

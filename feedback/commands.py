@@ -172,7 +172,7 @@ def token(given: argparse.Namespace) -> int:
                 accounts.new_token(
                     connection,
                     given.name,
-                    role="lead" if given.lead or given.rights is not None else "annotator",
+                    role="lead" if given.rights is not None else given.role,
                     days=given.days or None,
                     rights=accounts.RIGHTS if given.rights is None else given.rights.split(","),
                     by=_user(),

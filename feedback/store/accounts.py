@@ -94,14 +94,15 @@ def new_token(
     connection: Connection,
     annotator_id: str,
     *,
-    role: str = "annotator",
+    role: str | None = None,
     days: float | None = None,
     rights: Collection[str] = RIGHTS,
     by: str | None = None,
 ) -> str:
     """Creates the annotator if needed, and a token that replaces the previous one.
 
-    It lasts so many `days`, or for ever; a lead gets these `rights`. The log says `by` whom.
+    It lasts so many `days`, or for ever. Without a `role` a lead keeps theirs and the rights, and
+    everybody else is an annotator; who is made a lead gets these `rights`. The log says `by` whom.
 
     Raises:
         ValueError: the name is none that everybody can see (`feedback.store.names`) or that of a
@@ -117,15 +118,18 @@ def new_token(
     token = secrets.token_urlsafe(32)
     people = schema.annotators
     mine = people.c.annotator_id == annotator_id
-    kind = connection.execute(select(people.c.kind).where(mine)).scalar()
+    held = connection.execute(select(people.c.kind, people.c.role).where(mine)).first()
+    kind, stays = (held.kind, held.role == "lead" and role is None) if held else (None, False)
     if kind not in (None, "human"):
         raise ValueError(
             f"{annotator_id} is known as a source of kind {kind}, expected a person: "
             "give this person another name"
         )
-    values: dict[str, Any] = {"role": role, "token_hash": _hash(token)}
+    values: dict[str, Any] = {"token_hash": _hash(token)}
     values["token_expires_ms"] = None if days is None else now_ms() + round(days * _DAY_MS)
-    values["rights"] = ",".join(sorted(rights)) if role == "lead" else None
+    if not stays:
+        values["role"] = role or "annotator"
+        values["rights"] = ",".join(sorted(rights)) if role == "lead" else None
     if kind is None:
         row = {"annotator_id": annotator_id, "created_ms": now_ms(), "judged_from_label": 0}
         row |= {"kind": "human"}
@@ -135,7 +139,8 @@ def new_token(
         mine_too = schema.sessions.c.annotator_id == annotator_id
         connection.execute(delete(schema.sessions).where(mine_too))
         settle_without(connection)
-    detail = {"role": role, "days": days, "rights": values["rights"], "by": by}
+    detail: dict[str, Any] = {name: values.get(name) for name in ("role", "rights")}
+    detail |= {"days": days, "by": by}
     known = {name: value for name, value in detail.items() if value is not None}
     record(connection, "token", annotator_id=annotator_id, **known)
     return token

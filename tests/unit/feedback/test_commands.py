@@ -243,6 +243,9 @@ def test_a_token_can_have_fewer_days_and_fewer_rights(run: Command, desk: Any) -
         (("lea", "--lead"), "lead", "export,pause,publish", 90),
         (("leo", "--rights", "pause", "--days", "7"), "lead", "pause", 7),
         (("lou", "--days", "0"), "annotator", None, None),
+        (("leo",), "lead", "pause", 90),
+        (("leo", "--lead"), "lead", "export,pause,publish", 90),
+        (("leo", "--no-lead"), "annotator", None, 90),
     ):
         code, token, err = run("token", *arguments)
         assert (code, len(token.strip())) == (0, 43), err

@@ -105,3 +105,20 @@ def test_a_store_that_has_the_other_spelling_keeps_it(desk: Any) -> None:
     desk.sql(f"UPDATE annotators SET annotator_id = '{DECOMPOSED}'")
     desk.hire(COMPOSED, DECOMPOSED)
     assert desk.sql("SELECT annotator_id FROM annotators") == [(DECOMPOSED,)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "then"),
+    [
+        (None, ("lead", "pause")),
+        ("lead", ("lead", "export,pause,publish")),
+        ("annotator", ("annotator", None)),
+    ],
+)
+def test_a_new_token_of_a_lead_is_a_leads_unless_another_role_is_asked_for(
+    desk: Any, asked: str | None, then: tuple[str, str | None]
+) -> None:
+    with desk.database.writing() as connection:
+        accounts.new_token(connection, "lea", role="lead", rights=["pause"])
+        accounts.new_token(connection, "lea", role=asked)
+    assert desk.sql("SELECT role, rights FROM annotators") == [then]

@@ -80,7 +80,7 @@ class Checkpoints:
         """
         self._stage, self._training = stage, training
         self._gathered = [] if gathered is None else gathered
-        self._folder = stage.work / fingerprint(stage.identity)
+        self._folder = stage.work / _of_the_first(fingerprint(stage.identity))
         self._steps = 0
         self._saved_steps = 0
         self._saved_at = time.monotonic()
@@ -195,6 +195,11 @@ class Checkpoints:
                         differences(facts, self._stage.identity),
                     )
                     return
+
+
+def _of_the_first(name: str) -> str:
+    """The first process's, by which all go: of another the GPU or the processor may differ."""
+    return bytes(distributed.gather_rows([list(name.encode())])[0]).decode()
 
 
 def _any_asked_and_due_to_the_first(asked: bool, due: bool) -> tuple[bool, bool]:

@@ -6,13 +6,19 @@ as NCCL's, for what the dead one will never send hears no SIGTERM, and would tak
 
 With `--nnodes` one of these runs on each host. torch's do not hear of a death on another host, and
 would leave the deaf ones there for ever; ours ask the store that all of them share.
+
+A signal that asks the stage to end is passed on, and its processes end by themselves: torch kills
+them soon afterwards, in the middle of a checkpoint that takes longer.
 """
 
+import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from signal import Signals
+from types import FrameType
 from typing import Any, cast
 
 from torch._C._distributed_c10d import Store
@@ -29,9 +35,10 @@ from tasks.running import launch
 from tasks.running.meeting import require_free, require_resolved
 from tasks.running.outcome import EXIT_CODES
 from tasks.running.signals import DEATH_OF_ANOTHER, LAUNCHED_BY
+from tasks.workspace.processes import children
 
 SECONDS = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launch.SECONDS))
-"""From SIGTERM to SIGKILL."""
+"""From the word of a death to SIGKILL."""
 
 DEATH = "death"
 """What the store of several hosts holds once a process has died."""
@@ -54,13 +61,30 @@ class Processes(multiprocessing.SubprocessContext):
         return any(each.proc.poll() for each in self.subprocess_handlers.values())
 
 
+def _pass_on(number: int, _frame: FrameType | None) -> None:
+    """Have the processes hear what this one has heard; without any, end."""
+    found = children(os.getpid())
+    if not found:
+        sys.exit(128 + number)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 class Agent(LocalElasticAgent):
     """torch's own, which ends its processes when one on another host has died, or the store has."""
+
+    passes_on = False
+    """What asks it to end is for its processes; else whoever asks tells them."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # The store at which all meet is connected by now.
         end_connections_to_silent_hosts()
         started: dict[int, Any] = super()._start_workers(worker_group)
+        if self.passes_on:  # From here on: a meeting that waits is left to the signal itself.
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, _pass_on)
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -96,6 +120,14 @@ def require_place(command_line: Sequence[str]) -> None:
         require_free(given.master_port)
 
 
+def without_torchs_signals(command_line: Sequence[str]) -> list[str]:
+    """For torch, which would kill the processes; or as it is, where it says who hears signals."""
+    if "--signals-to-handle" in command_line:
+        return list(command_line)
+    Agent.passes_on = True
+    return ["--signals-to-handle", "SIGQUIT", *command_line]
+
+
 if __name__ == "__main__":
     try:
         require_place(sys.argv[1:])
@@ -103,6 +135,7 @@ if __name__ == "__main__":
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_CODES["bad_input"])
     os.environ[LAUNCHED_BY] = str(os.getpid())
+    sys.argv[1:] = without_torchs_signals(sys.argv[1:])
     multiprocessing.SubprocessContext = Processes  # type: ignore[misc]
     api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
     multiprocessing.api.logger.setLevel(logging.CRITICAL)  # Each signal that it sends, for one.

@@ -12,6 +12,7 @@ and all processes have the same.
 """
 
 import contextlib
+import socket
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -19,6 +20,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional
 
 from rlhf.silent_hosts import end_connections_to_silent_hosts
@@ -37,14 +40,37 @@ class LostProcessError(RuntimeError):
     """Another process of this computation has ended before its time."""
 
 
+class UnlikeProcessesError(RuntimeError):
+    """Some processes of this computation have a GPU, and others have none."""
+
+
 def join(*, cuda: bool) -> None:
     """Meet the others, where RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say.
 
     Raises:
         LostProcessError: they are not there.
+        UnlikeProcessesError: one has a GPU, another has none; by unlike transports they would wait
+            for each other for ever.
     """
     with _heard():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=PATIENCE)
+        store, number, count = next(rendezvous("env://", timeout=PATIENCE))
+        store.set_timeout(PATIENCE)
+        store.set(f"device {number}", f"{'a' if cuda else 'no'} GPU on {socket.gethostname()}")
+        devices = [store.get(f"device {place}").decode() for place in range(count)]
+    for place, device in enumerate(devices):
+        if device.startswith("a ") != devices[0].startswith("a "):
+            raise UnlikeProcessesError(
+                f"the stage's processes have unlike devices: the first {devices[0]}, process "
+                f"{place} {device}"
+            )
+    with _heard():
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            store=PrefixStore("processes", store),
+            rank=number,
+            world_size=count,
+            timeout=PATIENCE,
+        )
     end_connections_to_silent_hosts()
 
 
@@ -215,6 +241,6 @@ def _heard() -> Iterator[None]:
         # Without the line of the transport's source before it, and the advice behind it.
         reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
         raise LostProcessError(
-            f"another of the stage's processes has ended ({reason}). Run it again to resume from "
-            "the newest checkpoint"
+            f"another of the stage's processes has ended ({reason}). "
+            "Run it again to resume from the newest checkpoint"
         ) from error

@@ -60,12 +60,14 @@ def meet(run: RunParams) -> None:
     """Wait for the other processes of the stage.
 
     Raises:
-        StageEnd: they have ended.
+        StageEnd: they have ended, or not all of them have a GPU.
     """
     try:
         distributed.join(cuda=run.device != "cpu" and torch.cuda.is_available())
     except distributed.LostProcessError as error:
         raise StageEnd("failed", str(error)) from None
+    except distributed.UnlikeProcessesError as error:
+        raise StageEnd("bad_input", str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

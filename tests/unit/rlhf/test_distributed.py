@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -94,3 +96,27 @@ def test_the_death_of_another_is_an_error_that_says_so() -> None:
     assert nothing is None
     assert isinstance(found, distributed.LostProcessError)
     assert "another of the stage's processes has ended" in str(found)
+
+
+def test_processes_of_which_one_has_no_gpu_end_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By unlike transports they would wait for each other for as long as for a lock."""
+    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=60))
+    join = distributed.join
+
+    def unlike(*, cuda: bool) -> None:
+        began = time.monotonic()
+        try:
+            join(cuda=os.environ["RANK"] == "0")
+        except RuntimeError as error:
+            found.append(str(error))
+        found.append(time.monotonic() - began)
+
+    found: list[object] = []
+    monkeypatch.setattr(distributed, "join", unlike)
+
+    for said, seconds in run_together(lambda: found):
+        assert "the first a GPU on" in said
+        assert "process 1 no GPU on" in said
+        assert seconds < 30

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional
 
@@ -34,6 +34,10 @@ so is a host that falls silent."""
 
 BUCKET = 2**25
 """Gradients added up at a time: 128 MiB in float32."""
+
+
+_store: Store | None = None
+"""What all processes can read and write once they have met."""
 
 
 class LostProcessError(RuntimeError):
@@ -52,6 +56,7 @@ def join(*, cuda: bool) -> None:
         UnlikeProcessesError: one has a GPU, another has none; by unlike transports they would wait
             for each other for ever.
     """
+    global _store
     with _heard():
         store, number, count = next(rendezvous("env://", timeout=PATIENCE))
         store.set_timeout(PATIENCE)
@@ -71,7 +76,26 @@ def join(*, cuda: bool) -> None:
             world_size=count,
             timeout=PATIENCE,
         )
+    _store = store
     end_connections_to_silent_hosts()
+
+
+def give_reason(reason: str) -> None:
+    """Leave word of why this process ends, for the first, which would see only that it has."""
+    if dist.is_initialized() and _store is not None:
+        with contextlib.suppress(RuntimeError):
+            word = f"process {rank()} on {socket.gethostname()}: {reason}"
+            _store.set(f"reason {rank()}", word)
+
+
+def _given_reason() -> str:
+    """Why one of the others has ended, if it has said so to the first; else empty."""
+    if rank() == 0 and _store is not None:
+        with contextlib.suppress(RuntimeError):
+            for name in (f"reason {place}" for place in range(1, world())):
+                if _store.check([name]):
+                    return str(_store.get(name), "utf-8")
+    return ""
 
 
 def leave() -> None:
@@ -241,6 +265,6 @@ def _heard() -> Iterator[None]:
         # Without the line of the transport's source before it, and the advice behind it.
         reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
         raise LostProcessError(
-            f"another of the stage's processes has ended ({reason}). "
+            f"another of the stage's processes has ended ({_given_reason() or reason}). "
             "Run it again to resume from the newest checkpoint"
         ) from error

@@ -87,9 +87,7 @@ def compute(work: Work, known: Mapping[type[Exception], Status]) -> int:
     It ends with 0 whenever the first process sees the same end, or will see that this one is gone;
     the launcher would end all of them for any other code, before the first could say why.
     """
-    lost = distributed.LostProcessError
-    quiet: tuple[type[BaseException], ...]
-    quiet = (ComputedError, StageEnd, KeyboardInterrupt, lost, *known)
+    reasons: tuple[type[Exception], ...] = (StageEnd, *known)
     run = load_params(Path("params.yaml")).run
     with sole_accelerator(run.device):
         screen = _silenced()
@@ -107,7 +105,11 @@ def compute(work: Work, known: Mapping[type[Exception], Status]) -> int:
             stage = OtherStage(snapshot, work.section_name, work.round_key, params, work.inputs)
             with stage.signals.heard():
                 work.body(stage)
-        except quiet:
+        except (ComputedError, KeyboardInterrupt, distributed.LostProcessError):
+            return 0
+        except reasons as error:
+            # It may be that of this host alone, such as a folder that only the others see.
+            distributed.give_reason(redact(str(error)))
             return 0
         except Exception:
             os.write(screen, redact(traceback.format_exc()).encode())

@@ -29,7 +29,7 @@ back_up() {
     fi
     archive "$part/objects.tar" "$OBJECTS" .
     (cd "$part" && sha256sum -- * > SHA256SUMS)
-    sync "$part"
+    sync --file-system "$part" # A folder's name alone would flush its list of names.
     mv "$part" "$folder"
     echo "$folder: $(du -sh "$folder" | cut -f1)"
 }

@@ -1,5 +1,6 @@
 """A run as MLflow has it: its params, and of each stage that it ran the hashes in and out."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -57,10 +58,14 @@ def _tagged(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _dated(store: Store, name: str) -> Iterator[Run]:
-    """The executions with this name behind their dates, the newest first."""
-    found = _search(store, f"tags.`mlflow.runName` LIKE '____-__-__ {name}'")
+    """The executions with this name behind their dates, the newest first.
+
+    The second one of a day has a number behind its name, which Prefect does not show.
+    """
+    found = _search(store, f"tags.`mlflow.runName` LIKE '____-__-__ {name}%'")
     # `_` in the name stands for any character, too.
-    return (run for run in found if run.info.run_name.endswith(f" {name}"))
+    own = re.compile(rf"\S+ {re.escape(name)}( #\d+)?")
+    return (run for run in found if own.fullmatch(run.info.run_name))
 
 
 def _by_id(store: Store, name: str) -> Run | None:

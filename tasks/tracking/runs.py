@@ -167,15 +167,29 @@ def _log_new_metrics(store: Store, run: str, metrics: Sequence[Metric]) -> None:
 
     Each round's records hold the curves of all rounds before it. MLflow drops known points, but
     looks for each of them first: with twelve rounds for a minute, with more for hours.
+
+    An execution that goes on may come to other numbers. Of two values of one step and time MLflow
+    shows the larger one as the last, so the new one is later than the one before it.
     """
     keys = dict.fromkeys(metric.key for metric in metrics)
-    known = {_point(one) for key in keys for one in store.client.get_metric_history(run, key)}
-    _log_metrics(store, run, [metric for metric in metrics if _point(metric) not in known])
+    known = {
+        (key, one.step): one
+        for key in keys
+        for one in sorted(store.client.get_metric_history(run, key), key=_as_mlflow_orders)
+    }
+    new = []
+    for metric in metrics:
+        before = known.get((metric.key, metric.step))
+        if before is None:
+            new.append(metric)
+        elif before.value != metric.value:
+            later = max(metric.timestamp, before.timestamp + 1)
+            new.append(Metric(metric.key, metric.value, later, metric.step))
+    _log_metrics(store, run, new)
 
 
-def _point(metric: Metric) -> tuple[str, int, int, float]:
-    """What makes a point the same point to MLflow."""
-    return metric.key, metric.timestamp, metric.step, metric.value
+def _as_mlflow_orders(metric: Metric) -> tuple[int, int, float]:
+    return metric.step, metric.timestamp, metric.value
 
 
 def _log_metrics(store: Store, run: str, metrics: Sequence[Metric]) -> None:

@@ -170,6 +170,26 @@ def test_a_round_sends_the_points_that_are_new(
     assert {step for _, step in sent} == {2, 3}
 
 
+def test_an_execution_that_comes_to_other_numbers_shows_the_new_ones(
+    root: Path, params: Params
+) -> None:
+    """Its commit and params.yaml are the same, its own data or its uncommitted code are not."""
+    record_start(root, "again", params)
+    for gold in (8.0, 6.5, 7.0, 7.0):
+        write_history(root, "ppo", "r1", "objective/kl", [0.5, gold])
+        made = results(4.5, gold, 9.0, test="r1")
+        record_end(root, "again", status="FINISHED", message="", seconds=gold, results=made)
+        for _ in range(2):
+            ship_all(root)
+            (root / ".work/executions/again/sent.json").unlink()
+        (parent,) = parents()
+        shown = {name: parent.data.metrics[name] for name in ("gold", "seconds")}
+        assert shown == {"gold": gold, "seconds": gold}
+        assert parent.data.metrics["ppo/objective/kl"] == gold
+    history = MlflowClient(tracking_uri(root)).get_metric_history(parent.info.run_id, "gold")
+    assert [(one.step, one.value) for one in history] == [(0, 4.5), (1, 8.0), (1, 6.5), (1, 7.0)]
+
+
 LOCK = """
 schema: '2.0'
 stages:

@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,10 @@ def _lines(
         yield f"code: {count}{': ' if code else ''}{_few(code)}"
     except UnknownCodeError as error:
         yield f"code: not compared, {error}"
+    apart = differences.other_rewards(first, second)
     for kind, differ in (
         ("reward_models", differences.reward_models),
-        ("policies", differences.policies),
+        ("policies", partial(differences.policies, apart=apart)),
     ):
         title = kind.replace("_", " ")
         if without := [letter for letter, one in zip("AB", results, strict=True) if not one[kind]]:

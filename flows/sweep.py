@@ -5,7 +5,7 @@ seed, so that a sweep that is cut short leaves whole pairs. What runs have in co
 DVC's cache. Ordered again under its name, a sweep continues.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,6 +86,7 @@ def sweep(
     if wrong := refusals(root, whole, revision or None, common, overrides, seeds):
         return Failed(name="BadInput", message="\n".join(wrong))
     figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
+    judges: set[str | None] = set()
     for seed in dict.fromkeys(seeds):
         for label in figures:
             run = _run_name(whole, label, seed)
@@ -96,13 +97,14 @@ def sweep(
             get_run_logger().info("%s: %s: %s", run, state.name, state.message)
             if state.name in DONE:
                 figures[label][seed] = final_figures(root / RUNS_FOLDER / run)
+                judges.add(final_judge(root / RUNS_FOLDER / run))
             else:
                 lacking.append(f"{run} ({state.name}: {state.message})")
     create_table_artifact(
         table=paired_rows(figures),
         key=artifact_key(whole),
         description="Means over seeds, and differences from base, paired by seed, with 95 % "
-        "intervals; held-out prompts.",
+        f"intervals; held-out prompts.{judged_by(judges)}",
     )
     if lacking:
         return Failed(name="Incomplete", message=f"without a result: {'; '.join(lacking)}")
@@ -199,7 +201,27 @@ def _difference(base: Mapping[int, Figures], other: Mapping[int, Figures], figur
 
 def final_figures(workspace: Path) -> dict[str, float]:
     """Of the final policy of a run."""
+    final = _final(workspace)
+    return {figure: final[figure]["mean"] for figure in FIGURES if final.get(figure) is not None}
+
+
+def final_judge(workspace: Path) -> str | None:
+    """Who judged the win rate of the final policy of a run; None where nobody did."""
+    return _final(workspace).get("win_rate_judge")
+
+
+def judged_by(judges: Collection[str | None]) -> str:
+    """What a reader of the table has to know of its win rates; empty where there is nothing."""
+    if not {"reward_model", "mixed_reward"} & {*judges}:
+        return ""
+    return (
+        " Each run's win rates are by the reward model that it trained itself, whose score its "
+        "policy was made to raise: their differences do not tell which policy is better. Another "
+        "judge in evaluate.judge does."
+    )
+
+
+def _final(workspace: Path) -> dict[str, Any]:
     params = load_params(workspace / "params.yaml")
     policies = read_results(workspace, params)["policies"]
-    final: dict[str, Any] = next((one for one in policies if one["name"] == params.final), {})
-    return {figure: final[figure]["mean"] for figure in FIGURES if final.get(figure) is not None}
+    return next((one for one in policies if one["name"] == params.final), {})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State
 
-from flows.sweep import final_figures, paired_rows, refusals, sweep
+from flows.sweep import final_figures, final_judge, judged_by, paired_rows, refusals, sweep
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
 from tasks.workspace.runs import TRIAL, run_workspace
@@ -61,6 +61,20 @@ def test_the_figures_of_a_run_are_those_of_its_final_policy(tmp_path: Path):
     for final, figures in (("r1", {"gold": 7.5}), ("r3", {"gold": 6.0}), ("r2", {})):
         (tmp_path / "params.yaml").write_text(text.replace("final: r3", f"final: {final}"))
         assert final_figures(tmp_path) == figures
+
+
+def test_the_table_says_where_each_run_was_judged_by_a_reward_model_of_its_own(tmp_path: Path):
+    folder = tmp_path / "results/evaluate/r3"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    said = {}
+    for judge in ("gold", "rules", "label.language_model", "reward_model", "mixed_reward", None):
+        wins = {"gold": None, "win_rate_vs_sft": {"mean": 0.7}, "win_rate_judge": judge}
+        (folder / "metrics.json").write_text(json.dumps(wins))
+        assert final_judge(tmp_path) == judge
+        said[judge] = judged_by({judge, "gold"})
+    assert {judge for judge, words in said.items() if words} == {"reward_model", "mixed_reward"}
+    assert "differences do not tell which policy is better" in said["reward_model"]
 
 
 OVERRIDES = {"kl010": {"ppo.kl_coef": 0.1}, "slow": {"ppo.optimiser.lr": 1e-5}}

@@ -10,7 +10,8 @@ The pairs that pass the gate are split into folds of whole prompts (of whole deb
 that both sides of a debate are held out together). For each fold, `python -m tasks.reward` runs in
 its own folder with the fold held out; no part of a held-out pair is trained on. `models/sft` there
 is a small, randomly initialised Llama with a tokenizer trained on the texts of the train side, or
-with `--base` a causal language model in Hugging Face format.
+with `--base` a causal language model in Hugging Face format. Intervals take pairs as independent;
+those of one debate are not.
 """
 
 import argparse

@@ -32,11 +32,14 @@ def own_runs(
 
 
 def _has_other_params(ran: Ran, flat: Mapping[str, Any]) -> bool:
-    """Whether a value that was recorded is another one now; one that is not named is null."""
-    return any(
-        flat.get(key) != value
-        or (value is None and any(name.startswith(f"{key}.") for name in flat))
-        for key, value in flatten(ran.params).items()
+    """Whether a value that was recorded is another one now, or a section has got a further key.
+
+    A value that is not named is null.
+    """
+    recorded = flatten(ran.params)
+    return any(flat.get(key) != value for key, value in recorded.items()) or any(
+        key not in recorded and any(key.startswith(f"{name}.") for name in ran.params)
+        for key in flat
     )
 
 

@@ -34,6 +34,15 @@ def test_a_run_with_another_value_and_all_that_builds_on_it_are_of_other_params(
     assert stages(BASE, SAMPLE, LABEL, ppo) == (["base", "sample", "label"], ["ppo"])
 
 
+def test_a_run_without_a_value_that_its_section_states_now_is_of_other_params():
+    """Most values have their defaults: a variant adds what the main line does not name."""
+    ppo = ran("ppo", {"judgments": "b"}, {"policy": "c"}, ppo={"lr": 1e-5})
+    assert stages(BASE, SAMPLE, LABEL, ppo) == (["base", "sample", "label"], ["ppo"])
+    ppo = ran("ppo", {"judgments": "b"}, {"policy": "c"}, ppo={"lr": 1e-5, "kl": {}})
+    assert stages(ppo) == ([], ["ppo"])
+    assert stages(ran("base", {}, {"base": "d"}, sampl=None, pp={}), PPO) == (["base", "ppo"], [])
+
+
 def test_a_run_on_what_an_earlier_run_had_made_is_none_of_these():
     """A variant that waits for labels: its comparisons are new, the rest is the main line's."""
     label = ran("label", {"comparisons": "old"}, {"judgments": "b"})

@@ -61,7 +61,7 @@ def test_what_ran_with_other_params_is_not_taken_for_the_sides_own(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = world.root / "params.yaml"
-    path.write_text(path.read_text().replace("prepare:\n", "prepare:\n  files: {prompts: x}\n"))
+    path.write_text(path.read_text().replace("files: null", "files: {prompts: x}"))
     world.commit("edited")
 
     assert main(["second", "edited"]) == 0

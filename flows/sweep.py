@@ -215,8 +215,8 @@ def judged_by(judges: Collection[str | None]) -> str:
     if not {"reward_model", "mixed_reward"} & {*judges}:
         return ""
     return (
-        " Each run's win rates are by the reward model that it trained itself, whose score its "
-        "policy was made to raise: their differences do not tell which policy is better. Another "
+        " Win rates are by the reward model whose score the run's policy was made to raise, its "
+        "own where it trained one: their differences do not tell which policy is better. Another "
         "judge in evaluate.judge does."
     )
 

@@ -100,6 +100,7 @@ def _in_our_words(row: Row) -> tuple[Schema, Row]:
     if "messages" not in row and "prompt" not in row and "conversations" in row:
         row = {**row, "messages": row["conversations"]}
     if row.get("messages") is not None:
+        _require_all_trained(row["messages"])
         return _CONVERSATIONS, {**row, "messages": as_messages(row["messages"])}
     if "completion" in row and "response" not in row:
         try:
@@ -109,6 +110,16 @@ def _in_our_words(row: Row) -> tuple[Schema, Row]:
         prompt: dict[str, Any] = {"prompt": as_messages(row["prompt"])} if "prompt" in row else {}
         return _COMPLETIONS, {**row, **prompt, "completion": completion}
     return _RESPONSES, row
+
+
+def _require_all_trained(turns: Any) -> None:
+    """Refuses turns with weight 0, as OpenAI marks those not to learn: all would be trained."""
+    for number, turn in enumerate(turns if isinstance(turns, list) else (), start=1):
+        if isinstance(turn, dict) and turn.get("weight") == 0:
+            raise RowError(
+                f'field "messages": message {number}: weight is 0, but each turn of the assistant '
+                "is trained; give the last one as completion, and those before it as prompt"
+            )
 
 
 def _of_one_form(row: Row) -> Row:

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from preferences.formats.choices import Column, as_written
 from preferences.formats.known_layouts import KNOWN_LAYOUTS
 from preferences.formats.layouts import KEPT, Layout, LayoutFormat
-from preferences.formats.places import Missing, found_at, number
+from preferences.formats.places import found_at, number
 from preferences.records import Row
+from preferences.row_values import RowError
 
 _FORMATS: tuple[tuple[LayoutFormat, frozenset[str]], ...] = (
     ("votes", frozenset({"response_a", "response_b", "choice"})),
@@ -104,7 +105,7 @@ def likely_layout(row: Row) -> str | None:
         try:
             for place in places:
                 found_at(row, place)
-        except Missing:
+        except RowError:
             continue
         return name
     return None

@@ -15,13 +15,25 @@ _ROLES = {
     "model": "assistant",
     "chatgpt": "assistant",
 }
+_CALLS = ("tool_calls", "function_call")
+"""What an assistant says beside its words; messages with `role` and `content` cannot hold it."""
 Messages = list[dict[str, str]]
 
 
 def as_messages(value: Any) -> Any:
-    """A list of turns as messages, without their other keys; anything else unchanged."""
+    """A list of turns as messages, without their other keys; anything else unchanged.
+
+    Raises:
+        RowError: a turn calls a tool, which would be lost: an assistant would say nothing.
+    """
     if not (isinstance(value, list) and value and all(isinstance(turn, dict) for turn in value)):
         return value
+    for number, turn in enumerate(value, start=1):
+        for name in _CALLS:
+            if isinstance(turn.get(name), list | dict) and turn[name]:
+                raise RowError(
+                    f"message {number}: {name} would be lost; write the call into the content"
+                )
     turns = [_turn(turn) for turn in value]
     return value if any(turn is None for turn in turns) else turns
 

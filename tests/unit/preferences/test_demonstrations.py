@@ -9,6 +9,7 @@ from preferences.demonstrations import prompts_of, read_demonstrations, read_pro
 from preferences.reader import MalformedDataError
 
 USER, REPLY = {"role": "user", "content": "Kim?"}, {"role": "assistant", "content": "Sam."}
+CALL = {"role": "assistant", "content": ""}
 SYSTEM, LAST = {"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "Yes."}
 
 
@@ -56,6 +57,7 @@ SHORT = {"prompt_id": id_of("Kim?"), "prompt": "Kim?", "response": "Sam."}
         ({"id": "1", "conversations": [{"from": "human", "value": "Kim?"},
                                        {"from": "gpt", "value": "Sam."}]}, SHORT),
         ({"messages": [{**USER, "name": None}, {**REPLY, "tool_calls": None}]}, SHORT),
+        ({"messages": [{**USER, "tool_calls": []}, {**REPLY, "weight": 1}]}, SHORT),
         (
             {"messages": [SYSTEM, USER, REPLY]},
             {"prompt_id": id_of(compact([SYSTEM, USER])), "prompt": [SYSTEM, USER],
@@ -87,6 +89,13 @@ def test_every_form_becomes_one_of_two_which_stay_as_they_are(read, row, expecte
         ({"messages": [{"role": "user"}, REPLY]}, 'field "messages": message 1: expected'),
         ({"messages": [USER, {"role": "narrator", "content": "x"}]}, 'role is "narrator"'),
         ({"prompt": "Kim?", "response": "Sam.", "prompt_id": " "}, 'field "prompt_id"'),
+        # An assistant that calls a tool would else be one that says nothing.
+        ({"messages": [USER, {**CALL, "tool_calls": [{"type": "function"}]}, REPLY]},
+         "message 2: tool_calls would be lost"),
+        ({"prompt": "Kim?", "completion": [{**CALL, "function_call": {"name": "f"}}]},
+         "message 1: function_call would be lost"),
+        ({"messages": [USER, {**REPLY, "weight": 0}, USER, {**LAST, "weight": 1}]},
+         'field "messages": message 2: weight is 0'),
     ],
 )  # fmt: skip
 def test_a_row_that_is_no_demonstration_is_named_with_its_line(read, row, problem):

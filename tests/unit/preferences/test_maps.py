@@ -7,6 +7,7 @@ import pytest
 
 from preferences.__main__ import main
 from preferences.formats.maps import layout_of
+from preferences.formats.reading import open_source
 from preferences.reader import MalformedDataError
 from preferences.source_params import SourceParams
 from tests.unit.preferences.layout_rows import alpaca, assistant, settled, user, write
@@ -192,3 +193,16 @@ def test_a_workbook_is_read_as_a_table(tmp_path):
     path.write_bytes(path.read_bytes()[:-60])
     with pytest.raises(MalformedDataError, match="damaged workbook"):
         settled(path, text)
+
+
+def test_a_turn_that_calls_a_tool_is_malformed_and_not_a_blank_response(tmp_path):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
+    row = {"q": "Rain?", "one": [call], "two": [assistant("No.")], "won": "a"}
+    path = write(tmp_path / "a.jsonl", [row])
+    text = "prompt=q,response_a=one,response_b=two,choice=won"
+    with pytest.raises(MalformedDataError, match=r"a\.jsonl:1: message 1: tool_calls would be lo"):
+        settled(path, text)
+    # Nor does it end the search for a layout that might fit.
+    write(path, [{"instruction": [call], "output_1": "one", "output_2": "two", "preference": 1}])
+    with pytest.raises(MalformedDataError, match="columns of no known format"):
+        open_source(path)

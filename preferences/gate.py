@@ -174,7 +174,8 @@ def decide(
         BrokenExpectationError: an expectation crashed.
     """
     table = measured.table
-    numbers = numbers_of(measured, context.votes, params.bounds)
+    bounds, unlabelled = params.bounds, context.unlabelled
+    numbers = numbers_of(measured, context.votes, bounds, unlabelled=unlabelled)
     found = check(table, params, numbers, docs=docs)
     pairs = table["pair"].to_numpy(dtype=np.int64)
     put_back = {(digest(pair), rule) for pair, rule in context.allowed}
@@ -200,7 +201,7 @@ def decide(
     )
     assert counts.rows_in == counts.rows_out, f"a row was lost: {counts}"
     reasons = [
-        *_reasons(counts, findings, params, fresh=fresh, unlabelled=context.unlabelled),
+        *_reasons(counts, findings, params, fresh=fresh, unlabelled=unlabelled),
         *_out_of_bounds(numbers),
         *_missing_people(context),
     ]

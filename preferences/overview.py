@@ -84,11 +84,17 @@ class Number:
         return f"{REASONS[self.name]} is {self.value:.3f}{near}, {side} {self.bound.limit:g}"
 
 
-def numbers_of(measured: Measured, votes: Votes, bounds: Bounds) -> list[Number]:
-    """All numbers that the data define and that are not off, in the order of `Bounds`."""
-    fresh = measured.table["fresh"].to_numpy(dtype=np.bool_)
+def numbers_of(
+    measured: Measured, votes: Votes, bounds: Bounds, *, unlabelled: bool = False
+) -> list[Number]:
+    """All numbers that the data define and that are not off, in the order of `Bounds`.
+
+    What is asked of fresh pairs is asked of all where nobody labels: there are no fresh ones.
+    """
+    table = measured.table
+    fresh = table["fresh"].to_numpy(dtype=np.bool_)
     given = {
-        **_biases(measured.table[fresh], votes),
+        **_biases(table if unlabelled else table[fresh], votes),
         **_agreement(votes),
         **_drifts(measured, fresh),
     }

@@ -118,6 +118,19 @@ def test_a_number_beyond_its_bound_blocks_if_it_is_an_error(gate):
     )
 
 
+def test_where_nobody_labels_the_bound_is_that_of_the_pairs_there_are(gate):
+    rows = [
+        sourced(row.preference.prompt, row.preference.rejected, row.preference.chosen)
+        for row in good(60)
+    ]
+    strict = ValidateParams(
+        bounds=Bounds(longer_wins=Bound(severity="error", limit=0.5)), heldout_fraction=0
+    )
+    assert gate([], rows, params=strict).verdict.numbers == ()
+    (reason,) = gate([], rows, params=strict, context=Round(unlabelled=True)).reasons
+    assert reason.startswith("longer_wins: ")
+
+
 def test_data_unlike_the_rounds_before_are_reported_and_alike_ones_are_not(gate, tmp_path):
     earlier = good(200, start=1000)
     gate(good(100, start=1300), earlier)

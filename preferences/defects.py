@@ -69,6 +69,11 @@ HTML = re.compile(
 )
 
 
+def without_code(text: str) -> str:
+    """The text with a single backtick for each piece of code."""
+    return _CODE.sub("`", text) if "`" in text or "~~~" in text else text
+
+
 def has_extra_turn(response: str) -> bool:
     """Whether another speaker takes a turn inside the response, outside of code."""
     if not response.isascii():  # Full-width letters read like others.

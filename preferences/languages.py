@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from preferences.defects import without_code
+
 _FEWEST = 4
 """Different function words that must be found, at least `_SHARE` of all different words."""
 _SHARE = 0.1
@@ -18,7 +20,7 @@ _APART = 3
 _FEWEST_LETTERS = 12
 """Fewest letters of another script: a single word or name is not another language."""
 _LOOKED_AT = 600
-"""Characters from the start of a text that are examined."""
+"""Characters from the start of a text, without code, that are examined."""
 
 _SMALL_WORDS = {
     "en": "the and of is that it you was for are with this they have from not your which there "
@@ -70,7 +72,8 @@ LANGUAGES = ("", *_SCRIPTS, *_SMALL_WORDS)
 
 def language(text: str) -> str:
     """The language of a text, or its script if not Latin; empty if it cannot be determined."""
-    start = text[:_LOOKED_AT]
+    # Words of programs (for, in, if, is, not, with) are English whoever writes them.
+    start = without_code(text)[:_LOOKED_AT]
     return (not start.isascii() and _script(start)) or _latin_language(start)
 
 

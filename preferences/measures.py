@@ -19,7 +19,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from preferences.defects import asks_for_markup, has_extra_turn, has_html, is_damaged
+from preferences.defects import (
+    asks_for_markup,
+    has_extra_turn,
+    has_html,
+    is_damaged,
+    without_code,
+)
 from preferences.languages import LANGUAGES, language
 from preferences.minhash import (
     ALIKE,
@@ -230,8 +236,8 @@ def _measured(candidate: Candidate, wanted: _Wanted, gathered: _Gathered) -> tup
 
 
 def _said(prompt: Prompt) -> str:
-    """The text that decides the language of a prompt: the end of its last message."""
-    return (prompt if isinstance(prompt, str) else prompt[-1]["content"])[-600:]
+    """The text that decides the language of a prompt: the end of its last message, but code."""
+    return without_code(prompt if isinstance(prompt, str) else prompt[-1]["content"])[-600:]
 
 
 class _PromptSides:

@@ -92,3 +92,18 @@ def test_words_that_several_languages_share_hide_none(name, text):
 
 def test_half_of_each_is_neither():
     assert language(ARTICLE["en"] + " " + ARTICLE["de"]) == ""
+
+
+PYTHON = """```python
+def primes(path, most):
+    with open(path) as file:
+        numbers = [int(line) for line in file if line.strip() and line is not None]
+    return [n for n in numbers if n not in (0, 1) and all(n % i for i in range(2, n))]
+```"""
+
+
+@pytest.mark.parametrize("name", ["de", "fr", "han", "korean"])
+def test_the_words_of_a_program_are_no_english(name):
+    assert language(PYTHON) == ""
+    assert language(f"{PYTHON}\n\n{ARTICLE[name]}") == name
+    assert language(f"{ARTICLE[name]}\n\n{PYTHON}") == name

@@ -30,6 +30,13 @@ EXTRA_TURN = re.compile(
     r"|<(?:start|end)_of_turn>|(?<!\w)\[INST\]|\[/INST\]|(?:^|\n)###[ \t]*(?i:instruction)[ \t]*:"
 )
 
+_LABELLED = re.compile(
+    rf"(?:^ {{0,3}}{_BOLD}[^\W\d_][\w '/-]{{0,40}}{_COLON}[^\n]*(?:\n|\Z)){{3,}}", re.M
+)
+"""Three lines or more, each of which begins with a word and a colon."""
+_LABEL = re.compile(rf"^ {{0,3}}{_BOLD}([^:：*]+)", re.M)
+_SPEAKERS = frozenset(("human", "user", "assistant", "ai", "bot", "system"))
+
 # The bytes 80 to bf, which continue a UTF-8 character, as Windows-1252 shows them; those of them
 # that hardly occur between two letters, as quotes and dashes may; and capitals.
 _NEXT = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -89,8 +96,18 @@ def _turns(response: str) -> bool:
         (":" in response or "<" in response or "[" in response or "：" in response)
         and any(sign in response for sign in _TURN_SIGNS)
         and EXTRA_TURN.search(response) is not None
-        and EXTRA_TURN.search(_CODE.sub("`", response)) is not None
+        and EXTRA_TURN.search(_LABELLED.sub(_unless_a_list, _CODE.sub("`", response))) is not None
     )
+
+
+def _unless_a_list(lines: re.Match[str]) -> str:
+    """Nothing of lines that say something of different things, one of which may be a human.
+
+    Such as "Dog: 78", "Human: 46", "Cat: 38". Two speakers are a conversation.
+    """
+    names = [name.strip().casefold() for name in _LABEL.findall(lines[0])]
+    spoken = sum(name in _SPEAKERS for name in names)
+    return "\n" if spoken < 2 and len(set(names)) == len(names) else lines[0]
 
 
 _TURN_SIGNS = (

@@ -237,6 +237,10 @@ def test_types_addresses_and_placeholders_are_no_html(text):
         "ok<|end_of_text|>",
         "ok<end_of_turn>",
         "```\ncode\n```\nHuman: Thanks",
+        "Answer: 4\nHuman: Thanks",
+        "Answer: 4\nHuman: Thanks\nAssistant: Bye",
+        "Name: Kim\nAge: 4\n\nHuman: Thanks",
+        "Human: A\nHuman: B\nHuman: C",
     ],
 )
 def test_extra_turns_are_found(text):
@@ -286,6 +290,9 @@ def test_what_stands_in_code_is_no_turn(text):
         "hint\nhuman: 46",
         "### Response:\nDear Sir",
         "Primates:\n\n1. Human: 46\n2. Gorilla: 48",
+        "Chromosomes:\n\nDog: 78 in 39 pairs\nHuman: 46 in 23 pairs\nCat: 38 in 19 pairs",
+        "**Guest:** can read\n**User:** can read and write\n**Admin:** can do all",
+        "Tables:\nUser: id, name, email\nPost: id, title",
     ],
 )
 def test_a_setting_a_login_a_gloss_or_a_heading_is_no_turn(text):

@@ -38,8 +38,12 @@ _CONVERSATIONS = Schema(
 _SAID, _TALKS = ("prompt", "response", "completion"), ("messages", "conversations")
 
 
-def read_demonstrations(path: Path, objects: Objects = stream_objects) -> list[Row]:
+def read_demonstrations(
+    path: Path, objects: Objects = stream_objects, unread: set[str] | None = None
+) -> list[Row]:
     """The demonstrations of a file, by default JSON Lines, each in one of the two forms.
+
+    The columns that are not read, such as a `system` beside a conversation, are added to `unread`.
 
     Raises:
         MalformedDataError: the file is missing, damaged, or any row is not a demonstration.
@@ -51,6 +55,8 @@ def read_demonstrations(path: Path, objects: Objects = stream_objects) -> list[R
             wrong = list(schema.problems(row))
             if not wrong:
                 rows.append(_demonstration(row))
+                if unread is not None:
+                    unread.update(set(schema.others(row)) - {*_SAID, *_TALKS})
         except RowError as error:
             wrong = [str(error)]
         for problem in wrong:

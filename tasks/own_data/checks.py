@@ -1,6 +1,6 @@
 """Checks your own rows before the first stage: damage, leaks, too few prompts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from preferences.formats.reading import Source
 from preferences.formats.writing import Unsettled
 from preferences.reader import MalformedDataError
 from preferences.records import Preference, Prompt, Row
-from preferences.schemas import CORPUS
+from preferences.schemas import CORPUS, shown
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import is_transcript, split_of
@@ -173,7 +173,9 @@ def _examine_fresh_prompts(
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     key = "prepare.files.demonstrations"
-    rows = data.rows(key, files.demonstrations, own_demonstrations)
+    unread = set[str]()
+    rows = data.rows(key, files.demonstrations, lambda path: own_demonstrations(path, unread))
+    _note_unread(data, key, unread)
     data.demonstrations = len(rows)
     _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
     evaluation = data.evaluation
@@ -223,9 +225,19 @@ def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Pref
             found = opened(_below(data.root, source))
             data.elsewhere |= found is None
             if found is not None:
-                yield key, list(_sided(found, params))
+                pairs = list(_sided(found, params))
+                _note_unread(data, key, found.left_out)
+                yield key, pairs
         except MalformedDataError as error:
             data.damaged(key, error)
+
+
+def _note_unread(data: OwnData, key: str, columns: Set[str]) -> None:
+    """Names columns that change nothing: a misspelt weight, or the system's words of a prompt."""
+    if columns:
+        names = ", ".join(map(shown, sorted(columns)[:MAX_NAMED]))
+        more = ", ..." if len(columns) > MAX_NAMED else ""
+        data.notes.append(f"{key}: columns that are not read: {names}{more}")
 
 
 def _below(root: Path, source: SourceParams) -> SourceParams:

@@ -92,13 +92,15 @@ def _require_own_ids(prompts: Sequence[Row], places: Sequence[str]) -> None:
     problems.check()
 
 
-def own_demonstrations(path: Path) -> list[Row]:
+def own_demonstrations(path: Path, unread: set[str] | None = None) -> list[Row]:
     """The rows of `prepare.files.demonstrations`, each in one of the pipeline's two forms.
+
+    The columns that are not read are added to `unread`.
 
     Raises:
         MalformedDataError: the data are missing, damaged, or any row is not a demonstration.
     """
-    return read_demonstrations(path, _objects)
+    return read_demonstrations(path, _objects, unread)
 
 
 def own_rows(path: Path, schema: Schema) -> list[Row]:

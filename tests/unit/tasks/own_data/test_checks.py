@@ -79,3 +79,25 @@ def test_a_prompt_that_two_files_put_on_different_sides_is_found_before_the_firs
     for one in sources:
         alone = replace(params, prepare=replace(params.prepare, sources=(one,)))
         assert examine(alone, tmp_path).problems == []
+
+
+def test_columns_that_are_not_read_are_named_before_the_first_stage(tmp_path: Path) -> None:
+    """What the system says in a column of its own is in no prompt; a misspelt weight counts 1."""
+    write_rows(tmp_path / "prompts.jsonl", [{"prompt": f"w{n}"} for n in range(50)])
+    turns = [{"from": "human", "value": "Kim?"}, {"from": "gpt", "value": "Sam."}]
+    said = [{"system": "Be kind.", "conversations": turns}, {"prompt": "Kim?", "response": "Yes."}]
+    write_rows(tmp_path / "demonstrations.jsonl", said)
+    pair = {"prompt": "Kim?", "chosen": "x", "rejected": "y"}
+    write_rows(tmp_path / "pairs.jsonl", [pair | {"wieght": 0.5, "system": "Be kind."}])
+    write_rows(tmp_path / "all_read.jsonl", [pair | {"weight": 0.5}])
+    files = FilesParams(prompts="prompts.jsonl", demonstrations="demonstrations.jsonl")
+    params = load_params(ROOT / "params.yaml")
+    sources = (SourceParams(path="pairs.jsonl"), SourceParams(path="all_read.jsonl"))
+
+    prepare = replace(params.prepare, files=files, sources=sources)
+    notes = examine(replace(params, prepare=prepare), tmp_path).notes
+
+    assert [note for note in notes if "not read" in note] == [
+        'prepare.files.demonstrations: columns that are not read: "system"',
+        'prepare.sources.0: columns that are not read: "system", "wieght"',
+    ]

@@ -1,4 +1,4 @@
-"""Detects the language or script of a text without a model.
+"""Detects the language or script of a text without a model, and tells its words apart.
 
 Non-Latin scripts identify themselves. Languages in Latin script are distinguished by their function
 words: a text is in a language if it has many of its function words, and no other language accounts
@@ -63,6 +63,11 @@ _SYLLABLES = {"korean", "japanese", "han"}
 _LETTER_OF = {script: re.compile(f"[{letters}]") for script, letters in _SCRIPTS.items()}
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = re.compile(r"[^\W\d_]+")
+_UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff])"
+)
+"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Han, between whose words stand no spaces."""
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalpha()}
 """ASCII characters that separate words, for a faster way to the same words."""
 
@@ -75,6 +80,12 @@ def language(text: str) -> str:
     # Words of programs (for, in, if, is, not, with) are English whoever writes them.
     start = without_code(text)[:_LOOKED_AT]
     return (not start.isascii() and _script(start)) or _latin_language(start)
+
+
+def words_of(normal: str) -> list[bytes]:
+    """The words of a `normal_text`, in UTF-8; of scripts without spaces each letter is one."""
+    spaced = normal if normal.isascii() else _UNSPACED.sub(r" \1 ", normal)
+    return spaced.encode("utf-8").split()
 
 
 def _script(text: str) -> str:

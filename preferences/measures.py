@@ -26,7 +26,7 @@ from preferences.defects import (
     is_damaged,
     without_code,
 )
-from preferences.languages import LANGUAGES, language
+from preferences.languages import LANGUAGES, language, words_of
 from preferences.minhash import (
     ALIKE,
     SignatureList,
@@ -75,7 +75,7 @@ class PromptWords:
         """Counts the words of a prompt, given as `normal_text`, unless already counted."""
         if prompt_digest not in self.seen[fresh]:
             self.seen[fresh].add(prompt_digest)
-            words = {code % WORD_BUCKETS for code in map(crc32, normal.encode("utf-8").split())}
+            words = {code % WORD_BUCKETS for code in map(crc32, words_of(normal))}
             self.counts[int(fresh), list(words)] += 1
 
     def prompts(self, *, fresh: bool) -> int:

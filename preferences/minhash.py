@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from preferences.languages import words_of
 from preferences.normal_text import normal_text
 from preferences.records import TIE
 from preferences.row_hashes import row_hashes
@@ -77,7 +78,7 @@ def _hashes(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]
     codes: list[int] = []
     lengths = np.empty(len(texts), dtype=np.intp)
     for number, text in enumerate(texts):
-        words = normal_text(text).encode("utf-8").split(b" ")
+        words = words_of(normal_text(text))
         words += [b""] * (SHINGLE_WORDS - len(words))
         codes.extend(map(crc32, words))
         lengths[number] = len(words)

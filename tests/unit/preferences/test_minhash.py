@@ -1,6 +1,7 @@
 from io import BytesIO
 
 import numpy as np
+import pytest
 
 from preferences.minhash import (
     SignatureList,
@@ -55,6 +56,26 @@ def test_two_equal_parts_do_not_make_up_for_a_third_that_is_half_alike():
     row = [text(1), text(2), text(3)]
     half = " ".join([*row[2].split()[:40], *text(9).split()[:20]])
     assert found(row, [row[0], row[1], half]) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "unlike"),
+    [
+        ("请写一篇关于人工智能在医疗领域应用的文章,内容包括诊断、治疗和药物研发,字数不少于八百字。",
+         "请写一篇关于人工智能在医疗领域应用的文章,内容包括诊断、治疗和药物研发,字数不少于九百字。",
+         "请用三句话介绍上海的历史、气候和交通,并推荐两家适合带孩子去的博物馆,说明开放时间和票价。"),
+        ("日本の首都はどこですか。また、その都市の人口と歴史について詳しく教えてください。",
+         "日本の首都はどこですか。また、その都市の人口と歴史について、詳しく教えてください。",
+         "日本の料理を家で作りたいのですが、初心者におすすめのレシピを三つ教えてください。"),
+        ("กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีประชากรมากที่สุด",
+         "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีประชากรมากสุด",
+         "อาหารไทยมีรสชาติหลากหลายและเป็นที่นิยมทั่วโลกในปัจจุบัน"),
+    ],
+    ids=["Chinese", "Japanese", "Thai"],
+)  # fmt: skip
+def test_texts_without_spaces_between_words_are_compared_by_their_letters(one, other, unlike):
+    assert found([one] * 3, [unlike] * 3, [other] * 3) == [2]
+    assert jaccard(shingles(one), shingles(unlike)) < 0.2
 
 
 def test_swapped_responses_are_no_near_duplicate():

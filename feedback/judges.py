@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from feedback.endpoint import Endpoint, ReplyError
+from feedback.endpoint import Endpoint, ReplyError, UnansweredError
 from feedback.judgments import Pair
 from preferences.records import Choice, Judgment, Prompt, ShownOrder, text_hash
 
@@ -216,7 +216,7 @@ class LanguageModelAnnotator:
             "seed": self._params.seed,
             "max_tokens": self._params.max_tokens,
         }
-        key = os.environ.get(self._params.api_key_variable)
+        key = _key(self._params.api_key_variable)
         try:
             reply = self._endpoint.post(body, {"Authorization": f"Bearer {key}"} if key else {})
             return str(reply["choices"][0]["message"]["content"])
@@ -224,6 +224,18 @@ class LanguageModelAnnotator:
             raise VerdictError(str(error)) from error
         except (KeyError, IndexError, TypeError) as error:
             raise VerdictError("the endpoint's reply has no choices[0].message.content") from error
+
+
+def _key(variable: str) -> str:
+    """The API key in an environment variable, if any; a file's has the end of its line.
+
+    Raises:
+        UnansweredError: no request could carry it.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UnansweredError(f"{variable} has a letter that no key has")
+    return key
 
 
 def _read_verdict(reply: str) -> int | str:

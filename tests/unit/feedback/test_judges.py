@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from feedback.endpoint import UnansweredError
 from feedback.judges import LanguageModelParams, RewardModelAnnotator
 from tests.unit.feedback.model_endpoint import Endpoint
 
@@ -136,6 +137,25 @@ def test_the_key_comes_from_the_environment(
     ask(api_key_variable="JUDGE_KEY", seed=2).judge(pairs[:1])
     assert [one["key"] for one in endpoint.asked] == [None, None, *["Bearer s3cret"] * 2]
     assert endpoint.asked[-1]["seed"] == 2
+
+
+def test_a_key_from_a_file_comes_with_the_end_of_its_line(
+    ask: Any, endpoint: Endpoint, pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "s3cret\r\n")
+    assert [one.choice for one in ask(api_key_variable="JUDGE_KEY").judge(pairs)] == ["a", "b"]
+    assert {one["key"] for one in endpoint.asked} == {"Bearer s3cret"}
+
+
+@pytest.mark.parametrize("key", ["\u201cs3cret\u201d", "s3cret\nother"])
+def test_a_key_that_no_request_can_carry_is_named_by_its_variable_and_not_shown(
+    ask: Any, endpoint: Endpoint, pairs: Any, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    with pytest.raises(UnansweredError, match="JUDGE_KEY has a letter that no key has") as error:
+        ask(api_key_variable="JUDGE_KEY").judge(pairs)
+    assert "s3cret" not in str(error.value)
+    assert endpoint.asked == []
 
 
 def test_a_reward_model_prefers_the_higher_score(make_pairs: Any) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 300
-"""Most characters of a problem."""
+"""Most characters of what an exception says."""
 
 
 def answer(file: Path, name: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -28,9 +28,11 @@ def answer(file: Path, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         if not asked:
             return {"scores": []}
         found = function(asked["prompts"], asked["responses"])
+        # A generator runs its code only here.
+        return _checked(found, len(asked["responses"]))
     except BaseException as error:  # A user's code may raise anything, SystemExit included.
-        return {"problem": f"{type(error).__name__}: {error}{_place(error, file)}"[:LONGEST]}
-    return _checked(found, len(asked["responses"]))
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"problem": said[:LONGEST] + _place(error, file)}
 
 
 def _load(file: Path, name: str) -> Callable[[list[Any], list[str]], Iterable[Any]]:

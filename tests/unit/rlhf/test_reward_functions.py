@@ -47,7 +47,10 @@ def test_numbers_of_numpy_and_torch_and_tuples_are_fine_and_its_prints_disturb_n
         ("return 'ab'", "expected a list of 2 numbers, found str"),
         ("return {0: 1, 1: 2}", "expected a list of 2 numbers, found dict"),
         ("return [1 / len(r) for r in responses]", "ZeroDivisionError: division by zero ("),
+        ("yield from (1 / len(r) for r in responses)", "ZeroDivisionError: division by zero ("),
         ("raise SystemExit('no')", "SystemExit: no ("),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines ("),
+        ("raise ValueError('x' * 1000)", f"ValueError: {'x' * 200}"),
         ("import os; os._exit(7)", "its process ended with 7"),
     ],
 )
@@ -61,7 +64,7 @@ def test_every_bad_return_is_one_line_with_file_function_and_what_was_found(
         f"ppo.rewards.function: {tmp_path / 'check.py'}:score: {problem}"
     )
     assert "\n" not in str(error.value)
-    if problem.endswith("("):
+    if "Error: " in problem:
         assert str(error.value).endswith("check.py, line 2)")
 
 

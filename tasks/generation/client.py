@@ -172,7 +172,7 @@ class Client:
             try:
                 return self._send(path, body)
             except urllib.error.HTTPError as error:
-                problem: object = f"{error.code} {error.read(300).decode(errors='replace')}".strip()
+                problem: object = f"{error.code} {_words(error)}".strip()
                 if error.code not in BUSY:
                     break
             except (OSError, http.client.HTTPException) as error:
@@ -195,6 +195,14 @@ class Client:
 
     def _error(self, expected: str, found: object, *, status: Any = "bad_input") -> StageEnd:
         return StageEnd(status, f"{self.key}: {self.address}: {expected}; found {str(found)[:300]}")
+
+
+def _words(refusal: urllib.error.HTTPError) -> str:
+    """What a server says of its refusal; nothing where that does not arrive."""
+    try:
+        return refusal.read(300).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def open_directly(request: urllib.request.Request, seconds: float) -> Any:

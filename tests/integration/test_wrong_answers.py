@@ -5,7 +5,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -61,6 +63,35 @@ def test_a_server_that_stays_busy_is_one_clear_error(
     assert "Traceback" not in said
     each = [json.dumps(body) for body in served.requests]
     assert max(map(each.count, each)) == 3, "the first attempt and two further ones"
+
+
+class WithoutItsWords(BaseHTTPRequestHandler):
+    """As a proxy in front of a server that has gone: 502, and its page never comes."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        WithoutItsWords.asked += 1
+        self.send_response(502)
+        self.send_header("Content-Length", "500")
+        self.end_headers()
+        self.rfile.read()  # Until the client closes the connection.
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_refusal_whose_words_do_not_come_is_tried_again_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(client, "PAUSES_SECONDS", (0.0, 0.1))
+    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.2)
+    with ThreadingHTTPServer(("127.0.0.1", 0), WithoutItsWords) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(StageEnd, match=r"/models failed; found 502$"):
+            Client(f"http://127.0.0.1:{server.server_port}/v1", "m").models()
+        server.shutdown()
+    assert WithoutItsWords.asked == 3
 
 
 @pytest.mark.long

@@ -19,6 +19,8 @@ LONGEST_WAIT_S = 60.0
 
 _LONGEST_REPLY = 1 << 22
 """Bytes of a reply that are read; a verdict is a few bytes long, the reasoning beside it a book."""
+_SHOWN = 300
+"""Bytes of a refusal that people are shown."""
 _OF_THE_SERVER = frozenset({401, 402, 404, 407})
 """Statuses that every request would get: no key, no credit, no such model, a proxy's password."""
 _TOO_MANY = 429
@@ -26,6 +28,11 @@ _TOO_MANY = 429
 
 class ReplyError(Exception):
     """The server refused this request, or its reply is not JSON."""
+
+    def __init__(self, message: str, *, words: str = "") -> None:
+        """`words` of the server's own, in one line; other ones each time, such as an id."""
+        super().__init__(message)
+        self.words = words
 
 
 class UnansweredError(Exception):
@@ -108,11 +115,19 @@ class Endpoint:
             if error.code in (408, _TOO_MANY) or error.code >= 500:
                 again = error.headers.get("Retry-After")
                 raise _TransientError(said, code=error.code, retry_after=again) from error
-            raise ReplyError(said) from error
+            raise ReplyError(said, words=_words(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise _TransientError(f"the endpoint cannot be reached: {error}") from error
         except ValueError as error:
             raise ReplyError("the endpoint's reply is not JSON") from error
+
+
+def _words(refusal: urllib.error.HTTPError) -> str:
+    """What a server says of its refusal; nothing where that does not arrive."""
+    try:
+        return " ".join(refusal.read(_SHOWN).decode(errors="replace").split())
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

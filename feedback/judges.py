@@ -147,6 +147,9 @@ class LanguageModelAnnotator:
         self._cache = cache / self.version
         url = f"{params.endpoint.rstrip('/')}/chat/completions"
         self._endpoint = Endpoint(url, timeout_s=params.timeout_s)
+        self.refusal = ""
+        """What the endpoint said of a request that it refused. Judgments do not have it: it may be
+        said otherwise each time."""
 
     def judge(self, pairs: Sequence[Pair]) -> list[Judgment]:
         """One judgment of each pair.
@@ -221,6 +224,8 @@ class LanguageModelAnnotator:
             reply = self._endpoint.post(body, {"Authorization": f"Bearer {key}"} if key else {})
             return str(reply["choices"][0]["message"]["content"])
         except ReplyError as error:
+            words = error.words.replace(key, "...") if key else error.words
+            self.refusal = self.refusal or words
             raise VerdictError(str(error)) from error
         except (KeyError, IndexError, TypeError) as error:
             raise VerdictError("the endpoint's reply has no choices[0].message.content") from error

@@ -186,6 +186,12 @@ def endpoint() -> Iterator[ThreadingHTTPServer]:
         def do_POST(self) -> None:
             asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
             word = "I cannot say" if "lamp is broken" in asked else "1"
+            if "request is broken" in asked:
+                self.send_response(400)
+                self.end_headers()
+                said = f"no\n'max_tokens'; {self.headers['Authorization']}"
+                self.wfile.write(json.dumps({"error": {"message": said}}, indent=1).encode())
+                return
             self.send_response(503 if "server is broken" in asked else 200)
             self.end_headers()
             self.wfile.write(json.dumps({"choices": [{"message": {"content": word}}]}).encode())
@@ -222,6 +228,26 @@ def test_a_model_that_gives_no_verdict_at_all_ends_the_stage_and_labels_nothing(
     with pytest.raises(StageEnd, match=r"judge-1 at .* no verdict on any of 1 pairs") as end:
         ask_language_model(by_language_model(endpoint.server_port), pairs)
     assert end.value.status == "failed"
+
+
+def test_what_an_endpoint_says_of_its_refusal_is_shown_and_is_no_part_of_a_judgment(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    broken = pair("Kim: my request is broken", "Oh.", "Ah.")
+    judge = by_language_model(endpoint.server_port)
+    shown = 'the endpoint answered 400 ({ "error": { "message": "no\\n\'max_tokens\'; Bearer ..."'
+    with pytest.raises(StageEnd) as end:
+        ask_language_model(judge, [broken])
+    assert shown in str(end.value)
+    assert "s3cret" not in str(end.value)
+
+    _, skipped = ask_language_model(judge, [pair("Hello?", "Yes.", "No."), broken])
+    assert skipped.reason == "the endpoint answered 400"
+    assert "judge-1 at http" in caplog.text
+    assert "'max_tokens'" in caplog.text
 
 
 def test_an_endpoint_that_does_not_answer_ends_the_stage_with_one_line(

@@ -24,6 +24,7 @@ import transformers
 from rlhf.chat import TokenizerError
 from rlhf.compute import Compute, make_deterministic
 from rlhf.model_folders import ModelFolderError
+from rlhf.reward_functions import RewardFunctionError
 from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.templates import TemplateError
@@ -58,12 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         world = make_world(seeds, compute) if key is None else load_world(Path(), key, compute)
-    except (ModelFolderError, TemplateError, TokenizerError, WordListError, OSError) as error:
+        step = take_step(world, compute=compute, seeds=seeds)
+    except (
+        ModelFolderError, TemplateError, TokenizerError, WordListError, RewardFunctionError,
+        OSError,
+    ) as error:  # fmt: skip
         sys.stderr.write(f"walkthrough: {error}\n")
         return 2
-    sys.stdout.writelines(
-        f"{line}\n" for line in tell(world, take_step(world, compute=compute, seeds=seeds))
-    )
+    sys.stdout.writelines(f"{line}\n" for line in tell(world, step))
     return 0
 
 

@@ -56,8 +56,10 @@ def _sampling(world: World, rollout: Rollout, row: int) -> Iterator[str]:
 def _scoring(world: World, step: Step, row: int, k1: Tensor) -> Iterator[str]:
     rollout = step.rollout
     kl = sequence_sums(k1, rollout.response_mask)
-    scorer = "rules (rlhf.rule_rewards)" if world.models.reward_model is None else "reward model"
-    yield f"3 SCORES      s(x, y), one per response, from the {scorer}"
+    rewards = world.params.rewards
+    scorers = ["reward model"] * (rewards.learned > 0)
+    scorers += ["rules (rlhf.rule_rewards)"] * bool(rewards.rules())
+    yield f"3 SCORES      s(x, y), one per response, from the {' and the '.join(scorers)}"
     yield (
         f"    scores {_shape(rollout.scores)}: mean {rollout.scores.mean():+.3f}, of {row} "
         f"{rollout.scores[row]:+.3f}"

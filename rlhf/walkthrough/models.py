@@ -67,9 +67,8 @@ class World:
 
 
 def find_round(root: Path) -> str | None:
-    """The last round below `root` whose policy, reward model and prompts are all there."""
-    rewards = root / "models/rounds"
-    made = [key for key in rounds_of(root) if (rewards / key / "reward/config.json").is_file()]
+    """The last round below `root` of which all that it needs is there."""
+    made = [key for key in rounds_of(root) if _is_whole(root / "models/rounds" / key)]
     return max(made, key=lambda key: (len(key), key), default=None)
 
 
@@ -80,6 +79,13 @@ def rounds_of(root: Path) -> list[str]:
         return []
     policies = root.glob("models/rounds/*/policy/manifest.json")
     return sorted(path.parts[-3] for path in policies)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a round has its reward model, or was rewarded without one."""
+    manifest = json.loads((folder / "policy/manifest.json").read_text(encoding="utf-8"))
+    rewards = manifest.get("params", {}).get("ppo", {}).get("rewards", {})
+    return rewards.get("learned") == 0 or (folder / "reward/config.json").is_file()
 
 
 def load_world(root: Path, key: str, compute: Compute) -> World:
@@ -107,12 +113,13 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     encoded = [encode_prompt(tokenizer, row) for row in rows]
     prompts = [ids for ids in encoded if len(ids) <= params.max_prompt_tokens]
     texts = {tuple(ids): row for ids, row in zip(encoded, rows, strict=True)}
+    scorer = f"reward model models/rounds/{key}/reward" if params.rewards.learned > 0 else "rules"
     asked = prompts[: params.rollout_size // params.samples_per_prompt]
     responses = len(asked) * params.samples_per_prompt
     return World(
         origin=(
             f"policy models/rounds/{key}/policy, reference models/sft,",
-            f"reward model models/rounds/{key}/reward; held-out prompts;",
+            f"{scorer}; held-out prompts;",
             "parameters as in the policy's manifest.json",
         ),
         models=PPOModels(actor, load_policy(root / "models/sft", compute.device), reward_model),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from rlhf.chat import decode_rows
 from rlhf.classifiers import load_classifier, load_text_encoder
 from rlhf.masked import sequence_sums
 from rlhf.params.ppo import PPOParams
+from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
 from rlhf.pretrain import train_tokenizer
 from rlhf.scoring import score_rows
@@ -175,6 +177,39 @@ def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):
     write_round(tmp_path, PARAMS)
     (tmp_path / "models/rounds/r2/reward/config.json").unlink()
     assert find_round(tmp_path) is None
+
+
+def write_check(root: Path, body: str) -> None:
+    """A round without a reward model, and the function that rewarded it."""
+    (root / "check.py").write_text(f"def score(prompts, responses):\n    {body}\n")
+    rewards = RewardMixParams(learned=0.0, function="check.py:score")
+    write_round(root, replace(PARAMS, value_init="zero", rewards=rewards))
+    shutil.rmtree(root / "models/rounds/r2/reward")
+
+
+def test_a_round_that_a_function_has_rewarded_is_taken_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_check(tmp_path, "return [float(len(response)) for response in responses]")
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert_readable(said.splitlines())
+    assert "policy models/rounds/r2/policy" in said
+    assert "models/rounds/r2/reward" not in said
+    assert "from the rules (rlhf.rule_rewards)" in said
+
+
+def test_a_function_that_fails_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_check(tmp_path, "raise KeyError('lamp')")
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["--round", "r2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("walkthrough: ppo.rewards.function: check.py:score: KeyError: 'lamp'")
+    assert error.count("\n") == 1
 
 
 def test_a_round_that_is_not_there_is_named_with_those_that_are(

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,16 @@ def answer(file: Path, name: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(file: Path, name: str) -> Callable[[list[Any], list[str]], Iterable[Any]]:
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # A workspace has a link, and of what lies beside the file only what git knows.
+    real = file.resolve()
+    sys.path.insert(0, str(real.parent))
+    # Named here: what DVC links to has no ending.
+    loader = SourceFileLoader(file.stem, str(real))
+    spec = importlib.util.spec_from_file_location(file.stem, real, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise TypeError(f"expected a function called {name}, found {type(function).__name__}")

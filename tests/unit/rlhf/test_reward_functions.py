@@ -110,6 +110,22 @@ def test_its_folder_and_the_standard_library_can_be_imported_and_nothing_of_ours
     assert function(tmp_path, body).scores(["p"], ["a"]) == [4.0]
 
 
+def test_in_a_workspace_it_finds_what_lies_beside_it_in_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """There it is a link (`tasks.workspace.worktrees.link_own_files`), and the rest of its folder
+    is not there if git does not know it."""
+    mine, workspace = tmp_path / "mine", tmp_path / ".work/variants/x"
+    (workspace / "mine").mkdir(parents=True)
+    mine.mkdir()
+    (mine / "answers.txt").write_text("7")
+    body = "import pathlib; text = pathlib.Path(__file__).with_name('answers.txt').read_text(); "
+    function(mine, f"{body}return [float(text) for _ in responses]")
+    (workspace / "mine/check.py").symlink_to(mine / "check.py")
+    monkeypatch.chdir(workspace)
+    assert RewardFunction("mine/check.py:score", 60.0).scores(["p"], ["a"]) == [7.0]
+
+
 def test_it_counts_with_its_weight_beside_the_rules_and_gets_the_prompts_of_the_data(
     tmp_path: Path,
 ):

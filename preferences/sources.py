@@ -19,6 +19,9 @@ from preferences.row_values import RowError, check_value, without_nan
 from preferences.source_params import SourceParams
 from preferences.splitting import split_of
 
+_UNNAMED = ("", "import")
+"""The source of rows that name none, and of votes that do not say who has cast them."""
+
 _SPLIT = re.compile(r"(?<![a-z])(train|test|dev|eval|val)(?:ing|id|idation|uation)?(?![a-z])", re.I)
 """What the name of a file says of its split, as `datasets` reads it."""
 
@@ -120,7 +123,7 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
             replace(
                 row,
                 weight=row.weight * params.weight,
-                source=row.source or params.path,
+                source=params.path if row.source in _UNNAMED else row.source,
                 split=row.split if source.format == "preferences" else side,
             )
         )

@@ -3,7 +3,8 @@
 DVC reads params and hashes dependencies a moment after a stage has last read them. An edit in that
 moment is recorded as if the stage had used it. So a stage notes what it used
 (`.work/<stage>/made_from.json`), and the next run compares the note with the entry that DVC wrote
-for the same outputs. A note that agrees is deleted.
+for the same outputs. A note that agrees is deleted, by the next stage or by the driver: newer code
+that changes no byte would differ from it, once pulled, though nobody edited anything.
 """
 
 import hashlib
@@ -108,8 +109,12 @@ def drop_recorded_checkpoints(root: Path) -> None:
     for path in (root / ".work").glob(f"*/{RECORD}"):
         note, entry = read_json(path), entries.get(path.parent.name)
         if note is not None and entry is not None and hashes(entry.get("outs")) == note["outs"]:
-            for folder in checkpoint_folders(path.parent):
-                shutil.rmtree(folder, ignore_errors=True)
+            _drop_checkpoints(path.parent)
+
+
+def _drop_checkpoints(work: Path) -> None:
+    for folder in checkpoint_folders(work):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def false_entries(root: Path) -> list[FalseEntry]:
@@ -118,9 +123,19 @@ def false_entries(root: Path) -> list[FalseEntry]:
 
 
 def wrong_entries(root: Path) -> str:
-    """What `dvc.lock` is wrong about and what to do, for people; empty where all of it is true."""
-    found = "; ".join(str(entry) for entry in false_entries(root))
-    return f"{found}. {REMEDY}" if found else ""
+    """What `dvc.lock` is wrong about and what to do, for people; empty where all of it is true.
+
+    Notes that agree are deleted, as by the next stage: after the last one there is none. So are
+    the checkpoints of these stages.
+    """
+    found = []
+    for judged in _judged(root):
+        if judged.differences:
+            found.append(str(judged))
+        else:
+            _drop_checkpoints(root / ".work" / judged.stage)  # Without a note, nobody would.
+            forget_note(root, judged.stage)
+    return f"{'; '.join(found)}. {REMEDY}" if found else ""
 
 
 def require_true_entries(root: Path) -> None:
@@ -142,10 +157,13 @@ def _judged(root: Path) -> Iterator[FalseEntry]:
     for path in records:
         note, stage = read_json(path), path.parent.name
         entry = entries.get(stage)
-        if note is None or entry is None or _digest(entry) == note["entry_before"]:
+        if note is None or entry is None or hashes(entry.get("outs")) != note["outs"]:
             continue
-        if hashes(entry.get("outs")) == note["outs"]:
-            yield FalseEntry(stage, tuple(_differences(note, entry)), entry)
+        judged = FalseEntry(stage, tuple(_differences(note, entry)), entry)
+        # One that differs and was there before is none that DVC has written since. One that agrees
+        # may be: a clone that makes the recorded bytes records them as they were.
+        if not judged.differences or _digest(entry) != note["entry_before"]:
+            yield judged
 
 
 def _differences(note: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tasks.running.provenance import (
     false_entries,
     note_made_from,
     require_true_entries,
+    wrong_entries,
 )
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.workspace.dvc_definition import DefinitionError, read_definition
@@ -101,6 +102,19 @@ def test_checkpoints_of_a_finished_stage_stay_until_dvc_has_recorded_its_outputs
     assert (root / ".work/sft/made_from.json").exists()
 
 
+def test_the_driver_leaves_no_checkpoints_behind_with_the_note(root: Path):
+    """It was killed when DVC had recorded the last stage, and finds all up to date."""
+    kept = root / ".work/sft/0123456789abcdef/step-00000007"
+    kept.mkdir(parents=True)
+    note(root)
+    write_lock(root)
+
+    assert wrong_entries(root) == ""
+
+    assert not kept.parent.exists()
+    assert not (root / ".work/sft/made_from.json").exists()
+
+
 def test_an_entry_that_agrees_is_true_and_the_note_has_done_its_work(root: Path):
     note(root)
     write_lock(root)
@@ -160,6 +174,22 @@ def test_only_an_entry_that_dvc_wrote_for_these_outputs_is_judged(root: Path):
     assert false_entries(root) == []  # DVC has written nothing since the stage began.
     write_lock(root, epochs=2, weights="0" * 32)
     assert false_entries(root) == []  # Of other outputs: from DVC's run cache, or another commit.
+
+
+def test_no_note_stays_that_a_later_pull_could_be_held_against(root: Path):
+    """Code that changes no byte changes the entry; the note is of the run before it."""
+    for lock_before in (False, True):  # A clone has the entry before it runs the stage.
+        for judge in (require_true_entries, wrong_entries):  # The next stage, or the driver.
+            (root / "dvc.lock").unlink(missing_ok=True)
+            if lock_before:
+                write_lock(root)
+            note(root)
+            write_lock(root)
+            judge(root)
+
+            write_lock(root, code="0123456789abcdef" * 2)
+
+            assert false_entries(root) == [], (lock_before, judge)
 
 
 @pytest.mark.parametrize(

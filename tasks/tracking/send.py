@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from mlflow.entities import (
-    Metric,
-    RunTag,
-)
+from mlflow.entities import Metric, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from sqlalchemy.exc import SQLAlchemyError
 
+from rlhf.manifests import flush
 from tasks.params.redaction import redact
 from tasks.tracking.entities import datasets, last_step, points, run_tags
 from tasks.tracking.models import log_model
@@ -165,15 +163,16 @@ class _Sender:
         self._note()
 
     def _send_metrics(self, curve: Curve) -> None:
-        """Send the complete lines after the noted offset."""
+        """Send the complete lines after the noted offset that no loss of power can take away."""
         path = self.folder / f"{curve}.jsonl"
-        if not path.exists():
+        if not path.exists() or (size := path.stat().st_size) <= getattr(self.sent, curve):
             return
+        flush(path)
         batch: list[Metric] = []
         with path.open("rb") as lines:
             lines.seek(getattr(self.sent, curve))
             for line in lines:
-                if not line.endswith(b"\n"):
+                if not line.endswith(b"\n") or getattr(self.sent, curve) + len(line) > size:
                     break
                 new = points(json.loads(line))
                 if batch and len(batch) + len(new) > METRICS_PER_BATCH:

@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from rlhf.manifests import flush
 from tasks.workspace.files import now_ms, read_json, relative_to, write_json
 from tasks.workspace.held import is_held, take
 
@@ -123,6 +124,8 @@ class Spool:
             FileNotFoundError: an output does not exist.
         """
         self._file.close()
+        for curve in filter(Path.exists, (self.folder / "metrics.jsonl", self.folder / SYSTEM)):
+            flush(curve)  # The end, which is forced to the disk, says that they are whole.
         entries = [
             self._keep(number, output.kind, self._root / output.path)
             for number, output in enumerate(outputs)

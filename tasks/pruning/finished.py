@@ -23,7 +23,7 @@ from tasks.workspace.files import read_json
 from tasks.workspace.git import GitError, git
 from tasks.workspace.runs import branch_of
 from tasks.workspace.work_folder import checkpoint_folders
-from tasks.workspace.worktrees import RUNS_FOLDER
+from tasks.workspace.worktrees import RUNS_FOLDER, prune_worktrees
 
 KIND = "workspaces of runs that have ended"
 WRITTEN_ANEW = ("reports/summary.json", "reports/run.html", ".dvc/config.local")
@@ -66,7 +66,7 @@ def remove(root: Path, ended: Sequence[Leftover]) -> None:
         if why := next(reasons_to_stay(root, workspace), ""):
             raise PruneError(f"{one.name}: {why} now; nothing else was removed")
         one.remove()
-    git(root, "worktree", "prune")
+    prune_worktrees(root)
 
 
 def reasons_to_stay(root: Path, workspace: Path) -> Iterator[str]:

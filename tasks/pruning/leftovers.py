@@ -19,11 +19,10 @@ from tasks.tracking.registered_names import VERDICTS
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
-from tasks.workspace.git import git
 from tasks.workspace.shared_weights import DRAFTS
 from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, idle_stages
-from tasks.workspace.worktrees import VARIANTS_FOLDER, workspaces
+from tasks.workspace.worktrees import VARIANTS_FOLDER, prune_worktrees, workspaces
 
 EXPERIMENTS = "experiments/params/*.yaml"
 """Descriptions; the run of one has the workspace of a variant called NAME-VARIANT-seedN."""
@@ -127,7 +126,7 @@ def variants(root: Path) -> Iterator[Leftover]:
 
 def forget_worktrees(root: Path) -> None:
     """Tell git that the workspaces are gone."""
-    git(root, "worktree", "prune")
+    prune_worktrees(root)
 
 
 def checkpoints(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:

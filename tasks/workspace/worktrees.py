@@ -143,9 +143,17 @@ def share_cache(root: Path, workspace: Path) -> None:
 
 
 def prune_worktrees(root: Path) -> None:
-    """Have git forget worktrees whose folder has gone, and find those that have moved."""
+    """Have git forget our worktrees whose folder has gone, and find those that have moved.
+
+    `git worktree prune` would forget others as well, with what is staged there: one of the user's
+    may be on a disk that is away, or outside of the container that we run in.
+    """
     find_moved(root)
-    worktree_git(root, "worktree", "prune")
+    for noted in _common_folder(root).glob("worktrees/*/gitdir"):
+        there = noted.parent / noted.read_text(encoding="utf-8").strip()
+        is_ours = there.is_relative_to(root.resolve() / WORK)
+        if is_ours and not there.exists() and not noted.with_name("locked").exists():
+            shutil.rmtree(noted.parent)
 
 
 def find_moved(root: Path) -> None:
@@ -154,7 +162,7 @@ def find_moved(root: Path) -> None:
     Git notes absolute paths. After a move it knows none of them, and `git worktree prune` forgets
     them for good; in a copy, git in a workspace would work on the branches of the original.
     """
-    common = Path(worktree_git(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    common = _common_folder(root)
     for file in (root / WORK).glob("*/*/.git"):
         if not file.is_file():
             continue
@@ -242,6 +250,11 @@ def worktree_git(
         return git(folder, *arguments, settings=SETTINGS, stdin=stdin, variables=variables)
     except GitError as error:
         raise WorkspaceError(str(error)) from None
+
+
+def _common_folder(root: Path) -> Path:
+    """Git's, in which it notes all worktrees."""
+    return Path(worktree_git(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
 
 
 def _set(config: ConfigParser, section: str, key: str, value: str) -> None:

@@ -81,3 +81,19 @@ def test_links_to_own_files_lead_into_the_moved_checkout(root: Path) -> None:
     link_own_files(moved, moved / ".work/variants/no_kl")
 
     assert (moved / ".work/variants/no_kl/own").readlink() == moved / "own"
+
+
+def test_a_worktree_of_the_users_own_is_known_when_its_disk_is_back(root: Path) -> None:
+    own = root.with_name("on_another_disk")
+    git(root, "worktree", "add", "--quiet", "--detach", str(own))
+    (own / "mine").write_text("staged")
+    git(own, "add", "mine")
+    away = own.rename(root.with_name("away"))
+    lost = prepare_workspace(root, "no_kl")
+    shutil.rmtree(lost)
+
+    prune_worktrees(root)
+
+    assert str(lost) not in git(root, "worktree", "list", "--porcelain")
+    away.rename(own)
+    assert git(own, "diff", "--cached", "--name-only") == "mine"

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from tasks.tracking.entities import data_set
@@ -80,6 +81,16 @@ def stage_run(store: Store, root: Path, start: Mapping[str, Any], tags: Mapping[
             MLFLOW_PARENT_RUN_ID: parent.info.run_id,
         },
     )
+
+
+def is_deleted(store: Store, run: str) -> bool:
+    """Whether somebody has removed a run, which MLflow then accepts nothing for."""
+    try:
+        return bool(store.client.get_run(run).info.lifecycle_stage == LifecycleStage.DELETED)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return True  # By `mlflow gc`.
 
 
 def log_params(store: Store, run: str, params: Mapping[str, object]) -> None:

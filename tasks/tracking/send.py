@@ -26,6 +26,7 @@ from tasks.tracking.runs import (
     PARAM_LENGTH,
     compare_params,
     execution_run,
+    is_deleted,
     log_params,
     send_news,
     stage_run,
@@ -130,7 +131,8 @@ class _Sender:
         self.tags = run_tags(self.start)
 
     def send(self, *, models: bool) -> None:
-        if not self.sent.run:
+        if not self.sent.run or is_deleted(self.store, self.sent.run):
+            self.sent = Sent(uri=self.sent.uri, made=self.sent.made)
             with _runs_lock(self.root):
                 run = stage_run(self.store, self.root, self.start, self.tags)
                 self.sent.run = run.info.run_id

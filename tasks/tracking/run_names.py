@@ -14,6 +14,7 @@ from typing import Any
 from tasks.params.changed import changed_params
 from tasks.params.loading import Params
 from tasks.workspace.files import git_commit
+from tasks.workspace.git import surroundings
 from tasks.workspace.variants import variant_of
 
 MOST = 3
@@ -129,5 +130,5 @@ def _commit(checkout: Path) -> list[str]:
         return []
     command = ["git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no"]
     tracked = [*command, "--", ".", ":(exclude)dvc.lock", ":(exclude)metrics"]
-    done = subprocess.run(tracked, capture_output=True, text=True, check=True)
+    done = subprocess.run(tracked, capture_output=True, text=True, check=True, env=surroundings())
     return [commit[:7] + ("-dirty" if done.stdout.strip() else "")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.manifests import flush
+from tasks.workspace.git import surroundings
 
 
 class DamagedNoteError(ValueError):
@@ -18,13 +19,18 @@ class DamagedNoteError(ValueError):
 def git_commit(root: Path) -> str:
     """The commit that is checked out, empty outside of git or before the first commit."""
     command = ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return _said(command)
 
 
 def git_branch(root: Path) -> str:
     """The branch that is checked out, empty outside of git and where a commit is checked out."""
     command = ["git", "-C", str(root), "symbolic-ref", "--short", "--quiet", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return _said(command)
+
+
+def _said(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings())
+    return done.stdout.strip()
 
 
 def outside_repository(root: Path) -> str | None:

@@ -10,6 +10,12 @@ _SIGNS = ("! ", "fatal: ", "error: ")
 _CONNECTION = "fatal: Could not read from remote repository"
 """Why, ssh has said in the line before."""
 
+_PLACES = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX",
+    "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+)  # fmt: skip
+"""By these git tells its hooks where they are, and they count more than `-C`."""
+
 
 class GitError(Exception):
     """Git refused; the message is the line of git's own that says why."""
@@ -46,11 +52,21 @@ def git(
         check=False,
         input=stdin or "",
         # In English, which `_reason` and `forget_lost` read.
-        env={**os.environ, "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
+        env={
+            **surroundings(),
+            "LC_ALL": "C.UTF-8",
+            "GIT_TERMINAL_PROMPT": "0",
+            **(variables or {}),
+        },
     )
     if done.returncode != 0:
         raise GitError(f"git {' '.join(arguments[:2])}: {_reason(done.stderr)}")
     return done.stdout.strip()
+
+
+def surroundings() -> dict[str, str]:
+    """The environment in which git finds the repository of the folder that it is called for."""
+    return {name: value for name, value in os.environ.items() if name not in _PLACES}
 
 
 def _reason(said: str) -> str:

@@ -34,6 +34,7 @@ from tasks.params.loading import Params, ParamsError, load_params
 from tasks.reporting.descent import formed_in
 from tasks.reporting.run_results import read_results
 from tasks.reporting.summary import has_worked
+from tasks.running.outcome import require_sound_outcomes
 from tasks.running.provenance import REMEDY, wrong_entries
 from tasks.tracking.execution_record import record_rounds
 from tasks.tracking.run_names import run_name
@@ -41,6 +42,7 @@ from tasks.workspace.driver_lock import Driver, WorkspaceBusyError, sole_use
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError, changes, in_words
 from tasks.workspace.dvc_lockfile import DamagedLockError
 from tasks.workspace.dvc_rwlock import clear_stale
+from tasks.workspace.files import DamagedNoteError
 from tasks.workspace.former_rounds import put_away_former_rounds
 
 WENT_THROUGH = {"Completed", "Unchanged", "Cached"}
@@ -77,7 +79,7 @@ def rlhf(workspace: Path = Path()) -> State[None]:
                 report_crash(died)
             put_away_former_rounds(root, params.rounds)
             return bring_up_to_date(root, flow_run, params)
-    except (ParamsError, GraphError, DamagedLockError) as error:
+    except (ParamsError, GraphError, DamagedLockError, DamagedNoteError) as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))
@@ -99,7 +101,11 @@ def bring_up_to_date(
         params: those of the workspace.
         until: the last stage that is wanted; None: all.
         branch: keeps what each round has done; None: nobody but the user commits here.
+
+    Raises:
+        DamagedNoteError: how a stage ended cannot be read.
     """
+    require_sound_outcomes(root)
     for problem in clear_stale(root):
         get_run_logger().warning("%s; removed", problem)
     stages = plan(root, until)

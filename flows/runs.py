@@ -29,7 +29,7 @@ from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, WorkspaceBusyError
 from tasks.workspace.dvc_graph import DvcBusyError, GraphError
 from tasks.workspace.dvc_lockfile import DamagedLockError
-from tasks.workspace.files import read_json, write_json
+from tasks.workspace.files import DamagedNoteError, read_json, write_json
 from tasks.workspace.former_rounds import put_away_former_rounds
 from tasks.workspace.held import is_held
 from tasks.workspace.runs import NAMES, run_workspace
@@ -50,6 +50,7 @@ TRIGGER = "round-labelled"
 SEED = "run.seed"
 TWO_SEEDS = f"{SEED} is what the field `seeds` sets; leave out one of the two"
 PEOPLE = {"as params.yaml says": None, "yes": True, "no": False}
+_BAD_INPUT = (ParamsError, WorkspaceError, GraphError, DamagedLockError, DamagedNoteError)
 
 
 Line = StringConstraints(strip_whitespace=True)
@@ -144,7 +145,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         continue_if_labelled(workspace)  # Now that it is free.
         tell_of_own_cancel(state)
         return state
-    except (ParamsError, WorkspaceError, GraphError, DamagedLockError) as error:
+    except _BAD_INPUT as error:
         return Failed(name="BadInput", message=str(error))
     except (WorkspaceBusyError, DvcBusyError) as error:
         return Failed(name="Busy", message=str(error))

@@ -30,7 +30,7 @@ from tasks.reporting.run_results import read_results, write_summary
 from tasks.reporting.summary import has_worked
 from tasks.reporting.unfinished import rounds_that_ended, unfinished_stages
 from tasks.running.machine_errors import in_one_line
-from tasks.running.outcome import seconds_of_stages
+from tasks.running.outcome import require_sound_outcomes, seconds_of_stages
 from tasks.running.provenance import drop_recorded_checkpoints, wrong_entries
 from tasks.running.saying import say
 from tasks.tracking.execution_record import record_end, record_rounds, record_start
@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
             params = load_params(workspace / "params.yaml")
             if variant is None:  # Wrong params leave nothing in the folder.
                 held.enter_context(sole_use(workspace, driver))
+            require_sound_outcomes(workspace)
             check_inputs(params, workspace)
             if former := put_away_former_rounds(workspace, params.rounds):
                 names = ", ".join(former)

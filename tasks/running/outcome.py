@@ -106,6 +106,16 @@ def write_refusal(root: Path, stage: str, message: str, *, started: float) -> No
     write_outcome(root, stage, "bad_input", message, started=started, setting=setting, cost=Cost())
 
 
+def require_sound_outcomes(root: Path) -> None:
+    """See that all outcomes can be read, before a run: at its end it reads those of all stages.
+
+    Raises:
+        DamagedNoteError: one cannot.
+    """
+    for path in sorted((root / ".work").glob("*/outcome.json")):
+        read_json(path)
+
+
 def seconds_of_stages(root: Path, execution: str) -> float:
     """What the stages that have ended in an execution took, each in its last run."""
     total = 0.0

@@ -63,6 +63,19 @@ def test_a_damaged_dvc_lock_is_refused_before_anything_runs(root: Path) -> None:
     assert (code, out, err) == (2, "", f"{root / 'dvc.lock'}: {problem}\n")
 
 
+def test_a_damaged_outcome_is_named_before_anything_runs(root: Path) -> None:
+    """The end of a run reads those of all stages: it would have no record and no table."""
+    note = root / ".work/sft/outcome.json"
+    note.parent.mkdir(parents=True)
+    note.write_text("")
+
+    code, out, err = drive(root)
+
+    problem = "damaged: its 0 bytes are no object of JSON (see make doctor)"
+    assert (code, out, err) == (2, "", f"{note}: {problem}\n")
+    assert not (root / ".work/execution.json").exists()
+
+
 @pytest.mark.parametrize(
     ("wanted", "code", "message"),
     [

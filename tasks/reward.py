@@ -85,12 +85,12 @@ def run(stage: Stage) -> None:
     before = accuracy_before(Path(stage.round.reward_model), fresh, limit, compute)
     metrics = {"round": stage.round_key, "pairs": len(train), "accuracy_before": before}
     made = (_trained if stage.params.reward.model is None else _others)(stage, train, compute)
-    short = asked(made.encoder, heldout, limit)
+    short = asked(made.model, made.encoder, heldout, limit)
     if too_long := len(heldout) - len(short):
         metrics["heldout_too_long"] = too_long
     heldout = short
     fresh = [row for row in heldout if row.round == stage.round_key]
-    train = train if made.trained else asked(made.encoder, train, limit)
+    train = train if made.trained else asked(made.model, made.encoder, train, limit)
     progress = Progress(stage.name, passes(made.model) + reward_guards.PASSES, "passes")
     numbers, gaps = measure(made.model, made.encoder, fresh, heldout, compute, progress=progress)
     metrics |= made.metrics | numbers

@@ -20,13 +20,14 @@ from rlhf.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from rlhf.classifiers import load_encoder
+from rlhf.classifiers import Classifier, load_encoder
 from rlhf.compute import HOST, Compute
 from rlhf.ensembles import load_scorer, members_of
 from rlhf.frozen import freeze
 from rlhf.grouped_intervals import grouped_proportion
 from rlhf.intervals import Interval
 from rlhf.model_folders import is_reward_model
+from rlhf.positions import table_of_positions
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder, score_rows
 from tasks.running.progress import Progress, say_left_out
@@ -80,15 +81,30 @@ def measure(
     return metrics, gaps
 
 
-def asked(encoder: Encoder, rows: Sequence[Preference], max_tokens: int) -> list[Preference]:
+def asked(
+    model: RewardModel, encoder: Encoder, rows: Sequence[Preference], max_tokens: int
+) -> list[Preference]:
     """Pairs without a side of more than `max_tokens`; says how many others there are.
 
     Of a longer one it is not known that the model can read it.
     """
+    max_tokens = most_tokens(model, max_tokens)
     kept = _short(encoder, rows, max_tokens)
-    limit = f"a side of more than {max_tokens} tokens (reward.max_tokens)"
+    limit = f"a side of more than {max_tokens} tokens (reward.max_tokens, or all that it can read)"
     say_left_out(len(rows) - len(kept), len(rows), "pairs to ask the reward model about", limit)
     return kept
+
+
+def most_tokens(model: RewardModel, max_tokens: int) -> int:
+    """Tokens of the longest row that a model is asked about: as many, if it can read them.
+
+    One that was brought along may have fewer positions than `reward.max_tokens`.
+    """
+    if isinstance(model, Classifier):
+        longest = model.longest
+    else:
+        longest = table_of_positions(model.classifier)
+    return max_tokens if longest is None else min(max_tokens, longest)
 
 
 def _short(encoder: Encoder, rows: Sequence[Preference], max_tokens: int) -> list[Preference]:
@@ -104,7 +120,8 @@ def accuracy_before(
     if not is_reward_model(start):
         return None
     scorer, encoder = freeze(load_scorer(start, HOST), compute), load_encoder(start)
-    return gold_accuracy(scorer, encoder, _short(encoder, fresh, max_tokens), compute)
+    short = _short(encoder, fresh, most_tokens(scorer, max_tokens))
+    return gold_accuracy(scorer, encoder, short, compute)
 
 
 def passes(model: RewardModel) -> int:

@@ -22,7 +22,7 @@ from tasks.running.staging import model_hash
 from tasks.scoring import reward_probes
 from tasks.scoring.over_optimisation import Signals, alarms, read_signals
 from tasks.scoring.probe_tables import probe_table, write_probes
-from tasks.scoring.reward_accuracy import label_gaps
+from tasks.scoring.reward_accuracy import label_gaps, most_tokens
 from tasks.scoring.reward_probes import (
     LEAST,
     Probe,
@@ -98,7 +98,7 @@ def ask(
     key = stage.round_key
     asked, unseen = known.asked(key, stage.params.reward.model), known.newest(key)
     own = {row.pair_id for row in asked}
-    limit = stage.params.reward.max_tokens
+    limit = most_tokens(model, stage.params.reward.max_tokens)
     probes = probe(
         Scorer(model, encoder, compute, max_tokens=limit, progress=progress),
         asked,

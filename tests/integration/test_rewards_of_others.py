@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
+from rlhf.classifiers import TextEncoder
 from rlhf.ensembles import load_scorer
 from rlhf.models import load_tokenizer
 from tasks.running.staging import verify_model
@@ -59,6 +61,31 @@ def test_a_model_with_its_own_words_scores_through_text_and_no_value_model_start
     with (world / "results/ppo/r1/history.csv").open() as file:
         scores = [float(row["objective/score"]) for row in csv.DictReader(file)]
     assert len(set(scores)) == len(scores) == stage_world.STEPS["ppo@r1"]
+
+
+def test_a_probe_asks_nothing_that_a_model_of_others_cannot_read(world: Path) -> None:
+    """A response said twice was longer than the positions, though no pair and no rollout is."""
+    tiny.tokenizer().save_pretrained(world / "others")
+    encoder = TextEncoder(tiny.tokenizer())
+    rounds = world / "data/rounds/r1"
+    paths = [rounds / "comparisons.jsonl", *(rounds / "preferences").glob("*.jsonl")]
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    sides = [
+        (row["prompt"], row[side])
+        for row in rows
+        for side in ("response_a", "response_b", "chosen", "rejected")
+        if side in row
+    ]
+    most = max(len(encoder.encode(*texts, finished=True)) for texts in sides)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tiny.tokenizer()), hidden_size=16, num_hidden_layers=1, num_labels=1,
+        num_attention_heads=2, intermediate_size=16, max_position_embeddings=most,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(world / "others")
+    set_params(world, "reward", {"model": "others"})
+    assert run(world, "reward@r1") == 0
+    assert "heldout_too_long" not in metrics(world, "reward")
 
 
 def test_a_model_with_the_policys_words_scores_its_ids_and_gives_a_value_model(world: Path) -> None:

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
 
 from data.support_desk.rubric import score_response
 from preferences.records import Preference
+from rlhf.classifiers import Classifier
 from rlhf.ensembles import join
 from rlhf.reward_models import RewardModel
 from rlhf.scoring import Encoder
@@ -20,6 +27,7 @@ from tasks.scoring.reward_accuracy import (
     gold_accuracy,
     label_gaps,
     measure,
+    most_tokens,
     passes,
     write_reliability,
 )
@@ -60,14 +68,30 @@ def ordered(scorer) -> list[str]:
 def test_a_pair_is_asked_about_where_both_sides_are_short_enough(
     scorer, capsys: pytest.CaptureFixture[str]
 ):
-    encoder = scorer[1]
+    model, encoder = scorer
     short, long = "no", "A new lamp is on its way."
     rows = [preference(short, short), preference(long, short), preference(short, long)]
     most = len(encoder.encode("What?", long, finished=True))
-    assert asked(encoder, rows, most) == rows
+    assert asked(model, encoder, rows, most) == rows
     assert capsys.readouterr().err == ""
-    assert asked(encoder, rows, most - 1) == rows[:1]
+    assert asked(model, encoder, rows, most - 1) == rows[:1]
     assert "2 of 3 pairs to ask the reward model about left out (67 %)" in capsys.readouterr().err
+
+
+def test_a_model_is_asked_about_no_row_that_is_longer_than_it_can_read():
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "num_labels": 1}
+    bert = BertConfig(**sizes, num_hidden_layers=1, max_position_embeddings=30)
+    gpt2 = GPT2Config(**sizes, n_layer=1, n_positions=30, bos_token_id=0, eos_token_id=0)
+    theirs = Classifier(BertForSequenceClassification(bert))
+    ours = RewardModel(GPT2ForSequenceClassification(gpt2))
+    for model in (theirs, ours, Classifier(ours.classifier)):
+        assert most_tokens(model, 192) == 30
+        assert most_tokens(model, 8) == 8
+    # Rotary positions have no end.
+    assert most_tokens(tiny.reward_model(), 10_000) == 10_000
+    encoder = Encoder(tokenizer())
+    short, long = preference("no", "no"), preference("no " * 40, "no")
+    assert asked(theirs, encoder, [short, long], 192) == [short]
 
 
 def test_s48_gaps_are_of_raw_scores_whatever_the_normaliser(scorer, assert_close):

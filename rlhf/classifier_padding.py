@@ -11,10 +11,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.chat import end_id
+from rlhf.classifiers import PAD
 from rlhf.reward_models import RewardModel
-
-PAD = "<|pad|>"
-"""Added where a tokenizer has no token to spare, as GPT-2's has none."""
 
 
 def set_padding(tokenizer: PreTrainedTokenizerBase, members: Sequence[RewardModel]) -> None:

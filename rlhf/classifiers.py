@@ -31,6 +31,9 @@ from rlhf.scoring import Encoder
 from rlhf.shapes import AttentionMask, PerSequence, TokenIds
 from rlhf.templates import render
 
+PAD = "<|pad|>"
+"""What `rlhf.classifier_padding` adds where a tokenizer has no token to spare, as GPT-2's."""
+
 READS_TEXT = "reads_text"
 """In `config.json` of a reward model that reads text rather than the policy's ids."""
 
@@ -213,13 +216,20 @@ def load_encoder(folder: Path) -> Encoder:
 
 
 def same_tokens(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Whether two tokenizers write the same ids for every conversation."""
+    """Whether two tokenizers write the same ids for every conversation.
+
+    A pad token that was added to the folder of a reward model of ours is in none.
+    """
     return (
-        one.get_vocab() == other.get_vocab()
+        _words(one) == _words(other)
         and one.chat_template == other.chat_template
         and one.eos_token_id == other.eos_token_id
         and _rules(one) == _rules(other)
     )
+
+
+def _words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    return {word: token for word, token in tokenizer.get_vocab().items() if word != PAD}
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
@@ -228,4 +238,5 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
     if backend is None:
         return type(tokenizer).__name__
     rules = json.loads(backend.to_str())
+    rules["added_tokens"] = [word for word in rules["added_tokens"] if word["content"] != PAD]
     return {name: rules[name] for name in rules if name not in ("padding", "truncation")}

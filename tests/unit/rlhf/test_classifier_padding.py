@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf.chat import end_id
-from rlhf.classifier_padding import PAD, set_padding
+from rlhf.classifier_padding import set_padding
+from rlhf.classifiers import PAD, same_tokens
 from rlhf.model_folders import save_model
 from rlhf.scoring import Encoder, score_rows
 from tests import chat_families, tiny
@@ -80,3 +81,18 @@ def test_a_folder_with_a_pad_token_of_its_own_stays_as_it_is():
     set_padding(tokenizer, [model])
     assert model.classifier.config.to_dict() == before
     assert tokenizer.get_vocab() == tiny.tokenizer().get_vocab()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        chat_families.smollm, chat_families.llama_3, chat_families.mistral, chat_families.gemma,
+        chat_families.chatml, chat_families.gpt2, tiny.tokenizer,
+    ],
+)  # fmt: skip
+def test_a_reward_model_of_ours_has_the_policys_tokens_whatever_its_pad_token(tmp_path, family):
+    """As `reward.model` it read text for the added one, and no value model could start from it."""
+    tokenizer = copy.deepcopy(family())
+    set_padding(tokenizer, [tiny.reward_model(vocabulary=len(tokenizer))])
+    tokenizer.save_pretrained(tmp_path)
+    assert same_tokens(AutoTokenizer.from_pretrained(tmp_path), family())

@@ -20,7 +20,15 @@ from rlhf.padding import pad_left
 from rlhf.params.sampling import SamplingParams
 from rlhf.reward_models import RewardModel
 from rlhf.samplers import Sampler, ask
-from rlhf.shapes import Draws, PerToken, PromptIds, PromptMask
+from rlhf.shapes import (
+    Draws,
+    PerSequenceFlag,
+    PerToken,
+    PromptIds,
+    PromptMask,
+    ResponseIds,
+    ResponseMask,
+)
 from rlhf.special_ids import SpecialIds
 from rlhf.token_chunks import chunked_logprobs
 
@@ -73,7 +81,8 @@ def collect_rollout(
     """Sample one response per prompt and score it.
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
-    the first ratio of the update is 1. The reward model reads the ids the policy emitted. `draws`
+    the first ratio of the update is 1. The reward model reads the ids the policy emitted, with the
+    one end that it was trained with. `draws`
     has a row for each prompt (`rlhf.draws`). Of several processes each samples and scores its share
     of the prompts, and has the rollout of all. Another sampler is asked for all of them once.
     """
@@ -91,7 +100,8 @@ def collect_rollout(
             chosen = Responses(*(tensor[there] for tensor in responses))
             asked = padded[0][there], padded[1][there]
             of_rows, packing = masks.select(rows), micro_batches.packing
-            parts.append(_score(models, asked, chosen, of_rows, sampling, packing=packing))
+            part = _score(models, asked, chosen, of_rows, sampling, eos=tokens.eos, packing=packing)
+            parts.append(part)
     order = sent(gather(torch.cat(together)).argsort(), compute.device)
     rollout = Rollout.concat(parts).of_all_processes().select(order)
     if told is None:
@@ -143,6 +153,7 @@ def _score(
     masks: HostMasks,
     sampling: SamplingParams,
     *,
+    eos: int,
     packing: bool,
 ) -> Rollout:
     """All models' outputs for a micro-batch; columns that are padding in every row are left out.
@@ -166,8 +177,9 @@ def _score(
         ref_logprobs = logprobs_of(models.reference, ref_hidden)
     scores = states.values.new_zeros(len(prompt_ids))
     if models.reward_model is not None:
-        ids_and_mask = torch.cat(batch[0::2], dim=1), torch.cat(batch[1::2], dim=1)
-        scores = models.reward_model(*ids_and_mask, packing=packing)
+        known = _with_one_end(ids, response_mask[:, :width], ended, eos)
+        together = torch.cat([batch[0], known], dim=1), torch.cat(batch[1::2], dim=1)
+        scores = models.reward_model(*together, packing=packing)
 
     def widened(values: torch.Tensor) -> torch.Tensor:
         return functional.pad(values, (0, response_ids.shape[1] - width))
@@ -184,3 +196,15 @@ def _score(
         scores=scores,
         ended=ended,
     )
+
+
+def _with_one_end(
+    ids: ResponseIds, mask: ResponseMask, ended: PerSequenceFlag, eos: int
+) -> ResponseIds:
+    """Ids whose last one is `eos` where the response has ended, by whichever stop id.
+
+    A reward model is trained and normalised on responses that all end with `eos` (`rlhf.scoring`),
+    and scores at the last token: of another it knows nothing.
+    """
+    last = mask & ~functional.pad(mask[:, 1:], (0, 1))
+    return torch.where(last & ended[:, None], eos, ids)

@@ -50,7 +50,7 @@ def text_scorer(folder: Path, compute: Compute) -> LearnedScore | None:
 def score_responses(
     folder: Path, texts: Texts, rewards: RewardMixParams, compute: Compute
 ) -> list[float]:
-    """Normalised scores of the round's reward model, for the exact tokens where it reads them.
+    """Normalised scores of the round's reward model, for the sampled tokens where it reads them.
 
     With rules beside it the weighted sum that PPO raised; without a reward model, or a weight of
     it, that of the rules.
@@ -72,6 +72,11 @@ def _learned_scores(folder: Path, texts: Texts, compute: Compute) -> list[float]
     by_text = text_scorer(folder, compute)
     if by_text is not None:
         return by_text(texts.prompts, texts.responses, texts.finished)
-    pad_id = special_ids(load_tokenizer(folder)).pad
+    tokens = special_ids(load_tokenizer(folder))
+    # As in PPO: of several stop ids the reward model was trained with one.
+    rows = [
+        [*row[:-1], tokens.eos] if ended else row
+        for row, ended in zip(texts.rows, texts.finished, strict=True)
+    ]
     model = freeze(load_scorer(folder, HOST), compute)
-    return score_rows(model, texts.rows, pad_id=pad_id, compute=compute)
+    return score_rows(model, rows, pad_id=tokens.pad, compute=compute)

@@ -20,12 +20,12 @@ def models(*, actor_seed: int = 0, reference_seed: int = 0) -> PPOModels:
     return PPOModels(actor=actor, reference=tiny.llama(reference_seed), reward_model=scorer)
 
 
-def collect(models, prompts=MANY, *, seed=0, micro=4, temperature=1.0, tokens=5):
+def collect(models, prompts=MANY, *, seed=0, micro=4, temperature=1.0, tokens=5, special=TOKENS):
     return collect_rollout(
         models,
         prompts,
         SamplingParams(temperature=temperature, max_new_tokens=tokens),
-        TOKENS,
+        special,
         micro_batches=MicroBatches(micro),
         compute=COMPUTE,
         draws=draw_table(seed, prompts, tokens),
@@ -88,6 +88,22 @@ def test_s07_the_reward_model_reads_the_very_ids_that_the_policy_emitted(assert_
     rollout = collect(world)
     for row, (prompt, answer) in enumerate(zip(MANY, answers(rollout), strict=True)):
         ids = torch.tensor([[*prompt, *answer]])
+        expected = world.reward_model(ids, torch.ones_like(ids).bool())[0]
+        assert_close(rollout.scores[row], expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_s07_of_several_stop_ids_the_reward_model_reads_the_one_that_it_was_trained_with(
+    assert_close,
+):
+    """It knows nothing of the others: a policy would learn which of them it likes best."""
+    world, others = models(), tuple(range(2, 6))
+    rollout = collect(world, special=TOKENS._replace(others=others))
+    ends = {answer[-1] for answer in answers(rollout)}
+    assert ends & {*others}
+    for row, (prompt, answer) in enumerate(zip(MANY, answers(rollout), strict=True)):
+        said = [*answer[:-1], EOS] if rollout.ended[row] else answer
+        ids = torch.tensor([[*prompt, *said]])
         expected = world.reward_model(ids, torch.ones_like(ids).bool())[0]
         assert_close(rollout.scores[row], expected, rtol=0, atol=1e-5)
 

@@ -11,12 +11,13 @@ from rlhf.params.rule_rewards import RewardMixParams
 from tasks.scoring.learned import Texts, rewarded_by, score_responses
 from tests import tiny
 
-ROW = tiny.tokenizer()("Sam: where is my parcel? It left on Monday.")["input_ids"]
+SAID = tiny.tokenizer()("Sam: where is my parcel? It left on Monday.")["input_ids"]
+ROW = [*SAID, tiny.tokenizer().eos_token_id]
 TEXTS = Texts(
     prompts=["Sam: where is my parcel?"] * 2,
     responses=["It left", "It left on Monday and comes"],
     finished=[True, False],
-    rows=[ROW, ROW[:-1]],
+    rows=[ROW, SAID[:-1]],
 )
 TWO_WORDS = RewardMixParams(length=3.0, length_target=2)
 
@@ -44,6 +45,14 @@ def test_a_reward_model_that_counts_alone_gives_the_scores(judge: Path):
     alone = RewardMixParams()
     assert rewarded_by(judge, alone) == "reward_model"
     found = score_responses(judge, TEXTS, alone, tiny.COMPUTE)
+    assert found == pytest.approx(learned_scores(), abs=1e-5)
+
+
+def test_a_response_that_ended_by_another_stop_id_is_scored_at_the_end_that_training_had(
+    judge: Path,
+):
+    other = replace(TEXTS, rows=[[*SAID, SAID[0]], SAID[:-1]])
+    found = score_responses(judge, other, RewardMixParams(), tiny.COMPUTE)
     assert found == pytest.approx(learned_scores(), abs=1e-5)
 
 

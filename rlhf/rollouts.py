@@ -82,9 +82,9 @@ def collect_rollout(
 
     Log-probabilities come from a forward pass like the one that trains, not from decoding, so that
     the first ratio of the update is 1. The reward model reads the ids the policy emitted, with the
-    one end that it was trained with. `draws`
-    has a row for each prompt (`rlhf.draws`). Of several processes each samples and scores its share
-    of the prompts, and has the rollout of all. Another sampler is asked for all of them once.
+    one end that it was trained with. `draws` has a row for each prompt (`rlhf.draws`). Of several
+    processes each samples and scores its share of the prompts, and has the rollout of all. Another
+    sampler is asked for all of them once.
     """
     ids, mask = pad_left(prompts, tokens.pad)
     padded = ids.to(compute.device), mask.to(compute.device)

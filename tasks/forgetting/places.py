@@ -15,6 +15,7 @@ from tasks.forgetting.of_models import is_of_a_model, listings, objects_of_model
 from tasks.forgetting.wanted import Wanted
 from tasks.tracing.records import Ran
 from tasks.workspace.dvc_cache import cache_folder
+from tasks.workspace.orders import ENDING
 from tasks.workspace.worktrees import workspaces
 
 Place = Literal["cache", "output", "work", "own"]
@@ -24,8 +25,8 @@ SKIPPED = (".db", ".db-wal", ".db-shm", ".safetensors", ".lock")
 WRITTEN = ("data/prepared", "data/rounds", "results", "reports")
 """Folders of outputs, which may have more than dvc.lock names: of a stage whose DVC was killed, or
 what a driver writes."""
-ENDS = ("outcome.json", "finish.json", "end.json")
-"""Files with a `message`, in which a stage or an execution says how it ended."""
+ENDS = ("outcome.json", "finish.json", "end.json", ENDING)
+"""Files with a `message`, in which a stage or an execution says how it ended, here or elsewhere."""
 _LINE = re.compile("[^\n]+")
 
 SeeRow = Callable[[dict[str, Any]], None]

@@ -146,7 +146,8 @@ def _search(
         judged = "judgment_id" in row
         # What follows from judgments goes with them, and needs no tombstone of its own.
         if judged or not (wanted.by_people and row.get("pair_id") in wanted.pairs):
-            side = seen.judgments if judged else seen.texts
+            # Of people `label` alone leaves something out.
+            side = seen.judgments if judged or wanted.kind == "annotator" else seen.texts
             side.update(wanted.tombstones(row, salt))
         if "pair_id" in row and (judged if wanted.by_people else "prompt" in row):
             seen.pairs.add(row["pair_id"])

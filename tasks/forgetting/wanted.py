@@ -14,6 +14,8 @@ WantedKind = Literal["annotator", "source", "prompt", "matching"]
 KINDS: tuple[WantedKind, ...] = get_args(WantedKind)
 NAMES = ("annotator_id", "annotator", "workers", "completed_by")
 """Keys under which rows name annotators: of ours, of tables, of votes and of Label Studio."""
+NAMED_BY_THE_GATE = ("weak_annotators", "weak annotators")
+"""Keys under which verdict.json and statistics.json do; numbers there are no names."""
 
 _OF_ENDS = re.compile(r"[$^]|\\[AZB]|\(\?<?[=!]")
 """What a pattern says of the ends of a text, or of what stands around it."""
@@ -173,7 +175,8 @@ def _annotators(value: object) -> Iterator[str]:
     """The annotators that a JSON value names; a text or a choice may be somebody's name, too."""
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from strings(one) if key in NAMES else _annotators(one)
+            named = key in NAMES or key in NAMED_BY_THE_GATE
+            yield from strings(one) if named else _annotators(one)
     elif isinstance(value, list):
         for one in value:
             yield from _annotators(one)

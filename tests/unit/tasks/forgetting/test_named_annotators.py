@@ -17,6 +17,8 @@ JUDGED = {"judgment_id": "1", "pair_id": "p", "kind": "human", "choice": "b", "r
         {"data": {"left": "x"}, "annotations": [{"completed_by": {"email": "a"}, "result": []}]},
         {"data": {"left": "x"}, "annotations": [{"completed_by": "a", "result": []}]},
         {"pairs": [{"annotator": "a", "n": 3}]},
+        {"numbers": {"weak_annotators": {"value": 2.0, "n": 40, "names": ["b", "a"]}}},
+        {"krippendorff alpha": 0.1, "weak annotators": ["a"]},
     ],
 )
 def test_a_row_that_names_the_annotator_is_meant(row: dict[str, Any]) -> None:

@@ -15,14 +15,14 @@ from tasks.reporting.page import visible
 from tests.traced_world import World, digest, lines, object_path, put
 
 
-def pages(world: World, text: str) -> list[Path]:
+def pages(world: World, text: str, name: str = "report.html") -> list[Path]:
     """A page among the outputs, in DVC's cache, and in what waits for MLflow."""
     files = [
-        world.root / "reports/report.html",
-        world.root / ".work/spool/report/1/outputs/0/report.html",
+        world.root / "reports" / name,
+        world.root / ".work/spool/report/1/outputs/0" / name,
     ]
     for path in files:
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return [*files, object_path(world.root, put(world.root, text))]
 
@@ -34,6 +34,8 @@ def test_a_name_is_found_as_report_and_messages_write_it(world: World, name: str
     place = world.root / ".work/validate@r1"
     (place / "blocked").mkdir(parents=True)
     report, outcome = place / "blocked/report.md", place / "outcome.json"
+    verdict = {"reasons": [sentence], "numbers": {"weak_annotators": {"n": 9, "names": [name]}}}
+    found += pages(world, json.dumps(verdict, ensure_ascii=False), "verdict.json")
     report.write_text(f"# Preference data: BLOCKED\n\n- weak_annotators: {escaped(sentence)}\n")
     outcome.write_text(json.dumps({"status": "blocked", "message": sentence}))
 

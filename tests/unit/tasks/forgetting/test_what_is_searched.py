@@ -91,7 +91,7 @@ def test_outputs_that_no_dvc_lock_names_are_searched(world: World) -> None:
     assert [path for path in files if path.exists()] == []
 
 
-@pytest.mark.parametrize("name", ["outcome.json", "finish.json", "end.json"])
+@pytest.mark.parametrize("name", ["outcome.json", "finish.json", "end.json", "ending.json"])
 def test_the_message_of_an_end_goes_that_names_somebody_and_the_end_stays(
     world: World, name: str
 ) -> None:

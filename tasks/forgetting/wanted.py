@@ -16,6 +16,8 @@ NAMES = ("annotator_id", "annotator", "workers", "completed_by")
 """Keys under which rows name annotators: of ours, of tables, of votes and of Label Studio."""
 NAMED_BY_THE_GATE = ("weak_annotators", "weak annotators")
 """Keys under which verdict.json and statistics.json do; numbers there are no names."""
+LABEL_STUDIO = "label-studio-"
+"""What the name of somebody begins with whom Label Studio has by number alone."""
 
 _OF_ENDS = re.compile(r"[$^]|\\[AZB]|\(\?<?[=!]")
 """What a pattern says of the ends of a text, or of what stands around it."""
@@ -110,6 +112,8 @@ class Wanted:
         if self.kind == "annotator" and not self._name.isascii():
             # As the name may be spelt, or escaped, in more ways than one.
             return "\\u" in content or self._name in composed(content)
+        if self.kind == "annotator" and self._name.startswith(LABEL_STUDIO):
+            return '"completed_by"' in content or self._name in content
         if self.kind == "prompt" and self._hidden(content):
             return True
         return any(one in content for one in self._needles)
@@ -175,11 +179,23 @@ def _annotators(value: object) -> Iterator[str]:
     """The annotators that a JSON value names; a text or a choice may be somebody's name, too."""
     if isinstance(value, Mapping):
         for key, one in value.items():
-            named = key in NAMES or key in NAMED_BY_THE_GATE
-            yield from strings(one) if named else _annotators(one)
+            if key in NAMES or key in NAMED_BY_THE_GATE:
+                yield from strings(one)
+                yield from _of_numbers(one) if key in NAMES else ()
+            else:
+                yield from _annotators(one)
     elif isinstance(value, list):
         for one in value:
             yield from _annotators(one)
+
+
+def _of_numbers(value: object) -> Iterator[str]:
+    """The names that people have here who are numbered there."""
+    if isinstance(value, int):
+        yield from (str(value), f"{LABEL_STUDIO}{value}")
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _of_numbers(one)
 
 
 def strings(value: object) -> Iterator[str]:

@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.params.redaction import redact
+
 _SIGNS = ("! ", "fatal: ", "error: ")
 """How a line begins that says what went wrong; the first of them says it best."""
 _CONNECTION = "fatal: Could not read from remote repository"
@@ -60,7 +62,8 @@ def git(
         },
     )
     if done.returncode != 0:
-        raise GitError(f"git {' '.join(arguments[:2])}: {_reason(done.stderr)}")
+        # An address may hold a token, and git says it where a server asks for its password.
+        raise GitError(redact(f"git {' '.join(arguments[:2])}: {_reason(done.stderr)}"))
     return done.stdout.strip()
 
 

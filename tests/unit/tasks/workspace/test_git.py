@@ -1,7 +1,10 @@
-"""What is said where git refuses: its reason, not its advice. Real git, nothing listens."""
+"""What is said where git refuses: its reason, without advice and tokens. Real git, no remotes."""
 
 import subprocess
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -26,6 +29,25 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     return folder
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic realm=git")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def token_refused() -> Iterator[int]:
+    """The port of a server of git's that takes no token, as after it has expired."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as server:
+        Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -62,3 +84,11 @@ def test_where_ssh_fails_its_own_reason_is_said_too(root: Path, monkeypatch: pyt
     said = "ssh: connect to host x: refused; fatal: Could not read from remote repository"
     with pytest.raises(GitError, match=rf"^git push --quiet: {said}"):
         git(root, "push", "--quiet", "nobody@127.0.0.1:x", "runs/x")
+
+
+def test_a_token_in_the_address_of_a_remote_is_not_said(root: Path, token_refused: int):
+    """A token alone is the name to git, which asks for its password and says for whom."""
+    remote = f"http://ghp_canary@127.0.0.1:{token_refused}/x.git"
+    with pytest.raises(GitError, match=r"could not read Password for 'http://\*\*\*@127") as error:
+        git(root, "push", "--quiet", remote, "runs/x")
+    assert "canary" not in str(error.value)

@@ -41,6 +41,7 @@ from tasks.running.screen import log_to_screen, say_if_not_portable
 from tasks.running.signals import die_with_parent, interruptible, outer_signals_restored
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
 from tasks.running.stage import Stage
+from tasks.running.terminal import harmless
 from tasks.tracking.execution_record import record_published_results
 from tasks.workspace.accelerators import sole_accelerator
 from tasks.workspace.dvc_definition import DefinitionError
@@ -211,7 +212,8 @@ def _run_and_record(
     try:
         with _shipping(stage, started):
             status, message = _run(stage, body, {**errors, **BAD_INPUT, **stage.own_errors})
-            message = redact(message + advice(stage.root, stage.name, status))
+            # Words of a server or of somebody's data may be in it.
+            message = harmless(redact(message + advice(stage.root, stage.name, status)))
             stage.close_spool(status, message)
         if status == "done":
             status, message = _look_once_more(stage)

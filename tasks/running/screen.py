@@ -5,15 +5,24 @@ import sys
 
 from rlhf.bits import obstacle
 from tasks.running.stage import Stage
+from tasks.running.terminal import harmless
 
 _log = logging.getLogger(__name__)
+
+
+class _Harmless(logging.Formatter):
+    """A warning may quote a server, or somebody's data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
 
 
 def log_to_screen() -> None:
     """Show on stderr what concerns people."""
     screen = logging.StreamHandler(sys.stderr)
     screen.addFilter(_concerns_people)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[screen])
+    screen.setFormatter(_Harmless("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[screen])
 
 
 def say_if_not_portable(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What a model writes does not steer the terminal of `make chat`."""
+"""What a model or a server writes does not steer the terminal of `make chat`, or of a stage."""
 
 import io
 import sys
@@ -10,6 +10,7 @@ import pytest
 from rlhf.templates import TemplateError
 from tasks.chat import Speaker, _answer_lines, _converse, _pieces
 from tasks.running.terminal import harmless
+from tests.unit.tasks.running.conftest import Workplace
 
 
 class Says:
@@ -90,3 +91,18 @@ def test_a_response_of_several_lines_is_one_line_of_output(
     _answer_lines(Loaded(Says("Dear\tZara,\n\n", " thank you"), Says(error="a\nb")))  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "p0\tDear Zara, thank you\np1\t(a b)\n"
+
+
+def test_no_server_steers_the_terminal_by_what_a_stage_says_of_it(place: Workplace) -> None:
+    """An endpoint that judges, or a model's folder: their words are in errors and warnings."""
+    said = repr(f"the endpoint answered 400 ({CLIPBOARD})")
+    code, err = place.run(
+        f"import logging\nlogging.getLogger('tasks.scoring').warning('%s', {said})\n"
+        f"raise StageEnd('failed', {said})"
+    )
+
+    assert code == 1
+    assert err.count("the endpoint answered 400 (\N{SYMBOL FOR ESCAPE}]52;c;") == 2
+    for text in (err, place.outcome()["message"], place.finish()["message"]):
+        assert "\x1b" not in text
+        assert "\x07" not in text

@@ -15,8 +15,10 @@ _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a
 
 
 def readings(text: str) -> Iterator[str]:
-    """A text as it is, and as it reads where it is HTML, Markdown, or has a message in it."""
+    """A text as it is, and as it reads as a table (CSV), HTML, Markdown, or a message's words."""
     yield text
+    if '""' in text:
+        yield text.replace('""', '"')
     if "&" in text:
         yield html.unescape(text)
     if "\\" in text:

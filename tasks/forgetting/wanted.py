@@ -1,5 +1,6 @@
 """What is to be forgotten, and whether a row or a text has it."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -87,9 +88,10 @@ class Wanted:
             return judged or self.value in (*sources_of(row), row.get("path"))
         if self.kind == "annotator":
             return any(composed(name) == self._name for name in _annotators(row))
-        return any(self.said(text) for text in strings(row)) or self.said(
-            prompt_text(row["prompt"]) if "prompt" in row else ""
-        )
+        said = [*strings(row), prompt_text(row["prompt"]) if "prompt" in row else ""]
+        if self.kind == "prompt":
+            said += [*map(_conversation, said)]
+        return any(map(self.said, said))
 
     def page(self, text: str) -> bool:
         """Whether a text that is no row, such as a report or a log, names or contains it."""
@@ -122,10 +124,11 @@ class Wanted:
         """Whether the prompt may stand in a file in other letters than ours.
 
         A letter may be an escape, as most programs write it, and between the messages of a
-        conversation there may be blanks.
+        conversation there may be blanks. Label Studio has a conversation as a text.
         """
         talks = any(one.startswith("[{") for one in self.texts)
-        return "\\u" in content or "\\/" in content or (talks and '"role"' in content)
+        has_turns = '"role"' in content or '"role\\"' in content
+        return "\\u" in content or "\\/" in content or (talks and has_turns)
 
     def tombstones(self, row: Mapping[str, Any] | None, salt: str) -> Iterator[Tombstone]:
         """What keeps it away from now on; `row` is one that has it.
@@ -173,6 +176,15 @@ class Wanted:
     def _shown(self) -> tuple[str, ...]:
         """The texts as the report shows them."""
         return tuple(sorted(map(as_shown, self.texts)))
+
+
+def _conversation(text: str) -> str:
+    """The conversation that a text of JSON holds, as ours are written; empty where it is none."""
+    try:
+        found = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return ""
+    return prompt_text(found) if isinstance(found, list) else ""
 
 
 def _annotators(value: object) -> Iterator[str]:

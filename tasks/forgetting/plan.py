@@ -204,7 +204,10 @@ def _runs(place: Path) -> list[Ran]:
 
 
 def _named(place: Path) -> list[Named]:
-    return list(named_paths(asdict(_params(place))))
+    """What its params.yaml names, also a file of judgments that no stage reads now."""
+    values = asdict(_params(place))
+    before = values | {"label": {**values["label"], "annotators": "file"}}
+    return list(dict.fromkeys([*named_paths(values), *named_paths(before)]))
 
 
 def _params(place: Path) -> Params:

@@ -69,3 +69,17 @@ def test_another_conversation_is_not_taken_for_it(world: World, write) -> None:
     params.write_text(params.read_text().replace("  annotators: rubric\n", named))
 
     assert main(["--prompt", known, "--yes"]) == 0
+
+
+def test_a_file_of_judgments_that_is_named_and_no_longer_in_use_is_searched(world: World) -> None:
+    """`label.annotators` was file once, and is people now."""
+    own = world.root / "mine.jsonl"
+    judgment = {"judgment_id": "1", "pair_id": "p", "annotator_id": "ann", "kind": "human"}
+    own.write_text(json.dumps(judgment | {"round": "r1", "choice": "a", "revision": 1}) + "\n")
+    params = world.root / "params.yaml"
+    named = "  annotators: people\n  file: mine.jsonl\n"
+    params.write_text(params.read_text().replace("  annotators: rubric\n", named))
+
+    assert main(["--annotator", "ann", "--yes"]) == 0
+
+    assert '"ann"' not in own.read_text()

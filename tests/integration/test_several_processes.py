@@ -264,5 +264,5 @@ def test_a_launcher_that_starts_another_number_is_refused(world: Path) -> None:
 
     code, said = finish(world, RLHF_LAUNCH=launcher)
 
-    assert code == 1
+    assert code == 2
     assert "run.processes is 2, but WORLD_SIZE is 3" in said

@@ -8,7 +8,8 @@ import pytest
 from feedback.quality.annotators import Answer, Quality, QualityParams, judge_annotators
 
 PARAMS = QualityParams()
-"""At least 20 answers; sides below P = 0.0001; fast above half; paused below 0.7."""
+"""At least 20 answers; sides below P = 0.0001; fast above half; paused below 0.7, from 5
+known answers on."""
 ANSWER = Answer(
     annotator_id="x",
     pair_id="",
@@ -79,6 +80,14 @@ def test_who_is_paused_is_wholly_below_the_bound(right: int, paused: bool) -> No
     row = judged(*known, params=replace(PARAMS, pause_below=0.64))
     assert row.gold is not None
     assert (row.pause is not None) == paused
+
+
+@pytest.mark.parametrize(("wrong", "paused"), [(4, False), (5, True)])
+def test_nobody_is_paused_for_their_first_slips(wrong: int, paused: bool) -> None:
+    # Wilson, 95 %, of 0 of 4 and of 0 of 5: up to 0.490 and up to 0.434.
+    slip = replace(ANSWER, purpose="gold", gold="a", choice="b")
+
+    assert (judged(*[slip] * wrong).pause is not None) == paused
 
 
 def test_known_answers_alone_show_who_is_noisy() -> None:

@@ -33,9 +33,11 @@ PATHS = (
     "label.file",
     "label.reward_model",
     "reward.model",
-    "ppo.rewards.sentiment_words",
 )
 """Params that name a file or folder, beside the list `prepare.sources`; the stage comes first."""
+
+SCORING = ("ppo", "evaluate", "test", "best_of_n")
+"""The stages that reward responses as `ppo.rewards` says."""
 
 _STAGE = re.compile(r"^  ([\w-]+):\s*$")
 _DEPS = re.compile(r"^( +)deps:\s*$")
@@ -72,11 +74,15 @@ def named_paths(values: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _named_by_several(values: Mapping[str, Any]) -> Iterator[Named]:
-    """What more than one stage reads: a reward function, and a judge that evaluates."""
+    """What more than one stage reads: rewards of the user's own, and a judge that evaluates."""
     function = _at(values, "ppo.rewards.function")
     if isinstance(function, str) and ":" in function:
-        for stage in ("ppo", "evaluate", "test", "best_of_n"):
+        for stage in SCORING:
             yield Named(stage, "ppo.rewards.function", function.rpartition(":")[0])
+    words = _at(values, "ppo.rewards.sentiment_words")
+    if isinstance(words, str):
+        for stage in SCORING:
+            yield Named(stage, "ppo.rewards.sentiment_words", words)
     judge = _at(values, "label.reward_model")
     if _at(values, "evaluate.judge") == "reward_model" and isinstance(judge, str):
         for stage in ("evaluate", "test"):

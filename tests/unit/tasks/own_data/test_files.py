@@ -24,7 +24,6 @@ FILES = {
     "label.file": "label",
     "label.reward_model": "label",
     "reward.model": "reward",
-    "ppo.rewards.sentiment_words": "ppo",
 }
 """Params that name a file or folder -> the stage that reads it."""
 
@@ -35,6 +34,7 @@ NO_FILES = {
     "base.revision": "a commit",
     "base.chat_template_args": "keys are names that a chat template reads",
     "ppo.rewards.function": "a file with a name in it, which four stages read: a test of its own",
+    "ppo.rewards.sentiment_words": "a file that four stages read: the same test",
     "sft.lora.targets": "names of layers",
     "reward.lora.targets": "names of layers",
     "ppo.lora.targets": "names of layers",
@@ -90,7 +90,6 @@ def everything(root: Path, annotators: str) -> Params:
         base={"model": "model"},
         reward={"model": "classifier"},
         label={"annotators": annotators, "file": "mine/judgments.jsonl", "reward_model": "scorer"},
-        ppo={"rewards": {"sentiment": 1.0, "sentiment_words": "mine/words.txt"}},
     )
 
 
@@ -98,8 +97,16 @@ def test_every_text_in_the_params_is_known_to_be_a_file_or_none():
     assert set(texts(Params)) == set(FILES) | set(NO_FILES)
 
 
-def test_every_stage_that_scores_reads_the_file_of_a_reward_function(tmp_path: Path):
-    rewards = {"function": "mine/check.py:score"}
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        {"function": "mine/check.py:score"},
+        {"sentiment": 1.0, "sentiment_words": "mine/words.txt"},
+    ],
+)
+def test_every_stage_that_scores_reads_the_files_of_its_rewards(
+    tmp_path: Path, rewards: dict[str, Any]
+):
     params = write_params(tmp_path, ppo={"rewards": rewards})
     found = {each.stage for each in named_paths(dataclasses.asdict(params)) if "mine" in each.path}
     assert found == {"ppo", "evaluate", "test", "best_of_n"}

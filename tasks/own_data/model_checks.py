@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rlhf.params.reward import NO_MODEL
 from rlhf.reward_functions import RewardFunction, RewardFunctionError, own_function
+from tasks.own_data.weight_files import missing_weights
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.high_rates import high_rates
 from tasks.params.loading import Params
@@ -102,6 +103,8 @@ def folder_problems(folder: Path) -> Iterator[str]:
     try:
         tokenizer = load_tokenizer(folder)
         require_weights(folder)
+        if missing := missing_weights(folder):
+            yield missing
         check_template(tokenizer)
     except (ModelFolderError, TokenizerError) as error:
         yield str(error)
@@ -158,6 +161,8 @@ def _files_problems(folder: Path) -> Iterator[str]:
 
     try:
         require_weights(folder)
+        if missing := missing_weights(folder):
+            yield missing
         read_tokenizer(folder)
     except ModelFolderError as error:
         yield str(error)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
@@ -221,6 +223,45 @@ def test_an_ensemble_is_no_reward_model_of_others(place: Place):
 
     place.values["reward"] = {"model": "judge/member_2"}
     check_inputs(load_params(place.save()), place.root)
+
+
+def in_several_files(folder: Path) -> None:
+    """The weights as large models have them on the hub: shards, and an index with their names."""
+    kinds = {"base": AutoModelForCausalLM, "judge": AutoModelForSequenceClassification}
+    model = kinds[folder.name].from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="2KB")
+
+
+@pytest.mark.parametrize("key", ["base.model", "reward.model", "label.reward_model"])
+def test_weights_that_a_download_has_left_out_are_found_before_anything_starts(
+    place: Place, key: str
+):
+    """All that are there are sound; the reward model's would be missed after SFT, hours later."""
+    write_chat_model(place.root / "base")
+    write_reward_model(place.root / "judge")
+    for name in ("base", "judge"):
+        in_several_files(place.root / name)
+    place.values["base"]["model"] = "base"
+    place.values["ppo"]["value_init"] = "zero"
+    if key == "reward.model":
+        place.values["reward"] = {"model": "judge"}
+    else:
+        place.values["label"] |= {"reward_model": "judge"}
+        place.values["evaluate"]["judge"] = "reward_model"
+    check_inputs(load_params(place.save()), place.root)
+
+    folder = place.root / ("base" if key == "base.model" else "judge")
+    shards = sorted(folder.glob("model-*"))
+    shards[1].rename(folder / f"{shards[1].name}.incomplete")
+    (found,) = place.preflight()
+    assert found.startswith(f"{key}: ")
+    assert f"1 of {len(shards)} files of its weights are missing" in found
+    assert found.endswith(f": {shards[1].name}; fetch the rest")
+
+    (folder / "model.safetensors.index.json").unlink()
+    (found,) = place.preflight()
+    assert "holds neither model.safetensors nor model.safetensors.index.json" in found
 
 
 def test_what_the_pipeline_writes_is_not_what_it_reads(place: Place):

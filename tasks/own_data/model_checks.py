@@ -99,12 +99,13 @@ def folder_problems(folder: Path) -> Iterator[str]:
     from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
     from rlhf.models import load_tokenizer  # noqa: PLC0415
     from rlhf.templates import TemplateError  # noqa: PLC0415
+    from tasks.own_data.tokenizer_files import changed_text  # noqa: PLC0415
 
     try:
         tokenizer = load_tokenizer(folder)
         require_weights(folder)
-        if missing := missing_weights(folder):
-            yield missing
+        if wrong := missing_weights(folder) or changed_text(folder, tokenizer):
+            yield wrong
         check_template(tokenizer)
     except (ModelFolderError, TokenizerError) as error:
         yield str(error)
@@ -158,12 +159,12 @@ def _files_problems(folder: Path) -> Iterator[str]:
     """Weights that cannot be read, and a tokenizer that is not there."""
     from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
     from rlhf.models import read_tokenizer  # noqa: PLC0415
+    from tasks.own_data.tokenizer_files import changed_text  # noqa: PLC0415
 
     try:
         require_weights(folder)
-        if missing := missing_weights(folder):
-            yield missing
-        read_tokenizer(folder)
+        if wrong := missing_weights(folder) or changed_text(folder, read_tokenizer(folder)):
+            yield wrong
     except ModelFolderError as error:
         yield str(error)
 

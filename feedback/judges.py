@@ -55,6 +55,8 @@ _VERDICT = re.compile(
 )
 """A whole reply: the verdict with what models put around it. `[[A]]`, `[[B]]` and `[[C]]` are the
 form that many judges were trained on."""
+_THOUGHTS = re.compile(r"\s*<think>.*</think>", re.DOTALL)
+"""What some models write before they reply, where their server leaves it in the reply."""
 _PLACES: Mapping[str, int | str] = {"1": 1, "a": 1, "2": 2, "b": 2, "tie": "tie", "c": "tie"}
 
 
@@ -245,6 +247,8 @@ def _key(variable: str) -> str:
 
 def _read_verdict(reply: str) -> int | str:
     """1, 2 or tie, from the whole reply: alone or as `Answer 1`, as A or B, marked up or not."""
+    thoughts = _THOUGHTS.match(reply)
+    reply = reply[thoughts.end() :] if thoughts else reply
     found = _VERDICT.fullmatch(reply)
     if found is None:
         raise VerdictError(f"the reply is {reply[:80]!r}, expected 1, 2 or tie")

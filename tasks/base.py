@@ -25,6 +25,7 @@ from rlhf.positions import PositionsError, beyond_training, check_positions, lon
 from rlhf.special_ids import load_special_ids, write_stops
 from rlhf.template_args import set_template_args
 from rlhf.templates import TemplateError
+from tasks.own_data.tokenizer_files import changed_text
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.loading import Params
 from tasks.running.metrics_file import write_metrics
@@ -138,6 +139,8 @@ def _take(stage: Stage) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[
     compute = start_compute(stage.params.run)
     try:
         tokenizer = load_tokenizer(folder)
+        if wrong := changed_text(folder, tokenizer):
+            raise UnsupportedModelError(wrong)
         set_template_args(tokenizer, params.chat_template_args)
         check_template(tokenizer)
         if tokenizer.chat_template is None:

@@ -1,4 +1,4 @@
-"""What is found before the first stage where the library makes another tokenizer of a folder's."""
+"""What is found before any training where the library makes another tokenizer of a folder's."""
 
 import json
 from pathlib import Path
@@ -88,3 +88,18 @@ def test_where_the_folder_names_the_class_of_its_file_that_is_taken(place: Place
 
     assert "makes a GPT2Tokenizer of its tokenizer.json" in found
     assert '"tokenizer_class": "TokenizersBackend"' in found
+
+
+@pytest.mark.long
+def test_base_refuses_it_where_there_was_no_folder_to_look_at_before(place: Place):
+    """A model that is named by its id on the hub, of which base has the folder."""
+    write_chat_model(place.root / "model")
+    be_called(place.root / "model", Qwen2Config.model_type)
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+
+    code, said = place.run("base")
+
+    assert (code, "Traceback" in said) == (2, False), said
+    assert "base.model model: model: transformers makes a Qwen2Tokenizer" in said
+    assert not (place.root / "models/base").exists()

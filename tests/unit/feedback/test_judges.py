@@ -63,6 +63,7 @@ def test_a_tie_in_both_orders_is_a_tie(ask: Any, endpoint: Endpoint, pairs: Any)
         ("**Answer 1**", "The better answer is 2.", "'tie'"),
         ("Final answer: 1", "Verdict: Answer 2", " tie\n"),
         ("<answer_1>", "Response 2", "tie"),
+        ("<think>\n2 is long.\n</think>\n\n1", "<think></think>2", "<think>1 or 2?</think>tie"),
     ],
 )
 def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
@@ -84,6 +85,7 @@ def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
         ((200, "C"), "expected 1, 2 or tie"),
         ((200, "Answer 3"), "expected 1, 2 or tie"),
         ((200, "a tie"), "expected 1, 2 or tie"),
+        ((200, "<think>1"), "expected 1, 2 or tie"),
         ((400, "filtered"), "the endpoint answered 400"),
         ((299, "<html>"), "is not JSON"),
         ((299, '"' + "x" * 5_000_000 + '"'), "has 4,194,304 bytes or more"),

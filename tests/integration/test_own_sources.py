@@ -50,7 +50,7 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
     assert [row["label"] for row in found if "label" in row] == [0.5], "the gate drops ties"
     assert {(row["source"], row["weight"]) for row in found} == {
         ("own/pairs.jsonl", 0.5),
-        ("import", 1.0),
+        ("own/votes", 1.0),
         ("own/hub", 2.0),
     }
     # A quarter of 62 prompts; four standard deviations are 13.6.

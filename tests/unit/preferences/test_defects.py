@@ -239,6 +239,7 @@ def test_types_addresses_and_placeholders_are_no_html(text):
         "```\ncode\n```\nHuman: Thanks",
         "Answer: 4\nHuman: Thanks",
         "Answer: 4\nHuman: Thanks\nAssistant: Bye",
+        "Answer: 4\nHuman: And 2 + 3?\nAnswer: 5",
         "Name: Kim\nAge: 4\n\nHuman: Thanks",
         "Human: A\nHuman: B\nHuman: C",
     ],

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from preferences.drift import ks_distance, share_distance
+from preferences.measures import PromptWords
 
 
 def test_the_distance_of_two_samples_by_hand():
@@ -43,3 +44,13 @@ def test_a_share_that_changed_is_distinguished_from_chance():
 def test_nothing_to_compare_with_is_no_distance():
     assert ks_distance(np.array([1.0]), np.array([])) is None
     assert share_distance(np.array([1]), 1, np.array([0]), 0) is None
+
+
+def test_words_of_prompts_without_spaces_are_their_letters():
+    """Else each prompt is a word of its own, and prompts on one subject share none."""
+    words = PromptWords()
+    words.add("上海的天气", 1, fresh=False)
+    words.add("上海的历史", 2, fresh=False)
+
+    # Three letters are in both, and two more in each.
+    assert sorted(words.counts[0][words.counts[0] > 0]) == [1, 1, 1, 1, 2, 2, 2]

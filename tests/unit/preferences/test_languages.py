@@ -1,6 +1,7 @@
 import pytest
 
 from preferences.languages import language
+from preferences.measures import _said
 
 # Article 1 of the Universal Declaration of Human Rights, in the UN's own translations.
 ARTICLE = {
@@ -107,3 +108,8 @@ def test_the_words_of_a_program_are_no_english(name):
     assert language(PYTHON) == ""
     assert language(f"{PYTHON}\n\n{ARTICLE[name]}") == name
     assert language(f"{ARTICLE[name]}\n\n{PYTHON}") == name
+
+
+def test_code_at_the_end_of_a_prompt_does_not_decide_its_language():
+    """The end of a prompt decides, and code is left out before it is cut."""
+    assert language(_said(f"{ARTICLE['de']}\n\n{PYTHON * 3}")) == "de"

@@ -68,3 +68,22 @@ def test_what_a_stage_has_logged_is_on_the_disk_before_its_end(
     for curve in ("metrics.jsonl", "system.jsonl"):
         path = spool.folder / curve
         assert durable[str(path)] == path.stat().st_size > 0
+
+
+def test_what_is_logged_while_a_curve_is_forced_to_the_disk_is_sent_the_next_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = open_spool(root, start())
+    log_steps(spool, 0, 10)
+    force, late = os.fsync, [10]
+
+    def noted(descriptor: int) -> None:
+        force(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "metrics.jsonl" and late:
+            log_steps(spool, late.pop(), 12)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for length in (10, 12):
+        assert ship(spool.folder).state == "open"
+        sent = history(root, run_of(root, "ppo@r1"), "objective/kl")
+        assert [step for step, _ in sent] == list(range(length))

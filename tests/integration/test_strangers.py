@@ -4,6 +4,7 @@ import http.client
 import json
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,7 +134,11 @@ def deployment(pages: Pages) -> str:
     """Path of a deployment that its owner has made, to be run in a folder of theirs."""
 
     def own(path: str, body: object) -> str:
-        status, text = ask(pages.prefect, path, body, **pages.signed_in)
+        for _ in range(20):
+            status, text = ask(pages.prefect, path, body, **pages.signed_in)
+            if status != 503:  # The server's own loops have its database at the moment.
+                break
+            time.sleep(0.5)
         assert status in (200, 201), text
         return str(json.loads(text)["id"])
 

@@ -43,6 +43,18 @@ def test_an_annotator_of_one_round_goes_with_the_preferences_that_came_of_it(
     assert {name for name, added in plan.tombstones.items() if added} == {WITHDRAWN_JUDGMENTS}
 
 
+def test_a_verdict_that_names_an_annotator_takes_nothing_from_prepare(world: World) -> None:
+    """A tombstone beside those of texts would have everything made anew."""
+    verdict = world.root / "results/validate/r1/verdict.json"
+    verdict.parent.mkdir(parents=True)
+    verdict.write_text(json.dumps({"numbers": {"weak_annotators": {"names": ["ann"]}}}))
+
+    plan = make_plan(world.root, Wanted("annotator", "ann"))
+
+    assert verdict.resolve() in {one.path.resolve() for one in plan.files}
+    assert {name for name, added in plan.tombstones.items() if added} == {WITHDRAWN_JUDGMENTS}
+
+
 def test_models_of_other_branches_and_of_earlier_commits_are_named(world: World) -> None:
     here = world.commit_hash()
     replaced = world.now["models/rounds/r1/policy"][0]

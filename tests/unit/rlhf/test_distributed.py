@@ -116,7 +116,9 @@ def test_processes_of_which_one_has_no_gpu_end_with_a_reason(
     found: list[object] = []
     monkeypatch.setattr(distributed, "join", unlike)
 
-    for said, seconds in run_together(lambda: found):
-        assert "the first a GPU on" in said
-        assert "process 1 no GPU on" in said
-        assert seconds < 30
+    (said, seconds), (others, others_seconds) = run_together(lambda: found)
+    # The first speaks for the stage, and the store ends with it: the other may find it gone.
+    assert "the first a GPU on" in said
+    assert "process 1 no GPU on" in said
+    assert "unlike devices" in others or "has ended" in others
+    assert max(seconds, others_seconds) < 30

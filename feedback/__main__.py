@@ -131,11 +131,12 @@ def _add_publish(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     command = _add(to, "token", "Print a new token for a person; it replaces the previous one.")
     command.add_argument("name", help="name of the annotator")
+    roles = command.add_mutually_exclusive_group()
     for option, role, text in (
         ("--lead", "lead", "also give access to the overview, which is kept at the next token"),
         ("--no-lead", "annotator", "give access to the overview no longer"),
     ):
-        command.add_argument(option, dest="role", action="store_const", const=role, help=text)
+        roles.add_argument(option, dest="role", action="store_const", const=role, help=text)
     command.add_argument(
         "--rights",
         metavar="LIST",
@@ -148,7 +149,13 @@ def _add_token(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
         help="how long the token lasts; 0: for ever (default: %(default)s)",
     )
     command.add_argument("--resume", action="store_true", help="resume a paused annotator instead")
-    command.set_defaults(run=commands.token)
+    command.set_defaults(run=_token)
+
+
+def _token(given: argparse.Namespace) -> int:
+    if given.rights is not None and given.role == "annotator":
+        raise ValueError("--no-lead takes the overview away, and --rights gives it; leave one out")
+    return commands.token(given)
 
 
 def _add_status(to: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -273,6 +273,17 @@ def test_wrong_params_fail_the_flow_before_any_stage(workspace: Path):
 
 
 @pytest.mark.usefixtures("prefect")
+def test_a_damaged_outcome_fails_the_flow_before_any_stage(workspace: Path):
+    damaged = workspace / ".work/sft/outcome.json"
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_text("")
+    state = flow(workspace)
+    assert (state.is_failed(), state.name) == (True, "BadInput")
+    assert str(damaged.relative_to(workspace)) in str(state.message)
+    assert task_runs(state) == {}
+
+
+@pytest.mark.usefixtures("prefect")
 def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
     with sole_use(workspace, Driver(name="make repro")):
         state = flow(workspace)

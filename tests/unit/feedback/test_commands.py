@@ -258,6 +258,13 @@ def test_a_token_can_have_fewer_days_and_fewer_rights(run: Command, desk: Any) -
     code, _, err = run("token", "zoe", "--rights", "pause,fly")
     assert (code, err) == (2, "right 'fly', expected some of export, pause, publish\n")
     assert run("token", "zoe", "--days", "-1")[0] == 2
+    code, _, err = run("token", "zoe", "--no-lead", "--rights", "pause")
+    assert (code, err) == (
+        2, "--no-lead takes the overview away, and --rights gives it; leave one out\n"
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        run("token", "zoe", "--lead", "--no-lead")
+    assert desk.sql("SELECT 1 FROM annotators WHERE annotator_id = 'zoe'") == []
     assert desk.sql("SELECT count(*) FROM annotators WHERE annotator_id = 'zoe'") == [(0,)]
 
 

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         experiment = load_experiment(root, options.name)
-        seeds = read_seeds(options.seeds) if options.seeds else experiment.seeds
+        seeds = experiment.seeds if options.seeds is None else read_seeds(options.seeds)
         if options.readme:
             return _write_readme(root, experiment)
         return _write_page(root, experiment) if options.page else _run(root, experiment, seeds)

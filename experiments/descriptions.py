@@ -71,15 +71,20 @@ def load_experiment(root: Path, name: str) -> Experiment:
 
 
 def read_seeds(text: str) -> list[int]:
-    """`10-12,20` as 10, 11, 12, 20.
+    """`10-12,20` as 10, 11, 12, 20; a seed that is named twice counts once.
 
     Raises:
-        DescriptionError: it is neither numbers nor ranges of them.
+        DescriptionError: it is neither numbers nor ranges of them, or a range ends below its start.
     """
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise DescriptionError(f"--seeds: expected such as 10-17 or 0,1,2, found {text!r}")
-        seeds += range(int(first), int(last if dash else first) + 1)
-    return seeds
+        found = range(int(first), int(last if dash else first) + 1)
+        if not found:
+            raise DescriptionError(
+                f"--seeds: {part.strip()} is empty; did you mean {last}-{first}?"
+            )
+        seeds += found
+    return list(dict.fromkeys(seeds))

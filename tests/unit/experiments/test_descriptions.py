@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from experiments.__main__ import main
 from experiments.descriptions import DescriptionError, available, load_experiment, read_seeds
 from tasks.params.loading import load_params, read_yaml
 from tasks.params.overlays import lay_over
@@ -33,7 +34,8 @@ def test_the_confirmation_seeds_are_those_of_the_protocol():
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [("10-12", [10, 11, 12]), ("0,2,5-6", [0, 2, 5, 6]), ("3", [3])]
+    ("text", "seeds"),
+    [("10-12", [10, 11, 12]), ("0,2,5-6", [0, 2, 5, 6]), ("3", [3]), ("4,3-5", [4, 3, 5])],
 )
 def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]):
     assert read_seeds(text) == seeds
@@ -43,6 +45,18 @@ def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]):
 def test_anything_else_is_refused(text: str):
     with pytest.raises(DescriptionError, match="expected such as 10-17"):
         read_seeds(text)
+
+
+def test_a_range_that_ends_below_its_start_is_refused_and_not_nothing_at_all():
+    with pytest.raises(DescriptionError, match="17-10 is empty; did you mean 10-17"):
+        read_seeds("0,17-10")
+
+
+def test_seeds_that_are_left_blank_are_not_all_of_the_experiment(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["loop_works", "--seeds", "", "--page"]) == 2
+    assert "--seeds: expected such as 10-17" in capsys.readouterr().err
 
 
 GOOD = "question: q\nbudget: b\nseeds: [0]\nvariants: {default: }\n"

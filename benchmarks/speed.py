@@ -61,6 +61,7 @@ def main() -> int:
                 "threads": options.threads, "runs": options.runs,
                 "trl": {"ppo": WITH_PPO, "sft": CURRENT, "reward": CURRENT},
                 "bits": {"ours": options.bits, "trl": "native"}, "precision": options.precision,
+                "decoded_by_trl": responses_of(size),
                 "ends": DRAWN, "iteration": 1 + warming(device, "ours", size),
                 "load": [os.getloadavg()[0]], "rows": [],
             }  # fmt: skip

@@ -5,10 +5,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.speed_world import ANSWER
+from benchmarks.speed_world import ANSWER, BATCH, PASSES
 
 WHERE = ("size", "lengths", "precision", "bits", "machine")
 """What a row says beside its work."""
+
+OURS = PASSES * BATCH
+"""Responses that our side decodes together: all of a rollout."""
 
 Row = dict[str, Any]
 
@@ -19,6 +22,7 @@ def rows_of(measured: Sequence[Row]) -> list[Row]:
         row
         | {"bits": bits(found), "precision": precision(found)}
         | {"machine": short(found["machine"]), "ends": found["ends"]}
+        | {"decoded_by_trl": decoded_by_trl(found)}
         for found in measured
         for row in found["rows"]
     ]
@@ -44,6 +48,27 @@ def precision(found: Row) -> str:
     """Of both sides; measurements that do not say are older than the choice."""
     said: str = found.get("precision", "float32")
     return said
+
+
+def decoded_by_trl(found: Row) -> int:
+    """Responses that TRL decoded together; measurements that do not say had 16 (OURS: all)."""
+    return int(found.get("decoded_by_trl", BATCH))
+
+
+def with_quickest_rollout(row: Row) -> Row:
+    """The row as if TRL had decoded all responses in the time that it took for the first of them.
+
+    It cannot be quicker than that: each step then computes the same for more rows.
+    """
+    share = row.get("decoded_by_trl", OURS) / OURS
+    if share >= 1 or not row["work"].startswith("ppo") or "trl" not in row:
+        return row
+    runs = []
+    for run in row["trl"]:
+        saved = (1 - share) * run["phases"]["rollout"]
+        changed = {name: run["phases"][name] - saved for name in ("total", "rollout")}
+        runs.append(run | {"phases": run["phases"] | changed})
+    return row | {"trl": runs}
 
 
 def row_beside(row: Row, rows: Sequence[Row]) -> Row:

@@ -3,7 +3,8 @@
     python benchmarks/speed_trl_ppo.py FOLDER SIZE DEVICE THREADS PRECISION [--work NAME]
 
 Prints one JSON object. TRL runs its own trainer as it is; what is read are the times at which it
-generates, begins and ends its update. In a ragged world its responses end where ours do. With
+generates, begins and ends its update. It decodes all responses of a rollout together, as ours
+does and as its default would. In a ragged world its responses end where ours do. With
 bfloat16 its `bf16` covers the update alone; what it leaves in float32 (generation, scores, values)
 is computed in bfloat16 here, and its frozen models are kept in it, as ours are.
 """
@@ -35,7 +36,7 @@ def ppo(
         gradient_accumulation_steps=1,
         num_mini_batches=world.MINIBATCHES,
         num_ppo_epochs=world.PASSES,
-        local_rollout_forward_batch_size=world.BATCH,
+        local_rollout_forward_batch_size=count,
         num_sample_generations=0,
         response_length=rows[0]["most"],
         stop_token="eos",

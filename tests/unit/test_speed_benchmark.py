@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -158,6 +159,37 @@ def test_products_with_float32_sums_are_counted_as_others_are():
     # As torch asks when the product is added in place; and as it always does.
     asked = count(*shapes, torch.float32, out=shapes[0], out_val=shapes[0])
     assert asked == count(*shapes, out_val=shapes[0]) == 2 * 5 * 3 * 7
+
+
+SETTINGS = """
+class PPOConfig:
+    def __init__(self, **settings):
+        print(settings["local_rollout_forward_batch_size"])
+        raise SystemExit
+PPOTrainer = ppo_trainer = None
+"""
+"""Stands for TRL: says how many responses it is to decode together."""
+
+
+@pytest.mark.parametrize(("size", "responses"), [("tiny", 16), ("4M", 64)])
+def test_trl_decodes_a_whole_rollout_together_as_ours_does(
+    tmp_path: Path, size: str, responses: int
+):
+    (tmp_path / "trl" / "experimental").mkdir(parents=True)
+    (tmp_path / "trl" / "experimental" / "ppo.py").write_text(SETTINGS)
+    ask = (
+        "import speed_trl_ppo as trl;"
+        f"trl.ppo(None, [{{'most': 64}}], '{size}', trl.world.Clock('cpu'), {{}})"
+    )
+    folders = [str(tmp_path), str(speed.ROOT / "benchmarks")]
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == responses
 
 
 PINS = [*bits.PORTABLE, speed_environment.BEFORE]

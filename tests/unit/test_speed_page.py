@@ -42,6 +42,7 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
     found = {
         "machine": "M", "threads": 1, "runs": 3, "trl": versions, "load": [1.0, 7.5], "rows": rows,
         "bits": {"ours": "native", "trl": "native"}, "ends": "as told",
+        "decoded_by_trl": 64,
     }  # fmt: skip
     (tmp_path / "cpu-4M-m.json").write_text(json.dumps(found))
     # Another size, measured on another day.
@@ -141,6 +142,7 @@ def test_bfloat16_has_rows_of_its_own_beside_trl_in_bfloat16(tmp_path: Path):
     same = {"size": "4M", "lengths": "uniform", "work": "ppo-separate"}
     found = {
         "machine": "M", "threads": 1, "runs": 1, "load": [0.5], "ends": speed_page.DRAWN,
+        "decoded_by_trl": 64,
         "trl": {"ppo": "1", "sft": "2", "reward": "3"}, "bits": {"ours": "native", "trl": "native"},
     }  # fmt: skip
     for precision, suffix, ours, trl in (("float32", "", 2, 3), ("bfloat16", "-bfloat16", 1, 5)):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.arguments import positive
 from flows import processes
 from tasks.reporting.summary import cpu_name
 from tests.stage_world import copy_tiny_repository, environment
@@ -63,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--folder", type=Path, help="a checkout that is up to date")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--repeat", type=positive, default=5, metavar="N", help="default: %(default)s"
+    )
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         spare = Path(temporary)

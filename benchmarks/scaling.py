@@ -22,6 +22,7 @@ import torch
 
 from benchmarks import speed_ours
 from benchmarks import speed_world as world
+from benchmarks.arguments import positive
 from benchmarks.scaling_page import draw
 from benchmarks.speed_page import write_page
 from benchmarks.speed_processes import apart
@@ -51,7 +52,7 @@ AXES: dict[str, list[dict[str, Any]]] = {
 def main() -> int:
     """Measure every point `--runs` times in turns; write results, plot and page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="turns of each point (default: 3)")
+    parser.add_argument("--runs", type=positive, default=3, help="turns of each point (default: 3)")
     runs = parser.parse_args().runs
     points = [
         {"axis": axis, **BASE, **change, "seconds": []} for axis in AXES for change in AXES[axis]

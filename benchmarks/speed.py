@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.arguments import positive
 from benchmarks.speed_environment import AVX2, with_bits, without_pins
 from benchmarks.speed_numbers import CONFINED, short
 from benchmarks.speed_page import BITS, DRAWN, PRECISIONS, write_page
@@ -102,8 +103,11 @@ def _options() -> argparse.Namespace:
         help="the file of a size then holds rows of these alone (default: uniform and ragged, "
         "and on a GPU long)",
     )  # fmt: skip
-    parser.add_argument("--runs", type=int, default=3, help="turns of each side (default: 3)")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
+    parser.add_argument("--runs", type=positive, default=3, help="turns of each side (default: 3)")
+    parser.add_argument(
+        "--threads", type=positive, default=1,
+        help="of torch (default: 1); the names of file and machine say so where it is another",
+    )  # fmt: skip
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--bits", choices=list(BITS), default="native", help="of our side")
     parser.add_argument(
@@ -168,7 +172,7 @@ def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 def _name(device: str, size: str, options: argparse.Namespace) -> str:
     """The file of a measurement: each machine has its own."""
-    machine = re.sub(r"[^a-z0-9]+", "-", short(_machine(options, device)).lower())
+    machine = re.sub(r"[^a-z0-9]+", "-", short(_machine(options, device), options.threads).lower())
     return f"{device}-{size}{PRECISIONS[options.precision]}{BITS[options.bits]}-{machine}.json"
 
 

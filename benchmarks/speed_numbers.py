@@ -21,7 +21,7 @@ def rows_of(measured: Sequence[Row]) -> list[Row]:
     return [
         row
         | {"bits": bits(found), "precision": precision(found)}
-        | {"machine": short(found["machine"]), "ends": found["ends"]}
+        | {"machine": short(found["machine"], found["threads"]), "ends": found["ends"]}
         | {"decoded_by_trl": decoded_by_trl(found)}
         for found in measured
         for row in found["rows"]
@@ -32,11 +32,15 @@ CONFINED = ", confined to AVX2"
 """What is said of a processor that kept its AVX-512 from both sides."""
 
 
-def short(machine: str) -> str:
-    """A processor's maker, family and model, such as AMD 26/2; anything else as it is."""
+def short(machine: str, threads: int = 1) -> str:
+    """A processor's maker, family and model, such as AMD 26/2; anything else as it is.
+
+    With the number of threads where it is not one: seconds of both are not comparable.
+    """
     parts = re.match(r"(Intel|AMD).*\(family (\d+), model (\d+)\)", machine)
     confined = " with AVX2" if machine.endswith(CONFINED) else ""
-    return f"{parts[1]} {parts[2]}/{parts[3]}{confined}" if parts else machine
+    name = f"{parts[1]} {parts[2]}/{parts[3]}{confined}" if parts else machine
+    return name if threads == 1 else f"{name}, {threads} threads"
 
 
 def bits(found: Row) -> str:

@@ -1,11 +1,16 @@
 """The page of the speed benchmark computes its figures from the measurements."""
 
+import argparse
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from benchmarks import (
+    orchestration,
+    scaling,
     scaling_page,
     speed,
     speed_numbers,
@@ -135,6 +140,48 @@ def test_the_page_has_medians_ratios_and_the_share_of_the_ceiling(tmp_path: Path
 )
 def test_a_machine_has_a_short_name(machine: str, expected: str):
     assert speed_numbers.short(machine) == expected
+
+
+def test_two_threads_have_rows_of_their_own_beside_trl_with_two(tmp_path: Path):
+    """In a file of their own: before, it took the place of the one of a thread."""
+    row = {"size": "4M", "lengths": "uniform", "work": "ppo-separate"}
+    for threads, ours, trl in ((1, 2, 3), (2, 1, 5)):
+        options = argparse.Namespace(
+            threads=threads, bits="native", precision="float32", avx2=False
+        )
+        found = {
+            "machine": speed._machine(options, "cpu"), "threads": threads, "runs": 1,
+            "load": [0.5], "ends": speed_page.DRAWN, "decoded_by_trl": 64,
+            "trl": {"ppo": "1", "sft": "2", "reward": "3"},
+            "bits": {"ours": "native", "trl": "native"},
+            "rows": [row | {"ours": [iteration(ours, 0.5)], "trl": [iteration(trl, 0.5)]}],
+        }  # fmt: skip
+        (tmp_path / speed._name("cpu", "4M", options)).write_text(json.dumps(found))
+    speed_page.write_page(tmp_path / "page.md", tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    ratios = [line for line in page.splitlines() if line.startswith("| PPO iteration, sep")]
+    assert sum(line.endswith("| 2.000 | 3.000 | **1.50** |") for line in ratios) == 1
+    assert sum(line.endswith(", 2 threads | 1.000 | 5.000 | **5.00** |") for line in ratios) == 1
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "option"),
+    [(speed, "--runs"), (speed, "--threads"), (scaling, "--runs"), (orchestration, "--repeat")],
+)
+@pytest.mark.parametrize("value", ["0", "-1", "x"])
+def test_nothing_is_measured_no_times_and_no_file_of_before_is_replaced(
+    benchmark: ModuleType,
+    option: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(sys, "argv", ["benchmark", f"{option}={value}"])
+    monkeypatch.setattr(speed, "make_environment", pytest.fail)
+    with pytest.raises(SystemExit) as refused:
+        benchmark.main()
+    assert refused.value.code == 2
+    assert f"expected a whole number above 0, found '{value}'" in capsys.readouterr().err
 
 
 def test_bfloat16_has_rows_of_its_own_beside_trl_in_bfloat16(tmp_path: Path):

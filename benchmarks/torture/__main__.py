@@ -1,9 +1,10 @@
 """`python -m benchmarks.torture [--seed N] [--share 0.2] [ROW ...]` (`make torture`).
 
-Runs the trials and writes docs/reliability.md. Rows that are not named keep the result they had in
-`.work/torture/results.json`. Exits 0 when every trial held. The whole takes about half an hour of
-one core; `--share` runs that part of each row's trials. A disk can only be filled by who may mount
-one.
+Runs the trials and writes docs/reliability.md once every row has a result. Rows that are not named
+keep the result they had in `.work/torture/results.json`, which is this checkout's own: while some
+have none there, the page stays as it was. Exits 0 when every trial held. The whole takes about half
+an hour of one core; `--share` runs that part of each row's trials. A disk can only be filled by who
+may mount one.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 # Imported here, so that the forked children need not.
 import tasks.base
@@ -39,6 +42,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="write results and page there instead")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     options = parser.parse_args()
+    if unknown := [name for name in options.rows if name not in ROWS]:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(ROWS)}")
     files = [RESULTS, PAGE]
     if options.folder is not None:
         files = [options.folder / path.name for path in files]
@@ -69,9 +74,22 @@ def main() -> int:
                 "commit": commit,
                 "machine": f"{cpu_name()}, {os.cpu_count()} cores",
             }
-            files[0].write_text(json.dumps(results, indent=1) + "\n")
-            write_page(files[1], results)
+            lacking = keep(results, *files, always=options.folder is not None)
+    if lacking and options.folder is None:
+        print(
+            f"{PAGE} stays as it is: {len(lacking)} of {len(ROWS)} rows have no result here "
+            f"({', '.join(lacking)}); --folder FOLDER writes a page of those that have"
+        )
     return 0 if all(result["held"] == result["tried"] for result in results.values()) else 1
+
+
+def keep(results: Mapping[str, Any], file: Path, page: Path, *, always: bool) -> list[str]:
+    """Write the results, and the page where every row has one or `always`; rows without one."""
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    lacking = [name for name in ROWS if name not in results]
+    if always or not lacking:
+        write_page(page, results)
+    return lacking
 
 
 def _git(*arguments: str) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.torture import rows as torture_rows
+from benchmarks.torture.__main__ import keep
 from benchmarks.torture.page import WHAT_HAPPENS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +44,32 @@ def torture(folder: Path, *rows: str) -> dict[str, tuple[int, int]]:
     assert done.returncode == 0, done.stdout
     results = json.loads((folder / "results.json").read_text())
     return {name: (result["held"], result["tried"]) for name, result in results.items()}
+
+
+def test_a_page_of_all_rows_is_not_replaced_by_one_of_some(tmp_path: Path) -> None:
+    """A new checkout has the page, and no results: one row there had emptied all others."""
+    page, file = tmp_path / "reliability.md", tmp_path / "results.json"
+    page.write_text("of every row")
+    held = {"tried": 1, "held": 1, "remark": "", "failures": [], "seed": 0}
+    results = {name: held | {"commit": "c", "machine": "m"} for name in torture_rows.ROWS}
+    some = {name: results[name] for name in ROWS}
+
+    lacking = keep(some, file, page, always=False)
+
+    assert {*lacking, *ROWS} == {*results}
+    assert json.loads(file.read_text()) == some
+    assert page.read_text() == "of every row"
+    assert keep(results, file, page, always=False) == []
+    assert "not run" not in page.read_text()
+    assert keep(some, file, page, always=True) == lacking
+    assert page.read_text().count("not run") == len(lacking)
+
+
+def test_a_row_that_does_not_exist_is_refused_before_anything_runs() -> None:
+    command = [sys.executable, "-m", "benchmarks.torture", "kills"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "'kills' is none of random_kills, commit_kills," in done.stderr
 
 
 @pytest.mark.long

@@ -32,6 +32,7 @@ from experiments.measuring import (
     interval,
     measure,
     options_of,
+    read_all,
     read_run,
     say,
     write_results,
@@ -178,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of("dpo", __doc__.partition("\n")[0], arguments)
     make_deterministic(1)
     transformers.utils.logging.disable_progress_bar()
-    worlds = [start(root) for root in options.runs]
+    worlds = read_all(start, options.runs)
     attempts = [attempt(worlds[0], params) for params in settings(read_yaml(options.params))]
     best = max(attempts, key=lambda found: found["heldout_accuracy"])["params"]
     chosen = DPOParams(**{**best, "optimiser": OptimiserParams(**best["optimiser"])})

@@ -6,10 +6,10 @@ import tasks  # noqa: F401
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import device
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,6 +28,7 @@ from tasks.scoring.gold import gold_scores
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPUTE = Compute(device("cpu"), "float32")
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def read_run(root: Path, *, key: str | None = None) -> FinishedRun:
 
     Raises:
         OSError: a file of the run is missing.
+        ValueError: its params or its SFT model are missing or not valid.
     """
     params = load_params(root / "params.yaml")
     tokenizer = load_tokenizer(root / "models/sft")
@@ -106,6 +108,22 @@ def measure(run: FinishedRun, policy: PreTrainedModel) -> dict[str, Any]:
             for prompt, text, score in list(zip(prompts, texts, gold, strict=True))[:6]
         ],
     }
+
+
+def read_all(read: Callable[[Path], Run], roots: Sequence[Path]) -> list[Run]:
+    """Every run that the command names, before anything is trained on the first of them.
+
+    Raises:
+        SystemExit: with 2, one of them cannot be read; which, and why, is said.
+    """
+    found = []
+    for root in roots:
+        try:
+            found.append(read(root))
+        except (OSError, ValueError) as error:
+            say(f"{root} is not a folder in which `make repro` has finished: {error}")
+            raise SystemExit(2) from None
+    return found
 
 
 def options_of(name: str, description: str, arguments: Sequence[str] | None) -> argparse.Namespace:

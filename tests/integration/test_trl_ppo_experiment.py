@@ -4,10 +4,11 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from experiments import trl_ppo
+from experiments import dpo, trl_ppo
 from experiments.measuring import FinishedRun, read_run
 from tasks.params.loading import load_params
 from tests.measured_run import measured_run
@@ -37,6 +38,33 @@ def test_trl_gets_as_many_prompts_as_ours_takes_each_of_them_one_of_the_runs(
     assert found["value_rate"] == ppo.value_optimiser.lr != ppo.optimiser.lr
     assert found["options"]["kl_coef"] == ppo.kl_coef
     assert found["options"]["response_length"] == ppo.sampling.max_new_tokens
+
+
+@pytest.mark.parametrize("experiment", [trl_ppo, dpo])
+def test_a_folder_without_a_finished_run_is_named_before_anything_is_trained(
+    experiment: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(trl_ppo, "make_environment", pytest.fail)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(ROOT / "params.yaml", begun)
+    for folder, missing in ((tmp_path / "none", "params.yaml"), (begun, "models/sft")):
+        with pytest.raises(SystemExit) as refused:
+            experiment.main([str(folder), "--out", str(tmp_path)])
+        assert refused.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"{folder} is not a folder in which `make repro` has finished: ")
+        assert f"{folder / missing}: no such" in said
+        assert said.count("\n") == 1
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    for experiment, name in ((trl_ppo, "trl_ppo"), (dpo, "dpo")):
+        found = json.loads((ROOT / f"docs/results/{name}.json").read_text())
+        assert experiment.page(found) == (ROOT / f"docs/results/{name}.md").read_text()
 
 
 @pytest.mark.long

@@ -77,6 +77,10 @@ def capture(step: Callable[[], None], pool: Pool | None = None) -> Repeat:
 
     Not by `torch.cuda.graph`, which after an error stays on the stream. What goes to a pool is
     large: what torch keeps free is given back before, since it cannot be during a recording.
+
+    Raises:
+        torch.OutOfMemoryError: there is no room for what the step computes, or for the graph.
+        RuntimeError: the step has something that cannot be recorded.
     """
     graph = torch.cuda.CUDAGraph()
     handle = None
@@ -96,6 +100,9 @@ def capture(step: Callable[[], None], pool: Pool | None = None) -> Repeat:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
+        # CUDA itself allocates what a captured graph needs, and has an error of its own.
+        if "out of memory" in str(error):
+            raise torch.OutOfMemoryError(str(error)) from error
         raise RuntimeError(
             f"this GPU cannot record what a model computes; {SWITCH}=0 computes without: {error}"
         ) from error

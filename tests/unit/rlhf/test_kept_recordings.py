@@ -4,6 +4,7 @@ With a pretended graph (tests/recorded_world.py); what a recorded pass gives is 
 test_recorded_passes.py.
 """
 
+import contextlib
 import gc
 
 import pytest
@@ -157,3 +158,32 @@ def test_only_a_gpu_records_and_only_what_does_the_same_again(
         assert recorder(lm.base_model, gpu) is None, rope
     monkeypatch.setenv(cuda_graphs.SWITCH, "0")
     assert recorder(tiny.llama().base_model, gpu) is None
+
+
+class Full:
+    """torch's graph on a GPU that has no room for it once it is captured.
+
+    CUDA allocates that itself, so the error is not the one of torch's allocator.
+    """
+
+    def capture_begin(self, *args: object, **named: object) -> None:
+        pass
+
+    def capture_end(self) -> None:
+        raise torch.AcceleratorError("CUDA error: out of memory")
+
+
+def test_no_room_for_a_captured_graph_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Full)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_graphs, "_stream", lambda: None)
+    monkeypatch.setattr(cuda_graphs, "warm", lambda step: step())
+
+    with pytest.warns(UserWarning, match="no room to record a decoding step"):
+        repeat = cuda_graphs.record(lambda: steps.append(1))
+    before = len(steps)
+    repeat()
+    assert len(steps) == before + 1
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA error: out of memory"):
+        cuda_graphs.capture(lambda: None)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from tasks.params.loading import ParamsError
@@ -94,9 +95,9 @@ def _visible() -> list[str]:
     chosen = os.environ.get(VISIBLE)
     if chosen is None:
         return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
-    names = [name.strip() for name in chosen.split(",")]
+    names = (name.strip() for name in chosen.split(","))
     # CUDA itself stops at the first that is no device.
-    return [] if not names[0] or names[0].startswith("-") else names
+    return list(takewhile(lambda name: name and not name.startswith("-"), names))
 
 
 @contextmanager

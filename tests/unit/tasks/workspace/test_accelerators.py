@@ -72,6 +72,18 @@ def test_where_there_is_none_nobody_waits(
         assert os.environ[VISIBLE] == visible
 
 
+@pytest.mark.parametrize("visible", ["0,", "0, ,1", "0,-1,1"])
+def test_names_behind_one_that_is_no_device_count_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    """CUDA does not see them; a stage that took such a name would compute on the CPU."""
+    monkeypatch.setenv(VISIBLE, visible)
+    with pytest.raises(ParamsError, match=r"run\.processes is 2, but CUDA shows 1 GPUs"):
+        several_accelerators("auto", 2).__enter__()
+    with sole_accelerator("auto") as name:
+        assert name == "0"
+
+
 def test_one_stage_of_several_processes_takes_gpus_at_a_time():
     """Two that had taken half of them each would wait for each other."""
     with several_accelerators("auto", 2), sole_accelerator("auto") as first:

@@ -256,15 +256,31 @@ def _device() -> torch.device:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[None]:
-    """Inside, the transport's errors become ours: they all come from an end that is gone."""
+    """Inside, the transport's errors become ours: those of gloo come from an end that is gone."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except RuntimeError as error:
+        if (nccl := _said_by_nccl(str(error))) is not None:
+            raise LostProcessError(
+                f"NCCL failed ({_given_reason() or nccl}): the processes' GPUs or the network "
+                "between them do not work together, or another process has ended. Run it again to "
+                "resume from the newest checkpoint"
+            ) from error
         # Without the line of the transport's source before it, and the advice behind it.
         reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
         raise LostProcessError(
             f"another of the stage's processes has ended ({_given_reason() or reason}). "
             "Run it again to resume from the newest checkpoint"
         ) from error
+
+
+def _said_by_nccl(error: str) -> str | None:
+    """The kind of an error of NCCL and its last word on it; None of another transport's."""
+    if not error.startswith("NCCL error"):
+        return None
+    told, _, last = error.partition("\nLast error:\n")
+    kind, _, usual = told.partition("\n")[2].partition("\n")[0].partition(": ")
+    reason = last.partition("\n")[0] or usual
+    return f"{kind}: {reason}" if kind else told.partition("\n")[0]

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+from torch.distributed import DistBackendError
 
 from rlhf import distributed
 from tests.forked import run_together
@@ -122,3 +123,45 @@ def test_processes_of_which_one_has_no_gpu_end_with_a_reason(
     assert "process 1 no GPU on" in said
     assert "unlike devices" in others or "has ended" in others
     assert max(seconds, others_seconds) < 30
+
+
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {short} (run with "
+    "NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n{name}: {long}\nLast error:\n{last}"
+)
+"""What torch raises, by reports of 2024 and 2025."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            NCCL.format(
+                short="invalid usage",
+                name="ncclInvalidUsage",
+                long="This usually reflects invalid usage of NCCL library.",
+                last="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 81000",
+            ),
+            "NCCL failed (ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on "
+            "CUDA device 81000)",
+        ),
+        (
+            NCCL.format(short="internal error", name="ncclInternalError", long="A bug.", last=""),
+            "NCCL failed (ncclInternalError: A bug.)",
+        ),
+    ],
+)
+def test_an_error_of_nccl_is_told_and_taken_for_no_death(error: str, said: str) -> None:
+    """NCCL fails for many reasons, and names the one behind `Last error`."""
+    with pytest.raises(distributed.LostProcessError) as found, distributed._heard():
+        raise DistBackendError(error)
+
+    assert str(found.value).startswith(said)
+    assert "has ended (" not in str(found.value)
+
+
+def test_an_error_of_a_gpu_is_no_death_of_another() -> None:
+    """It may come from whatever the GPU was asked for before, and surface here."""
+    error = torch.AcceleratorError("CUDA error: device-side assert triggered")
+    with pytest.raises(torch.AcceleratorError), distributed._heard():
+        raise error

@@ -19,7 +19,12 @@ P = ParamSpec("P")
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL_WORDS = ("No space left on device", "Disk quota exceeded", "disk is full")
-MEMORY_WORDS = ("can't allocate memory", "out of memory", "not enough memory")
+MEMORY_WORDS = (
+    "can't allocate memory",
+    "out of memory",
+    "not enough memory",
+    "STATUS_ALLOC_FAILED",
+)
 
 
 def explain(error: BaseException, folder: Path) -> str | None:

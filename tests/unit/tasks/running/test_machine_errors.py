@@ -47,6 +47,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, number: int):
             "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"
         ),
         RuntimeError("CUDA out of memory. Tried to allocate 20 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_a_lack_of_memory_says_what_to_lower(tmp_path: Path, error: Exception):

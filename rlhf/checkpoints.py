@@ -140,16 +140,17 @@ def checkpoints(folder: Path) -> list[Path]:
 def random_states() -> dict[str, Any]:
     """The global generators of torch and Python. Our loops draw from named seeds; a layer may not.
 
-    A model with dropout in training mode would draw from torch's.
+    A model with dropout in training mode would draw from torch's. Those of GPUs are asked where
+    this process computes on one: to ask takes memory of each, and may fail.
     """
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {"torch": torch.get_rng_state(), "cuda": cuda, "python": random.getstate()}
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
     """Restore the global generators to what `random_states` returned."""
     torch.set_rng_state(states["torch"])
-    if states["cuda"]:
+    if states["cuda"] and torch.cuda.is_initialized():
         torch.cuda.set_rng_state_all(states["cuda"])
     random.setstate(states["python"])
 

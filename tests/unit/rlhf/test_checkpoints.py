@@ -237,3 +237,19 @@ def test_the_global_generators_go_on_where_they_were():
     restore_random_states(states)
 
     assert (torch.rand(3).tolist(), random.random()) == first
+
+
+def test_whoever_computes_on_the_cpu_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have filled them, and they may be gone when the training is resumed."""
+
+    def full(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: out of memory")
+
+    for name in ("get_rng_state_all", "set_rng_state_all"):
+        monkeypatch.setattr(torch.cuda, name, full)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    states = random_states()
+    assert states["cuda"] == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    restore_random_states(states | {"cuda": [torch.get_rng_state()]})

@@ -21,6 +21,7 @@ from flows.crashed import end_with_the_worker, report_crash, what_it_did_has_cra
 from flows.notices import tell_of_own_cancel, tell_the_end
 from flows.rlhf import bring_up_to_date
 from flows.run_branch import RunBranch
+from flows.starts import common_start
 from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.running.amounts import amount
@@ -120,7 +121,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
         wait_for_people: Whether people label each round; the run then ends as Waiting, and goes on
             by itself when they are done. no: the rubric labels where params.yaml asks for people.
         seeds: One seed for this run, or several: then a run is ordered for each, NAME-seed0 and
-            so on. Empty: the seed of params.yaml.
+            so on, all from the same commit. Empty: the seed of params.yaml.
     """
     end_with_the_worker()
     leave_out_what_the_state_says()
@@ -160,14 +161,16 @@ def _with_seed(overrides: Mapping[str, object], seeds: Sequence[int]) -> dict[st
 def order_for_each(
     seeds: Sequence[int], name: str, parameters: Mapping[str, object]
 ) -> State[None]:
-    """Order one run for each seed; none where one of their names would be too long."""
+    """Order one run for each seed, all of one commit; none where a name would be too long."""
     names = {seed: f"{name}-seed{seed}" for seed in seeds}
     if too_long := list(filter(None, map(excess, names.values()))):
         return Failed(name="BadInput", message="\n".join(too_long))
+    revision = str(parameters.get("revision") or "").strip()
+    starts = common_start(Path.cwd(), names.values(), revision)
     for seed, each in names.items():
         run_deployment(
             DEPLOYMENT,
-            parameters={**parameters, "name": each, "seeds": [seed]},
+            parameters={**parameters, "name": each, "seeds": [seed], "revision": starts[each]},
             timeout=0,
             as_subflow=False,
             idempotency_key=f"{runtime.flow_run.id}-{seed}",

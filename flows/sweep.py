@@ -20,11 +20,13 @@ from flows import runs
 from flows.artifacts import artifact_key
 from flows.crashed import end_with_the_worker, what_it_did_has_crashed
 from flows.notices import tell_the_end
+from flows.starts import common_start
 from flows.states import leave_out_what_the_state_says
 from rlhf.intervals import MIN_VALUES, mean_interval
 from tasks.params.loading import ParamsError, load_params
 from tasks.reporting.run_results import read_results
 from tasks.workspace.choices import Choices
+from tasks.workspace.files import DamagedNoteError
 from tasks.workspace.runs import NAMES, is_known, try_choices
 from tasks.workspace.worktrees import RUNS_FOLDER, WorkspaceError
 
@@ -72,8 +74,8 @@ def sweep(
         name: Of the sweep (once it starts, instead of the Run Name above); its runs are called
             NAME-CHANGE-seed0 and so on. The name of a sweep that exists continues it. Empty: a new
             one.
-        revision: Branch, tag or commit to start from; a branch may move between two runs of the
-            sweep. Empty: the commit that is checked out.
+        revision: Branch, tag or commit that all new runs start from, as it is when the sweep
+            starts. Empty: the commit that is checked out then.
         recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml) to lay over
             params.yaml. Empty: neither.
         rounds: How many rounds, 1 to 100; choose int to enter a number. None: as params.yaml has
@@ -85,13 +87,19 @@ def sweep(
     common = Choices(recipe=recipe or None, rounds=rounds)
     if wrong := refusals(root, whole, revision or None, common, overrides, seeds):
         return Failed(name="BadInput", message="\n".join(wrong))
-    figures: dict[str, dict[int, Figures]] = {BASE: {}, **{label: {} for label in overrides}}
+    changes = [BASE, *overrides]
+    names = [_run_name(whole, label, seed) for seed in seeds for label in changes]
+    try:
+        starts = common_start(root, names, revision)
+    except (WorkspaceError, DamagedNoteError) as error:
+        return Failed(name="BadInput", message=str(error))
+    figures: dict[str, dict[int, Figures]] = {label: {} for label in changes}
     judges: set[str | None] = set()
     for seed in dict.fromkeys(seeds):
         for label in figures:
             run = _run_name(whole, label, seed)
             state = runs.run(
-                name=run, revision=revision, recipe=recipe, overrides=overrides.get(label, {}),
+                name=run, revision=starts[run], recipe=recipe, overrides=overrides.get(label, {}),
                 rounds=rounds, seeds=[seed], return_state=True,
             )  # fmt: skip
             get_run_logger().info("%s: %s: %s", run, state.name, state.message)
@@ -100,12 +108,7 @@ def sweep(
                 judges.add(final_judge(root / RUNS_FOLDER / run))
             else:
                 lacking.append(f"{run} ({state.name}: {state.message})")
-    create_table_artifact(
-        table=paired_rows(figures),
-        key=artifact_key(whole),
-        description="Means over seeds, and differences from base, paired by seed, with 95 % "
-        f"intervals; held-out prompts.{judged_by(judges)}",
-    )
+    _publish(whole, figures, judges)
     if lacking:
         return Failed(name="Incomplete", message=f"without a result: {'; '.join(lacking)}")
     return Completed(message=f"All {len(figures) * len(set(seeds))} runs have a result.")
@@ -146,6 +149,17 @@ def refusals(
                 if line not in problems:
                     problems[line if label == BASE else f"overrides.{label}: {line}"] = None
     return list(problems)
+
+
+def _publish(
+    name: str, figures: Mapping[str, Mapping[int, Figures]], judges: Collection[str | None]
+) -> None:
+    create_table_artifact(
+        table=paired_rows(figures),
+        key=artifact_key(name),
+        description="Means over seeds, and differences from base, paired by seed, with 95 % "
+        f"intervals; held-out prompts.{judged_by(judges)}",
+    )
 
 
 def paired_rows(figures: Mapping[str, Mapping[int, Figures]]) -> list[dict[str, str]]:

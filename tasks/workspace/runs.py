@@ -124,6 +124,23 @@ def is_known(root: Path, name: str) -> bool:
     return bool(worktree_git(root, "branch", "--list", branch_of(name)))
 
 
+def commit_of(root: Path, revision: str) -> str:
+    """The id of the commit that a branch, tag or commit of this repository is now.
+
+    Raises:
+        WorkspaceError: there is none.
+    """
+    try:
+        return worktree_git(
+            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+        )
+    except WorkspaceError:
+        raise WorkspaceError(
+            f"revision: no branch, tag or commit {revision!r} here (`git fetch` gets those of "
+            "others)"
+        ) from None
+
+
 def remove_run(root: Path, name: str) -> None:
     """Remove a run's workspace and its branch."""
     worktree_git(root, "worktree", "remove", "--force", str(root / RUNS_FOLDER / name))
@@ -219,28 +236,16 @@ def _check_out(root: Path, workspace: Path, revision: str | None) -> bool:
 
 def _start(root: Path, name: str, revision: str | None) -> str:
     """The commit that a run starts from, of a known one the last of its branch."""
-    asked = _commit(root, revision) if revision else None
+    asked = commit_of(root, revision) if revision else None
     if not is_known(root, name):
-        return asked or _commit(root, "HEAD")
+        return asked or commit_of(root, "HEAD")
     branch = branch_of(name)
     if asked and asked != worktree_git(root, "merge-base", asked, branch):
         raise WorkspaceError(
             f"name: the run {name} exists and did not start from {revision}; choose "
             "another name, or leave the revision empty to continue that run"
         )
-    return _commit(root, f"refs/heads/{branch}")
-
-
-def _commit(root: Path, revision: str) -> str:
-    try:
-        return worktree_git(
-            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
-        )
-    except WorkspaceError:
-        raise WorkspaceError(
-            f"revision: no branch, tag or commit {revision!r} here (`git fetch` gets those of "
-            "others)"
-        ) from None
+    return commit_of(root, f"refs/heads/{branch}")
 
 
 def _put(workspace: Path, path: str, text: str) -> None:

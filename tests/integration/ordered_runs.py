@@ -76,6 +76,10 @@ if kind == "sft" and run == "alone-base-seed23":
     (common / "alone").touch()
     while True:
         time.sleep(0.05)
+if kind == "sft" and run == "steady-base-seed24":
+    (common / run).touch()
+    while not (common / f"{{run}}.go").exists():
+        time.sleep(0.05)
 estimate = {{"mean": gold, "low": 0.0, "high": 0.8, "n": 9}}
 metrics = {{"gold": estimate, "win_rate_vs_sft": estimate, "kl": estimate, "pairs": 9,
             "accuracy_before": None, "accuracy_after": estimate}}
@@ -110,6 +114,12 @@ class Checkout:
 
     def dvc(self, *arguments: str, cwd: Path | None = None) -> str:
         return self.run(sys.executable, "-m", "dvc", *arguments, cwd=cwd)
+
+    def commit_meanwhile(self) -> str:
+        """Somebody commits on the branch that is checked out; the commit."""
+        later = self.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "meanwhile")
+        self.git("update-ref", "HEAD", later)
+        return later
 
     def outputs(self, root: Path) -> dict[str, str]:
         return {

@@ -54,6 +54,23 @@ def test_a_sweep_that_is_tried_again_goes_on_wherever_its_branch_is_now(
     assert (state["name"], "did not start from moving" in state["message"]) == ("BadInput", True)
 
 
+def test_all_runs_of_a_sweep_are_of_one_commit_whatever_is_committed_meanwhile(
+    checkout: Checkout, orders: Orders
+):
+    common, before = checkout.folder / "common", checkout.git("rev-parse", "HEAD")
+    form = {"overrides": {"kl": {"ppo.kl_coef": 0.24}}, "seeds": [24]}
+    flow_run = orders.order("rlhf-sweep", name="steady", **form)
+    eventually(lambda: (common / "steady-base-seed24").exists())
+    later = checkout.commit_meanwhile()
+    (common / "steady-base-seed24.go").touch()
+    assert orders.ended(flow_run)["name"] == "Completed"
+    starts = {
+        checkout.git("merge-base", later, f"done/steady-{change}-seed24")
+        for change in ("base", "kl")
+    }
+    assert starts == {before}
+
+
 def test_one_run_of_a_sweep_can_be_cancelled_and_the_others_go_on(
     checkout: Checkout, orders: Orders
 ):

@@ -282,6 +282,9 @@ def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):
     for seed in (1, 2):
         # It takes its name when it starts.
         (flow_run,) = eventually(lambda name=f"seeds-seed{seed}": orders.runs(name))
+        # Whatever is checked out by then.
+        form = orders.ask("GET", f"/flow_runs/{flow_run}").json()["parameters"]
+        assert form["revision"] == checkout.git("rev-parse", "main")
         assert orders.ended(flow_run)["name"] == "Completed"
         params = show(checkout, f"done/seeds-seed{seed}", "params.yaml")
         assert params["run"]["seed"] == seed

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State
 
+from flows.starts import common_start
 from flows.sweep import final_figures, final_judge, judged_by, paired_rows, refusals, sweep
 from tasks.workspace.choices import Choices
 from tasks.workspace.driver_lock import Driver
@@ -176,3 +177,21 @@ def test_what_was_left_of_a_trial_that_was_killed_is_in_nobodys_way(root: Path):
     worktree_git(root, "worktree", "lock", str(root / TRIAL))
     assert refusals(root, "mine", None, Choices(), OVERRIDES, [0]) == []
     assert left(root) == ([], "", "")
+
+
+def test_new_runs_have_one_start_however_often_the_sweep_is_tried_and_known_ones_keep_theirs(
+    root: Path,
+):
+    first = worktree_git(root, "rev-parse", "HEAD")
+    choices = Choices(values={"run.seed": 0})
+    with run_workspace(root, "known", None, choices, Driver(name="a test")):
+        pass
+    assert common_start(root, ["known", "new"], "main") == {"known": "main", "new": first}
+    worktree_git(root, "commit", "--quiet", "--allow-empty", "-m", "two")
+    assert common_start(root, ["new", "newer"], "main") == {"new": first, "newer": first}
+
+
+def test_runs_that_are_all_known_need_no_revision_that_is_still_there(root: Path):
+    with run_workspace(root, "known", None, Choices(), Driver(name="a test")):
+        pass
+    assert common_start(root, ["known"], "gone") == {"known": "gone"}

@@ -127,13 +127,16 @@ def run_there(
     """Have a worker of `pool` run an order, and wait for it.
 
     Where a run of this order has not ended yet (whoever ordered it died), that one is waited for;
-    where it is cancelled or deleted, which was meant for others, another is ordered. Where the
+    where it is cancelled or deleted, which was meant for others, another is ordered. So it is where
+    a run has not started and waits in another pool, or in one that was deleted. Where the
     stage is no longer wanted (`is_cancelled`), or an exception comes from outside, the run is
     cancelled unless another flow run waits for it; the exception propagates.
     """
     with get_client(sync_client=True) as client:
         while True:
-            joined = _unfinished(client, order)
+            known = _unfinished(client, order, pool)
+            joined = known.id if known else None
+            place = (known and known.work_pool_name) or pool
             try:
                 found = joined or _ordered(order, pool, execution)
             except ObjectNotFound:
@@ -142,9 +145,11 @@ def run_there(
                     f"`python -m flows.worker {pool}` in a clone does, and works for it"
                 )
                 return Ending("bad_input", message)
-            logger.info("%s: flow run %s in the pool %s", order.stage, found, pool)
+            logger.info("%s: flow run %s in the pool %s", order.stage, found, place)
             try:
-                state = _end(client, found, pool, logger, is_cancelled)
+                state = _end(client, found, place, logger, is_cancelled)
+            except _LeftBehindError:
+                continue
             except BaseException as error:
                 if joined is None or not _is_anothers(client, joined):
                     with suppress(ObjectNotFound):
@@ -168,13 +173,28 @@ def _ordered(order: Order, pool: str, execution: str) -> UUID:
     return ordered.id
 
 
-def _unfinished(client: SyncPrefectClient, order: Order) -> UUID | None:
+def _unfinished(client: SyncPrefectClient, order: Order, pool: str) -> FlowRun | None:
+    """A run of this order that somebody works on, or that waits for a worker of this pool.
+
+    One that waits elsewhere, maybe for ever, is cancelled unless another flow run waits for it.
+    """
     filters = FlowRunFilter(
         name=FlowRunFilterName(any_=[run_name(order.stage, order.commit)]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED)),
     )
-    found = client.read_flow_runs(flow_run_filter=filters, limit=1)
-    return found[0].id if found else None
+    found = client.read_flow_runs(flow_run_filter=filters)
+    at_work = [run for run in found if not _waits(run)]
+    waiting = [run for run in found if _waits(run) and run.work_pool_name == pool]
+    for run in found:
+        if _waits(run) and run.work_pool_name != pool and not _is_anothers(client, run.id):
+            with suppress(ObjectNotFound):
+                client.set_flow_run_state(run.id, Cancelling())
+    return next(iter([*at_work, *waiting]), None)
+
+
+def _waits(run: FlowRun) -> bool:
+    """Whether no worker has taken it up."""
+    return run.state is None or run.state.is_scheduled()
 
 
 def _is_anothers(client: SyncPrefectClient, flow_run: UUID) -> bool:
@@ -194,6 +214,10 @@ class _UnwantedError(Exception):
     """Who has ordered the stage was cancelled."""
 
 
+class _LeftBehindError(Exception):
+    """The pool was deleted and made anew: no worker takes what was ordered in the former one."""
+
+
 def _end(
     client: SyncPrefectClient,
     flow_run: UUID,
@@ -207,15 +231,17 @@ def _end(
 
     Raises:
         _UnwantedError: nobody wants it any more.
+        _LeftBehindError: it waits in a pool that was deleted, and there is a new one.
     """
     remind_at = time.monotonic() + REMIND_SECONDS
     while True:
         try:
-            state = client.read_flow_run(flow_run).state
-            if state is not None and state.is_final():
-                return state
+            run = client.read_flow_run(flow_run)
+            if run.state is not None and run.state.is_final():
+                return run.state
             if is_cancelled():
                 raise _UnwantedError
+            _require_place(client, run, pool)
             if time.monotonic() > remind_at:
                 remind_at = time.monotonic() + REMIND_SECONDS
                 _remind(client, pool, logger)
@@ -226,6 +252,18 @@ def _end(
                 raise
             logger.warning("Prefect's server is away; still waiting (%s)", error)
         time.sleep(LOOK_SECONDS)
+
+
+def _require_place(client: SyncPrefectClient, run: FlowRun, pool: str) -> None:
+    """Do nothing where a worker of the pool can take a run, or could once there is a pool again.
+
+    Raises:
+        _LeftBehindError: see there.
+    """
+    if _waits(run) and run.work_pool_name is None:
+        with suppress(ObjectNotFound):
+            client.read_work_pool(pool)
+            raise _LeftBehindError
 
 
 def _remind(client: SyncPrefectClient, pool: str, logger: Logger) -> None:

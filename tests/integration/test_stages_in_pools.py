@@ -6,6 +6,7 @@ No worker takes them: the tests set their states, as one on another machine woul
 import logging
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -174,6 +175,95 @@ def test_who_joins_a_stage_that_is_deleted_orders_it_anew(
     elsewhere.start()
     assert run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never) == Ending("ran")
     elsewhere.join()
+
+
+def waiting_in(client: SyncPrefectClient, order: Order, pool: str) -> UUID:
+    """What a flow has ordered in a pool that nobody works for, and that then died."""
+    parent = client.create_task_run(
+        stage, client.create_flow_run(rounds, state=Crashed()).id, "0", state=Crashed()
+    )
+    made = client.create_flow_run_from_deployment(
+        client.read_deployment_by_name(f"{stage_flow.NAME}/{pool}").id,
+        parameters={"stage": order.stage, "revision": order.commit, "execution": ""},
+        name=run_name(order.stage, order.commit),
+        parent_task_run_id=parent.id,
+    )
+    return made.id
+
+
+def test_a_stage_that_waits_in_another_pool_is_ordered_in_ours(
+    client: SyncPrefectClient, order: Order, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody need ever work for the other one: it may be why the flow was started anew."""
+    monkeypatch.setattr(stage_flow, "LOOK_SECONDS", 0.1)
+    register("former", "process", {})
+    former = waiting_in(client, order, "former")
+
+    def work() -> None:
+        (ours,) = eventually(lambda: [one for one in runs_of(client, order) if one != former], 30)
+        assert client.read_flow_run(ours).work_pool_name == POOL
+        client.set_flow_run_state(ours, Completed(), force=True)
+
+    elsewhere = threading.Thread(target=work)
+    elsewhere.start()
+    looks = iter(range(300))
+    ending = run_there(
+        order, POOL, "e", logger=LOGGER, is_cancelled=lambda: next(looks, None) is None
+    )
+    elsewhere.join()
+    assert ending == Ending("ran")
+    assert state_of(client, former).is_cancelled()
+
+
+def test_a_stage_at_work_in_another_pool_is_joined_and_its_pool_is_named(
+    client: SyncPrefectClient,
+    order: Order,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(stage_flow, "LOOK_SECONDS", 0.1)
+    register("former", "process", {})
+    former = waiting_in(client, order, "former")
+    for state in (Pending(), Running()):
+        client.set_flow_run_state(former, state)
+    elsewhere = threading.Timer(1.0, client.set_flow_run_state, (former, Completed()))
+    elsewhere.start()
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        ending = run_there(order, POOL, "e", logger=LOGGER, is_cancelled=never)
+    elsewhere.join()
+    assert (ending, runs_of(client, order)) == (Ending("ran"), [former])
+    assert f"flow run {former} in the pool former" in caplog.text
+
+
+def test_a_stage_whose_pool_was_deleted_is_ordered_anew_once_a_worker_has_made_it_again(
+    client: SyncPrefectClient, order: Order, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stage_flow, "LOOK_SECONDS", 0.1)
+    register("mortal", "process", {})
+
+    def is_in_a_pool(flow_run: UUID) -> bool:
+        return client.read_flow_run(flow_run).work_pool_name is not None
+
+    def work() -> None:
+        (lost,) = eventually(lambda: runs_of(client, order), 30)
+        client.delete_work_pool("mortal")
+        assert not is_in_a_pool(lost)
+        register("mortal", "process", {})
+        (again,) = eventually(
+            lambda: [one for one in runs_of(client, order) if is_in_a_pool(one)], 30
+        )
+        assert again != lost
+        client.set_flow_run_state(again, Completed(), force=True)
+
+    # With the address of the server.
+    elsewhere = threading.Thread(target=copy_context().run, args=(work,))
+    elsewhere.start()
+    looks = iter(range(300))
+    ending = run_there(
+        order, "mortal", "e", logger=LOGGER, is_cancelled=lambda: next(looks, None) is None
+    )
+    elsewhere.join()
+    assert ending == Ending("ran")
 
 
 ENDED = pytest.mark.parametrize(

@@ -7,21 +7,26 @@ each in a process of its own. `flows.deployment` starts it.
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import validate
 
 from feedback.page.notify import EVENT
 from flows import on_feedback, promotion, runs, silent, sweep
@@ -125,36 +130,69 @@ def _deployment(
     name: str,
     *,
     new: Sequence[DeploymentScheduleCreate] = (),
-    **others: Any,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+    triggers: Sequence[DeploymentEventTrigger] = (),
 ) -> RunnerDeployment:
-    """Of a flow, with its schedules as people have left them; registering it would reset them.
+    """Of a flow, with its settings as people have left them; registering it would reset them.
 
     Args:
         flow: what it runs.
         name: of the deployment.
         new: the schedules of one that the server does not know yet.
-        others: settings that are ours at every start.
+        parameters: those that are ours at every start.
+        triggers: what orders runs; on or off as people have left it.
     """
-    schedules, paused = _schedules(f"{flow.name}/{name}", new)
+    settings = _settings(flow, name, new)
+    settings["parameters"] |= parameters
     return RunnerDeployment.from_flow(
-        flow, name, schedules=schedules, paused=paused,
-        entrypoint_type=EntrypointType.MODULE_PATH, **others,
-    )  # fmt: skip
+        flow,
+        name,
+        triggers=[_as_switched(trigger) for trigger in triggers],
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **settings,
+    )
 
 
-def _schedules(
-    deployment: str, new: Sequence[DeploymentScheduleCreate]
-) -> tuple[list[DeploymentScheduleCreate], bool]:
-    """The schedules that the server knows, else the new ones; and whether they are paused."""
+def _settings(
+    flow: Flow[..., Any], name: str, new: Sequence[DeploymentScheduleCreate]
+) -> dict[str, Any]:
+    """Of a deployment, as people have left them; with new schedules where there is none."""
     with get_client(sync_client=True) as client:
         try:
-            known = client.read_deployment_by_name(deployment)
+            return _as_left(flow, client.read_deployment_by_name(f"{flow.name}/{name}"))
         except ObjectNotFound:
-            return list(new), False
-    schedules = [
-        DeploymentScheduleCreate(
-            schedule=each.schedule, active=each.active, parameters=each.parameters, slug=each.slug
-        )
-        for each in known.schedules
-    ]
-    return schedules, known.paused
+            return {"schedules": list(new), "paused": False, "parameters": {}}
+
+
+def _as_left(flow: Flow[..., Any], known: DeploymentResponse) -> dict[str, Any]:
+    """What people have made of a deployment, as far as the flow's form still takes it."""
+    schema = parameter_schema(flow).model_dump(exclude_unset=True)
+    limit, options = known.global_concurrency_limit, known.concurrency_options
+    return {
+        "schedules": [
+            DeploymentScheduleCreate(
+                schedule=one.schedule, active=one.active, parameters=one.parameters, slug=one.slug
+            )
+            for one in known.schedules
+        ],
+        "paused": known.paused,
+        "tags": known.tags,
+        "parameters": {
+            key: value
+            for key, value in known.parameters.items()
+            if key in schema["properties"]
+            and not validate({key: value}, schema, ignore_required=True)
+        },
+        "concurrency_limit": limit
+        and ConcurrencyLimitConfig(
+            limit=limit.limit, **(options.model_dump(exclude_none=True) if options else {})
+        ),
+    }
+
+
+def _as_switched(trigger: DeploymentEventTrigger) -> DeploymentEventTrigger:
+    """The trigger, on or off as the automations of its name are."""
+    with get_client(sync_client=True) as client:
+        known = client.read_automations_by_name(str(trigger.name))
+    enabled = not known or any(automation.enabled for automation in known)
+    return trigger.model_copy(update={"enabled": enabled})

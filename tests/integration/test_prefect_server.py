@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import ConcurrencyOptions, State
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Crashed, Late, Pending, Running, Scheduled
@@ -21,6 +21,7 @@ from flows.complaints import Complaints
 from flows.crashed import report_crash
 from flows.environment import environment
 from flows.runner import deployments
+from flows.runs import TRIGGER
 from flows.serve import WAITING_SECONDS, waiting_runs
 from tests.waiting import eventually
 
@@ -221,3 +222,49 @@ def test_what_people_made_of_a_schedule_outlives_a_restart_of_the_runner(server:
         assert (kept.schedule, kept.parameters) == (nightly.schedule, nightly.parameters)
         assert client.read_deployment(sweep).paused
         client.pause_deployment(run)
+
+
+def test_what_people_made_of_a_deployment_outlives_a_restart_of_the_runner(server: servers.Server):
+    def register() -> None:
+        for each in deployments(ROOT):
+            each.apply()
+
+    def known(name: str) -> Any:
+        found = client.read_deployment_by_name(name)
+        limit = found.global_concurrency_limit
+        return found.parameters, found.tags, limit and limit.limit, found.concurrency_options
+
+    with client_of(server) as client:
+        register()
+        (labelled,) = client.read_automations_by_name(TRIGGER)
+        assert labelled.enabled
+        client.pause_automation(labelled.id)
+        run, promote = "rlhf/rlhf", "promote/promote"
+        fresh = known(promote)
+        assert fresh == ({"workspace": str(ROOT)}, [], None, None)
+        mine = {"recipe": "no_kl", "wait_for_people": "no"}
+        client.update_deployment(
+            client.read_deployment_by_name(run).id,
+            # As an earlier version of the form may have had one.
+            DeploymentUpdate(
+                parameters={**mine, "former": 1, "rounds": 0},
+                tags=["mine"],
+                concurrency_limit=1,
+                concurrency_options=ConcurrencyOptions(collision_strategy="CANCEL_NEW"),
+                enforce_parameter_schema=False,
+            ),
+        )
+        client.update_deployment(
+            client.read_deployment_by_name(promote).id,
+            DeploymentUpdate(parameters={"workspace": "/elsewhere"}),
+        )
+
+        register()
+
+        parameters, tags, limit, options = known(run)
+        assert (parameters, tags, limit) == (mine, ["mine"], 1)
+        assert options.collision_strategy == "CANCEL_NEW"
+        # Where the checkout is, we know better.
+        assert known(promote) == fresh
+        (labelled,) = client.read_automations_by_name(TRIGGER)
+        assert not labelled.enabled

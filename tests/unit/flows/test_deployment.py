@@ -18,7 +18,8 @@ from tests.waiting import PATIENCE_SECONDS
 @pytest.fixture
 def schemas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, object]]:
     """Name of each deployment -> the fields of its form."""
-    monkeypatch.setattr(runner, "_schedules", lambda *_: ([], False))
+    monkeypatch.setattr(runner, "_settings", lambda *_: {"parameters": {}})
+    monkeypatch.setattr(runner, "_as_switched", lambda trigger: trigger)
     return {
         f"{each.flow_name}/{each.name}": dict(each._parameter_openapi_schema.properties)
         for each in deployments(tmp_path)

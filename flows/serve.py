@@ -165,11 +165,15 @@ def addresses(prefect: str, password: str, deployment: str, mlflow: str) -> str:
 
 
 def waiting_runs(prefect: str, password: str) -> int | None:
-    """How many runs should have started `WAITING_SECONDS` ago; None while Prefect is away."""
+    """How many runs should have started `WAITING_SECONDS` ago; None while Prefect is away.
+
+    Not the stages that runs have ordered in work pools, which wait for a worker there.
+    """
     due = datetime.now(tz=UTC) - timedelta(seconds=WAITING_SECONDS)
     waiting = {
         "state": {"type": {"any_": ["SCHEDULED"]}},
         "expected_start_time": {"before_": due.isoformat()},
+        "parent_task_run_id": {"is_null_": True},
     }
     found: int | None = servers.fetch_json(
         f"{prefect}/api/flow_runs/count", password, {"flow_runs": waiting}

@@ -102,7 +102,12 @@ def test_ordered_runs_that_nobody_takes_are_counted(server: servers.Server):
             client.create_flow_run(clock, state=Scheduled(scheduled_time=due))
         client.create_flow_run(clock, state=Late(scheduled_time=due))
         client.create_flow_run(clock, state=Scheduled(scheduled_time=soon))
-        client.create_flow_run(clock, state=Running())
+        at_work = client.create_flow_run(clock, state=Running())
+        # A stage that it has ordered in a work pool waits for a worker there, and for no run.
+        orderer = client.create_task_run(tick, at_work.id, "0", state=Running())
+        client.create_flow_run(
+            clock, parent_task_run_id=orderer.id, state=Scheduled(scheduled_time=due)
+        )
         assert waiting(server) == 5
     assert waiting_runs(server.url, "wrong") is None
 

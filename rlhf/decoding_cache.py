@@ -45,11 +45,11 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows only."""
+        """Keep these rows only, in this order; a CPU copies those alone that change their place."""
         if self._stores is not None:
             length = self.get_seq_length()
             first = length - self.keys.shape[2]
-            keys, values = (store.index_select(0, indices) for store in self._stores)
+            keys, values = (_rows(store, indices, length) for store in self._stores)
             self._stores = keys, values
             self._show(first, length)
 
@@ -153,6 +153,16 @@ def decoding_cache(lm: PreTrainedModel, length: int) -> DynamicCache:
     cache = DynamicCache(config=lm.config)
     cache.layers = [_roomy(layer, length) for layer in cache.layers]
     return cache
+
+
+def _rows(store: Tensor, indices: Tensor, length: int) -> Tensor:
+    """These rows of a layer's keys or values, of which so many positions are filled."""
+    if store.device.type != "cpu":
+        return store.index_select(0, indices)
+    moved = torch.nonzero(indices != torch.arange(len(indices))).squeeze(1)
+    filled = store[:, :, :length]
+    filled.index_copy_(0, moved, filled.index_select(0, indices[moved]))
+    return store[: len(indices)]
 
 
 def _roomy(layer: Any, length: int) -> Any:

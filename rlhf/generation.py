@@ -25,7 +25,7 @@ from rlhf.shapes import Draws, PromptIds, PromptMask, ResponseIds, ResponseMask
 from rlhf.token_draws import draw_tokens, going_on, one_of
 
 MOST_ALIVE = 7 / 8
-"""Finished rows leave the batch, and the cache is copied, once the rows alive are so few of it."""
+"""Finished rows leave the batch, and the cache, once the rows alive are so few of it."""
 
 
 class Responses(NamedTuple):
@@ -115,12 +115,23 @@ def _one_by_one(
         if going == 0 or step + 1 == params.max_new_tokens:
             break
         if going <= MOST_ALIVE * len(active):
-            kept = torch.nonzero_static(alive, size=going).squeeze(1)
+            kept = _moved_up(alive, going)
             cache.batch_select_indices(kept)
             active, seen, tokens, alive = (x[kept] for x in (active, seen, tokens, alive))
         seen = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
         logits = next_logits(lm, tokens.unsqueeze(1), seen, cache, padded=padded)
     return Sampled(ids, mask, ended)
+
+
+def _moved_up(alive: Tensor, count: int) -> Tensor:
+    """The `count` rows that are alive: each in its place, but those behind fill the gaps.
+
+    Nothing here waits for a GPU.
+    """
+    rows = torch.nonzero_static(alive, size=count).squeeze(1)
+    gaps = (~alive[:count]).long()
+    filling = rows[(count - gaps.sum() + gaps.cumsum(0) - 1).clamp(0, count - 1)]
+    return torch.where(alive[:count], torch.arange(count, device=alive.device), filling)
 
 
 def prompt_parts(lm: PreTrainedModel, rows: int, length: int) -> list[slice]:

@@ -150,26 +150,31 @@ def test_rows_are_the_answers_without_padding():
         assert row == ids[:length].tolist()
 
 
-def test_the_cache_is_copied_when_an_eighth_of_its_rows_has_ended(monkeypatch):
+def test_rows_fill_the_gaps_before_them_when_an_eighth_has_ended(monkeypatch):
     kept = []
     plain = DynamicCache.batch_select_indices
     monkeypatch.setattr(
         DynamicCache,
         "batch_select_indices",
-        lambda cache, rows: (kept.append(len(rows)), plain(cache, rows))[1],
+        lambda cache, rows: (kept.append(rows.tolist()), plain(cache, rows))[1],
     )
     found = sample(tiny.llama(), varied_prompts(50), max_new_tokens=24)
     lengths = found.response_mask.sum(dim=1).tolist()
-    expected, held = [], 50
+    expected, held = [], list(range(50))
     for step in range(1, max(lengths)):
-        alive = sum(length > step for length in lengths)
-        if 8 * alive <= 7 * held:
-            held = alive
-            expected.append(alive)
+        alive = [place for place, row in enumerate(held) if lengths[row] > step]
+        if 8 * len(alive) <= 7 * len(held):
+            stay = [place for place in alive if place < len(alive)]
+            behind = iter(alive[len(stay) :])
+            expected.append(
+                [place if place in stay else next(behind) for place in range(len(alive))]
+            )
+            held = [held[place] for place in expected[-1]]
     assert kept == expected
     assert len(expected) > 4
     ends = len(set(lengths)) - 1
     assert len(expected) < ends, "else every end would do"
+    assert any(rows != sorted(rows) for rows in expected), "else no gap was filled"
 
 
 # --- long prompts ------------------------------------------------------------------------------

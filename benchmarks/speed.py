@@ -69,7 +69,7 @@ def main() -> int:
             for lengths in options.lengths or (LENGTHS if device == "cpu" else (*LENGTHS, LONG)):
                 world = Path(place) / size / lengths
                 world.mkdir(parents=True)
-                write_world(world, size, lengths, device)
+                _write_world(world, size, lengths, device)
                 told = json.loads((world / "rows.json").read_text(encoding="utf-8"))
                 rows: dict[str, dict[str, Any]] = {
                     work: {"size": size, "lengths": lengths, "work": work}
@@ -86,6 +86,13 @@ def main() -> int:
                 if keep:
                     _keep(found, _name(device, size, options))
     return 0
+
+
+def _write_world(folder: Path, size: str, lengths: str, device: str) -> None:
+    write_world(folder, size, lengths, device)
+    if device == "cuda":
+        # Else this process keeps, and both sides lack, what the models took (10 GB at 1B).
+        torch.cuda.empty_cache()
 
 
 def _keep(found: dict[str, Any], name: str) -> None:

@@ -15,7 +15,7 @@ one axis, which torch adds in one order.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -134,6 +134,9 @@ def _in_even_shares(
     kernel: Callable[..., Any], result: str, *inputs: Tensor, **settings: Any
 ) -> Tensor:
     """An element-wise kernel on the part that divides evenly, then on the rest."""
+    if _undivided(inputs):
+        whole: Tensor = kernel(*inputs, **settings, **{result: torch.empty_like(inputs[0])})
+        return whole
     shape, layout = inputs[0].shape, torch.empty_like(inputs[0])
     flat = [tensor.expand(shape).contiguous().view(-1) for tensor in inputs]
     out = torch.empty_like(flat[0])
@@ -141,6 +144,14 @@ def _in_even_shares(
         kernel(*(tensor[part] for tensor in flat), **settings, **{result: out[part]})
     found = out.view(shape)
     return found if layout.stride() == found.stride() else layout.copy_(found)
+
+
+def _undivided(inputs: Sequence[Tensor]) -> bool:
+    """Whether one thread computes all of it, in the order that its elements lie in memory."""
+    elements, shape = inputs[0].numel(), inputs[0].shape
+    return (elements <= SHARED_OUT or torch.get_num_threads() == 1) and all(
+        tensor.shape == shape and tensor.is_contiguous() for tensor in inputs
+    )
 
 
 def _even_shares(elements: int) -> list[slice]:

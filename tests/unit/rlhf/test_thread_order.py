@@ -83,6 +83,18 @@ def test_an_operation_gives_the_same_bytes_with_any_number_of_threads(name: str)
     assert len(set(found.values())) == 1, found
 
 
+@pytest.mark.parametrize("rows", [7, 2999], ids=["small", "large"])
+def test_columns_of_a_larger_matrix_give_the_bytes_of_their_copy(rows: int) -> None:
+    """A kernel would compute the last few of each of their rows one by one."""
+    thread_order.install()
+    wide = uniform(rows, 1010)
+    columns, others = wide[:, :1001], wide[:, 9:]
+    for gradient, x in [(columns, columns), (columns, others.contiguous())]:
+        for operation in (lambda _, x: F.silu(x), torch.ops.aten.silu_backward):
+            found = operation(gradient, x)
+            assert torch.equal(found, operation(gradient.contiguous(), x.contiguous()))
+
+
 @pytest.mark.parametrize(
     "compute",
     [

@@ -133,14 +133,20 @@ os.set_inheritable(lock, True)
 os.execvp("sh", ["sh", "-ec", sys.argv[1]])
 endef
 
+# Without an interpreter it is not ready: the Python that it was made of may have been removed.
+ifneq ($(shell test -x $(BIN)/python || echo gone),)
+.PHONY: $(READY)
+endif
+
 $(READY): export ALONE := $(ALONE)
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' was not found. Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' is $$($(PYTHON) -V 2>&1)." >&2; exit 2; }
 	@$(PYTHON) -c "$$ALONE" ' \
-		test $(READY) -nt pyproject.toml && test $(READY) -nt constraints.txt && exit; \
+		test -x $(BIN)/python && test $(READY) -nt pyproject.toml && test $(READY) -nt constraints.txt && exit; \
 		echo "Setting up .venv (a few minutes, once)"; \
-		test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
+		$(BIN)/python -m pip show --quiet pip 2>/dev/null || $(PYTHON) -m venv --clear .venv; \
+		$(BIN)/python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" || { echo "RLHF Rounds needs Python 3.11; that of .venv is $$($(BIN)/python -V 2>&1). Remove it (rm -r .venv), then give the command again." >&2; exit 2; }; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"; \
 		touch $(READY)'
 

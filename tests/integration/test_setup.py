@@ -23,17 +23,25 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def make(root: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     # A make that runs these tests would pass on its options.
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "PYTHON"))}
     return subprocess.run(
-        ["make", *arguments], cwd=root, env=kept, capture_output=True, text=True, check=False
+        ["make", *arguments],
+        cwd=root,
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def ready(root: Path) -> None:
     """As the setup leaves it."""
-    (root / ".venv").mkdir()
+    python = root / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
     (root / ".venv/ready").touch()
 
 
@@ -91,10 +99,7 @@ def test_a_name_and_a_reason_are_handed_over_as_they_are(
     root: Path, call: tuple[str, ...], words: list[str], reason: str
 ):
     ready(root)
-    python = root / ".venv/bin/python"
-    python.parent.mkdir()
-    python.write_text(HANDED_OVER)
-    python.chmod(0o755)
+    (root / ".venv/bin/python").write_text(HANDED_OVER)
 
     done = make(root, *call, "WHO=O'Hara $1", f"WHY={reason}")
 
@@ -119,9 +124,58 @@ def test_other_versions_are_installed(root: Path):
     assert "pip install" in done.stdout
 
 
+def test_without_an_interpreter_nothing_is_ready(root: Path):
+    ready(root)
+    (root / ".venv/bin/python").unlink()
+    (root / ".venv/bin/python").symlink_to(root / "removed/python3.11")
+
+    done = make(root, "--dry-run", "repro")
+
+    assert "pip install" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("left", ["no pip", "no Python"])
+def test_an_environment_that_cannot_be_used_is_made_anew(root: Path, left: str):
+    """As Debian leaves it without python3.11-venv, and as the removal of a Python does."""
+    made = [sys.executable, "-m", "venv", "--without-pip", ".venv"]
+    subprocess.run(made, cwd=root, check=True)
+    (root / ".venv/ready").touch()
+    if left == "no pip":
+        (root / ".venv/ready").unlink()
+    else:
+        for name in ("python", "python3", "python3.11"):
+            (root / ".venv/bin" / name).unlink()
+            (root / ".venv/bin" / name).symlink_to(root / "removed/python3.11")
+
+    done = make(root, "setup", f"PYTHON={sys.executable}", PIP_NO_INDEX="1")
+
+    # Without an index nothing is installed, but it is pip that says so.
+    assert "No matching distribution found" in done.stderr
+    pip = [".venv/bin/python", "-m", "pip", "--version"]
+    assert subprocess.run(pip, cwd=root, stdout=subprocess.DEVNULL).returncode == 0
+    assert not (root / ".venv/ready").exists()
+
+
+def test_an_environment_of_another_python_is_one_sentence(root: Path):
+    ready(root)
+    (root / ".venv/ready").unlink()
+    newer = '#!/bin/sh\n[ "$1" = -V ] && echo Python 3.12.3\n[ "$1" != -c ]\n'
+    (root / ".venv/bin/python").write_text(newer)
+
+    done = make(root, "setup", f"PYTHON={sys.executable}")
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "RLHF Rounds needs Python 3.11; that of .venv is Python 3.12.3. "
+        "Remove it (rm -r .venv), then give the command again."
+    )
+
+
 def stand_in(root: Path, pip: str) -> Path:
     """A Python whose environments have this in place of pip, and note when it begins and ends."""
-    inside = f"#!/bin/sh\necho begin >> pip.log\n{pip}\necho end >> pip.log\n"
+    installs = 'case "$*" in "-m pip install "*) ;; *) exit 0 ;; esac'
+    inside = f"#!/bin/sh\n{installs}\necho begin >> pip.log\n{pip}\necho end >> pip.log\n"
     python = root / "stand-in"
     python.write_text(
         f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"\n'

@@ -18,6 +18,15 @@ add_lines() {
     mv "$2.draft" "$2"
 }
 
+# The lines, without the address of the remote and without names and passwords of others: where a
+# server asks for a password, git says the address with the token in it.
+without_secrets() {
+    local lines
+    lines=$(printf '%s\n' "$@")
+    [ -z "${RLHF_GIT_REMOTE:-}" ] || lines=${lines//"$RLHF_GIT_REMOTE"/RLHF_GIT_REMOTE}
+    sed -E 's#(://)[^/[:space:]]+@#\1***@#g' <<< "$lines"
+}
+
 image=$PWD
 checkout=$RLHF_DATA/rounds
 remote=${RLHF_GIT_REMOTE:-}
@@ -44,9 +53,9 @@ done
 # Runs of before: a checkout that is new can go on with them. Where one is checked out in its workspace
 # git would fetch none at all; the others here may be ahead.
 mapfile -t checked_out < <(git worktree list --porcelain | sed -n 's/^branch /^/p')
-git fetch --quiet team 'refs/heads/runs/*:refs/heads/runs/*' 'refs/tags/*:refs/tags/*' \
-    "${checked_out[@]}" \
-    || echo "$0: could not fetch all runs from the remote; going on" >&2
+said=$(GIT_TERMINAL_PROMPT=0 git fetch --quiet team \
+    'refs/heads/runs/*:refs/heads/runs/*' 'refs/tags/*:refs/tags/*' "${checked_out[@]}" 2>&1) \
+    || without_secrets "$said" "$0: could not fetch all runs from the remote; going on" >&2
 PREFECT_API_AUTH_STRING=$(cat "$PREFECT_AUTH_FILE")
 export PREFECT_API_AUTH_STRING
 exec python -m flows.deployment

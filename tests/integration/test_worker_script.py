@@ -2,6 +2,9 @@
 
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -42,14 +45,18 @@ def in_git(folder: Path, *arguments: str) -> str:
 
 def start_worker(image: Path) -> Path:
     """Run the worker's script; its checkout."""
+    done = script(image)
+    assert done.returncode == 0, done.stderr
+    return image.parent / "data/rounds"
+
+
+def script(image: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
     folder = image.parent
-    env = environment(folder, RLHF_DATA=str(folder / "data"))
+    env = environment(folder, RLHF_DATA=str(folder / "data"), **variables)
     env |= {"PREFECT_AUTH_FILE": str(folder / "auth"), "PATH": f"{folder}/bin:{env['PATH']}"}
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "deploy/worker.sh"], cwd=image, env=env, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return folder / "data/rounds"
 
 
 def test_what_was_withdrawn_in_the_workers_checkout_stays_so_with_every_image(image: Path):
@@ -90,3 +97,37 @@ def test_the_worker_fetches_the_runs_of_others_while_it_has_workspaces(image: Pa
     assert {"refs/heads/runs/ours", "refs/heads/runs/theirs", "refs/tags/done/theirs"} <= set(
         found.splitlines()
     )
+
+
+@pytest.fixture
+def locked() -> Iterator[str]:
+    """The host and port of a git server that knows nobody's token."""
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Basic realm=git")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Refusal)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("address", ["http://{}@{}/runs.git", "http//me:{}@{}/runs.git"])
+def test_a_remote_that_refuses_leaves_no_token_in_the_log(image: Path, locked: str, address: str):
+    """Of the first, git says where it would ask for a password; of the second, that it is none."""
+    done = script(
+        image, RLHF_GIT_REMOTE=address.format("a-secret-token", locked), no_proxy="127.0.0.1"
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "could not fetch all runs from the remote" in said
+    assert "fatal: " in said
+    assert "a-secret-token" not in said

@@ -155,6 +155,31 @@ def test_each_service_has_a_database_of_its_own():
     assert f"for name in {' '.join(addresses)};" in script
 
 
+def test_postgresql_may_read_the_script_of_a_clone_that_is_for_its_owner_only(tmp_path: Path):
+    """Its user is another one than whoever has cloned; `tmp_path` is the container's root."""
+    service = SERVICES["postgres"]
+    (target,) = [m.split(":")[1] for m in service["volumes"] if m.startswith("./deploy/databases")]
+    scripts, commands = tmp_path / "docker-entrypoint-initdb.d", tmp_path / "bin"
+    for folder in (scripts, commands):
+        folder.mkdir()
+    mounted = tmp_path / target.lstrip("/")
+    mounted.write_bytes((ROOT / "deploy/databases.sh").read_bytes())
+    mounted.chmod(0o700)
+    (commands / "docker-entrypoint.sh").write_text('#!/bin/sh\necho "$@" > "$STARTED"\n')
+    (commands / "docker-entrypoint.sh").chmod(0o755)
+    paths = {path: f"{tmp_path}{path}" for path in (target, "/docker-entrypoint-initdb.d")}
+    start = service.get("entrypoint", ["docker-entrypoint.sh", "postgres"])
+    for path, here in paths.items():
+        start = [word.replace(f" {path}", f" {here}") for word in start]
+    env = {"PATH": f"{commands}:{os.environ['PATH']}", "STARTED": str(tmp_path / "started")}
+
+    subprocess.run(start, env=env, check=True)
+
+    assert (tmp_path / "started").read_text().split() == ["postgres"]
+    assert (scripts / "databases.sh").read_bytes() == mounted.read_bytes()
+    assert (scripts / "databases.sh").stat().st_mode & 0o005 == 0o005
+
+
 def test_the_buckets_are_those_of_mlflow_and_of_dvc():
     config = (ROOT / "deploy/dvc/config").read_text(encoding="utf-8")
     (remote,) = re.findall(r"url = (\S+)", config)

@@ -25,9 +25,11 @@ back_up() {
         pg_dump --username postgres --format custom --file "$part/$each.dump" "$each"
     done
     if [ -d "$RLHF_DATA/branches.git" ]; then
-        archive "$part/branches.tar" "$RLHF_DATA" branches.git
+        # Branches before the commits that they name: a push may come in between.
+        archive --create "$part/branches.tar" "$RLHF_DATA" --exclude=branches.git/objects branches.git
+        archive --append "$part/branches.tar" "$RLHF_DATA" branches.git/objects
     fi
-    archive "$part/objects.tar" "$OBJECTS" .
+    archive --create "$part/objects.tar" "$OBJECTS" .
     (cd "$part" && sha256sum -- * > SHA256SUMS)
     sync --file-system "$part" # A folder's name alone would flush its list of names.
     mv "$part" "$folder"
@@ -38,8 +40,8 @@ back_up() {
 # which is one that is being written, and that no database names yet.
 archive() {
     local code=0
-    tar --create --xattrs --xattrs-include='user.*' --file "$1" --directory "$2" "$3" || code=$?
-    [ "$code" -le 1 ] || fail "tar ended with $code over $2"
+    tar "$1" --xattrs --xattrs-include='user.*' --file "$2" --directory "$3" "${@:4}" || code=$?
+    [ "$code" -le 1 ] || fail "tar ended with $code over $3"
 }
 
 restore() {

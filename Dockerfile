@@ -49,7 +49,8 @@ RUN python -m pip install --no-cache-dir --constraint constraints.txt \
     && touch .venv/ready
 COPY --chown=1000:1000 . .
 # What is worth keeping when the container goes: volumes take over the owner from here.
-RUN mkdir -p .work .dvc/cache
+# Ready once more: files of a new clone are younger than packages from the cache of builds.
+RUN mkdir -p .work .dvc/cache && touch .venv/ready
 # A volume of another owner, or a disk that is full, shows here.
 HEALTHCHECK --interval=60s --timeout=20s \
     CMD ["bash", "-c", "touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD"]
@@ -62,7 +63,7 @@ RUN python -m pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
         --constraint constraints.txt --requirement .venv/requirements.txt \
     && touch .venv/ready
 COPY --chown=1000:1000 . .
-RUN mkdir -p .work .dvc/cache
+RUN mkdir -p .work .dvc/cache && touch .venv/ready
 HEALTHCHECK --interval=60s --timeout=20s \
     CMD ["bash", "-c", "touch .work/.health && test -w .dvc/cache && git rev-parse --verify --quiet HEAD"]
 CMD ["python", "-m", "tasks.repro"]

@@ -29,8 +29,13 @@ TARGETS = ("cpu", "cuda")
 
 
 def all_steps() -> list[Step]:
-    """The instructions, comments dropped and continued lines joined."""
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    """The instructions of the Dockerfile."""
+    return read_steps("Dockerfile")
+
+
+def read_steps(name: str) -> list[Step]:
+    """The instructions of a file, comments dropped and continued lines joined."""
+    text = (ROOT / name).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     parts = [line.strip().partition(" ") for line in joined.splitlines() if line.strip()]
@@ -182,6 +187,34 @@ def test_make_in_the_image_finds_its_environment_ready():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "touch .venv/ready" in steps()[position("RUN", "pip install")].rest
     assert re.search(r"^READY := \.venv/ready$", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "team"])
+def test_make_in_the_image_sets_nothing_up_over_packages_from_the_cache_of_builds(
+    tmp_path: Path, name: str
+):
+    """A file that is copied keeps its time, which in a new clone is that of the clone."""
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv/ready").touch()
+    os.utime(tmp_path / ".venv/ready", (2**30, 2**30))
+    for copied in ("Makefile", "pyproject.toml", "constraints.txt", "constraints-team.txt"):
+        shutil.copy(ROOT / copied, tmp_path)
+    if name == "team":
+        after = read_steps("deploy/team.Dockerfile")
+        last = max(n for n, step in enumerate(after) if step.verb == "COPY")
+    else:
+        after, last = steps(name), position("COPY", ". .", name)
+    path = f"{python.parent}:/usr/bin:/bin"
+    for step in after[last:]:
+        if step.verb == "RUN":
+            command = ["bash", "-euo", "pipefail", "-c", step.rest]
+            subprocess.run(command, cwd=tmp_path, env={"PATH": path}, check=True)
+
+    done = subprocess.run(["make", "--question", ".venv/ready"], cwd=tmp_path, check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

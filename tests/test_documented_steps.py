@@ -33,6 +33,16 @@ def test_the_test_knows_what_to_do_with_every_command(document: str):
             filled_in(command)
 
 
+def test_what_is_installed_beside_our_packages_leaves_their_versions_alone():
+    """Without the constraints pip takes another Prefect where a package of others wants one."""
+    guides = [read(str(path.relative_to(ROOT))) for path in (ROOT / "docs").rglob("*.md")]
+    given = [line for text in guides for line in re.findall(r"pip install [^`#\n]+", text)]
+    ours = [line for line in given if re.search(r" prefect-|'\.\[", line)]
+
+    assert len(ours) >= 5
+    assert [line for line in ours if " -c constraints.txt " not in line] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_make_has_every_target_and_reads_every_variable(document: str):
     for command in commands(document):

@@ -145,7 +145,8 @@ def _postgres(url: str) -> Engine:
         engine = create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"the store needs the Python package {error.name}: pip install 'rlhf-rounds[postgres]'"
+            f"the store needs the Python package {error.name}: "
+            "pip install -c constraints.txt '.[postgres]'"
         ) from error
     event.listen(engine, "begin", _lock_postgres)
     return engine

@@ -133,6 +133,7 @@ os.set_inheritable(lock, True)
 os.execvp("sh", ["sh", "-ec", sys.argv[1]])
 endef
 
+# pip takes what lies in PYTHONPATH for installed, so it is not told of it (-I).
 # Without an interpreter it is not ready: the Python that it was made of may have been removed.
 ifneq ($(shell test -x $(BIN)/python || echo gone),)
 .PHONY: $(READY)
@@ -147,7 +148,7 @@ $(READY): pyproject.toml constraints.txt
 		echo "Setting up .venv (a few minutes, once)"; \
 		$(BIN)/python -m pip show --quiet pip 2>/dev/null || $(PYTHON) -m venv --clear .venv; \
 		$(BIN)/python -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" || { echo "RLHF Rounds needs Python 3.11; that of .venv is $$($(BIN)/python -V 2>&1). Remove it (rm -r .venv), then give the command again." >&2; exit 2; }; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"; \
+		$(BIN)/python -I -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"; \
 		touch $(READY)'
 
 $(TEAM)/ready: $(READY) constraints-team.txt

@@ -34,8 +34,15 @@ if [ -z "$remote" ]; then
     remote=$RLHF_DATA/branches.git
     [ -d "$remote" ] || git init --quiet --bare "$remote"
 fi
-[ -d "$checkout/.git" ] || git clone --quiet --origin image "$image" "$checkout"
+if [ ! -d "$checkout/.git" ]; then
+    # Whoever is killed in the middle leaves no half of it.
+    rm -rf "$checkout.draft"
+    git clone --quiet --origin image "$image" "$checkout.draft"
+    mv --no-target-directory "$checkout.draft" "$checkout"
+fi
 cd "$checkout"
+# Nobody works here yet: it is of a git that was killed.
+rm -f .git/index.lock
 git remote remove team 2>/dev/null || true
 git remote add team "$remote"
 git config remote.pushDefault team

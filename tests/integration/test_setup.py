@@ -174,7 +174,7 @@ def test_an_environment_of_another_python_is_one_sentence(root: Path):
 
 def stand_in(root: Path, pip: str) -> Path:
     """A Python whose environments have this in place of pip, and note when it begins and ends."""
-    installs = 'case "$*" in "-m pip install "*) ;; *) exit 0 ;; esac'
+    installs = 'case "$*" in "-I -m pip install "*) ;; *) exit 0 ;; esac'
     inside = f"#!/bin/sh\n{installs}\necho begin >> pip.log\n{pip}\necho end >> pip.log\n"
     python = root / "stand-in"
     python.write_text(

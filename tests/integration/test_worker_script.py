@@ -99,6 +99,18 @@ def test_the_worker_fetches_the_runs_of_others_while_it_has_workspaces(image: Pa
     )
 
 
+def test_a_start_that_was_killed_does_not_stop_the_next(image: Path):
+    data = image.parent / "data"
+    (data / "rounds.draft/.git").mkdir(parents=True)
+    checkout = start_worker(image)
+    assert not (data / "rounds.draft").exists()
+    assert in_git(checkout, "rev-parse", "HEAD") == in_git(image, "rev-parse", "HEAD")
+    in_git(image, "commit", "--quiet", "--allow-empty", "-m", "two")
+    (checkout / ".git/index.lock").touch()
+    start_worker(image)
+    assert in_git(checkout, "rev-parse", "HEAD") == in_git(image, "rev-parse", "HEAD")
+
+
 @pytest.fixture
 def locked() -> Iterator[str]:
     """The host and port of a git server that knows nobody's token."""

@@ -136,8 +136,9 @@ def _dots(panel: Axes, names: Sequence[str], order: Sequence[str], sides: Sequen
             continue
         xs = [number + 0.16 * place for number, key in enumerate(keys) if key in points]
         found = [points[key] for key in keys if key in points]
-        below = [mean - low for mean, low, _ in found]
-        above = [high - mean for mean, _, high in found]
+        # An interval of nothing but wins ends at 1 less a rounding, and a length is never below 0.
+        below = [max(0.0, mean - low) for mean, low, _ in found]
+        above = [max(0.0, high - mean) for mean, _, high in found]
         means = [mean for mean, _, _ in found]
         panel.errorbar(
             xs, means, yerr=(below, above), fmt="o", capsize=3, color=COLOURS[place], label=name

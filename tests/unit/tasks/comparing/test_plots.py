@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 
+from rlhf.intervals import hits_interval
 from tasks.comparing.plots import COLOURS, picture
 
 SIDES = ("A: one", "B: other")
@@ -60,6 +61,15 @@ def test_each_value_stands_over_its_own_policy(tmp_path: Path) -> None:
     assert COLOURS[0] != COLOURS[1]
     assert [one.get_text() for one in figure.axes[0].get_xticklabels()] == ["sft", "r1", "r2", "r3"]
     assert shown(figure.axes[3]) == [{"r1": 0.2, "r3": 0.4}, {"r1": 0.5, "r2": 0.6, "r3": 0.7}]
+
+
+def test_a_policy_that_wins_or_loses_every_comparison_is_drawn(tmp_path: Path) -> None:
+    """Rounding puts an end of each interval a bit inside of its mean."""
+    for hits in ([1.0] * 512, [0.0] * 500):
+        policies = [{"name": "r1", "win_rate_vs_sft": hits_interval(hits).as_dict()}]
+        side = {"policies": policies, "reward_models": []}
+        figure = picture(SIDES, [side, results()], [tmp_path, tmp_path], ["r1"])
+        assert shown(figure.axes[1]) == [{"r1": hits[0]}]
 
 
 def write_history(folder: Path, key: str, scores: list[float]) -> None:

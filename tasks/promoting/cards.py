@@ -7,10 +7,13 @@ stages, and the items that formed the model. Annotators appear by number only, n
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from rlhf.params.rule_rewards import RewardMixParams
 from tasks.params.loading import flatten
 from tasks.params.redaction import redact, redact_values
 from tasks.promoting.sources import Sources
@@ -23,6 +26,9 @@ JUDGES = {
     "gold": "the embedded task's rubric (gold)",
     "reward_model": "the round's reward model",
     "mixed_reward": "the round's reward model and rules",
+    "rules": "the rules, or the function, of ppo.rewards",
+    "label.language_model": "the language model of label.language_model",
+    "label.reward_model": "the reward model of label.reward_model",
 }
 MEASURES = (
     ("gold", "gold score (of 10)"),
@@ -32,13 +38,20 @@ MEASURES = (
     ("length", "length (tokens)"),
     ("finished", "share of finished responses"),
     ("distinct_2", "share of different word pairs"),
-    ("proxy", "score of the reward model"),
+    ("proxy", "score"),
     ("pairs", "pairs for training, so far"),
     ("accuracy_before", "newest pairs ordered as by gold, else by labels, before training"),
     ("accuracy_after", "newest pairs ordered as by gold, else by labels, after training"),
     ("heldout_accuracy", "all held-out pairs ordered as by their labels"),
     ("ece", "calibration error"),
 )
+PROXIES = {
+    "reward_model": "score of the reward model",
+    "rules": "score by ppo.rewards, without a reward model",
+    "mixed_reward": "score by ppo.rewards, reward model and rules together",
+}
+"""What rewarded a policy -> what its score is called."""
+REWARDS = TypeAdapter(RewardMixParams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +196,21 @@ def _evaluation(model: Trained) -> Iterator[str]:
     yield f"| | {' | '.join(['held out', *tested])} |"
     yield f"|---|{'---|' * (1 + len(tested))}"
     sides = [model.heldout, *([model.test] if model.test else [])]
-    for key, name in MEASURES:
+    for key, words in MEASURES:
         if model.heldout.get(key) is not None:
             cells = [_shown(side.get(key)) for side in sides]
+            name = PROXIES[_rewarded_by(model.params)] if key == "proxy" else words
             yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _rewarded_by(params: Mapping[str, Any]) -> str:
+    """What the score of a policy comes from, by the params of its stage: a key of `PROXIES`."""
+    known = {field.name for field in fields(RewardMixParams)}
+    section = (params.get("ppo") or {}).get("rewards") or {}
+    rewards = REWARDS.validate_python({key: section[key] for key in section if key in known})
+    if rewards.learned == 0:
+        return "rules"
+    return "mixed_reward" if rewards.rules() else "reward_model"
 
 
 def _limits(model: Trained) -> Iterator[str]:

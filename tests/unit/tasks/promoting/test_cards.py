@@ -45,6 +45,37 @@ def test_results_on_test_prompts_and_the_guards_are_shown_where_they_are() -> No
     assert "\n## The reward model before PPO\n" in card
 
 
+@pytest.mark.parametrize(
+    ("rewards", "name"),
+    [
+        ({}, "score of the reward model"),
+        ({"learned": 0.5}, "score of the reward model"),
+        ({"learned": 0, "format": 1.0}, "score by ppo.rewards, without a reward model"),
+        (
+            {"function": "mine/check.py:score"},
+            "score by ppo.rewards, reward model and rules together",
+        ),
+        ({"length": 0, "key_of_old_code": 1}, "score of the reward model"),
+    ],
+)
+def test_a_score_is_called_after_what_gave_it(rewards: dict[str, Any], name: str) -> None:
+    measured = {"proxy": {"mean": 0.84}, "win_rate_judge": "gold"}
+    model = trained(heldout=measured, params={"ppo": {"kl_coef": 0.04, "rewards": rewards}})
+    assert f"| {name} | 0.840 |" in model_card(model).splitlines()
+    assert f"| {name} | 0.840 |" in summary(model).splitlines()
+
+
+def test_whoever_judged_win_rates_is_named_in_words() -> None:
+    for judge, words in (
+        ("rules", "the rules, or the function, of ppo.rewards"),
+        ("label.language_model", "the language model of label.language_model"),
+        ("label.reward_model", "the reward model of label.reward_model"),
+    ):
+        assert f"- Win rates are by {words}, on" in model_card(
+            trained(heldout={"win_rate_judge": judge})
+        )
+
+
 def test_a_model_that_is_not_measured_yet_says_so() -> None:
     assert "Not measured when this was written." in model_card(trained(heldout=None))
     assert summary(trained(heldout=None)).startswith(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -25,12 +26,18 @@ from tasks.reporting.charts import (
 TITLE = "Gold against KL"
 ABOVE, BESIDE, BELOW = -6.0, 4.0, 14.0
 """From a point down to the baseline of its name, in pixels."""
+FARTHER = 12.0
+"""How much farther the name of a curve may stand, in pixels."""
 LETTER = 7.0
 """Width of a letter of a name, in pixels."""
 UP, DOWN = 9.0, 3.0
 """How far a name reaches above and below its baseline, in pixels."""
 RADIUS = 4.0
 """Of a dot, in pixels."""
+
+
+Line = tuple[tuple[float, float], tuple[float, float]]
+"""From one point to another, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,22 @@ class Box:
         beside = self.right <= other.left or other.right <= self.left
         return not (beside or self.bottom <= other.top or other.bottom <= self.top)
 
+    def on(self, line: "Line") -> bool:
+        """Whether the line passes through it."""
+        (x, y), (to_x, to_y) = line
+        first, last = 0.0, 1.0  # The part that is neither beside the box nor above or below it.
+        for start, end, low, high in (
+            (x, to_x, self.left, self.right),
+            (y, to_y, self.top, self.bottom),
+        ):
+            if start == end:
+                if not low < start < high:
+                    return False
+                continue
+            enters, leaves = sorted(((low - start) / (end - start), (high - start) / (end - start)))
+            first, last = max(first, enters), min(last, leaves)
+        return first < last
+
 
 def gold_against_kl(policies: Sequence[Mapping[str, Any]]) -> Markup | None:
     """Each policy as a dot with both intervals, joined in order; None without gold scores."""
@@ -77,7 +100,12 @@ def gold_against_kl(policies: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 
 def against_kl(
-    title: str, measure: str, policies: Sequence[Reached], curves: Sequence[Sequence[Reached]] = ()
+    title: str,
+    measure: str,
+    policies: Sequence[Reached],
+    curves: Sequence[Sequence[Reached]] = (),
+    *,
+    clear: bool = False,
 ) -> Markup:
     """Policies as dots, joined in order; each curve as a line that is named at its end.
 
@@ -88,6 +116,8 @@ def against_kl(
         measure: what the vertical axis shows.
         policies: one or more.
         curves: of best-of-n, from n = 1 on.
+        clear: whether names keep off the curves and the intervals, too; those of several rounds
+            leave no such place.
     """
     reached = [*policies, *(point for curve in curves for point in curve)]
     values = [bound for point in reached for bound in _bounds(point.value)]
@@ -97,16 +127,28 @@ def against_kl(
     y = Scale(upwards[0], upwards[-1], HEIGHT - BOTTOM, TOP)
     parts = [*grid_lines(upwards, x, y), *_labels_below(across, x)]
     parts.append(f'<polyline class="path" points="{_line(policies, x, y)}"/>')
-    dots, best = _places(policies, [curve[-1] for curve in curves], x, y)
+    last = [curve[-1] for curve in curves]
+    lines = [line for curve in curves for line in pairwise(_points(curve, x, y))]
+    lines += [_whisker(point, x, y) for point in (*policies, *last)]
+    dots, best = _places(policies, last, lines if clear else (), x, y)
     for curve, place in zip(curves, best, strict=True):
         parts += _curve(curve, measure, place, x, y)
     parts += [_dot(one, measure, at, x, y) for one, at in zip(policies, dots, strict=True)]
     return svg(WIDTH, HEIGHT, title, parts)
 
 
+def _points(points: Sequence[Reached], x: Scale, y: Scale) -> list[tuple[float, float]]:
+    return [(x(point.kl["mean"]), y(point.value["mean"])) for point in points]
+
+
 def _line(points: Sequence[Reached], x: Scale, y: Scale) -> str:
-    places = [(x(point.kl["mean"]), y(point.value["mean"])) for point in points]
-    return " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
+    return " ".join(f"{px:.1f},{py:.1f}" for px, py in _points(points, x, y))
+
+
+def _whisker(point: Reached, x: Scale, y: Scale) -> Line:
+    """Of the value."""
+    px, (bottom, top) = x(point.kl["mean"]), _bounds(point.value)
+    return (px, y(bottom)), (px, y(top))
 
 
 def _labels_below(ticks: Sequence[float], x: Scale) -> list[str]:
@@ -159,7 +201,11 @@ def _name(name: str, place: Place | None) -> str:
 
 
 def _places(
-    policies: Sequence[Reached], curves: Sequence[Reached], x: Scale, y: Scale
+    policies: Sequence[Reached],
+    curves: Sequence[Reached],
+    lines: Sequence[Line],
+    x: Scale,
+    y: Scale,
 ) -> tuple[list[Place | None], list[Place | None]]:
     """Places of the names, those of the newest and SFT first; None where all are taken."""
     taken = []
@@ -170,13 +216,22 @@ def _places(
     order = [last, 0, len(points) - 1, *range(last, 0, -1), *range(len(points) - 1, last, -1)]
     found: list[Place | None] = [None] * len(points)
     for number in dict.fromkeys(order):
-        heights = (ABOVE, BELOW) if number <= last else (BESIDE, ABOVE, BELOW)
-        found[number] = _free_place(points[number], heights, taken, x, y)
+        heights = [ABOVE, BELOW] if number <= last else [BESIDE, ABOVE, BELOW]
+        if lines and number > last:
+            heights += [ABOVE - FARTHER, BELOW + FARTHER]
+        found[number] = _free_place(points[number], heights, taken, lines, x, y) or _free_place(
+            points[number], heights, taken, (), x, y
+        )
     return found[: last + 1], found[last + 1 :]
 
 
 def _free_place(
-    point: Reached, heights: Sequence[float], taken: list[Box], x: Scale, y: Scale
+    point: Reached,
+    heights: Sequence[float],
+    taken: list[Box],
+    lines: Sequence[Line],
+    x: Scale,
+    y: Scale,
 ) -> Place | None:
     """The first place beside the point that touches nothing taken; from then on it is taken."""
     px, py = x(point.kl["mean"]), y(point.value["mean"])
@@ -188,7 +243,8 @@ def _free_place(
         from_left = place.x - width * (place.anchor == "end")
         box = Box(from_left, place.y - UP, from_left + width, place.y + DOWN)
         inside = x.start <= box.left and box.right <= WIDTH - GAP and box.bottom <= y.start
-        if (number == 0 or inside) and not any(map(box.touches, taken)):
+        free = not any(map(box.touches, taken)) and not any(map(box.on, lines))
+        if (number == 0 or inside) and free:
             taken.append(box)
             return place
     return None

@@ -97,7 +97,8 @@ def charts(results: Mapping[str, Any]) -> list[tuple[str, Markup]]:
                 Reached(entry["round"], kl[entry["round"]], entry["policy"][field])
                 for entry in rounds
             ]
-            drawn.append((title, against_kl(title, measure, policies, curves)))
+            clear = len(found["rounds"]) == 1
+            drawn.append((title, against_kl(title, measure, policies, curves, clear=clear)))
     return drawn
 
 

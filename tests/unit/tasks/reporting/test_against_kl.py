@@ -2,7 +2,7 @@
 
 import math
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -77,3 +77,41 @@ def test_no_label_of_a_wide_axis_is_cut_at_the_edge() -> None:
     labels = re.findall(r'<text class="tick middle" x="([^"]*)" y="[^"]*">([^<]*)<', drawing)
     assert labels[-1][1] == "1000"
     assert all(float(x) + 6 * len(label) / 2 <= float(width) for x, label in labels)
+
+
+def names_on_lines(drawing: str) -> list[str]:
+    """The names through which a line of best-of-n passes, at one of many points along it."""
+    on = []
+    for points in re.findall(r'class="line" points="([^"]*)"', drawing):
+        line = [tuple(map(float, point.split(","))) for point in points.split()]
+        along = [
+            (x + (to_x - x) * n / 500, y + (to_y - y) * n / 500)
+            for (x, y), (to_x, to_y) in pairwise(line)
+            for n in range(501)
+        ]
+        on += [
+            name
+            for name, (left, top, right, bottom) in boxes(drawing).items()
+            if any(left < x < right and top < y < bottom for x, y in along)
+        ]
+    return on
+
+
+@pytest.mark.parametrize("gold", [5.6, 7.2, 8.1, 8.8])
+@pytest.mark.parametrize("fall", [0.0, 0.4])
+def test_no_name_of_a_single_round_lies_on_its_line(gold: float, fall: float) -> None:
+    """The best of n rises from 5 to 8, and falls again where the reward model is exploited."""
+
+    def near(mean: float) -> dict[str, float]:
+        return {"mean": mean, "low": mean - 0.3, "high": mean + 0.3}
+
+    def best(n: int) -> Reached:
+        kl = math.log(n) - (n - 1) / n
+        reached = 8 - 3 * math.exp(-1.5 * kl) - fall * max(0.0, kl - 1.5)
+        return Reached(f"r1, n = {n}", {"mean": kl}, near(reached))
+
+    curve = [best(2**power) for power in range(7)]
+    policies = [Reached("SFT", {"mean": 0.0}, near(5.0)), Reached("r1", near(3.05), near(gold))]
+    drawing = against_kl("Gold against KL", "gold", policies, [curve], clear=True)
+    assert set(boxes(drawing)) == {"SFT", "r1", "r1, n = 64"}
+    assert names_on_lines(drawing) == []

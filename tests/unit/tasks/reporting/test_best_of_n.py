@@ -9,6 +9,7 @@ import pytest
 from tasks.reporting.best_of_n import worth
 from tests.unit.tasks.reporting.conftest import ROUNDS, report
 from tests.unit.tasks.reporting.report_world import write_world
+from tests.unit.tasks.reporting.test_against_kl import names_on_lines
 
 
 def best_of_n(text: str) -> str:
@@ -66,6 +67,15 @@ def test_best_of_n_lies_above_the_bound_of_its_kl(world: Path) -> None:
     assert x == pytest.approx(38 + 294 * 3.1745 / 6, abs=0.06)
     assert y == pytest.approx(170 - 148 * (8.0 - 4) / 6, abs=0.06)
     assert "best of n, r3, n = 64: gold 8.00, KL at most 3.17" in drawing
+
+
+def test_the_names_of_a_single_round_keep_off_its_line(tmp_path: Path) -> None:
+    write_world(tmp_path, ("r1",))
+    text = best_of_n(report(tmp_path, ("r1",)))
+    for title in ("Gold", "Win rate", "Proxy"):
+        drawing = text.partition(f"<b>{title} against KL</b>")[2].partition("</svg>")[0]
+        assert "r1, n = 64" in drawing
+        assert names_on_lines(drawing) == [], title
 
 
 def test_without_gold_best_of_n_says_that_the_reward_model_judges(tmp_path: Path) -> None:

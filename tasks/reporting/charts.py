@@ -22,6 +22,10 @@ DIGIT = 6.4
 """Widest digit of an axis label, in pixels."""
 GAP = 4.0
 """Least distance of two labels side by side, in pixels."""
+BOLD = 9.0
+"""Width of a letter of a round's name, in bold type of 13 pixels, and a little more."""
+LONGEST_NAME = 16
+"""Most letters of a round's name; longer ones are cut."""
 NICE_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -121,7 +125,9 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
     low = min(0.5, *(mark.low for mark in marks))
     high = max(0.75, *(mark.high for mark in marks))
     ticks = nice_ticks(low, high)
-    width, row_height, left = 460.0, 54.0, 36.0
+    width, row_height = 460.0, 54.0
+    names = [shortened(name, LONGEST_NAME) for name, _, _ in rows]
+    left = max(36.0, BOLD * max(map(len, names)) + 8.0)
     height = 14.0 + row_height * len(rows) + 22.0
     # The number beside a whisker that ends at the right edge needs room.
     x = Scale(ticks[0], ticks[-1], left, width - 52.0)
@@ -134,7 +140,7 @@ def before_after(rows: Sequence[tuple[str, Mark | None, Mark]]) -> Markup:
             f'<text class="tick middle" x="{x(tick):.1f}" y="{height - 6:.1f}">'
             f"{tick_label(tick, ticks)}</text>"
         )
-    for number, (name, before, after) in enumerate(rows):
+    for number, (name, (_, before, after)) in enumerate(zip(names, rows, strict=True)):
         y = 14.0 + row_height * number + row_height / 2
         if number:
             top = y - row_height / 2
@@ -258,6 +264,11 @@ def tick_label(tick: float, ticks: Sequence[float]) -> str:
         digits += 1  # a step of 2.5
     text = f"{tick + 0.0:.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most `most` letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def svg(

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from tasks.reporting.charts import svg
+from tasks.reporting.charts import shortened, svg
 from tasks.reporting.data import ModelNode, Source
 
 COLUMN, BOX, LINE = 158.0, 128.0, 15.0
 GAP, TOP = 26.0, 26.0
+LONGEST = 18
+"""Most characters of a name that fit a box or a column."""
 SHOWN = 7
 """Digits of a hash in the graph; the table has more."""
 
@@ -158,11 +160,12 @@ def _box(box: Box) -> str:
 
 def _title(number: int, column: str) -> str:
     x = (number + 0.5) * COLUMN
-    return f'<text class="column middle" x="{x:.0f}" y="14">{escape(column)}</text>'
+    name = shortened(column, LONGEST)
+    return f'<text class="column middle" x="{x:.0f}" y="14">{escape(name)}</text>'
 
 
 def _short(path: str) -> str:
-    """The part of a data path that says what it is, at most 18 characters."""
+    """The part of a data path that says what it is, at most `LONGEST` characters."""
     parts = [part for part in path.removesuffix(".jsonl").split("/") if part]
     name = "/".join(parts[-2:]) if parts[-1] in ("train", "heldout", "test") else parts[-1]
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    return shortened(name, LONGEST)

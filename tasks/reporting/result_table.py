@@ -36,12 +36,15 @@ def result_table(summary: Mapping[str, Any]) -> str:
     if not gold:
         widths, header, row_of = NO_GOLD_WIDTHS, NO_GOLD_HEADER, _row_without_gold
     rows = [row_of(p["name"], p, rewards.get(p["name"])) for p in policies]
+    tested = [row_of(f"test ({test['policy']})", test, None)] if test else []
+    longest = max((len(row[0]) for row in (*rows, *tested)), default=0)
+    columns = (max(widths[0], longest), *widths[1:])
     lines = [line for sentence in caveats(summary) for line in _note(sentence)]
-    lines += [_line(row, widths) for row in header]
-    rule = "-" * len(_line(("x" * widths[0], *("x" * width for width in widths[1:])), widths))
-    lines += [rule, *(_line(row, widths) for row in rows)]
-    if test:
-        lines += [rule, _line(row_of(f"test ({test['policy']})", test, None), widths)]
+    lines += [_line(row, columns) for row in header]
+    rule = "-" * len(_line(["x" * width for width in columns], columns))
+    lines += [rule, *(_line(row, columns) for row in rows)]
+    for row in tested:
+        lines += [rule, _line(row, columns)]
     if sentence := heldout_loss(summary):
         lines += textwrap.wrap(sentence, width=80)
     if not gold:

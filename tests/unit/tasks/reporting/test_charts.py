@@ -162,3 +162,27 @@ def test_of_very_many_steps_what_can_be_seen_is_drawn(tmp_path: Path) -> None:
         assert far == pytest.approx([38 + 294 / 60_000 * (20_000 * number + 12_346)] * 2, abs=0.2)
         assert high == pytest.approx(22, abs=0.1)
         assert low == pytest.approx(170, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [("r1", "r2"), ("round1", "round2"), ("fresh_labels_of_may", "and_of_june_and_july")],
+    ids=["short", "usual", "long"],
+)
+def test_no_name_of_a_round_runs_into_a_chart_or_another_name(
+    tmp_path: Path, rounds: tuple[str, ...]
+) -> None:
+    """Letters of bold type take at most 8.6 of the 13 pixels of these names, in the mean."""
+    write_world(tmp_path, rounds)
+    text = report(tmp_path, rounds, params=chained(rounds))
+    drawing = text.partition("before and after retraining")[2].partition("</svg>")[0]
+    names = re.findall(r'<text class="name" x="0" [^>]*>([^<]+)', drawing)
+    edge = min(map(float, re.findall(r'<line class="grid[^"]*" x1="([1-9][\d.]*)"', drawing)))
+    assert len(names) == len(rounds)
+    assert all(8.6 * len(name) < edge < 230 for name in names), (names, edge)
+    shown = zip(names, rounds, strict=True)
+    assert all(name.removesuffix("…") == key[: len(name.removesuffix("…"))] for name, key in shown)
+    # The names above the lineage stand in columns of 158 pixels: base, sft, then the rounds.
+    titles = re.findall(r'<text class="column middle" x="(\d+)"[^>]*>([^<]+)', text)
+    assert [int(x) for x, _ in titles] == [79, 237, 395, 553]
+    assert all(8.6 * len(name) < 158 for _, name in titles), titles

@@ -54,6 +54,19 @@ def test_it_is_readable_at_80_columns() -> None:
     assert max(len(line) for line in result_table(SUMMARY).splitlines()) <= 80
 
 
+@pytest.mark.parametrize("key", ["r1", "round1", "fresh_labels_of_may"])
+def test_the_columns_stand_below_their_heads_whatever_a_round_is_called(key: str) -> None:
+    models = [{"round": key, "accuracy_before": interval(0.55), "accuracy_after": interval(0.71)}]
+    policies, test = [policy("sft", 4.5), policy(key, 6.25)], {**policy(key, 6.28), "policy": key}
+    lines = result_table({"policies": policies, "reward_models": models, "test": test}).splitlines()
+    words = ("gold", "score", "4.50", "6.25", "6.28")
+    found = [(line, word) for line in lines for word in words if word in line]
+    assert [word for _, word in found] == list(words)
+    ends = {line.index(word) + len(word) for line, word in found}
+    assert len(ends) == 1
+    assert key != "round1" or max(map(len, lines)) <= 80
+
+
 def test_the_first_round_has_no_accuracy_before() -> None:
     first = {"round": "r1", "accuracy_before": None, "accuracy_after": interval(0.71)}
     summary = {"policies": [policy("r1", 6.25)], "reward_models": [first], "test": None}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from preferences.records import compact_json, composed
+from preferences.schemas import printable
 from tasks.tracing.ancestry import Ancestry, Model
 from tasks.tracing.contents import ContentError
 from tasks.tracing.items import Item
@@ -153,7 +154,8 @@ def _rows(items: Iterable[Item]) -> Iterator[str]:
 
 def _table(found: dict[tuple[str, str, str], int]) -> Iterator[str]:
     head = ("what", "source", "annotator", "number")
-    rows = [(*key, f"{number:,}") for key, number in sorted(found.items())]
+    # Names come from the data, and nothing in them may steer the terminal.
+    rows = [(*map(printable, key), f"{number:,}") for key, number in sorted(found.items())]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(4)]
     for row in [head, *rows]:
         cells = [text.ljust(width) for text, width in zip(row[:3], widths, strict=False)]

@@ -36,6 +36,21 @@ def test_a_policy_is_counted_by_source_and_annotator(
     ]
 
 
+def test_no_name_in_the_data_steers_the_terminal_or_ends_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = one_round(tmp_path / "world", "eve\x1b]0;owned\x07", "bo\nbo")
+    monkeypatch.chdir(world.root)
+    assert main(["r1"]) == 0
+    said = capsys.readouterr().out
+    assert all(line.isprintable() for line in said.splitlines())
+    judged = [line.split() for line in said.splitlines() if "judgment" in line]
+    assert judged == [
+        ["judgment", "human", "bo\\nbo", "2"],
+        ["judgment", "human", "eve\\x1b]0;owned\\x07", "2"],
+    ]
+
+
 def test_every_item_is_listed_as_json(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["r1", "--items"]) == 0
 
